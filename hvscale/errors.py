@@ -1,0 +1,30 @@
+"""The ways a command ends other than well, each with its exit status."""
+
+EXIT_DONE = 0
+EXIT_WRONG_REQUEST = 2
+EXIT_RANK_FAILED = 3
+EXIT_UNTRUSTED_MEASUREMENT = 4
+
+
+class HvscaleError(Exception):
+    """Printed by the command line as one line, without a traceback; the process ends with `exit_status`."""
+
+    exit_status = EXIT_WRONG_REQUEST
+
+
+class RequestError(HvscaleError):
+    """What the user asked for is wrong; the message says what, and how to mend it."""
+
+    exit_status = EXIT_WRONG_REQUEST
+
+
+class RankFailedError(HvscaleError):
+    """A rank of the job died or ended with a status other than zero."""
+
+    exit_status = EXIT_RANK_FAILED
+
+
+class UntrustedMeasurementError(HvscaleError):
+    """What was measured cannot be trusted, so no figure is given."""
+
+    exit_status = EXIT_UNTRUSTED_MEASUREMENT

@@ -1,0 +1,160 @@
+"""A run is one start of a command on np ranks, and a run is a folder: its paths, and run.json, which describes it."""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from hvscale.errors import RequestError
+
+RUN_SCHEMA = "hvscale/run/1"
+RunState = Literal["starting", "running", "finished", "failed", "interrupted"]
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Write a file under a temporary name beside `path`, sync it and rename it: a reader sees the old file or the new one, whole.
+
+    Raises OSError when the folder cannot be written or is full; the old file is then untouched.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+class Library(BaseModel):
+    """A communication library as it names itself."""
+
+    flavour: str
+    version: str
+    launcher: str | None = None
+
+
+class Host(BaseModel):
+    """The machine a run was started on."""
+
+    name: str
+    kernel: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    gpus: list[str] = []
+
+
+class RankEnd(BaseModel):
+    """How one rank ended: `exit_status` or `signal`, or neither when it was still running as the job was taken down."""
+
+    rank: int
+    host: str
+    pid: int
+    exit_status: int | None = None
+    signal: str | None = None
+
+
+class RunRecord(BaseModel):
+    """run.json. Written before the first process starts, and again, whole, at every change of state."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Annotated[Literal["hvscale/run/1"], Field(alias="schema")] = RUN_SCHEMA
+    state: RunState = "starting"
+    command: list[str]
+    np: int
+    library: Library
+    placement: str = "host"
+    settings_asked: dict[str, str] = {}
+    settings_in_effect: dict[str, str] = {}
+    rank_environment: dict[str, str] = {}
+    environment_passed: list[str] = []
+    versions: dict[str, str] = {}
+    host: Host
+    working_directory: str
+    started_at: AwareDatetime
+    ended_at: AwareDatetime | None = None
+    exit_status: int | None = None
+    failed_rank: int | None = None
+    ranks: list[RankEnd] = []
+    warnings: list[str] = []
+
+
+class RunFolder:
+    """Paths inside a run's folder, and its run.json."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_json = path / "run.json"
+        self.steps = path / "steps.jsonl"
+        self.hvprof = path / "hvprof"
+        self.logs = path / "logs"
+        self.timeline = self.hvprof / "horovod-timeline.json"
+
+    def log(self, rank: int) -> Path:
+        return self.logs / f"rank-{rank:05d}.log"
+
+    @classmethod
+    def create(cls, path: Path) -> "RunFolder":
+        """Make the folder with its sub-folders. Raises RequestError when it holds a run already or cannot be written."""
+        run = cls(path)
+        try:
+            if run.run_json.exists() or run.steps.exists():
+                raise RequestError(f"{path} holds a run already: give another folder with --run")
+            for folder in (path, run.hvprof, run.logs):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """Raises RequestError when `path` is not the folder of a run."""
+        run = cls(path)
+        if not path.is_dir():
+            raise RequestError(f"{path} is not a folder: give the folder of a run")
+        if not run.run_json.is_file():
+            raise RequestError(f"{path} is not the folder of a run: it holds no run.json")
+        return run
+
+    def read(self) -> RunRecord:
+        """Raises RequestError when run.json was cut short or is not ours."""
+        try:
+            return RunRecord.model_validate(json.loads(self.run_json.read_text()))
+        except (OSError, ValueError, ValidationError) as error:
+            what = str(error).splitlines()[0]
+            raise RequestError(f"{self.run_json} cannot be read ({what}): the run's other files are untouched") from error
+
+    def write(self, record: RunRecord) -> None:
+        """Raises RequestError when the folder cannot be written or the disk is full."""
+        text = record.model_dump_json(by_alias=True, indent=2) + "\n"
+        try:
+            write_atomically(self.run_json, lambda stream: stream.write(text.encode()))
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> RequestError:
+    return RequestError(f"cannot write the run folder {path}: {error.strerror}. Choose another with --run, or make room")
+
+
+def default_run_path(command: list[str], root: Path = Path("runs")) -> Path:
+    """`runs/<UTC time>-<name>`, the name taken from the command's last path-like word; never one that exists."""
+    words = [re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(word).name) for word in command if not word.startswith("-")]
+    name = "-".join(words[:3])[:48].strip("-.") or "run"
+    stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
+    path, again = root / stem, 1
+    while path.exists():
+        again += 1
+        path = root / f"{stem}-{again}"
+    return path
