@@ -19,9 +19,13 @@ class RequestError(HvscaleError):
 
 
 class RankFailedError(HvscaleError):
-    """A rank of the job died or ended with a status other than zero."""
+    """A rank of the job died or ended with a status other than zero; `last_lines` is what it wrote at the end."""
 
     exit_status = EXIT_RANK_FAILED
+
+    def __init__(self, message: str, last_lines: list[str]) -> None:
+        super().__init__(message)
+        self.last_lines = last_lines
 
 
 class UntrustedMeasurementError(HvscaleError):

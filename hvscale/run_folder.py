@@ -62,6 +62,7 @@ class RankEnd(BaseModel):
     pid: int
     exit_status: int | None = None
     signal: str | None = None
+    ended_at: float | None = None  # seconds since 1970, by the rank's own host
 
 
 class RunRecord(BaseModel):
@@ -133,7 +134,9 @@ class RunFolder:
             return RunRecord.model_validate(json.loads(self.run_json.read_text()))
         except (OSError, ValueError, ValidationError) as error:
             what = str(error).splitlines()[0]
-            raise RequestError(f"{self.run_json} cannot be read ({what}): the run's other files are untouched") from error
+            raise RequestError(
+                f"{self.run_json} cannot be read ({what}): the run's other files are untouched"
+            ) from error
 
     def write(self, record: RunRecord) -> None:
         """Raises RequestError when the folder cannot be written or the disk is full."""
@@ -145,7 +148,9 @@ class RunFolder:
 
 
 def cannot_write(path: Path, error: OSError) -> RequestError:
-    return RequestError(f"cannot write the run folder {path}: {error.strerror}. Choose another with --run, or make room")
+    return RequestError(
+        f"cannot write the run folder {path}: {error.strerror}. Choose another with --run, or make room"
+    )
 
 
 def default_run_path(command: list[str], root: Path = Path("runs")) -> Path:

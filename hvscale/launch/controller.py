@@ -1,0 +1,245 @@
+"""Starts a job, follows it, and ends it: nothing of it is left behind, and its folder is readable from the first second to the last."""
+
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from hvscale.errors import HvscaleError, RankFailedError, RequestError
+from hvscale.launch import environment as job_environment
+from hvscale.launch import flavours, horovod_build, processes, rank
+from hvscale.launch.host import describe_host
+from hvscale.launch.job import Job
+from hvscale.launch.output import RankOutput, last_lines
+from hvscale.run_folder import RankEnd, RunFolder, RunRecord, default_run_path
+
+POLL_SECONDS = 0.05
+# After the first failure the launcher may end the other ranks itself, then it is asked to, then nothing is asked: 10 s are promised in all.
+LAUNCHER_GRACE_SECONDS = 2.0
+TERMINATE_GRACE_SECONDS = 4.0
+VERSIONS_OF = ("hvscale", "horovod", "torch", "numpy")
+
+Instrument = Callable[[RunFolder, str], dict[str, str]]
+Show = Callable[[int, str], None]
+
+
+class RunInterruptedError(HvscaleError):
+    """The user ended the run by a signal; its folder is complete up to then. The exit status is 128 + signal, as shells have it."""
+
+    def __init__(self, number: int, run: RunFolder) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}; what was recorded is in {run.path}")
+        self.exit_status = 128 + number
+
+
+def launch(
+    np: int,
+    command: list[str],
+    *,
+    mpi: str = "openmpi",
+    env: list[str] | None = None,
+    run_path: Path | None = None,
+    instrument: Instrument | None = None,
+    show: Show | None = None,
+    warn: Callable[[str], None] = lambda text: print(f"hvscale: warning: {text}", file=sys.stderr),
+    watch: Callable[[RunFolder], None] | None = None,
+) -> RunFolder:
+    """Run `command` on `np` ranks and wait for its end.
+
+    `instrument(run, flavour)` gives variables for the command alone; `show(rank, line)` gets the ranks' output; `watch(run)` is called
+    about 20 times a second. Raises RequestError before anything is started, RankFailedError and RunInterruptedError afterwards.
+    """
+    if np < 1:
+        raise RequestError(f"-np {np}: at least one rank is needed")
+    if not command:
+        raise RequestError("no command: write it behind --, for example: hvscale launch -np 2 -- python train.py")
+    named = job_environment.named(env or [])
+    passed = {**own_programs_first(job_environment.clean()), **named}
+    if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
+        raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
+    flavour = flavours.get(mpi)
+    library = flavour.find(passed)
+    horovod_build.check(command, passed, flavour)
+
+    run = RunFolder.create((run_path or default_run_path(command)).absolute())
+    (run.path / "ranks").mkdir(exist_ok=True)
+    host = describe_host()
+    record = RunRecord(
+        command=command,
+        np=np,
+        library=library,
+        rank_environment=instrument(run, mpi) if instrument else {},
+        settings_asked=job_environment.recordable(named),
+        environment_passed=sorted(passed),
+        versions=versions(),
+        host=host,
+        working_directory=str(Path.cwd()),
+        started_at=datetime.now(UTC),
+    )
+    if np > host.cores:
+        record.warnings.append(
+            f"{np} ranks on {host.cores} cores: they share cores, so times say little about a machine with enough of them"
+        )
+    if dropped := job_environment.dropped_knobs(passed):
+        record.warnings.append(
+            f"not passed on to the ranks: {', '.join(dropped)}; add --env NAME for each that you want"
+        )
+    for text in record.warnings:
+        warn(text)
+    run.write(record)
+
+    job = Job(
+        np,
+        command,
+        run.path,
+        {**passed, processes.RUN_VARIABLE: str(run.path), "HVSCALE_NP": str(np)},
+        record.rank_environment,
+    )
+    output = RankOutput(run, np, show or (lambda number, line: None))
+
+    def each_time() -> None:
+        output.poll()
+        if watch:
+            watch(run)
+
+    rank_program = [sys.executable, "-I", "-S", rank.__file__, str(run.path)]
+    with (
+        processes.adopting_orphans(),
+        catching_signals() as caught,
+        flavour.start(job, rank_program, library) as started,
+    ):
+        record.state = "running"
+        run.write(record)
+        try:
+            follow(run, started, caught, each_time)
+        finally:
+            leftover = end(started, run.path)
+            output.finish()
+            statuses = [process.returncode for process in started]
+            record.ranks = read_ranks(run)
+            close(record, caught, statuses, bool(leftover))
+            run.write(record)
+    match record.state:
+        case "interrupted":
+            raise RunInterruptedError(caught[0], run)
+        case "failed":
+            raise rank_failure(record, run, statuses)
+    return run
+
+
+def own_programs_first(environment: dict[str, str]) -> dict[str, str]:
+    """PATH with the programs of this Python environment first, unless PATH has them already: `python` then means the one with Horovod."""
+    own = str(Path(sys.prefix) / "bin")
+    path = environment.get("PATH", os.defpath)
+    return environment if own in path.split(os.pathsep) else {**environment, "PATH": own + os.pathsep + path}
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in VERSIONS_OF:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@contextmanager
+def catching_signals() -> Iterator[list[int]]:
+    """Within, SIGINT, SIGTERM and SIGHUP are noted in the list instead of ending this process."""
+    caught: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def follow(run: RunFolder, started: flavours.Processes, caught: list[int], each_time: Callable[[], object]) -> None:
+    """Returns when the job has ended, when a rank has failed and the launcher had its grace, or when the user wants it to end."""
+    give_up_at = float("inf")
+    while any(process.poll() is None for process in started):
+        if caught or time.monotonic() > give_up_at:
+            return
+        each_time()
+        if give_up_at == float("inf") and first_failed(read_ranks(run)) is not None:
+            give_up_at = time.monotonic() + LAUNCHER_GRACE_SECONDS
+        time.sleep(POLL_SECONDS)
+
+
+def end(started: flavours.Processes, run: Path) -> list[psutil.Process]:
+    """Ask what still runs to end, then end it; gives the processes that had to be killed although the launcher was done."""
+    deadline = time.monotonic() + TERMINATE_GRACE_SECONDS
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    for process in started:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            continue
+    killed = processes.kill_all(run)
+    for process in started:
+        process.wait()
+    return killed
+
+
+def read_ranks(run: RunFolder) -> list[RankEnd]:
+    """What the ranks have written about themselves so far, in order of rank."""
+    return [
+        RankEnd.model_validate(json.loads(path.read_text()))
+        for path in sorted((run.path / "ranks").glob("rank-?????.json"))
+    ]
+
+
+def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
+    """The rank that ended badly before the others did, by its own host's clock."""
+    failed = [entry for entry in ranks if entry.signal or entry.exit_status]
+    return min(failed, key=lambda entry: entry.ended_at or float("inf"), default=None)
+
+
+def close(record: RunRecord, caught: list[int], statuses: list[int], leftover: bool) -> None:
+    """Bring the record to its last state, from the ranks' ends, the launcher's exit statuses and the caught signals."""
+    record.ended_at = datetime.now(UTC)
+    failed = [entry for entry in record.ranks if entry.signal or entry.exit_status]
+    if not failed and not any(statuses):
+        record.state, record.exit_status = "finished", 0
+        if leftover:
+            record.warnings.append("the command left processes running behind it; they were killed")
+    elif caught:
+        record.state, record.exit_status = "interrupted", 128 + caught[0]
+    else:
+        record.state, record.exit_status = "failed", RankFailedError.exit_status
+        first = first_failed(record.ranks)
+        record.failed_rank = first.rank if first else None
+
+
+def rank_failure(record: RunRecord, run: RunFolder, statuses: list[int]) -> RankFailedError:
+    """One line that says which rank failed and how, and the last lines it wrote."""
+    first = first_failed(record.ranks)
+    if first is None:
+        log = run.logs / "launcher.log"
+        status = next(status for status in statuses if status)
+        return RankFailedError(
+            f"{record.library.launcher or 'the launcher'} ended with status {status}; its last lines, from {log}:",
+            last_lines(log),
+        )
+    how = f"was killed by {first.signal}" if first.signal else f"ended with status {first.exit_status}"
+    log = run.log(first.rank)
+    return RankFailedError(f"rank {first.rank} on {first.host} {how}; its last lines, from {log}:", last_lines(log))

@@ -1,0 +1,60 @@
+"""The environment a job gets: an explicit list taken from the caller, and what the user names."""
+
+import os
+from collections.abc import Mapping
+
+from hvscale.errors import RequestError
+
+# What finds programs and libraries, says who and where the user is, and reaches a registry or a proxy through the site's certificates.
+PASSED_ON = (
+    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX",
+    "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "COLORTERM",
+    "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
+    "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+)  # fmt: skip
+
+# Variables of these families change how a job communicates or computes: dropping one is said aloud.
+KNOB_PREFIXES = ("HOROVOD_", "OMPI_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "MPICH_", "MPIR_CVAR_", "MV2_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "HVPROF_")  # fmt: skip
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL")
+# Set by a launcher for its own ranks; a job started from inside another job must not inherit them, and need not say so.
+OF_ANOTHER_JOB = ("OMPI_COMM_WORLD_", "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_UNIVERSE_", "OMPI_FILE_", "OMPI_APP_", "OMPI_FIRST_", "OMPI_NUM_", "OMPI_ARGV", "OMPI_COMMAND", "OMPI_MCA_ess", "OMPI_MCA_orte")  # fmt: skip
+
+
+def named(requests: list[str], caller: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of `--env NAME` (taken from the caller) and `--env NAME=VALUE`.
+
+    Raises RequestError for a NAME that the caller does not have, or an empty one.
+    """
+    variables = {}
+    for request in requests:
+        name, equals, value = request.partition("=")
+        if not name:
+            raise RequestError(f"--env {request}: a variable's name is missing; write --env NAME or --env NAME=VALUE")
+        if not equals and name not in caller:
+            raise RequestError(
+                f"--env {name}: no such variable in this shell; export it first, or write --env {name}=VALUE"
+            )
+        variables[name] = value if equals else caller[name]
+    return variables
+
+
+def clean(caller: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a job gets from the caller unasked."""
+    return {name: caller[name] for name in PASSED_ON if name in caller}
+
+
+def dropped_knobs(passed: Mapping[str, str], caller: Mapping[str, str] = os.environ) -> list[str]:
+    """The caller's communication variables that a job does not get, by name."""
+    return sorted(
+        name
+        for name in caller
+        if name.startswith(KNOB_PREFIXES) and name not in passed and not name.startswith(OF_ANOTHER_JOB)
+    )
+
+
+def recordable(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables as run.json may show them: a value that looks like a secret is left out."""
+    return {
+        name: "(hidden)" if any(word in name.upper() for word in SECRET_WORDS) else value
+        for name, value in variables.items()
+    }

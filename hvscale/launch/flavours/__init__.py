@@ -1,0 +1,55 @@
+"""The MPI flavours, and Gloo, that start ranks. Each is one file in this folder that registers itself."""
+
+import importlib
+import pkgutil
+import subprocess
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from hvscale.errors import RequestError
+from hvscale.launch.job import Job
+from hvscale.run_folder import Library
+
+Processes = list[subprocess.Popen[bytes]]
+
+
+class Flavour(Protocol):
+    """A way to start ranks. `soname` is the MPI library its programs are linked to, None where there is no MPI."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def soname(self) -> str | None: ...
+
+    def find(self, environment: dict[str, str]) -> Library:
+        """What is installed, as it names itself. Raises RequestError, saying how to get it, when there is none."""
+
+    def start(self, job: Job, rank_program: list[str], library: Library) -> AbstractContextManager[Processes]:
+        """Start np processes of `rank_program`; gives the processes whose end is the job's end, and frees what they needed on exit."""
+
+
+_flavours: dict[str, Flavour] = {}
+
+
+def register(flavour: Flavour) -> None:
+    _flavours[flavour.name] = flavour
+
+
+def get(name: str) -> Flavour:
+    """Raises RequestError, naming the known flavours, for an unknown one."""
+    if name not in _flavours:
+        raise RequestError(f"--mpi {name}: unknown flavour; known are {', '.join(names())}")
+    return _flavours[name]
+
+
+def names() -> list[str]:
+    return sorted(_flavours)
+
+
+def of_soname(soname: str) -> str | None:
+    """The flavour whose programs are linked to `soname`."""
+    return next((flavour.name for flavour in _flavours.values() if flavour.soname == soname), None)
+
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,80 @@
+"""Open MPI 4 and 5, started by their mpirun."""
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hvscale.errors import RequestError
+from hvscale.launch.flavours import Processes, register
+from hvscale.launch.job import Job
+from hvscale.run_folder import Library
+
+PR_SET_PDEATHSIG = 1
+# Both releases refuse root unless both are set: a container's only user is often root.
+ROOT_ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+class OpenMPI:
+    name = "openmpi"
+    soname = "libmpi.so.40"
+
+    def find(self, environment: dict[str, str]) -> Library:
+        mpirun = shutil.which("mpirun", path=environment.get("PATH", os.defpath))
+        if mpirun is None:
+            raise RequestError("no mpirun in PATH: run `make setup`, or put your Open MPI's bin folder into PATH")
+        try:
+            banner = subprocess.run(
+                [mpirun, "--version"], env=environment, capture_output=True, text=True, timeout=30
+            ).stdout
+        except (OSError, subprocess.SubprocessError) as error:
+            raise RequestError(f"{mpirun} does not start ({error}): reinstall Open MPI") from error
+        match = re.search(r"\(Open MPI\)\s+(\d+)\.(\S+)", banner)
+        if match is None:
+            first = (banner.splitlines() or ["nothing"])[0]
+            raise RequestError(
+                f"{mpirun} is not Open MPI's (it says: {first}): put Open MPI's bin folder first in PATH"
+            )
+        if int(match[1]) < 4:
+            raise RequestError(f"{mpirun} is Open MPI {match[1]}.{match[2]}: 4 or later is needed")
+        return Library(flavour=self.name, version=f"{match[1]}.{match[2]}", launcher=mpirun)
+
+    @contextmanager
+    def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
+        libc = ctypes.CDLL(None)
+
+        def end_with_controller() -> None:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+        with open(job.run / "logs" / "launcher.log", "wb") as log:  # noqa: PTH123
+            mpirun = subprocess.Popen(
+                arguments(job, rank_program, library),
+                env={**job.environment, **(ROOT_ALLOWED if os.geteuid() == 0 else {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=end_with_controller,  # no thread runs here yet
+            )
+        yield [mpirun]
+
+
+def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
+    """mpirun's command line: unbound ranks, because the framework's threads need room, and as many as asked for on any number of cores.
+
+    Open MPI 5 (PRRTE) and 4 (ORTE) agree on these spellings; 4 would stop at np over slots without its own --oversubscribe.
+    """
+    launcher = library.launcher or "mpirun"
+    mapping = (
+        ["--map-by", "slot:OVERSUBSCRIBE"]
+        if library.version.startswith("5")
+        else ["--map-by", "slot", "--oversubscribe"]
+    )
+    return [launcher, "-np", str(job.np), "--bind-to", "none", *mapping, *rank_program]
+
+
+register(OpenMPI())
