@@ -1,0 +1,113 @@
+#include "library.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ISO C has no cast from an object's address to a function's; POSIX promises that the bits are the same. */
+static function as_function(void *address)
+{
+    function result;
+    memcpy(&result, &address, sizeof result);
+    return result;
+}
+
+static function look_in(const char *object, const char *name)
+{
+    void *handle = dlopen(object, RTLD_LAZY | RTLD_NOLOAD);
+    if (handle == NULL)
+        return NULL;
+    void *address = dlsym(handle, name);
+    dlclose(handle);
+    return as_function(address);
+}
+
+struct objects {
+    size_t count;
+    char *names[1024];
+};
+
+static int collect(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    struct objects *objects = data;
+    if (info->dlpi_name != NULL && *info->dlpi_name != '\0')
+        objects->names[objects->count++] = strdup(info->dlpi_name);
+    return objects->count == sizeof objects->names / sizeof *objects->names;
+}
+
+/* Names first, dlopen after: inside the callback the loader's lock is held. */
+static function look_everywhere(const char *name)
+{
+    struct objects objects = {0};
+    dl_iterate_phdr(collect, &objects);
+    function found = NULL;
+    for (size_t i = 0; i < objects.count; i++) {
+        if (found == NULL && objects.names[i] != NULL)
+            found = look_in(objects.names[i], name);
+        free(objects.names[i]);
+    }
+    return found;
+}
+
+function library_find(const char *name, const void *caller)
+{
+    /* libmpi is often RTLD_LOCAL, below an extension that Python loaded: RTLD_NEXT does not see it, the caller's own object does. */
+    Dl_info object;
+    function found = NULL;
+    if (dladdr(caller, &object) != 0 && object.dli_fname != NULL)
+        found = look_in(object.dli_fname, name);
+    if (found == NULL)
+        found = as_function(dlsym(RTLD_DEFAULT, name));
+    return found != NULL ? found : look_everywhere(name);
+}
+
+static const struct library open_mpi = {
+    .flavour = "Open MPI", .in_place = 1, .root = -4, .proc_null = -2, .handle_bytes = sizeof(void *)};
+/* MPICH, MVAPICH2 and Intel MPI. */
+static const struct library mpich = {
+    .flavour = "MPICH", .in_place = (word)-1, .root = -3, .proc_null = -1, .handle_bytes = sizeof(int), .world = 0x44000000};
+/* The ABI that MPI 5.0 itself defines, in libmpi_abi.so. */
+static const struct library standard_abi = {
+    .flavour = "MPI ABI", .in_place = 1, .root = -4, .proc_null = -3, .handle_bytes = sizeof(void *), .world = 0x101};
+
+bool library_describe(struct library *library, function entry)
+{
+    void *address;
+    memcpy(&address, &entry, sizeof address);
+    Dl_info object;
+    if (dladdr(address, &object) == 0)
+        return false;
+    void *handle = dlopen(object.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    if (handle == NULL)
+        return false;
+    void *open_mpi_world = dlsym(handle, "ompi_mpi_comm_world");
+    if (open_mpi_world != NULL) {
+        *library = open_mpi;
+        library->world = (word)open_mpi_world;
+    } else {
+        *library = strstr(object.dli_fname, "libmpi_abi") != NULL ? standard_abi : mpich;
+    }
+    struct {
+        const char *name;
+        void *field;
+    } needed[] = {
+        {"PMPI_Initialized", &library->initialized},
+        {"PMPI_Get_library_version", &library->version},
+        {"PMPI_Comm_rank", &library->comm_rank},
+        {"PMPI_Comm_size", &library->comm_size},
+        {"PMPI_Comm_remote_size", &library->comm_remote_size},
+        {"PMPI_Comm_test_inter", &library->comm_test_inter},
+        {"PMPI_Type_size_x", &library->type_size},
+    };
+    bool complete = true;
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        void *found = dlsym(handle, needed[i].name);
+        memcpy(needed[i].field, &found, sizeof found);
+        complete = complete && found != NULL;
+    }
+    dlclose(handle);
+    return complete;
+}

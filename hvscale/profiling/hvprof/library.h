@@ -1,0 +1,36 @@
+/* The MPI library in this process: found while the job runs, told apart by its ABI, called without its header. */
+#ifndef HVPROF_LIBRARY_H
+#define HVPROF_LIBRARY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* An argument as it stands in its register or stack slot. The upper half of an int is undefined: cast before reading one. */
+typedef uintptr_t word;
+typedef void (*function)(void);
+
+struct library {
+    const char *flavour;
+    word in_place;
+    int32_t root; /* MPI_ROOT */
+    int32_t proc_null;
+    size_t handle_bytes; /* of an element in an array of handles */
+    word world;
+
+    int (*initialized)(int *);
+    int (*version)(char *, int *);
+    int (*comm_rank)(word, int *);
+    int (*comm_size)(word, int *);
+    int (*comm_remote_size)(word, int *);
+    int (*comm_test_inter)(word, int *);
+    int (*type_size)(word, long long *);
+};
+
+/* The address of the PMPI function `name` that the object holding `caller` would reach. NULL when no library has it. */
+function library_find(const char *name, const void *caller);
+
+/* Fills `library` from the library that holds `entry`. False when a function that the profile needs is missing. */
+bool library_describe(struct library *library, function entry);
+
+#endif

@@ -1,0 +1,43 @@
+/* The ring of records in a memory-mapped file. Knows nothing of MPI. */
+#ifndef HVPROF_RECORDER_H
+#define HVPROF_RECORDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+struct hvprof_identity {
+    uint32_t rank;
+    uint32_t world_size;
+    const char *flavour;
+    const char *library;
+    const char *const *operations; /* by code; NULL where a code names nothing */
+    unsigned operation_count;
+};
+
+struct hvprof_message {
+    uint64_t start_ns;
+    uint64_t duration_ns;
+    uint64_t bytes;
+    uint32_t communicator_size;
+    int32_t root;
+    uint16_t operation;
+};
+
+/* Opens this process's file in $HVPROF_DIRECTORY. False, after one line on stderr, when that cannot be done. */
+bool hvprof_open(const struct hvprof_identity *identity);
+
+/* Appends one record; any number of threads at once. Does nothing in a process without an open file. */
+void hvprof_append(const struct hvprof_message *message);
+
+/* One line on stderr, beginning "hvprof: ". */
+__attribute__((format(printf, 1, 2))) void hvprof_say(const char *format, ...);
+
+static inline uint64_t hvprof_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+#endif

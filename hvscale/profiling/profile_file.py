@@ -1,0 +1,193 @@
+"""The profile file that hvprof writes (docs/profile-format.md): its layout, and reading it whatever state it is in."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvscale.errors import RequestError
+
+HEADER_FIELDS = [  # name, type, offset
+    ("magic", "V8", 0),
+    ("version", "<u4", 8),
+    ("header_bytes", "<u4", 12),
+    ("record_bytes", "<u4", 16),
+    ("rank", "<u4", 20),
+    ("capacity", "<u8", 24),
+    ("world_size", "<u4", 32),
+    ("pid", "<u4", 36),
+    ("monotonic_ns", "<u8", 40),
+    ("realtime_ns", "<u8", 48),
+    ("check", "<u8", 56),
+    ("host", "S64", 64),
+    ("flavour", "S32", 128),
+    ("library", "S256", 160),
+    ("operations", ("S24", 64), 416),
+    ("recorded", "<u8", 4032),
+]
+HEADER = np.dtype(
+    {
+        "names": [name for name, _, _ in HEADER_FIELDS],
+        "formats": [kind for _, kind, _ in HEADER_FIELDS],
+        "offsets": [offset for _, _, offset in HEADER_FIELDS],
+        "itemsize": 4096,
+    }
+)
+RECORD = np.dtype(
+    [
+        ("sequence", "<u8"),
+        ("start_ns", "<u8"),
+        ("duration_ns", "<u8"),
+        ("bytes", "<u8"),
+        ("communicator_size", "<u4"),
+        ("root", "<i4"),
+        ("operation", "<u2"),
+        ("flags", "<u2"),
+        ("thread", "<u4"),
+        ("reserved", "<u8"),
+        ("check", "<u8"),
+    ]
+)
+MAGIC = b"hvprof\r\n"
+VERSION = 1
+ODD = 0x9E3779B97F4A7C15
+LARGEST = 2**63 - 1
+CHUNK_RECORDS = 1 << 17
+
+
+def check_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The file's checksum of each row of `words` (n, k): the sum, modulo 2^64, of every word times its own odd number."""
+    factors = np.arange(words.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    factors *= np.uint64(ODD)
+    total = np.full(len(words), ODD, dtype=np.uint64)
+    for column, factor in enumerate(factors):
+        total += words[:, column] * factor
+    return total
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the file says of the process that wrote it."""
+
+    rank: int
+    world_size: int
+    pid: int
+    host: str
+    flavour: str
+    library: str
+    capacity: int
+    recorded: int
+    realtime_minus_monotonic_ns: int
+    operations: tuple[str, ...]
+
+
+def read_header(path: Path, stream: IO[bytes]) -> Header:
+    """Raises RequestError, naming `path`, when the file is not a whole profile of this version."""
+    raw = stream.read(HEADER.itemsize)
+    if raw[: len(MAGIC)] != MAGIC:
+        raise RequestError(f"{path} is not a profile that hvprof wrote")
+    if len(raw) < HEADER.itemsize:
+        raise RequestError(f"{path} was cut short: {len(raw)} bytes are left of a header of {HEADER.itemsize}")
+    fields = np.frombuffer(raw, HEADER)[0]
+    if fields["version"] != VERSION:
+        raise RequestError(f"{path} has format version {fields['version']}; this hvscale reads version {VERSION}")
+    checked = np.frombuffer(raw, "<u8", count=HEADER.fields["recorded"][1] // 8).copy()  # type: ignore[index]
+    checked[HEADER.fields["check"][1] // 8] = 0  # type: ignore[index]
+    if check_words(checked[None, :])[0] != fields["check"]:
+        raise RequestError(f"{path} is damaged: its header does not match its checksum")
+    if fields["header_bytes"] != HEADER.itemsize or fields["record_bytes"] != RECORD.itemsize or not fields["capacity"]:
+        raise RequestError(f"{path} is damaged: its header names sizes that version {VERSION} does not have")
+    return Header(
+        rank=int(fields["rank"]),
+        world_size=int(fields["world_size"]),
+        pid=int(fields["pid"]),
+        host=_text(fields["host"]),
+        flavour=_text(fields["flavour"]),
+        library=_text(fields["library"]).partition("\n")[0],
+        capacity=int(fields["capacity"]),
+        recorded=int(fields["recorded"]),
+        realtime_minus_monotonic_ns=int(fields["realtime_ns"]) - int(fields["monotonic_ns"]),
+        operations=tuple(_text(name) for name in fields["operations"]),
+    )
+
+
+def _text(field: Any) -> str:
+    return bytes(field).decode(errors="replace")
+
+
+class ProfileFile:
+    """One rank's profile. After `chunks` has run to its end, `overwritten` and `warnings` tell what it could not give."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises RequestError when `path` cannot be read or its header is not sound."""
+        self.path = path
+        self.overwritten = 0
+        self.warnings: list[str] = []
+        try:
+            with path.open("rb") as stream:
+                self.header = read_header(path, stream)
+        except OSError as error:
+            raise RequestError(f"{path} cannot be read: {error.strerror}") from error
+
+    def chunks(self) -> Iterator[NDArray[Any]]:
+        """Yields arrays of dtype RECORD that hold the whole records only, oldest slot first.
+
+        Read, not mapped: a file that shrinks meanwhile must not kill the reader. Raises RequestError when records were
+        written but none is whole.
+        """
+        header = self.header
+        whole, last, slot = 0, 0, 0
+        threads: set[int] = set()
+        with self.path.open("rb") as stream:
+            stream.seek(HEADER.itemsize)
+            while slot < header.capacity:
+                raw = stream.read(min(CHUNK_RECORDS, header.capacity - slot) * RECORD.itemsize)
+                records = np.frombuffer(raw, RECORD, count=len(raw) // RECORD.itemsize)
+                if not len(records):
+                    break
+                records = records[self._is_whole(records, slot)]
+                slot += len(raw) // RECORD.itemsize
+                if len(records):
+                    whole += len(records)
+                    last = max(last, int(records["sequence"].max()))
+                    threads.update(np.unique(records["thread"]).tolist())
+                    yield records
+                elif slot >= header.recorded:
+                    break
+        self._judge(slot, whole, last, len(threads))
+
+    def _is_whole(self, records: NDArray[Any], first_slot: int) -> NDArray[np.bool_]:
+        slots = np.arange(first_slot, first_slot + len(records), dtype=np.uint64)
+        named = np.array([bool(name) for name in self.header.operations])
+        words = records.view("<u8").reshape(len(records), -1)
+        whole: NDArray[np.bool_] = (
+            (records["sequence"] > 0)
+            & ((records["sequence"] - np.uint64(1)) % np.uint64(self.header.capacity) == slots)
+            & (records["check"] == check_words(words[:, :-1]))
+            & (records["communicator_size"] > 0)
+            & (records["communicator_size"] <= np.iinfo(np.int32).max)
+            & (records["bytes"] <= LARGEST)
+            & (records["start_ns"] <= LARGEST)
+            & (records["duration_ns"] <= LARGEST)
+            & named[np.minimum(records["operation"], len(named) - 1)]
+            & (records["operation"] < len(named))
+        )
+        return whole
+
+    def _judge(self, slots: int, whole: int, last: int, threads: int) -> None:
+        header = self.header
+        self.overwritten = max(0, last - header.capacity)
+        if not whole and header.recorded > 1:
+            raise RequestError(f"{self.path} is damaged: none of its {header.recorded} records is whole")
+        damaged = min(last, header.capacity) - whole
+        # A killed process may have been inside one record on each of its threads; more than that is damage.
+        lost = header.recorded - last
+        if slots < min(header.recorded, header.capacity):
+            self.warnings.append(
+                f"{self.path} was cut short: {whole} of {min(header.recorded, header.capacity)} records are left"
+            )
+        elif damaged > 0 or not 0 <= lost <= threads:
+            self.warnings.append(f"{self.path} is damaged: {whole} whole records are counted, the others left out")

@@ -1,0 +1,70 @@
+"""Having a job record its collectives: the environment its ranks need, and what is done with the files afterwards."""
+
+import fcntl
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import hvscale.profiling
+from hvscale.errors import RequestError
+from hvscale.profiling.profile_file import HEADER, RECORD, read_header
+from hvscale.run_folder import RunFolder
+
+LIBRARY = "libhvprof.so"
+
+
+def library_path() -> Path:
+    """Where the built libhvprof.so lies. Raises RequestError when it was not built."""
+    # An editable install keeps what is built apart from the sources: the package's path names both folders.
+    for folder in hvscale.profiling.__path__:
+        path = Path(folder) / LIBRARY
+        if path.is_file():
+            return path
+    raise RequestError(
+        f"{LIBRARY} is not in this installation: build it again with `pip install .` where a C compiler is"
+    )
+
+
+def preload_environment(run: RunFolder, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What every rank needs in its environment to record its MPI collectives into the run; `environment` is what it has.
+
+    Raises RequestError when the library is missing, or lies where LD_PRELOAD cannot name it.
+    """
+    library = str(library_path())
+    if any(character in library for character in " :"):
+        raise RequestError(
+            f"{library}: LD_PRELOAD cannot name a path with a space or a colon: install hvscale elsewhere"
+        )
+    others = environment.get("LD_PRELOAD", "")
+    return {
+        "LD_PRELOAD": f"{library}:{others}" if others else library,
+        "HVPROF_DIRECTORY": str(run.hvprof.absolute()),
+    }
+
+
+def timeline_environment(run: RunFolder) -> dict[str, str]:
+    """What every rank needs in its environment for Horovod to write its timeline into the run (its rank 0 does)."""
+    return {"HOROVOD_TIMELINE": str(run.timeline.absolute())}
+
+
+def trim(run: RunFolder) -> None:
+    """Gives back the unused end of every profile whose process has ended; a file that is in use or damaged stays as it is."""
+    for path in run.hvprof.glob("rank-*.hvp"):
+        with suppress(OSError, RequestError):
+            _trim(path)
+    # Left by a process that was killed before its file had a header.
+    for path in run.hvprof.glob(".rank-*"):
+        with suppress(OSError), path.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+
+
+def _trim(path: Path) -> None:
+    with path.open("r+b") as stream:
+        # The recording process holds a shared lock: cutting a file that it has mapped would kill it.
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        header = read_header(path, stream)
+        used = HEADER.itemsize + min(header.recorded, header.capacity) * RECORD.itemsize
+        if path.stat().st_size > used:
+            stream.truncate(used)

@@ -1,0 +1,11 @@
+"""One file for each kind of profile. A new file registers itself here: nothing else needs to know it."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from hvscale.profiling.events import SOURCES
+
+for module in iter_modules(__path__):
+    import_module(f"{__name__}.{module.name}")
+
+__all__ = ["SOURCES"]
