@@ -1,0 +1,76 @@
+"""The steps of a set-up, in order: check the machine, find uv, fill .venv, build Horovod or take it from the cache, install it."""
+
+import argparse
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from cuda import choose_cuda
+from environment import Environment
+from horovod_recipe import Recipe, choose_recipe
+from lock_file import read_locked_package
+from machine import check_that_horovod_can_be_compiled, find_compilers
+from messages import InterruptedBySignal, SetUpError, say
+from mpi import choose_mpi
+from uv_tool import find_uv
+from wheel_cache import build_wheel, cache_folder, find_wheel
+
+CLONE = Path(__file__).resolve().parent.parent
+EXIT_WRONG_REQUEST = 2
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the set-up and return the exit status."""
+    parser = argparse.ArgumentParser(prog="setup/install.py", description="Set up hvscale in .venv (docs/install.md).")
+    parser.add_argument("--dev", action="store_true", help="also install what the tests and linters need")
+    options = parser.parse_args(arguments)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end_early)
+    try:
+        set_up(dev=options.dev)
+    except SetUpError as error:
+        say(str(error))
+        return EXIT_WRONG_REQUEST
+    except OSError as error:
+        say(f"the system refused: {error}")
+        return EXIT_WRONG_REQUEST
+    except InterruptedBySignal:
+        say("interrupted: nothing half-made is left, start it again at any time")
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def end_early(_number: int, _frame: FrameType | None) -> None:
+    """Turn a signal into an exception, so that each step undoes what it has begun; a second signal changes nothing."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    raise InterruptedBySignal
+
+
+def set_up(*, dev: bool) -> None:
+    """Bring .venv to what uv.lock and the chosen MPI ask for; next to nothing happens when it is there already."""
+    lock_file = CLONE / "uv.lock"
+    cache = cache_folder()
+    compilers = find_compilers()
+    mpi = choose_mpi(CLONE / ".venv", lock_file)
+    recipe = choose_recipe(lock_file, mpi, choose_cuda(), compilers)
+    if not find_wheel(cache, recipe.key):
+        check_that_horovod_can_be_compiled(compilers)
+    environment = Environment(CLONE, find_uv(cache, read_locked_package(lock_file, "uv")))
+    with environment.held_by_this_set_up():
+        fill(environment, cache, recipe, dev=dev)
+
+
+def fill(environment: Environment, cache: Path, recipe: Recipe, *, dev: bool) -> None:
+    """Install the locked packages, then Horovod's wheel."""
+    installed = environment.installed_horovod() or ""
+    is_current = f"/{recipe.key}/" in installed
+    groups = ["horovod", "horovod-build", *([recipe.mpi.dependency_group] if recipe.mpi.dependency_group else [])]
+    # With another Horovod goes another MPI: then whatever this choice does not ask for is taken out.
+    environment.sync([*groups, *(["dev"] if dev else [])], keep_others=is_current)
+    wheel = find_wheel(cache, recipe.key) or build_wheel(cache, recipe, environment.folder)
+    if not is_current or environment.installed_horovod() != installed:
+        environment.install_horovod(wheel)
+        say(f"ready: Horovod {recipe.horovod.version} for PyTorch {recipe.torch_version} and {recipe.mpi.name}")
