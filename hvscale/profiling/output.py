@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from rich import box
@@ -15,80 +16,85 @@ from hvscale.run_folder import write_atomically
 
 
 def human_bytes(size: float) -> str:
-    """As a table shows it: 128 KiB, 1.5 GiB."""
+    """As a table shows it, with three digits: 128 KiB, 1.5 GiB."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size >= unit:
-            return f"{size / unit:.4g} {name}"
-    return f"{size:.4g} B"
+            return f"{_three_digits(size / unit)} {name}"
+    return f"{size:.0f} B"
 
 
 def human_seconds(seconds: float) -> str:
-    """As a table shows it: 12.3 ms, 4.56 us, three digits."""
+    """As a table shows it, with three digits: 12.3 ms, 4.56 us."""
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if seconds >= unit:
-            return f"{seconds / unit:.3g} {name}" if seconds < 1000 else f"{seconds:.0f} s"
-    return f"{seconds * 1e9:.3g} ns"
+            return f"{_three_digits(seconds / unit)} {name}"
+    return f"{seconds * 1e9:.0f} ns"
 
 
-def human_share(share: float) -> str:
-    """As a table shows it: whole per cent."""
-    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def human_range(bytes_min: int, bytes_max: int | None) -> str:
-    """A bin by its limits. The lower one is that of the bin below, so that 128 KiB - 16 MiB begins just above 128 KiB."""
+    """A bin by its edges. The lower one is that of the bin below: 128 KiB-16 MiB begins just above 128 KiB."""
     if bytes_max is None:
         return f"> {human_bytes(bytes_min - 1)}"
+    low, high = human_bytes(bytes_min - 1 if bytes_min > 1 else bytes_min), human_bytes(bytes_max)
     if bytes_min >= bytes_max:
-        return human_bytes(bytes_max)
-    return f"{human_bytes(bytes_min if bytes_min == 1 else bytes_min - 1)} - {human_bytes(bytes_max)}"
+        return high
+    # 16-32 MiB: the unit once where it is the same.
+    return f"{low.split()[0] if low.split()[1] == high.split()[1] else low}-{high}"
+
+
+def _human_share(share: float) -> str:
+    return "<1" if 0 < share < 0.005 else f"{share:.0%}".rstrip("%")
+
+
+def _human_bandwidth(gigabytes_per_second: float | None) -> str:
+    if gigabytes_per_second is None:
+        return "-"
+    return "<0.01" if gigabytes_per_second < 0.005 else f"{gigabytes_per_second:.2f}"
 
 
 def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
-    """The rows over all ranks, or those of each rank, with a line for the total."""
+    """The rows over all ranks, or those of each rank, grouped by operation, with a line for the total. About 80 columns wide."""
     result = Table(
         title=f"{breakdown.run}: communication by message size ({breakdown.source}, {breakdown.np} ranks)",
-        caption="algbw, busbw: GB/s, 10^9 bytes a second",
+        caption=f"%: of the {'rank' if per_rank else 'total'}'s time; algbw, busbw: 10^9 bytes a second",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
+        padding=0,
+        show_edge=False,
     )
-    if per_rank:
-        result.add_column("rank", justify="right", no_wrap=True)
-    result.add_column("operation")
-    result.add_column("size", justify="right")
-    for name in ("calls", "bytes", "total", "share", "mean", "p50", "p99", "algbw", "busbw"):
+    result.add_column("size", no_wrap=True)
+    for name in ("calls", "bytes", "total", "%", "mean", "p50", "p99", "algbw", "busbw"):
         result.add_column(name, justify="right", no_wrap=True)
     rows: Sequence[Row] = breakdown.rank_rows if per_rank else breakdown.rows
-    for row, following in zip(rows, [*rows[1:], None], strict=True):
-        rank = [str(row.rank)] if isinstance(row, RankRow) else []
-        apart = following is None or (
-            isinstance(row, RankRow) and isinstance(following, RankRow) and row.rank != following.rank
-        )
-        result.add_row(*rank, *_cells(row), end_section=apart)
-    calls, seconds = sum(row.calls for row in rows), sum(row.seconds for row in rows)
-    total = [f"{calls:,}", human_bytes(sum(row.bytes for row in rows)), human_seconds(seconds)]
+    for heading, group in groupby(rows, key=_heading):
+        result.add_row(heading, style="bold")
+        for row in group:
+            result.add_row(*_cells(row))
+    result.add_section()
+    calls, size = sum(row.calls for row in rows), sum(row.bytes for row in rows)
     result.add_row(
-        *([""] if per_rank else []), "total", "", *total, "100%" if rows and not per_rank else "", style="bold"
+        "total", str(calls), human_bytes(size), human_seconds(sum(row.seconds for row in rows)), style="bold"
     )
     return result
 
 
+def _heading(row: Row) -> str:
+    return f"rank {row.rank}: {row.operation}" if isinstance(row, RankRow) else row.operation
+
+
 def _cells(row: Row) -> list[str]:
     return [
-        row.operation,
-        human_range(row.bytes_min, row.bytes_max),
-        f"{row.calls:,}",
+        f"  {human_range(row.bytes_min, row.bytes_max)}",
+        str(row.calls),
         human_bytes(row.bytes),
         human_seconds(row.seconds),
-        human_share(row.share),
-        human_seconds(row.mean_seconds),
-        human_seconds(row.p50_seconds),
-        human_seconds(row.p99_seconds),
-        *(
-            "-" if value is None else f"{value:.3g}"
-            for value in (row.algbw_gigabytes_per_second, row.busbw_gigabytes_per_second)
-        ),
+        _human_share(row.share),
+        *(human_seconds(seconds) for seconds in (row.mean_seconds, row.p50_seconds, row.p99_seconds)),
+        _human_bandwidth(row.algbw_gigabytes_per_second),
+        _human_bandwidth(row.busbw_gigabytes_per_second),
     ]
 
 
