@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 from rich import box
@@ -69,10 +68,13 @@ def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
     for name in ("calls", "bytes", "total", "%", "mean", "p50", "p99", "algbw", "busbw"):
         result.add_column(name, justify="right", no_wrap=True)
     rows: Sequence[Row] = breakdown.rank_rows if per_rank else breakdown.rows
-    for heading, group in groupby(rows, key=_heading):
-        result.add_row(heading, style="bold")
-        for row in group:
-            result.add_row(*_cells(row))
+    headings: tuple[str, ...] = ()
+    for row in rows:
+        above, headings = headings, _headings(row)
+        for level, heading in enumerate(headings):
+            if headings[: level + 1] != above[: level + 1]:
+                result.add_row(" " * level + heading, style="bold")
+        result.add_row(*_cells(row))
     result.add_section()
     calls, size = sum(row.calls for row in rows), sum(row.bytes for row in rows)
     result.add_row(
@@ -81,8 +83,8 @@ def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
     return result
 
 
-def _heading(row: Row) -> str:
-    return f"rank {row.rank}: {row.operation}" if isinstance(row, RankRow) else row.operation
+def _headings(row: Row) -> tuple[str, ...]:
+    return (f"rank {row.rank}", row.operation) if isinstance(row, RankRow) else (row.operation,)
 
 
 def _cells(row: Row) -> list[str]:

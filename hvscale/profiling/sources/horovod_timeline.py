@@ -1,0 +1,190 @@
+"""Horovod's timeline, for messages that no MPI profile can see: Gloo is linked into Horovod with hidden symbols.
+
+Facts, of Horovod 0.28.1 (common/timeline.cc, common/ops): every tensor is a `pid`; the activity GLOO_ALLREDUCE (or the like) begins
+for each tensor of a fused message, then ends for each, and the call itself lies between the last begin and the first end; the type
+and shape stand in the event that ends the tensor's whole operation. Rank 0 alone writes. The closing bracket is rewritten after
+each event, so a file of a job that died ends anywhere.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import IO, Any
+
+import numpy as np
+
+from hvscale.errors import RequestError
+from hvscale.profiling.events import Events, Recording, source
+from hvscale.run_folder import RunFolder
+
+OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reduce-scatter", "reduce")
+ACTIVITY = re.compile(r"(?:GLOO|MPI|NCCL|CCL)_(?:ADASUM_)?(ALLREDUCE|ALLGATHER|BCAST|ALLTOALL|REDUCESCATTER|REDUCE)")
+OPERATION_OF_ACTIVITY = dict(
+    zip(("ALLREDUCE", "ALLGATHER", "BCAST", "ALLTOALL", "REDUCESCATTER", "REDUCE"), range(len(OPERATIONS)), strict=True)
+)
+TYPE_BYTES = {
+    **{"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2},
+    **{"int32": 4, "float32": 4, "int64": 8, "float64": 8},
+}
+BETWEEN_EVENTS = re.compile(r"(?<=\})\s*,\s*(?=\{\")")
+CHUNK_CHARACTERS = 1 << 22
+LATEST_US = 1 << 52  # a year after 140 000: whatever lies beyond is damage
+
+
+@dataclass
+class Message:
+    """One call, and the tensors that were fused into it."""
+
+    operation: int
+    start_us: int = 0
+    end_us: int | None = None
+    tensors: set[int] = field(default_factory=set)
+    sized: int = 0
+    bytes: int = 0
+
+
+def _microseconds(value: int) -> int:
+    if not 0 <= value <= LATEST_US:
+        raise ValueError(value)
+    return int(value)
+
+
+@source("horovod-timeline")
+def read(run: RunFolder) -> Recording | None:
+    """Reads the timeline of the run. Raises RequestError when it cannot be read or holds something else."""
+    if not run.timeline.is_file():
+        return None
+    np_of_job = run.read().np
+    timeline = Timeline()
+    try:
+        with run.timeline.open(encoding="utf-8", errors="replace") as stream:
+            timeline.read(stream)
+    except OSError as error:
+        raise RequestError(f"{run.timeline} cannot be read: {error.strerror}") from error
+    if timeline.damaged and not timeline.understood:
+        raise RequestError(f"{run.timeline} is not a timeline that Horovod wrote")
+    warnings = [
+        f"Horovod writes its timeline on rank 0 only: the times are rank 0's, and its calls, bytes and seconds count "
+        f"for each of the {np_of_job} ranks"
+    ]
+    if timeline.damaged:
+        warnings.append(f"{run.timeline}: {timeline.damaged} events are cut short or damaged, and left out")
+    unsized = Counter(
+        OPERATIONS[message.operation] for message in timeline.messages if message.sized < len(message.tensors)
+    )
+    if unsized:
+        which = ", ".join(f"{count} of {operation}" for operation, count in unsized.items())
+        warnings.append(f"Horovod's timeline names no size for some messages ({which}): they are counted with 0 bytes")
+    return Recording("horovod-timeline", timeline.events(np_of_job), np_of_job, [0], np_of_job, 0, warnings)
+
+
+class Timeline:
+    """Reads events in the order in which they were written and puts messages together."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []  # those whose call has ended
+        self.understood = 0
+        self.damaged = 0
+        self.start_us = 0
+        self._open: defaultdict[int, list[str]] = defaultdict(list)  # of each tensor: what has begun and not ended
+        self._forming: dict[str, Message] = {}  # of each activity: the message that tensors may still join
+        self._running: dict[int, Message] = {}  # of each tensor: the message it is in
+        self._unsized: defaultdict[int, list[Message]] = defaultdict(list)
+
+    def read(self, stream: IO[str]) -> None:
+        for event in self._decoded(stream):
+            try:
+                self._take(event)
+                self.understood += 1
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                self.damaged += 1
+
+    def _decoded(self, stream: IO[str]) -> Iterator[Any]:
+        rest = ""
+        first = True
+        while piece := stream.read(CHUNK_CHARACTERS):
+            rest += piece
+            if first:
+                rest, first = rest.lstrip().removeprefix("["), False
+            cut = max(rest.rfind('},{"'), rest.rfind('},\n{"'))
+            if cut >= 0:
+                yield from self._decode(rest[: cut + 1])
+                rest = rest[cut + 1 :].lstrip(", \n")
+            elif len(rest) > 8 * CHUNK_CHARACTERS:
+                self.damaged += 1
+                rest = ""
+        # The end: a bracket, a comma before an event that never came, or half an event.
+        yield from self._decode(rest.rstrip("] \n\r\t,"))
+
+    def _decode(self, text: str) -> Iterator[Any]:
+        if not text:
+            return
+        try:
+            yield from json.loads(f"[{text}]")
+        except (ValueError, RecursionError):
+            # Horovod does not escape tensor names, and a disk may have filled up: give up single events only.
+            for event in BETWEEN_EVENTS.split(text):
+                try:
+                    yield json.loads(event)
+                except (ValueError, RecursionError):
+                    self.damaged += 1
+
+    def _take(self, event: dict[str, Any]) -> None:
+        phase = event["ph"]
+        if phase == "B":
+            self._begin(event["pid"], event["name"], _microseconds(event["ts"]))
+        elif phase == "E":
+            self._end(event["pid"], _microseconds(event["ts"]), event.get("args", {}))
+        elif phase == "M" and event["pid"] == 0:
+            self.start_us = _microseconds(event["args"].get("start_time_since_epoch_in_micros", self.start_us))
+
+    def _begin(self, tensor: int, name: str, time_us: int) -> None:
+        self._open[tensor].append(name)
+        activity = ACTIVITY.fullmatch(name)
+        if activity is None:
+            return
+        message = self._forming.get(name)
+        if message is None or message.end_us is not None or tensor in message.tensors:
+            message = self._forming[name] = Message(OPERATION_OF_ACTIVITY[activity[1]])
+        message.start_us = time_us
+        message.tensors.add(tensor)
+        self._running[tensor] = message
+        self._unsized[tensor].append(message)
+
+    def _end(self, tensor: int, time_us: int, attributes: dict[str, Any]) -> None:
+        begun = self._open[tensor]
+        if not begun:
+            return
+        name = begun.pop()
+        if ACTIVITY.fullmatch(name) and tensor in self._running:
+            message = self._running.pop(tensor)
+            if message.end_us is None:
+                message.end_us = time_us
+                self.messages.append(message)
+        if not begun:
+            waiting = self._unsized.pop(tensor, [])
+            if "shape" in attributes:
+                size = TYPE_BYTES[attributes["dtype"]] * prod(map(int, re.findall(r"\d+", attributes["shape"])))
+                for message in waiting:
+                    message.sized += 1
+                    message.bytes += size
+
+    def events(self, np_of_job: int) -> Events:
+        """The messages as rank 0 saw them. A reduce-scatter's tensors are one rank's part: the whole is np times as large."""
+        messages = self.messages
+        operation = np.array([message.operation for message in messages], np.uint8)
+        size = np.array([min(message.bytes, 2**63 // (np_of_job + 1)) for message in messages], np.int64)
+        start_us = np.array([message.start_us for message in messages], np.int64)
+        end_us = np.array([message.end_us for message in messages], np.int64)
+        return Events(
+            operations=OPERATIONS,
+            rank=np.zeros(len(messages), np.int32),
+            operation=operation,
+            bytes=np.where(operation == OPERATIONS.index("reduce-scatter"), size * np_of_job, size),
+            start_ns=(self.start_us + start_us) * 1000,
+            duration_ns=np.maximum(end_us - start_us, 0) * 1000,
+            communicator_size=np.full(len(messages), np_of_job, np.int32),
+        )
