@@ -1,0 +1,29 @@
+# PYTHON chooses the interpreter for .venv: make setup PYTHON=python3.12
+PYTHON ?= python3
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev demo test lint clean
+
+help: ## print this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
+
+setup: ## install everything into .venv and build Horovod, once for this machine
+	@$(PYTHON) setup/install.py
+
+setup-dev: ## the same, and what the tests need
+	@$(PYTHON) setup/install.py --dev
+
+demo: setup ## train, profile and report in about a minute
+	@.venv/bin/hvscale demo
+
+test: setup-dev lint ## run the linters and all tests
+	@.venv/bin/python -m pytest
+
+lint: setup-dev ## check style and types
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
+	@.venv/bin/mypy
+
+clean: ## remove .venv and what tools left; the cache of built wheels stays
+	@rm -rf .venv .venv-setup build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find hvscale tests setup -name __pycache__ -type d -prune -exec rm -rf {} +

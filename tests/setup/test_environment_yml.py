@@ -1,0 +1,74 @@
+"""environment.yml says the same as pyproject.toml and uv.lock."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CLONE = Path(__file__).resolve().parents[2]
+PYPROJECT = tomllib.loads((CLONE / "pyproject.toml").read_text())
+LOCKED: list[dict[str, Any]] = tomllib.loads((CLONE / "uv.lock").read_text())["package"]
+
+CONDA_NAMES = {"torch": "pytorch"}
+NOT_IN_CONDA_ENVIRONMENT = {
+    "horovod",  # built after the environment: it needs PyTorch and the settings of docs/install.md
+    "uv",  # only fills .venv, which conda's environment stands for
+}
+
+
+def environment_versions() -> dict[str, str]:
+    """Name and version (empty where none is asked for) of all that environment.yml names."""
+    versions = {}
+    for entry in yaml.safe_load((CLONE / "environment.yml").read_text())["dependencies"]:
+        for line in entry["pip"] if isinstance(entry, dict) else [entry]:
+            name, version = re.fullmatch(r"([\w.-]+?)(?:[=>]=?(.*))?", line).groups(default="")  # type: ignore[union-attr]
+            versions[name] = version
+    return versions
+
+
+def direct_dependencies() -> set[str]:
+    """All that pyproject.toml itself names: dependencies, extras, groups and what the build runs on."""
+    project = PYPROJECT["project"]
+    lists = [
+        project["dependencies"],
+        *project["optional-dependencies"].values(),
+        *PYPROJECT["dependency-groups"].values(),
+    ]
+    return {re.match(r"[\w.-]+", requirement)[0].lower() for names in lists for requirement in names}  # type: ignore[index]
+
+
+def locked_versions(name: str) -> set[str]:
+    """More than one when the lock has a version for each of several Pythons."""
+    return {package["version"] for package in LOCKED if package["name"] == name}
+
+
+@pytest.mark.parametrize("name", sorted(direct_dependencies() - NOT_IN_CONDA_ENVIRONMENT))
+def test_direct_dependency_stands_in_environment_yml_at_its_locked_version(name: str) -> None:
+    conda_name = CONDA_NAMES.get(name, name)
+    versions = environment_versions()
+    assert conda_name in versions, f"environment.yml lacks {conda_name}"
+    assert versions[conda_name] in locked_versions(name)
+
+
+def test_what_horovod_imports_stands_in_environment_yml() -> None:
+    horovod = next(package for package in LOCKED if package["name"] == "horovod")
+    for needed in horovod["dependencies"]:
+        assert environment_versions()[needed["name"]] in locked_versions(needed["name"])
+
+
+def test_python_floor_is_the_project_s() -> None:
+    assert ">=" + environment_versions()["python"] == PYPROJECT["project"]["requires-python"]
+
+
+def test_build_backend_is_the_one_that_the_lock_is_held_to() -> None:
+    constraint = next(
+        c for c in PYPROJECT["tool"]["uv"]["build-constraint-dependencies"] if c.startswith("scikit-build-core")
+    )
+    assert constraint == f"scikit-build-core=={environment_versions()['scikit-build-core']}"
+
+
+def test_only_conda_forge() -> None:
+    assert yaml.safe_load((CLONE / "environment.yml").read_text())["channels"] == ["conda-forge"]

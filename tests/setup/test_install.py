@@ -1,0 +1,128 @@
+"""The set-up seen from outside: what it says when something is missing.
+
+Each test runs setup/install.py of a small copy of this clone, with a cache of its own.
+"""
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from copies import CLONE, copy_clone, install, link_tools, replace, variables
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return copy_clone(tmp_path / "clone")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def path_of_links(tmp_path: Path) -> Path:
+    return link_tools(tmp_path / "bin")
+
+
+def assert_one_line(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("lacking", "debian", "fedora"),
+    [
+        (["c++"], "apt install g++", "dnf install gcc-c++"),
+        (["cc", "gcc"], "apt install gcc", "dnf install gcc"),
+        (["make"], "apt install make", "dnf install make"),
+    ],
+)
+def test_missing_tool_is_named_with_its_packages(
+    copy: Path, cache: Path, path_of_links: Path, lacking: list[str], debian: str, fedora: str
+) -> None:
+    for name in lacking:
+        (path_of_links / name).unlink()
+    assert_one_line(install(copy, variables(cache, PATH=str(path_of_links))), debian, fedora)
+
+
+def test_compiler_without_cxx20_is_found_before_the_build(copy: Path, cache: Path, path_of_links: Path) -> None:
+    replace(path_of_links / "c++", '[ "$1" = --version ] && echo "old 4.8" && exit; exit 1')
+    assert_one_line(install(copy, variables(cache, PATH=str(path_of_links))), "C++20", "apt install g++")
+    assert not (copy / ".venv").exists()
+
+
+def test_missing_python_headers_are_found_before_the_build(copy: Path, cache: Path, path_of_links: Path) -> None:
+    compiler = shutil.which("c++")
+    without_headers = f'for word; do [ "$word" = -I ] && exec {compiler} -fsyntax-only -x c++ - -include Python.h; done'
+    replace(path_of_links / "c++", f'{without_headers}\nexec {compiler} "$@"')
+    assert_one_line(
+        install(copy, variables(cache, PATH=str(path_of_links))), "apt install python3-dev", "python3-devel"
+    )
+
+
+def test_old_python_gets_one_line(copy: Path) -> None:
+    as_python_3_9 = "import runpy, sys; sys.version_info = (3, 9, 18); sys.argv = sys.argv[1:]; "
+    run_main = "runpy.run_path(sys.argv[0], run_name='__main__')"
+    command = [sys.executable, "-c", as_python_3_9 + run_main, str(copy / "setup" / "install.py")]
+    assert_one_line(
+        subprocess.run(command, capture_output=True, text=True, check=False),
+        "Python 3.9 is too old",
+        "3.11",
+        "apt",
+        "dnf",
+    )
+
+
+def test_old_python_can_parse_the_first_file() -> None:
+    ast.parse((CLONE / "setup" / "install.py").read_text(), feature_version=(3, 6))
+
+
+def test_make_hands_on_the_chosen_python(copy: Path, cache: Path, tmp_path: Path) -> None:
+    fake = tmp_path / "python"
+    fake.write_text('#!/bin/sh\necho "run: $*"\n')
+    fake.chmod(0o755)
+    done = subprocess.run(
+        ["make", "setup", f"PYTHON={fake}"], cwd=copy, env=variables(cache), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "run: setup/install.py"
+
+
+def test_no_network_is_said_in_one_line(copy: Path, cache: Path, tmp_path: Path) -> None:
+    unreachable = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "UV_HTTP_RETRIES": "0"}
+    environment = variables(cache, UV_CACHE_DIR=str(tmp_path / "empty"), **unreachable)
+    assert_one_line(install(copy, environment), "no network", "HTTPS_PROXY")
+
+
+def test_no_network_without_uv_is_said_too_and_leaves_no_half_of_it(
+    copy: Path, cache: Path, path_of_links: Path
+) -> None:
+    (path_of_links / "uv").unlink(missing_ok=True)
+    unreachable = {
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        "PIP_RETRIES": "0",
+        "PIP_NO_CACHE_DIR": "1",
+        "PIP_FIND_LINKS": "",
+    }
+    done = install(copy, variables(cache, PATH=str(path_of_links), **unreachable))
+    assert done.returncode == 2
+    assert "no network" in done.stderr.splitlines()[-1]
+    assert [path.name for path in cache.iterdir()] == ["uv.log"]
+
+
+def test_site_mpi_that_is_none_is_refused(copy: Path, cache: Path, tmp_path: Path) -> None:
+    assert_one_line(
+        install(copy, variables(cache, HVSCALE_MPI_HOME=str(tmp_path))), "HVSCALE_MPI_HOME", "bin/mpicxx", "apt install"
+    )
+
+
+def test_nccl_without_a_toolkit_is_refused(copy: Path, cache: Path, path_of_links: Path) -> None:
+    if Path("/usr/local/cuda/bin/nvcc").exists():
+        pytest.skip("this machine has a CUDA toolkit")
+    environment = variables(cache, PATH=str(path_of_links), HVSCALE_NCCL="1")
+    assert_one_line(install(copy, environment), "HVSCALE_CUDA_HOME")
