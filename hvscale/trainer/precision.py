@@ -1,0 +1,78 @@
+"""Which arithmetic and memory order this machine trains the model fastest with: measured once, before training."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import l1_loss
+
+from hvscale.trainer.config import TrainConfig
+from hvscale.trainer.ranks import Ranks
+
+# A candidate is timed until both are reached; one step alone when that takes longer.
+TIMED_STEPS = 2
+TIMED_SECONDS = 0.4
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    bf16: bool
+    channels_last: bool
+
+    def __str__(self) -> str:
+        return ("bf16 autocast" if self.bf16 else "fp32") + (" + channels_last" if self.channels_last else "")
+
+    def loss(self, model: nn.Module, lr: Tensor, hr: Tensor) -> Tensor:
+        """Mean absolute error of the model's output, in fp32.
+
+        Only the images are put in channels-last order, and with them all activations: Horovod refuses to reduce gradients
+        of channels-last parameters, which are not contiguous.
+        """
+        order = torch.channels_last if self.channels_last else torch.contiguous_format
+        with torch.autocast(lr.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            output = model(lr.contiguous(memory_format=order))
+        return l1_loss(output.float(), hr)
+
+
+def candidates(config: TrainConfig) -> list[Arithmetic]:
+    """Those that the configuration leaves open; plain fp32 first where it is one of them."""
+    bf16 = {"auto": (False, True), "fp32": (False,), "bf16": (True,)}[config.precision]
+    channels_last = {"auto": (False, True), "contiguous": (False,), "channels-last": (True,)}[config.memory_format]
+    return [Arithmetic(*pair) for pair in product(bf16, channels_last)]
+
+
+def choose(
+    config: TrainConfig, ranks: Ranks, model: nn.Module, lr: Tensor, hr: Tensor, say: Callable[[str], None]
+) -> Arithmetic:
+    """Time a few steps of `model` on this batch with each candidate, on all ranks at once; all take the fastest on average.
+
+    Leaves the parameters as they were, without gradients.
+    """
+    open_choices = candidates(config)
+    if len(open_choices) == 1:
+        say(f"{open_choices[0]}, as asked for")
+        return open_choices[0]
+    by_rank = ranks.gather([step_seconds(model, lr, hr, choice) for choice in open_choices])
+    images = [ranks.size**2 * len(lr) / sum(seconds) for seconds in zip(*by_rank, strict=True)]
+    best = images.index(max(images))
+    others = ", ".join(f"{open_choices[i]} {images[i]:.1f}" for i in range(len(images)) if i != best)
+    say(f"{open_choices[best]}: {images[best]:.1f} images/s ({others})")
+    return open_choices[best]
+
+
+def step_seconds(model: nn.Module, lr: Tensor, hr: Tensor, arithmetic: Arithmetic) -> float:
+    """Seconds of a forward and a backward pass, the best seen; no communication and no optimizer in it."""
+    seconds: list[float] = []
+    while len(seconds) < 1 + TIMED_STEPS or sum(seconds) < TIMED_SECONDS:
+        start = time.perf_counter()
+        loss = arithmetic.loss(model, lr, hr)
+        loss.backward()  # type: ignore[no-untyped-call]
+        loss.item()  # on a GPU: wait for it
+        model.zero_grad()
+        seconds.append(time.perf_counter() - start)
+        if seconds[0] > TIMED_SECONDS * 5:
+            break
+    return min(seconds)

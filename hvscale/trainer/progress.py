@@ -1,0 +1,84 @@
+"""What a person sees of a training run: a progress bar on a terminal, a plain line now and then elsewhere. All on stderr."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hvscale.trainer.steps import Step
+
+PLAIN_LINE_EVERY_SECONDS = 5.0
+
+
+class Bar:
+    """Steps done, images/s, loss and the time left. Also for a process that watches a run from outside (`follow`)."""
+
+    def __init__(self) -> None:
+        self.progress = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]:6.1f} images/s  loss {task.fields[loss]:6.2f}  left"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self.task = self.progress.add_task("training", total=None, speed=0.0, loss=float("nan"))
+        self.lines_read = 0
+
+    def show(self, step: Step) -> None:
+        speed = step.images / step.seconds
+        self.progress.update(self.task, total=step.steps, completed=step.step, speed=speed, loss=step.loss)
+
+    def follow(self, steps_file: Path) -> None:
+        """Show the last whole line of a steps.jsonl that another process is writing; nothing when there is none yet."""
+        try:
+            last = steps_file.read_text().rpartition("\n")[0].rpartition("\n")[2]
+        except FileNotFoundError:
+            return
+        if last:
+            values = json.loads(last)
+            del values["schema"]
+            self.show(Step(**values))
+
+    def __enter__(self) -> "Bar":
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+
+class PlainLines:
+    def __init__(self) -> None:
+        self.said_at = time.monotonic()
+
+    def show(self, step: Step) -> None:
+        now = time.monotonic()
+        if step.step == step.steps or now - self.said_at >= PLAIN_LINE_EVERY_SECONDS:
+            self.said_at = now
+            speed = step.images / step.seconds
+            say(f"step {step.step}/{step.steps or '?'}  loss {step.loss:.2f}  {speed:.1f} images/s")
+
+    def __enter__(self) -> "PlainLines":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+def reporter() -> Bar | PlainLines:
+    """Under `hvscale launch` stderr looks like a terminal but is a log file."""
+    return Bar() if sys.stderr.isatty() and "HVSCALE_RUN" not in os.environ else PlainLines()
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

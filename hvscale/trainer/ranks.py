@@ -1,0 +1,113 @@
+"""The ranks of a job as one of them sees them: Horovod under a launcher, one process alone otherwise."""
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import torch
+
+from hvscale.errors import HvscaleError, RequestError
+from hvscale.run_folder import Library
+
+T = TypeVar("T")
+
+# Where launchers say how many ranks they started and which this one is: size, rank, who.
+LAUNCHERS = (
+    ("HOROVOD_SIZE", "HOROVOD_RANK", "horovodrun"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI's mpirun"),
+    ("PMI_SIZE", "PMI_RANK", "a launcher of the MPICH family"),
+    ("HVSCALE_NP", "HVSCALE_RANK", "hvscale launch"),
+)
+# Each family's shared library is named by its ABI; MVAPICH2 and Intel MPI have MPICH's.
+MPI_FLAVOURS = {"libmpi.so.40": "openmpi", "libmpi.so.12": "mpich"}
+
+
+class Ranks:
+    """`hvd` is horovod.torch under a launcher and None in a process that was started alone (rank 0 of 1)."""
+
+    def __init__(self) -> None:
+        """Raises RequestError when a launcher started this process and Horovod cannot join the others."""
+        self.hvd: ModuleType | None = None
+        self.rank, self.size, self.local_rank = 0, 1, 0
+        for size_name, rank_name, launcher in LAUNCHERS:
+            if size_name in os.environ:
+                self._join(int(os.environ[size_name]), int(os.environ.get(rank_name, "0")), launcher)
+                break
+
+    def _join(self, launched: int, launched_rank: int, launcher: str) -> None:
+        self.rank, self.size = launched_rank, launched
+        try:
+            import horovod.torch as hvd
+
+            hvd.init()
+        except (ImportError, OSError, ValueError) as error:
+            self.fail(RequestError(f"{launcher} started {launched} ranks, but Horovod cannot be used: {error}"))
+        if hvd.size() != launched:
+            built_for = MPI_FLAVOURS.get(loaded_mpi() or "", "no MPI")
+            self.fail(
+                RequestError(
+                    f"{launcher} started {launched} ranks, but Horovod sees {hvd.size()}: it is built for {built_for}. "
+                    "Start it with that MPI's own mpirun, or with horovodrun --gloo, or build Horovod for this MPI"
+                )
+            )
+        self.hvd = hvd
+        self.rank, self.local_rank = hvd.rank(), hvd.local_rank()
+
+    def library(self) -> Library:
+        """What the ranks communicate with."""
+        if self.hvd is None:
+            return Library(flavour="none", version="one process alone")
+        if self.hvd.gloo_enabled():
+            return Library(flavour="gloo", version=f"inside Horovod {metadata.version('horovod')}")
+        soname = loaded_mpi()
+        if soname is None:
+            return Library(flavour="unknown", version="unknown")
+        text = ctypes.create_string_buffer(8192)  # longer than any family's MPI_MAX_LIBRARY_VERSION_STRING
+        ctypes.CDLL(soname).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
+        return Library(flavour=MPI_FLAVOURS[soname], version=text.value.decode().partition(",")[0])
+
+    def device(self) -> torch.device:
+        """A GPU of the host, in turn for its ranks; the CPU where there is none."""
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        return torch.device("cuda", self.local_rank % torch.cuda.device_count())
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, in the order of ranks."""
+        if self.hvd is None:
+            return [value]
+        # Horovod's own name for it holds the value's type: ranks with values of two types would wait for ever.
+        gathered: list[T] = self.hvd.allgather_object(value, name="hvscale.gather")
+        return gathered
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Do `work` on every rank; when it fails on one of them, it has failed on all."""
+        done: Any = None
+        error: HvscaleError | None = None
+        try:
+            done = work()
+        except HvscaleError as failed:
+            error = failed
+        for first in self.gather(error):
+            if first is not None:
+                self.fail(first)
+        result: T = done
+        return result
+
+    def fail(self, error: HvscaleError) -> None:
+        """Raise `error` on rank 0, which is to print it; the other ranks end without a word, with its exit status."""
+        if self.rank == 0:
+            raise error
+        time.sleep(1)  # a launcher ends all ranks when the first one ends: let that be rank 0, its line written
+        raise SystemExit(error.exit_status)
+
+
+def loaded_mpi() -> str | None:
+    """The name of the MPI library that this process has loaded, one of MPI_FLAVOURS."""
+    maps = Path("/proc/self/maps").read_text()
+    return next((soname for soname in MPI_FLAVOURS if soname in maps), None)

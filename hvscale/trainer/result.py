@@ -1,0 +1,32 @@
+"""What training gave: result.json of the run folder."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TrainResult(BaseModel):
+    model_config = ConfigDict(populate_by_name=True, use_attribute_docstrings=True, protected_namespaces=())
+
+    schema_: Annotated[Literal["hvscale/train/1"], Field(alias="schema")] = "hvscale/train/1"
+    model: str
+    np: int
+    holdout: str
+    """Name of the photo that was held out."""
+    psnr_db: float
+    bicubic_psnr_db: float
+    images_per_second: float
+    """Patches trained on a second by all ranks together, the first steps left out."""
+    images_per_second_by_rank: list[float]
+    steps: int
+    seconds: float
+    """From the start of the first step to the end of the last."""
+    precision: str
+    memory_format: str
+    threads_per_rank: int
+    run: Path
+    model_file: Path
+    """State dict of the trained model, under the keys of the public implementation."""
+    picture: Path
+    """LR, bicubic, ours and HR side by side."""

@@ -1,0 +1,54 @@
+"""The run folder of a training run: the one that `hvscale launch` made, or our own with its run.json."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hvscale.errors import EXIT_DONE, EXIT_WRONG_REQUEST
+from hvscale.launch import describe_host
+from hvscale.run_folder import RunFolder, RunRecord, default_run_path
+from hvscale.trainer.config import TrainConfig
+from hvscale.trainer.ranks import Ranks
+
+
+@contextmanager
+def training_run(config: TrainConfig, ranks: Ranks) -> Iterator[RunFolder]:
+    """The run folder, the same on every rank; made, and its run.json kept, by rank 0 alone.
+
+    Raises RequestError, on all ranks, when it cannot be made or holds a run already.
+    """
+    given = os.environ.get("HVSCALE_RUN")
+    if config.run is None and given is not None:  # the launcher keeps its run.json
+        yield RunFolder(Path(given))
+        return
+    path = ranks.gather(config.run or default_run_path([config.model]))[0].absolute()
+    if ranks.rank != 0:
+        ranks.together(lambda: None)
+        yield RunFolder(path)
+        return
+    record = RunRecord(
+        state="running",
+        command=[Path(sys.argv[0]).name, *sys.argv[1:]],
+        np=ranks.size,
+        library=ranks.library(),
+        host=describe_host(),
+        working_directory=str(Path.cwd()),
+        started_at=datetime.now(UTC),
+    )
+    run = ranks.together(lambda: create(path, record))
+    record.exit_status, record.state = EXIT_WRONG_REQUEST, "failed"
+    try:
+        yield run
+        record.exit_status, record.state = EXIT_DONE, "finished"
+    finally:
+        record.ended_at = datetime.now(UTC)
+        run.write(record)
+
+
+def create(path: Path, record: RunRecord) -> RunFolder:
+    run = RunFolder.create(path)
+    run.write(record)
+    return run

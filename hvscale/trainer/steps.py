@@ -1,0 +1,62 @@
+"""steps.jsonl: one line a step, for whoever follows the run or reads it later."""
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass
+from io import TextIOWrapper
+from pathlib import Path
+from types import TracebackType
+
+from hvscale.errors import RequestError
+from hvscale.run_folder import cannot_write
+
+STEPS_SCHEMA = "hvscale/steps/1"
+
+
+@dataclass(frozen=True)
+class Step:
+    step: int
+    """Counted from 1."""
+    steps: int | None
+    """All that will be made; None until the ranks have agreed on it."""
+    images: int
+    """Patches in this step, over all ranks."""
+    seconds: float
+    """From the end of the step before to the end of this one, on rank 0."""
+    loss: float
+    """Rank 0's own: an average over ranks would add a message a step to the communication that is measured."""
+    learning_rate: float
+    data_wait_seconds: float
+    """Spent on cutting this step's patches."""
+    communication_seconds: float | None
+    """Exposed communication: waited for gradients after the backward pass had ended; None for a process alone."""
+
+
+class StepsFile:
+    """Each line is written out at once, so a run that is killed keeps its steps."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises RequestError when the file exists (the run folder has been trained in) or cannot be made."""
+        self.path = path
+        try:
+            self.stream: TextIOWrapper = path.open("x", buffering=1)
+        except FileExistsError as error:
+            raise RequestError(f"{path.parent} holds a training run already: give another folder with --run") from error
+        except OSError as error:
+            raise cannot_write(path.parent, error) from error
+
+    def write(self, step: Step) -> None:
+        """Raises RequestError when the disk is full."""
+        try:
+            self.stream.write(json.dumps({"schema": STEPS_SCHEMA, **asdict(step)}) + "\n")
+        except OSError as error:
+            raise cannot_write(self.path.parent, error) from error
+
+    def __enter__(self) -> "StepsFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):  # of a full disk `write` has spoken already
+            self.stream.close()
