@@ -83,21 +83,22 @@ def _read(run: RunFolder) -> Recording:
 
 def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
     """Rows over all ranks and for each rank; only bins that hold calls. The most expensive operation comes first, then by size."""
-    events = recording.events
     warnings = list(recording.warnings)
-    if not len(events):
+    if not len(recording.events):
         warnings.append("no collective was recorded: the job made none, or none that this profile can see")
-    groups = events.operation.astype(np.int32) * len(bins) + bins.index(events.bytes).astype(np.int32)
-    rows = [Row(**fields) for _, fields in _rows(events, groups, bins, recording.ranks_per_event)]
-    groups += events.rank * np.int32(len(events.operations) * len(bins))
-    rank_rows = [RankRow(rank=rank, **fields) for rank, fields in _rows(events, groups, bins, 1)]
+    groups = _Groups(recording.events, bins)
+    rows = [Row(**groups.fields(first, last, recording.ranks_per_event)) for first, last in groups.of_all_ranks()]
+    rank_rows: dict[int, list[RankRow]] = {rank: [] for rank in recording.ranks}
+    for group in range(len(groups.keys)):
+        rank = groups.rank(group)
+        rank_rows.setdefault(rank, []).append(RankRow(rank=rank, **groups.fields(group, group + 1, 1)))
     return Breakdown(
         run=run,
         source=recording.source,
         np=recording.np,
         ranks=recording.ranks,
         rows=_ordered(rows),
-        rank_rows=[row for rank in recording.ranks for row in _ordered([row for row in rank_rows if row.rank == rank])],
+        rank_rows=[row for rank in sorted(rank_rows) for row in _ordered(rank_rows[rank])],
         overwritten=recording.overwritten,
         warnings=warnings,
     )
@@ -117,42 +118,67 @@ def _ordered(rows: list[RowKind]) -> list[RowKind]:
     ]
 
 
-def _rows(
-    events: Events, groups: NDArray[np.int32], bins: Bins, ranks_per_event: int
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """A rank and a row's fields for each group that has events; all events of a group share operation and bin."""
-    order = np.argsort(groups, kind="stable")
-    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
-    ends = np.append(starts[1:], len(order))
-    for start, end in zip(starts, ends, strict=True):
-        members = order[start:end]
-        first = members[0]
-        operation = events.operations[events.operation[first]]
-        bytes_min, bytes_max = bins.limits(int(groups[first]) % len(bins))
-        sizes, durations = events.bytes[members], events.duration_ns[members]
-        # Python's integers: a sum of sizes may pass 2^63 when files are odd, and must not wrap.
-        total_bytes = int(sizes.sum(dtype=np.float64)) if sizes.max() > 2**63 // len(sizes) else int(sizes.sum())
-        seconds = float(durations.sum(dtype=np.float64)) / 1e9
-        on_the_bus = float(sizes @ busbw_factors(operation, events.communicator_size[members]))
+class _Groups:
+    """The events, sorted once by operation, bin and rank: a group lies in one piece, and so does that group over all ranks."""
+
+    def __init__(self, events: Events, bins: Bins) -> None:
+        self.bins, self.operations = bins, events.operations
+        self.ranks = int(events.rank.max(initial=0)) + 1
+        key = events.operation.astype(np.int64) * len(bins)
+        key += bins.index(events.bytes)
+        key *= self.ranks
+        key += events.rank
+        calls = np.bincount(key)
+        self.keys = np.flatnonzero(calls)
+        self.ends = np.cumsum(calls[self.keys])
+        # Numbered without gaps the groups fit 16 bits, for which numpy sorts in linear time.
+        number = np.zeros(len(calls), np.uint16 if len(self.keys) < 1 << 16 else np.uint32)
+        number[self.keys] = np.arange(len(self.keys))
+        order = np.argsort(number[key], kind="stable")
+        del key
+        self.duration_ns = events.duration_ns[order]
+        self.bytes = events.bytes[order]
+        self.communicator_size = events.communicator_size[order]
+
+    def rank(self, group: int) -> int:
+        return int(self.keys[group]) % self.ranks
+
+    def of_all_ranks(self) -> Iterator[tuple[int, int]]:
+        """The first group and the one after the last of each operation and bin."""
+        starts = np.flatnonzero(np.diff(self.keys // self.ranks, prepend=-1)).tolist()
+        return zip(starts, [*starts[1:], len(self.keys)], strict=True)
+
+    def fields(self, first: int, last: int, ranks_per_event: int) -> dict[str, Any]:
+        """A row's fields, of groups that share operation and bin."""
+        operation, bin_index = divmod(int(self.keys[first]) // self.ranks, len(self.bins))
+        bytes_min, bytes_max = self.bins.limits(bin_index)
+        events = slice(int(self.ends[first - 1]) if first else 0, int(self.ends[last - 1]))
+        durations, sizes = self.duration_ns[events], self.bytes[events]
+        total_bytes, seconds = _exact_sum(sizes), _exact_sum(durations) / 1e9
+        on_the_bus = float(
+            sizes.astype(np.float64) @ busbw_factors(self.operations[operation], self.communicator_size[events])
+        )
         p50, p99 = np.percentile(durations, (50, 99)) / 1e9
         moved = bool(total_bytes and seconds)
-        yield (
-            int(events.rank[first]),
-            {
-                "operation": operation,
-                "bytes_min": bytes_min,
-                "bytes_max": bytes_max,
-                "calls": len(members) * ranks_per_event,
-                "bytes": total_bytes * ranks_per_event,
-                "seconds": seconds * ranks_per_event,
-                "share": 0.0,
-                "mean_seconds": seconds / len(members),
-                "p50_seconds": float(p50),
-                "p99_seconds": float(p99),
-                "algbw_gigabytes_per_second": total_bytes / seconds / 1e9 if moved else None,
-                "busbw_gigabytes_per_second": on_the_bus / seconds / 1e9 if moved else None,
-            },
-        )
+        return {
+            "operation": self.operations[operation],
+            "bytes_min": bytes_min,
+            "bytes_max": bytes_max,
+            "calls": len(sizes) * ranks_per_event,
+            "bytes": total_bytes * ranks_per_event,
+            "seconds": seconds * ranks_per_event,
+            "share": 0.0,
+            "mean_seconds": seconds / len(sizes),
+            "p50_seconds": float(p50),
+            "p99_seconds": float(p99),
+            "algbw_gigabytes_per_second": total_bytes / seconds / 1e9 if moved else None,
+            "busbw_gigabytes_per_second": on_the_bus / seconds / 1e9 if moved else None,
+        }
+
+
+def _exact_sum(values: NDArray[np.int64]) -> int:
+    """A sum that cannot wrap, not even over the sizes of a damaged file."""
+    return int(values.sum()) if int(values.max()) * len(values) < 2**63 else sum(values.tolist())
 
 
 def busbw_factors(operation: str, communicator_size: NDArray[np.int32]) -> NDArray[np.float64]:

@@ -83,7 +83,10 @@ bool library_describe(struct library *library, function entry)
     void *handle = dlopen(object.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     if (handle == NULL)
         return false;
+    /* An executable may hold the library's own copy of this object (a copy relocation): the global scope knows which one is used. */
     void *open_mpi_world = dlsym(handle, "ompi_mpi_comm_world");
+    if (open_mpi_world != NULL && dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world") != NULL)
+        open_mpi_world = dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world");
     if (open_mpi_world != NULL) {
         *library = open_mpi;
         library->world = (word)open_mpi_world;
