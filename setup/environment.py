@@ -76,8 +76,10 @@ class Environment:
 
     def run_uv(self, *arguments: str) -> None:
         """Run uv on this environment, never letting it fetch another Python."""
+        # make's own flags would reach the make that builds hvscale's C parts.
+        inherited = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS")}
         environment = {
-            **os.environ,
+            **inherited,
             **registry_variables(),
             "UV_PROJECT_ENVIRONMENT": str(self.folder),
             "VIRTUAL_ENV": str(self.folder),

@@ -15,7 +15,8 @@ GUARD = Path(__file__).resolve().with_name("guard.py")
 SECONDS_BEFORE_ELAPSED_LINE = 2
 NETWORK_FAILURE = re.compile(
     r"client error \(Connect\)|dns error|Connection refused|Network is unreachable|Temporary failure in name resolution"
-    r"|NewConnectionError|ConnectTimeout|ProxyError|error sending request|Connection to \S+ timed out",
+    r"|NewConnectionError|ConnectTimeout|ProxyError|error sending request|Connection to \S+ timed out"
+    r"|\(from versions: none\)",
     re.IGNORECASE,
 )
 ERROR_LINE = re.compile(r"\berror\b|\bfatal\b|undefined reference|No space left", re.IGNORECASE)

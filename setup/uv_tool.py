@@ -54,7 +54,7 @@ def fetch_uv(folder: Path, locked: LockedPackage) -> None:
             say_then_run("making room for pip", make_venv, folder.parent / "uv.log", environment, work)
         requirements = work / "requirements.txt"
         requirements.write_text(locked.requirement + "\n")
-        pip = [python, "-m", "pip", "install", "--quiet", "--require-hashes", "--target", str(work / "uv")]
+        pip = [python, "-m", "pip", "install", "--require-hashes", "--target", str(work / "uv")]
         command = [*pip, "--requirement", str(requirements)]
         say_then_run(f"fetching uv {locked.version}", command, folder.parent / "uv.log", environment, work)
         (work / "uv").rename(folder)

@@ -1,0 +1,131 @@
+"""Horovod's build cut off, failing, and not needed: all with the real pip, CMake and compiler, in their first seconds."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from copies import CLONE, copy_clone, install, link_tools, replace, variables
+
+CONFIGURING = "CXX compiler identification"
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One copy for all tests here: its .venv is filled once, from uv's cache of downloads."""
+    folder = copy_clone(tmp_path_factory.mktemp("build") / "with a space")
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def start_build(copy: Path, cache: Path) -> "subprocess.Popen[str]":
+    """Start a set-up with an empty cache and return when CMake is at work."""
+    command = [sys.executable, str(copy / "setup" / "install.py")]
+    process = subprocess.Popen(command, env=variables(cache), stderr=subprocess.PIPE, text=True)
+    assert wait_for(lambda: any(CONFIGURING in log.read_text() for log in cache.glob("horovod/logs/*.log")), 120), (
+        process.poll()
+    )
+    return process
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return condition()
+
+
+def half_made(cache: Path) -> list[str]:
+    """What is in the cache of wheels besides the lock and the logs."""
+    return sorted(path.name for path in (cache / "horovod").iterdir() if path.name not in (".lock", "logs"))
+
+
+def processes_at_work_in(folder: Path) -> list[str]:
+    """The command lines of running processes that name a folder or stand in it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            place = str((process / "cwd").readlink())
+        except OSError:
+            continue
+        if str(folder) in words or str(folder) in place:
+            found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_build_leaves_nothing_half_made(copy: Path, cache: Path, number: signal.Signals) -> None:
+    process = start_build(copy, cache)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert half_made(cache) == []
+    assert processes_at_work_in(cache) == []
+
+
+def test_killed_build_stops_and_the_next_start_cleans_up(copy: Path, cache: Path, tmp_path: Path) -> None:
+    process = start_build(copy, cache)
+    process.kill()
+    process.communicate(timeout=30)
+    assert wait_for(lambda: processes_at_work_in(cache) == [], 10), "compilers run on without their set-up"
+    leftovers = half_made(cache)
+    assert [name.split("-")[0] for name in leftovers] == [".building"]
+
+    install(copy, variables(cache, PATH=str(path_with_failing_compiler(tmp_path))))
+    assert half_made(cache) == []
+
+
+def test_failed_build_names_its_log_and_leaves_nothing_half_made(copy: Path, cache: Path, tmp_path: Path) -> None:
+    done = install(copy, variables(cache, PATH=str(path_with_failing_compiler(tmp_path))))
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    (log,) = cache.glob("horovod/logs/*.log")
+    assert str(log) in last
+    assert "CMake Error" in last
+    assert "compiler refuses" in log.read_text()
+    assert half_made(cache) == []
+
+
+def path_with_failing_compiler(tmp_path: Path) -> Path:
+    """A PATH whose C++ compiler passes the set-up's checks and then compiles nothing."""
+    tools = link_tools(tmp_path / "bin")
+    compiler = shutil.which("c++")
+    answer_checks = f'for word; do case $word in --version|-fsyntax-only) exec {compiler} "$@";; esac; done'
+    replace(tools / "c++", f"{answer_checks}\necho compiler refuses >&2\nexit 1")
+    return tools
+
+
+def test_second_clone_takes_the_built_wheel_and_its_own_mpi(copy: Path) -> None:
+    done = install(copy, dict(os.environ))  # with the cache of this machine
+    assert done.returncode == 0, done.stderr
+    assert "building" not in done.stderr
+    assert key_of_installed_horovod(copy) == key_of_installed_horovod(CLONE)
+
+    loaded = "import horovod.torch as hvd; hvd.init(); print(open('/proc/self/maps').read())"
+    python = copy / ".venv" / "bin" / "python"
+    maps = subprocess.run([python, "-c", loaded], capture_output=True, text=True, check=True, cwd=copy.parent).stdout
+    libraries = {line.split(maxsplit=5)[5] for line in maps.splitlines() if "libmpi.so" in line}
+    assert libraries
+    assert all(library.startswith(str(copy / ".venv")) for library in libraries), libraries
+
+
+def key_of_installed_horovod(clone: Path) -> str:
+    """The name of the cache's folder that the wheel in .venv came from."""
+    (record,) = (clone / ".venv").glob("lib/python3*/site-packages/horovod-*.dist-info/direct_url.json")
+    return Path(json.loads(record.read_text())["url"]).parent.name
