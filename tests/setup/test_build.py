@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from copies import CLONE, copy_clone, install, link_tools, replace, variables
+
+from tests.setup.copies import CLONE, copy_clone, install, link_tools, replace, variables
 
 CONFIGURING = "CXX compiler identification"
 

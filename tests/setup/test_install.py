@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from copies import CLONE, copy_clone, install, link_tools, replace, variables
+
+from tests.setup.copies import CLONE, copy_clone, install, link_tools, replace, variables
 
 
 @pytest.fixture
