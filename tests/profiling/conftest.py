@@ -1,0 +1,112 @@
+"""The MPI installations that the profiler is tried under, C programs compiled for them, and runs made by hand."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from hvscale.profiling import preload_environment
+from hvscale.run_folder import Host, Library, RunFolder, RunRecord
+
+PROGRAMS = Path(__file__).parent / "programs"
+SECONDS = 100
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """An installed MPI and how ranks are started with it."""
+
+    flavour: str
+    bin: Path
+    options: tuple[str, ...]
+    folder: Path  # for compiled programs
+
+    def compile(self, name: str) -> Path:
+        program = self.folder / name
+        if not program.exists():
+            source = str(PROGRAMS / f"{name}.c")
+            subprocess.run(
+                [str(self.bin / "mpicc"), "-O1", "-Wall", "-pthread", "-o", str(program), source], check=True
+            )
+        return program
+
+    def command(self, np: int, command: list[str]) -> list[str]:
+        return [str(self.bin / "mpirun"), *self.options, "-np", str(np), *command]
+
+    def environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        """mpirun's own; Open MPI hands it on to the ranks of one host, as MPICH does."""
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return {**os.environ, **root, "PATH": f"{self.bin}:{os.environ['PATH']}", **more}
+
+    def start(self, np: int, command: list[str], more: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(np, command),
+            env=self.environment(more),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+    def record(self, run: RunFolder, np: int, command: list[str], **more: str) -> None:
+        """Runs the command on np ranks, recorded into `run`, and expects it to end well."""
+        done = self.start(np, command, {**preload_environment(run), **more})
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="session")
+def open_mpi(tmp_path_factory: pytest.TempPathFactory) -> Mpi:
+    binaries = Path(sys.executable).parent
+    if not (binaries / "ompi_info").exists():
+        pytest.skip("the environment holds no Open MPI")
+    options = ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none")
+    return Mpi("Open MPI", binaries, options, tmp_path_factory.mktemp("open-mpi"))
+
+
+@pytest.fixture(scope="session")
+def mpich(tmp_path_factory: pytest.TempPathFactory) -> Mpi:
+    """MPICH in an environment of its own, with nothing of Open MPI near it."""
+    folder = tmp_path_factory.mktemp("mpich")
+    uv = shutil.which("uv")
+    if uv is None:
+        pytest.skip("MPICH cannot be installed beside Open MPI: uv is not there")
+    python = folder / "environment" / "bin" / "python"
+    for command in (["venv", str(python.parent.parent)], ["pip", "install", "--python", str(python), "mpich==5.0.2"]):
+        done = subprocess.run([uv, "--quiet", *command], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"MPICH cannot be installed: {done.stderr.strip()[-200:]}")
+    return Mpi("MPICH", python.parent, (), folder)
+
+
+@pytest.fixture(params=["open_mpi", "mpich"])
+def any_mpi(request: pytest.FixtureRequest) -> Mpi:
+    found: Mpi = request.getfixturevalue(request.param)
+    return found
+
+
+MakeRun = Callable[..., RunFolder]
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    def make(np: int, flavour: str = "Open MPI") -> RunFolder:
+        run = RunFolder.create(tmp_path / "run")
+        run.write(
+            RunRecord(
+                command=["program"],
+                np=np,
+                library=Library(flavour=flavour, version="1"),
+                host=Host(name="here", kernel="k", cpu="c", cores=2, memory_bytes=1),
+                working_directory="/",
+                started_at=datetime.now(UTC),
+            )
+        )
+        return run
+
+    return make

@@ -1,0 +1,12 @@
+"""Horovod messages of known sizes, some of several tensors."""
+
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+hvd.allreduce(torch.ones(1000), name="alone")
+hvd.grouped_allreduce([torch.ones(100), torch.ones(200, 3), torch.ones(5)], name="group")
+hvd.allgather(torch.ones(2 + hvd.rank(), 4, dtype=torch.float64), name="gathered")
+hvd.broadcast(torch.ones(7), 0, name="sent")
+hvd.reducescatter(torch.ones(6, 3), name="scattered")
+hvd.shutdown()

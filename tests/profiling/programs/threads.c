@@ -1,0 +1,35 @@
+/* Four threads, each with a communicator of its own, make the given number of all-reduces of 1 to 7 ints at once. */
+#include <mpi.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { THREADS = 4 };
+
+static MPI_Comm communicators[THREADS];
+static int calls;
+
+static void *work(void *argument)
+{
+    int in[7] = {0}, out[7];
+    for (int i = 0; i < calls; i++)
+        MPI_Allreduce(in, out, 1 + i % 7, MPI_INT, MPI_SUM, *(MPI_Comm *)argument);
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    if (provided < MPI_THREAD_MULTIPLE)
+        return 3;
+    calls = atoi(argv[1]);
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        MPI_Comm_dup(MPI_COMM_SELF, &communicators[i]);
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, work, &communicators[i]);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,270 @@
+"""hvprof in real ranks: what it counts, under which MPI, and what it does when things go wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hvscale.profiling import breakdown, library_path, preload_environment, trim
+from hvscale.profiling.profile_file import HEADER, RECORD, ProfileFile
+from hvscale.run_folder import RunFolder
+from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
+
+INT, DOUBLE = 4, 8
+
+
+def records(path: Path) -> tuple[ProfileFile, np.ndarray]:
+    profile = ProfileFile(path)
+    return profile, np.sort(np.concatenate([np.empty(0, RECORD), *profile.chunks()]), order="sequence")
+
+
+def profile_of(run: RunFolder, rank: int) -> Path:
+    return run.hvprof / f"rank-{rank:05d}.hvp"
+
+
+def expected(rank: int, size: int) -> list[tuple[str, int, int]]:
+    """Operation, bytes and ranks of each call of every_collective.c, in order."""
+    ascending = size * (size + 1) // 2
+    of_all = [
+        ("barrier", 0),
+        ("broadcast", 100 * INT),
+        ("gather", size * 3 * DOUBLE),
+        ("gather", size * 3 * DOUBLE),
+        ("gatherv", (ascending if rank == 0 else rank + 1) * INT),
+        ("scatter", size * 5 * INT),
+        ("scatterv", (2 * size if rank == 0 else 2) * INT),
+        ("allgather", size * 7 * INT),
+        ("allgatherv", ascending * INT),
+        ("alltoall", size * 2 * DOUBLE),
+        ("alltoallv", size * (rank + 1) * INT),
+        ("alltoallw", (rank + 1) * sum(DOUBLE if sender % 2 else INT for sender in range(size))),
+        ("reduce", 11 * INT),
+        ("allreduce", 1000 * DOUBLE),
+        ("allreduce", 1000 * DOUBLE),
+        ("allreduce", 0),
+        ("reduce-scatter", ascending * INT),
+        ("reduce-scatter-block", size * 6 * INT),
+        ("scan", 9 * INT),
+        ("exscan", 9 * INT),
+        ("broadcast", 4 * 3 * INT),
+        ("broadcast", 0 if 0 < rank < size - 1 else 50 * INT),
+        ("allgather", (size - 1 if rank == size - 1 else 1) * 2 * INT),
+    ]
+    return [(operation, count, size) for operation, count in of_all]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_collective_is_counted_exactly(any_mpi: Mpi, make_run: MakeRun, size: int) -> None:
+    run = make_run(size, any_mpi.flavour)
+    any_mpi.record(run, size, [str(any_mpi.compile("every_collective"))])
+    for rank in range(size):
+        profile, found = records(profile_of(run, rank))
+        assert (profile.header.rank, profile.header.world_size) == (rank, size)
+        assert profile.header.flavour == any_mpi.flavour
+        assert any_mpi.flavour.split()[0] in profile.header.library
+        names = [profile.header.operations[code] for code in found["operation"]]
+        assert list(zip(names, found["bytes"], found["communicator_size"], strict=True)) == expected(rank, size)
+        assert profile.warnings == []
+        ends = found["start_ns"] + found["duration_ns"]
+        assert (ends[:-1] <= found["start_ns"][1:]).all()
+
+    result = breakdown(run)
+    assert result.warnings == []
+    assert result.ranks == list(range(size))
+    calls = Counter(call[0] for rank in range(size) for call in expected(rank, size))
+    total = Counter[str]()
+    for rank in range(size):
+        for operation, count, _ in expected(rank, size):
+            total[operation] += count
+    for operation in calls:
+        rows = [row for row in result.rows if row.operation == operation]
+        assert sum(row.calls for row in rows) == calls[operation]
+        assert sum(row.bytes for row in rows) == total[operation]
+
+
+def test_mpi4py_in_place_and_communicators_of_some_ranks(open_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(3)
+    open_mpi.record(run, 3, [sys.executable, str(PROGRAMS / "communicators.py")])
+    for rank, pair in ((0, 2), (1, 2), (2, 1)):
+        profile, found = records(profile_of(run, rank))
+        names = [profile.header.operations[code] for code in found["operation"]]
+        assert list(zip(names, found["bytes"], found["communicator_size"], strict=True)) == [
+            ("allreduce", 8192, 3),
+            ("allreduce", 128, pair),
+            ("broadcast", 32, pair),
+        ]
+
+
+def test_threads_record_at_once(open_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(1)
+    open_mpi.record(run, 1, [str(open_mpi.compile("threads")), "3000"])
+    profile, found = records(profile_of(run, 0))
+    assert profile.warnings == []
+    assert len(found) == 4 * 3000
+    assert sorted(Counter(found["thread"].tolist()).values()) == [3000] * 4
+    each = Counter((1 + i % 7) * INT for i in range(3000))
+    assert Counter(found["bytes"].tolist()) == {size: 4 * calls for size, calls in each.items()}
+
+
+def test_the_oldest_records_are_overwritten(open_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(1)
+    capacity = (1 << 20) // RECORD.itemsize
+    open_mpi.record(run, 1, [str(open_mpi.compile("barriers")), "20000"], HVPROF_MIB="1")
+    trim(run)
+    profile, found = records(profile_of(run, 0))
+    assert profile.overwritten == 20000 - capacity
+    assert found["sequence"].tolist() == list(range(20000 - capacity + 1, 20001))
+    result = breakdown(run)
+    assert result.overwritten == 20000 - capacity
+    assert [row.calls for row in result.rows] == [capacity]
+    assert len(result.warnings) == 1
+    assert "HVPROF_MIB" in result.warnings[0]
+
+
+def test_a_killed_rank_leaves_its_records(open_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(2)
+    command = open_mpi.command(2, [str(open_mpi.compile("barriers")), "0"])
+    with subprocess.Popen(
+        command,
+        env=open_mpi.environment(preload_environment(run)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as job:
+        try:
+            victim = wait_for_records(profile_of(run, 1), 1000)
+            before = profile_of(run, 0).stat().st_size
+            trim(run)
+            assert profile_of(run, 0).stat().st_size == before, "a file in use was cut"
+            os.kill(victim, signal.SIGKILL)
+            job.wait(timeout=60)
+        finally:
+            job.kill()
+    assert job.returncode != 0
+    for rank in range(2):
+        profile, found = records(profile_of(run, rank))
+        assert profile.warnings == []
+        assert profile.header.recorded - 1 <= len(found) <= profile.header.recorded
+    calls = {row.rank: row.calls for row in breakdown(run).rank_rows}
+    assert calls[1] >= 1000
+    trim(run)
+    assert {row.rank: row.calls for row in breakdown(run).rank_rows} == calls
+    assert profile_of(run, 1).stat().st_size < 64 << 20
+
+
+def wait_for_records(path: Path, count: int) -> int:
+    """The process that writes `path`, once it has written `count` records."""
+    for _ in range(600):
+        if path.exists():
+            header = ProfileFile(path).header
+            if header.recorded >= count:
+                return header.pid
+        time.sleep(0.05)
+    raise AssertionError(f"{path} never held {count} records")
+
+
+def test_children_do_not_write_into_their_parents_file(open_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(1)
+    open_mpi.record(run, 1, [sys.executable, str(PROGRAMS / "forks.py")])
+    assert list(run.hvprof.iterdir()) == [profile_of(run, 0)]
+    assert len(records(profile_of(run, 0))[1]) == 2
+
+
+def test_two_processes_never_share_a_file(open_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(1)
+    for calls in ("3", "5"):
+        open_mpi.record(run, 1, [str(open_mpi.compile("barriers")), calls])
+    assert sorted(len(records(path)[1]) for path in run.hvprof.iterdir()) == [3, 5]
+    assert [row.calls for row in breakdown(run).rows] == [8]
+
+
+@pytest.fixture(params=["full", "read-only", "missing"])
+def unwritable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "unwritable"
+    if request.param == "missing":
+        yield folder
+        return
+    folder.mkdir()
+    if os.geteuid() != 0 and request.param == "read-only":
+        folder.chmod(0o555)
+        yield folder
+        folder.chmod(0o755)
+        return
+    option = "size=1m" if request.param == "full" else "ro"
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_job_goes_on_where_its_profile_cannot_be_written(open_mpi: Mpi, unwritable: Path) -> None:
+    more = {"LD_PRELOAD": str(library_path()), "HVPROF_DIRECTORY": str(unwritable)}
+    done = open_mpi.start(2, [str(open_mpi.compile("every_collective"))], more)
+    assert done.returncode == 0
+    lines = [line for line in done.stderr.splitlines() if "hvprof" in line]
+    assert len(lines) == 2, "one line for each rank"
+    assert all("the job goes on without" in line for line in lines)
+    assert not unwritable.exists() or list(unwritable.iterdir()) == []
+
+
+def test_a_wrong_ring_size_is_said_and_the_default_taken(open_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(1)
+    more = {**preload_environment(run), "HVPROF_MIB": "much"}
+    done = open_mpi.start(1, [str(open_mpi.compile("barriers")), "1"], more)
+    assert "HVPROF_MIB=much" in done.stderr
+    assert profile_of(run, 0).stat().st_size == HEADER.itemsize + (64 << 20)
+
+
+def test_without_an_mpi_library_the_call_says_so() -> None:
+    script = f"import ctypes; ctypes.CDLL({str(library_path())!r}).MPI_Barrier(0)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGABRT
+    assert "no library in this process has PMPI_Barrier" in done.stderr
+
+
+def test_address_sanitizer_finds_nothing(open_mpi: Mpi, make_run: MakeRun, tmp_path: Path) -> None:
+    found = subprocess.run(
+        ["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    if not Path(found).is_absolute():
+        pytest.skip("the C compiler has no AddressSanitizer")
+    sources = Path(__file__).parents[2] / "hvscale" / "profiling" / "hvprof"
+    library = tmp_path / "libhvprof.so"
+    flags = [
+        "-std=c11",
+        "-g",
+        "-O1",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        "-D_GNU_SOURCE",
+        "-fsanitize=address,undefined",
+    ]
+    subprocess.run(["cc", *flags, "-o", str(library), *map(str, sources.glob("*.c")), "-ldl", "-pthread"], check=True)
+    run = make_run(2)
+    # Open MPI's own leaks and odd arithmetic are not ours to judge.
+    options = {
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "HVPROF_DIRECTORY": str(run.hvprof),
+    }
+    preload = {"LD_PRELOAD": f"{Path(found).resolve()}:{library}"}
+    rank = [
+        sys.executable,
+        "-c",
+        "import os, sys; os.environ.update(LD_PRELOAD=sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])",
+    ]
+    done = open_mpi.start(2, [*rank, preload["LD_PRELOAD"], str(open_mpi.compile("every_collective"))], options)
+    assert done.returncode == 0, done.stderr
+    assert "Sanitizer" not in done.stderr
+    assert "runtime error" not in done.stderr
+    assert breakdown(run).warnings == []
