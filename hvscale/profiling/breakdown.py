@@ -1,6 +1,7 @@
 """Where the communication time of a run went: one row for each operation and range of message sizes."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -145,8 +146,8 @@ class _Groups:
 
     def of_all_ranks(self) -> Iterator[tuple[int, int]]:
         """The first group and the one after the last of each operation and bin."""
-        starts = np.flatnonzero(np.diff(self.keys // self.ranks, prepend=-1)).tolist()
-        return zip(starts, [*starts[1:], len(self.keys)], strict=True)
+        firsts = np.flatnonzero(np.diff(self.keys // self.ranks, prepend=-1)).tolist()
+        return pairwise([*firsts, len(self.keys)])
 
     def fields(self, first: int, last: int, ranks_per_event: int) -> dict[str, Any]:
         """A row's fields, of groups that share operation and bin."""

@@ -139,7 +139,7 @@ class ProfileFile:
         written but none is whole.
         """
         header = self.header
-        whole, last, slot = 0, 0, 0
+        whole, damaged, last, slot = 0, 0, 0, 0
         threads: set[int] = set()
         with self.path.open("rb") as stream:
             stream.seek(HEADER.itemsize)
@@ -148,8 +148,10 @@ class ProfileFile:
                 records = np.frombuffer(raw, RECORD, count=len(raw) // RECORD.itemsize)
                 if not len(records):
                     break
-                records = records[self._is_whole(records, slot)]
-                slot += len(raw) // RECORD.itemsize
+                slot += len(records)
+                is_whole = self._is_whole(records, slot - len(records))
+                damaged += int(np.count_nonzero(~is_whole & (records["sequence"] != 0)))
+                records = records[is_whole]
                 if len(records):
                     whole += len(records)
                     last = max(last, int(records["sequence"].max()))
@@ -157,7 +159,7 @@ class ProfileFile:
                     yield records
                 elif slot >= header.recorded:
                     break
-        self._judge(slot, whole, last, len(threads))
+        self._judge(slot, whole, damaged, last, len(threads))
 
     def _is_whole(self, records: NDArray[Any], first_slot: int) -> NDArray[np.bool_]:
         slots = np.arange(first_slot, first_slot + len(records), dtype=np.uint64)
@@ -177,17 +179,14 @@ class ProfileFile:
         )
         return whole
 
-    def _judge(self, slots: int, whole: int, last: int, threads: int) -> None:
-        header = self.header
-        self.overwritten = max(0, last - header.capacity)
-        if not whole and header.recorded > 1:
-            raise RequestError(f"{self.path} is damaged: none of its {header.recorded} records is whole")
-        damaged = min(last, header.capacity) - whole
-        # A killed process may have been inside one record on each of its threads; more than that is damage.
-        lost = header.recorded - last
-        if slots < min(header.recorded, header.capacity):
-            self.warnings.append(
-                f"{self.path} was cut short: {whole} of {min(header.recorded, header.capacity)} records are left"
-            )
-        elif damaged > 0 or not 0 <= lost <= threads:
+    def _judge(self, slots: int, whole: int, damaged: int, last: int, threads: int) -> None:
+        recorded, capacity = self.header.recorded, self.header.capacity
+        self.overwritten = max(0, last - capacity)
+        if not whole and recorded > 1:
+            raise RequestError(f"{self.path} is damaged: none of its {recorded} records is whole")
+        missing = min(max(recorded, last), capacity) - whole
+        if slots < min(recorded, capacity):
+            self.warnings.append(f"{self.path} was cut short: {whole} of {min(recorded, capacity)} records are left")
+        # A killed process may have been inside one record, its sequence still 0, on each of its threads. More is damage.
+        elif damaged or missing > threads or recorded < last:
             self.warnings.append(f"{self.path} is damaged: {whole} whole records are counted, the others left out")

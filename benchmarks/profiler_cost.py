@@ -1,0 +1,64 @@
+"""What hvprof costs: nanoseconds for a record beyond two clock reads, and for a whole MPI call, with 1 and with 4 threads.
+
+Run it with the environment's Python: `python benchmarks/profiler_cost.py [--rounds 5]`. It needs a C compiler and mpicc.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from hvscale.profiling import library_path
+
+HERE = Path(__file__).parent
+HVPROF = HERE.parent / "hvscale" / "profiling" / "hvprof"
+FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-pthread"]
+
+
+def measure(command: list[str], environment: dict[str, str]) -> list[float]:
+    """The numbers that a benchmark program prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        everything = {**os.environ, **environment, "HVPROF_DIRECTORY": folder, "HVPROF_MIB": "16"}
+        done = subprocess.run(command, env=everything, check=True, capture_output=True, text=True)
+    return [float(word) for word in done.stdout.split()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    table = Table(title=f"hvprof, medians of {rounds} rounds in turns, nanoseconds")
+    for name in ("what", "threads", "without", "with", "hvprof adds", "ratio"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    with tempfile.TemporaryDirectory() as folder:
+        record, calls = Path(folder, "record"), Path(folder, "calls")
+        subprocess.run(
+            ["cc", *FLAGS, "-I", HVPROF, "-o", record, HERE / "profiler_cost.c", HVPROF / "recorder.c"], check=True
+        )
+        mpicc = Path(sys.executable).with_name("mpicc")
+        subprocess.run([mpicc, *FLAGS, "-o", calls, HERE / "profiler_calls.c"], check=True)
+        preload = {"LD_PRELOAD": str(library_path())}
+        for threads in ("1", "4"):
+            pairs = [measure([str(record), threads], {}) for _ in range(rounds)]
+            add_row(table, "two clock reads, then with a record", threads, pairs)
+            pairs = [
+                [*measure([str(calls), threads], {}), *measure([str(calls), threads], preload)] for _ in range(rounds)
+            ]
+            add_row(table, "MPI_Allreduce, 8 bytes, one rank", threads, pairs)
+    Console().print(table)
+
+
+def add_row(table: Table, what: str, threads: str, pairs: list[list[float]]) -> None:
+    without, with_ = (statistics.median(values) for values in zip(*pairs, strict=True))
+    added = statistics.median(pair[1] - pair[0] for pair in pairs)
+    table.add_row(what, threads, f"{without:.1f}", f"{with_:.1f}", f"{added:.1f}", f"{with_ / without:.2f}")
+
+
+if __name__ == "__main__":
+    main()

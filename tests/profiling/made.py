@@ -1,0 +1,55 @@
+"""Profile files made by hand."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvscale.profiling.profile_file import HEADER, MAGIC, RECORD, VERSION, check_words
+
+OPERATIONS = {1: b"barrier", 2: b"broadcast", 7: b"allgather", 13: b"allreduce"}
+START_NS = 5_000_000_000
+
+
+def header(recorded: int, capacity: int, rank: int = 0) -> NDArray[Any]:
+    made = np.zeros(1, HEADER)
+    fields = made[0]
+    fields["magic"] = np.void(MAGIC)
+    fields["version"] = VERSION
+    fields["header_bytes"], fields["record_bytes"] = HEADER.itemsize, RECORD.itemsize
+    fields["rank"], fields["world_size"], fields["capacity"], fields["recorded"] = rank, 2, capacity, recorded
+    fields["monotonic_ns"], fields["realtime_ns"] = START_NS, 10**18
+    fields["flavour"], fields["host"] = b"Open MPI", b"node1"
+    for code, name in OPERATIONS.items():
+        fields["operations"][code] = name
+    return signed_header(made)
+
+
+def signed_header(made: NDArray[Any]) -> NDArray[Any]:
+    words = made.view("<u8")[:504].copy()
+    words[7] = 0
+    made["check"] = check_words(words[None, :])
+    return made
+
+
+def records(count: int, seed: int = 0) -> NDArray[Any]:
+    random = np.random.default_rng(seed)
+    made = np.zeros(count, RECORD)
+    made["sequence"] = np.arange(1, count + 1)
+    made["start_ns"] = START_NS + np.arange(count) * 1000
+    made["duration_ns"] = random.integers(1, 10**9, count)
+    made["bytes"] = random.integers(0, 100 << 20, count)
+    made["communicator_size"] = random.choice([1, 2, 64], count)
+    made["operation"] = random.choice(list(OPERATIONS), count)
+    made["thread"] = 99
+    return signed(made)
+
+
+def signed(made: NDArray[Any]) -> NDArray[Any]:
+    made["check"] = check_words(made.view("<u8").reshape(len(made), -1)[:, :-1])
+    return made
+
+
+def profile(count: int, rank: int = 0, seed: int = 0) -> bytes:
+    """A trimmed file of `count` records."""
+    return header(count, 1 << 20, rank).tobytes() + records(count, seed).tobytes()
