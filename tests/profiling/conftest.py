@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,13 +26,14 @@ class Mpi:
     bin: Path
     options: tuple[str, ...]
     folder: Path  # for compiled programs
+    compiler: str = "mpicc"
 
     def compile(self, name: str) -> Path:
         program = self.folder / name
         if not program.exists():
             source = str(PROGRAMS / f"{name}.c")
             subprocess.run(
-                [str(self.bin / "mpicc"), "-O1", "-Wall", "-pthread", "-o", str(program), source], check=True
+                [str(self.bin / self.compiler), "-O1", "-Wall", "-pthread", "-o", str(program), source], check=True
             )
         return program
 
@@ -84,7 +85,15 @@ def mpich(tmp_path_factory: pytest.TempPathFactory) -> Mpi:
     return Mpi("MPICH", python.parent, (), folder)
 
 
-@pytest.fixture(params=["open_mpi", "mpich"])
+@pytest.fixture(scope="session")
+def mpi_abi(mpich: Mpi) -> Mpi:
+    """The ABI of the MPI 5.0 standard, which MPICH offers beside its own."""
+    folder = mpich.folder / "mpi-abi"
+    folder.mkdir()
+    return replace(mpich, flavour="MPI ABI", folder=folder, compiler="mpicc_abi")
+
+
+@pytest.fixture(params=["open_mpi", "mpich", "mpi_abi"])
 def any_mpi(request: pytest.FixtureRequest) -> Mpi:
     found: Mpi = request.getfixturevalue(request.param)
     return found
