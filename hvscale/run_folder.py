@@ -13,7 +13,6 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from hvscale.errors import RequestError
 
-RUN_SCHEMA = "hvscale/run/1"
 RunState = Literal["starting", "running", "finished", "failed", "interrupted"]
 
 
@@ -70,7 +69,7 @@ class RunRecord(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    schema_: Annotated[Literal["hvscale/run/1"], Field(alias="schema")] = RUN_SCHEMA
+    schema_: Annotated[Literal["hvscale/run/1"], Field(alias="schema")] = "hvscale/run/1"
     state: RunState = "starting"
     command: list[str]
     np: int

@@ -9,13 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-
-import psutil
 
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.launch import environment as job_environment
@@ -122,14 +120,16 @@ def launch(
         record.state = "running"
         run.write(record)
         try:
-            follow(run, started, caught, each_time)
+            by_itself = follow(run, started, caught, each_time)
         finally:
-            leftover = end(started, run.path)
+            statuses, left_behind = end(started, run.path)
             output.finish()
-            statuses = [process.returncode for process in started]
-            record.ranks = read_ranks(run)
-            close(record, caught, statuses, bool(leftover))
-            run.write(record)
+        record.ranks = read_ranks(run)
+        close(record, statuses, 0 if by_itself else caught[0] if caught else 0)
+        if by_itself and left_behind and not any(statuses):
+            record.warnings.append(f"the command left {left_behind} processes running behind it; they were killed")
+            warn(record.warnings[-1])
+        run.write(record)
     match record.state:
         case "interrupted":
             raise RunInterruptedError(caught[0], run)
@@ -171,33 +171,33 @@ def catching_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def follow(run: RunFolder, started: flavours.Processes, caught: list[int], each_time: Callable[[], object]) -> None:
-    """Returns when the job has ended, when a rank has failed and the launcher had its grace, or when the user wants it to end."""
+def follow(run: RunFolder, started: flavours.Processes, caught: list[int], each_time: Callable[[], None]) -> bool:
+    """True when the job has ended by itself; False when the user wants it to end, or a rank has failed and the launcher had its grace."""
     give_up_at = float("inf")
-    while any(process.poll() is None for process in started):
+    while None in [process.poll() for process in started]:
         if caught or time.monotonic() > give_up_at:
-            return
+            return False
         each_time()
-        if give_up_at == float("inf") and first_failed(read_ranks(run)) is not None:
+        failed = any(process.returncode for process in started) or first_failed(read_ranks(run))
+        if failed and give_up_at == float("inf"):
             give_up_at = time.monotonic() + LAUNCHER_GRACE_SECONDS
         time.sleep(POLL_SECONDS)
+    return True
 
 
-def end(started: flavours.Processes, run: Path) -> list[psutil.Process]:
-    """Ask what still runs to end, then end it; gives the processes that had to be killed although the launcher was done."""
+def end(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
+    """Ask what still runs to end, then end it. Gives the exit statuses of `started`, and how many other processes had to be killed."""
     deadline = time.monotonic() + TERMINATE_GRACE_SECONDS
     for process in started:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
     for process in started:
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            continue
     killed = processes.kill_all(run)
-    for process in started:
-        process.wait()
-    return killed
+    statuses = [process.wait() for process in started]
+    processes.reap_orphans()
+    return statuses, killed
 
 
 def read_ranks(run: RunFolder) -> list[RankEnd]:
@@ -214,32 +214,31 @@ def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
     return min(failed, key=lambda entry: entry.ended_at or float("inf"), default=None)
 
 
-def close(record: RunRecord, caught: list[int], statuses: list[int], leftover: bool) -> None:
-    """Bring the record to its last state, from the ranks' ends, the launcher's exit statuses and the caught signals."""
+def close(record: RunRecord, statuses: list[int], interrupted_by: int) -> None:
+    """Bring the record to its last state, from the ranks' ends, the launcher's exit statuses and the signal that ended it, if any."""
     record.ended_at = datetime.now(UTC)
-    failed = [entry for entry in record.ranks if entry.signal or entry.exit_status]
-    if not failed and not any(statuses):
-        record.state, record.exit_status = "finished", 0
-        if leftover:
-            record.warnings.append("the command left processes running behind it; they were killed")
-    elif caught:
-        record.state, record.exit_status = "interrupted", 128 + caught[0]
-    else:
+    first = first_failed(record.ranks)
+    if interrupted_by:
+        record.state, record.exit_status = "interrupted", 128 + interrupted_by
+    elif first or any(statuses):
         record.state, record.exit_status = "failed", RankFailedError.exit_status
-        first = first_failed(record.ranks)
         record.failed_rank = first.rank if first else None
+    else:
+        record.state, record.exit_status = "finished", 0
 
 
 def rank_failure(record: RunRecord, run: RunFolder, statuses: list[int]) -> RankFailedError:
     """One line that says which rank failed and how, and the last lines it wrote."""
     first = first_failed(record.ranks)
     if first is None:
-        log = run.logs / "launcher.log"
-        status = next(status for status in statuses if status)
-        return RankFailedError(
-            f"{record.library.launcher or 'the launcher'} ended with status {status}; its last lines, from {log}:",
-            last_lines(log),
-        )
-    how = f"was killed by {first.signal}" if first.signal else f"ended with status {first.exit_status}"
-    log = run.log(first.rank)
-    return RankFailedError(f"rank {first.rank} on {first.host} {how}; its last lines, from {log}:", last_lines(log))
+        who = record.library.launcher or f"rank {next(rank for rank, status in enumerate(statuses) if status)}"
+        how, log = exit_words(next(status for status in statuses if status)), run.logs / "launcher.log"
+    else:
+        who, log = f"rank {first.rank} on {first.host}", run.log(first.rank)
+        how = f"was killed by {first.signal}" if first.signal else exit_words(first.exit_status or 0)
+    return RankFailedError(f"{who} {how}; its last lines, from {log}:", last_lines(log))
+
+
+def exit_words(status: int) -> str:
+    """A process's exit status in words; negative is the signal that killed it, as subprocess has it."""
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

@@ -14,10 +14,11 @@ PASSED_ON = (
 )  # fmt: skip
 
 # Variables of these families change how a job communicates or computes: dropping one is said aloud.
-KNOB_PREFIXES = ("HOROVOD_", "OMPI_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "MPICH_", "MPIR_CVAR_", "MV2_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "HVPROF_")  # fmt: skip
+KNOB_PREFIXES = (
+    "HOROVOD_", "OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "MPICH_", "MPIR_CVAR_", "MV2_", "NCCL_", "GLOO_",
+    "OMP_", "MKL_", "KMP_", "HVPROF_",
+)  # fmt: skip
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL")
-# Set by a launcher for its own ranks; a job started from inside another job must not inherit them, and need not say so.
-OF_ANOTHER_JOB = ("OMPI_COMM_WORLD_", "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_UNIVERSE_", "OMPI_FILE_", "OMPI_APP_", "OMPI_FIRST_", "OMPI_NUM_", "OMPI_ARGV", "OMPI_COMMAND", "OMPI_MCA_ess", "OMPI_MCA_orte")  # fmt: skip
 
 
 def named(requests: list[str], caller: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -45,11 +46,7 @@ def clean(caller: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def dropped_knobs(passed: Mapping[str, str], caller: Mapping[str, str] = os.environ) -> list[str]:
     """The caller's communication variables that a job does not get, by name."""
-    return sorted(
-        name
-        for name in caller
-        if name.startswith(KNOB_PREFIXES) and name not in passed and not name.startswith(OF_ANOTHER_JOB)
-    )
+    return sorted(name for name in caller if name.startswith(KNOB_PREFIXES) and name not in passed)
 
 
 def recordable(variables: Mapping[str, str]) -> dict[str, str]:

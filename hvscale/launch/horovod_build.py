@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
 from hvscale.errors import RequestError
@@ -27,10 +28,15 @@ def linked_mpi(library: Path) -> str | None:
     try:
         with library.open("rb") as stream:
             dynamic = ELFFile(stream).get_section_by_name(".dynamic")
-            needed = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")] if dynamic else []
+            tags = dynamic.iter_tags("DT_NEEDED") if isinstance(dynamic, DynamicSection) else ()
+            needed = [str(tag.needed) for tag in tags]  # type: ignore[attr-defined]
     except (OSError, ELFError) as error:
         raise RequestError(f"{library} cannot be read ({error}): run `make setup` again") from error
     return next((name for name in needed if name.startswith(("libmpi.so", "libmpich.so", "libmpi_ibm.so"))), None)
+
+
+def needed_by(dynamic: DynamicSection) -> list[str]:
+    return [str(tag.needed) for tag in dynamic.iter_tags("DT_NEEDED")]  # type: ignore[attr-defined]  # set per kind of tag
 
 
 def check(command: list[str], environment: dict[str, str], flavour: flavours.Flavour) -> None:

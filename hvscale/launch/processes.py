@@ -4,7 +4,7 @@ import ctypes
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -12,6 +12,7 @@ import psutil
 RUN_VARIABLE = "HVSCALE_RUN"
 PR_SET_CHILD_SUBREAPER = 36
 KILL_SECONDS = 5.0
+KILL_POLL_SECONDS = 0.02
 
 
 @contextmanager
@@ -26,30 +27,33 @@ def adopting_orphans() -> Iterator[None]:
 
 
 def of_run(run: Path) -> list[psutil.Process]:
-    """Our descendants that belong to the run; a zombie counts as ended and is reaped."""
+    """Our living descendants that carry the run in their environment."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                if process.ppid() == os.getpid():
-                    process.wait(timeout=0)
-            elif process.environ().get(RUN_VARIABLE) == str(run):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(RUN_VARIABLE) == str(run):
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.TimeoutExpired, psutil.AccessDenied):
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
 
 
-def kill_all(run: Path) -> list[psutil.Process]:
-    """SIGKILL to every process of the run until none is left, at most `KILL_SECONDS`; gives those that were alive at first."""
-    at_first = alive = of_run(run)
+def kill_all(run: Path) -> int:
+    """SIGKILL to every process of the run until none is left, at most `KILL_SECONDS`; gives how many were alive at first."""
+    alive = of_run(run)
+    at_first = len(alive)
     deadline = time.monotonic() + KILL_SECONDS
     while alive and time.monotonic() < deadline:
         for process in alive:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                continue
-        psutil.wait_procs(alive, timeout=0.2)
+        time.sleep(KILL_POLL_SECONDS)
         alive = of_run(run)
     return at_first
+
+
+def reap_orphans() -> None:
+    """Collect the adopted processes that have ended. To be called once every process that somebody waits for was waited for."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

@@ -90,7 +90,7 @@ def start(command: list[str], environment: dict[str, str]) -> tuple[int, int]:
         os.close(master)
         os.close(slave)
         try:
-            os.execvpe(command[0], command, environment)  # noqa: S606
+            os.execvpe(command[0], command, environment)  # noqa: S606 - an argument list, no shell
         except OSError as error:
             os.write(2, f"hvscale: cannot start {command[0]}: {error.strerror}\n".encode())
             os._exit(STATUS_NOT_FOUND)
@@ -144,8 +144,8 @@ def main() -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, forward)
+    for forwarded in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(forwarded, forward)
     state: dict[str, object] = {"rank": rank, "host": socket.gethostname(), "pid": pid}
     write_json(state_path, state)
 

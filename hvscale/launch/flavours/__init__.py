@@ -46,6 +46,10 @@ def names() -> list[str]:
     return sorted(_flavours)
 
 
+def all_with_mpi() -> list[Flavour]:
+    return [_flavours[name] for name in names() if _flavours[name].soname is not None]
+
+
 def of_soname(soname: str) -> str | None:
     """The flavour whose programs are linked to `soname`."""
     return next((flavour.name for flavour in _flavours.values() if flavour.soname == soname), None)

@@ -1,0 +1,267 @@
+"""The command `hvscale`: parses and prints, decides nothing. Heavy imports stand inside the commands, so that --help is quick."""
+
+import inspect
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from hvscale import __version__
+from hvscale.errors import HvscaleError, RankFailedError
+from hvscale.trainer.config import TrainConfig, flag
+
+app = typer.Typer(
+    name="hvscale",
+    help="Makes data-parallel training over Horovod scale: train a model, launch any command on N ranks, see where its communication time goes.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+results = Console()
+messages = Console(stderr=True)
+
+COMMAND_LAST = {"allow_interspersed_args": False}
+Command = Annotated[
+    list[str], typer.Argument(metavar="COMMAND", help="The program to start, with its arguments; write it behind --.")
+]
+Np = Annotated[int, typer.Option("-np", "--np", metavar="N", help="How many ranks to start.")]
+Mpi = Annotated[str, typer.Option("--mpi", metavar="FLAVOUR", help="What starts the ranks: openmpi or gloo.")]
+Env = Annotated[
+    list[str],
+    typer.Option(
+        "--env",
+        metavar="NAME[=VALUE]",
+        help="Pass a variable on to the ranks; the rest of this shell's environment stays here.",
+    ),
+]
+RunPath = Annotated[
+    Path | None, typer.Option("--run", metavar="DIR", help="The run folder to make; by default a new one under runs/.")
+]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Bins = Annotated[
+    str,
+    typer.Option(
+        metavar="BINS", help="Message sizes of the rows: study, pow2, or your own upper edges, such as 64K,1M,16M."
+    ),
+]
+PerRank = Annotated[bool, typer.Option("--per-rank", help="One table row for each rank as well.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table to a CSV file too.")]
+
+
+@app.callback(invoke_without_command=True)
+def hvscale(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    if version:
+        print(__version__)
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Say what is installed, what works, and how to mend what does not.
+
+    Example: `hvscale doctor`
+    """
+    from hvscale.doctor import Report, examine
+
+    with messages.status("looking around") if messages.is_terminal else nullcontext():
+        checks = list(examine())
+    if json:
+        return print_json(Report(checks=checks))
+    table = Table.grid(padding=(0, 2))
+    for check in checks:
+        table.add_row(
+            "[green]good[/]" if check.good else "[red]bad[/]",
+            check.name,
+            check.found if check.good else f"{check.found}\n-> {check.mend}",
+        )
+    results.print(table)
+    return None
+
+
+@app.command()
+def demo(run: RunPath = None) -> None:
+    """Train a small EDSR on two ranks, measure it on a photo it has not seen, and show where its communication time went.
+
+    Example: `hvscale demo`
+    """
+    from hvscale.demo import demo
+    from hvscale.trainer.progress import Bar
+
+    print_message("training a small EDSR x2 on the bundled photos, two Horovod ranks over Open MPI, about a minute")
+    if messages.is_terminal:
+        with Bar() as bar:
+            done = demo(run_path=run, warn=print_warning, watch=lambda running: bar.follow(running.steps))
+    else:
+        done = demo(run_path=run, warn=print_warning, show=print_rank_line)
+    results.print(f"\n{done.training.summary()}\n", highlight=False, soft_wrap=True)
+    print_breakdown(done.communication)
+    results.print(
+        f"\nrun folder: {done.training.run}\npicture:    {done.training.picture}", highlight=False, soft_wrap=True
+    )
+
+
+@app.command(context_settings=COMMAND_LAST)
+def launch(command: Command, np: Np = 1, mpi: Mpi = "openmpi", env: Env = [], run: RunPath = None) -> None:  # noqa: B006 - Typer copies it
+    """Start a command on N ranks, keep each rank's output, and leave nothing behind.
+
+    Example: `hvscale launch -np 2 -- python train.py`
+    """
+    from hvscale.launch import launch
+
+    finished = launch(np, command, mpi=mpi, env=env, run_path=run, show=print_rank_line, warn=print_warning)
+    print_message(f"run folder: {finished.path}")
+
+
+@app.command(context_settings=COMMAND_LAST)
+def profile(
+    command: Command,
+    np: Np = 1,
+    mpi: Mpi = "openmpi",
+    env: Env = [],  # noqa: B006 - Typer copies it
+    run: RunPath = None,
+    bins: Bins = "study",
+    per_rank: PerRank = False,
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """Launch a command, record its collectives, and print where the time went by message size. The command needs no change.
+
+    Example: `hvscale profile -np 2 -- python train.py`
+    """
+    from hvscale.profiled_launch import profiled_launch
+    from hvscale.profiling import breakdown
+    from hvscale.profiling.bins import parse_bins
+
+    parse_bins(bins)  # a mistake here is to be known before the job, not after it
+    show = print_rank_line_aside if json else print_rank_line
+    finished = profiled_launch(np, command, mpi=mpi, env=env, run_path=run, show=show, warn=print_warning)
+    print_breakdown(breakdown(finished, bins), per_rank, json, csv)
+    print_message(f"run folder: {finished.path}")
+
+
+@app.command()
+def breakdown(
+    run: RunArgument, bins: Bins = "study", per_rank: PerRank = False, json: Json = False, csv: Csv = None
+) -> None:
+    """Print where the communication time of a recorded run went, by message size.
+
+    Example: `hvscale breakdown runs/20261121T001530Z-train --bins pow2`
+    """
+    from hvscale.profiling import breakdown
+    from hvscale.run_folder import RunFolder
+
+    print_breakdown(breakdown(RunFolder.open(run), bins), per_rank, json, csv)
+
+
+def options_of(config: type[BaseModel], argument: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: gives a command one option for each field of `config`, and `argument` as its argument; the field's text is the help."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters = []
+        for name, field in config.model_fields.items():
+            kind, default = plain_type(field.annotation), field.get_default(call_default_factory=True)
+            if name == argument:
+                info: Any = typer.Argument(metavar=name.upper(), help=field.description)
+            else:
+                info = typer.Option(flag(name), help=field.description, metavar=choices(field.annotation))
+            hint: Any = Annotated[kind if default is not None else kind | None, info]
+            shown = inspect.Parameter.empty if name == argument else default
+            parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=hint))
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return command
+
+    return decorate
+
+
+def plain_type(annotation: Any) -> Any:
+    """The type that the command line reads; pydantic checks the rest. `Literal[2, 3]` is an int, `PositiveInt | None` too."""
+    if get_origin(annotation) is Literal:
+        return type(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return next(plain_type(kind) for kind in get_args(annotation) if kind is not type(None))
+    return plain_type(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
+
+
+def choices(annotation: Any) -> str | None:
+    return "|".join(map(str, get_args(annotation))) if get_origin(annotation) is Literal else None
+
+
+@app.command()
+@options_of(TrainConfig, argument="model")
+def train(**options: Any) -> None:
+    """Train a model: alone, under `hvscale launch`, or under plain horovodrun, mpirun or srun.
+
+    Example: `hvscale launch -np 2 -- hvscale train edsr-baseline --scale 2 --seconds 60`
+    """
+    from hvscale import trainer
+
+    trainer.train(TrainConfig.of(**options))
+
+
+def print_breakdown(breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None) -> None:
+    from hvscale.profiling import table, write_csv
+
+    for text in breakdown.warnings:
+        print_warning(text)
+    if csv is not None:
+        write_csv(breakdown, csv)
+    if json:
+        print_json(breakdown)
+        return
+    results.print(table(breakdown))
+    if per_rank:
+        results.print(table(breakdown, per_rank=True))
+
+
+def print_json(document: BaseModel) -> None:
+    print(document.model_dump_json(by_alias=True, indent=2))
+
+
+def print_rank_line(rank: int, line: str) -> None:
+    print(f"[{rank}] {line}", flush=True)
+
+
+def print_rank_line_aside(rank: int, line: str) -> None:
+    print(f"[{rank}] {line}", file=sys.stderr, flush=True)
+
+
+def print_message(text: str) -> None:
+    messages.print(text, style="dim", highlight=False, soft_wrap=True, markup=False)
+
+
+def print_warning(text: str) -> None:
+    messages.print(f"hvscale: warning: {text}", style="yellow", highlight=False, soft_wrap=True, markup=False)
+
+
+def print_error(text: str, exit_status: int) -> int:
+    messages.print(f"hvscale: {text}", style="red", highlight=False, soft_wrap=True, markup=False)
+    return exit_status
+
+
+def main() -> None:
+    """The console script: every expected failure is one line on stderr and its exit status."""
+    try:
+        status = app(standalone_mode=False)
+    except typer.TyperException as error:
+        status = print_error(error.format_message(), error.exit_code)
+    except typer.Abort:
+        status = print_error("stopped by Ctrl-C", 128 + signal.SIGINT)
+    except HvscaleError as error:
+        status = print_error(str(error), error.exit_status)
+        if isinstance(error, RankFailedError):
+            for line in error.last_lines:
+                messages.print(f"    {line}", highlight=False, soft_wrap=True, markup=False)
+    sys.exit(status)

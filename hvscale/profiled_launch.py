@@ -1,0 +1,25 @@
+"""Launching a command with its collectives recorded: what profile, demo and everything that measures a job start from."""
+
+from typing import Any
+
+from hvscale import profiling
+from hvscale.launch import launch
+from hvscale.run_folder import RunFolder
+
+
+def profiled_launch(np: int, command: list[str], **options: Any) -> RunFolder:
+    """`hvscale.launch.launch` with hvprof preloaded into every rank; under Gloo, which it cannot see, with Horovod's timeline instead.
+
+    What was recorded until then can be tabulated also when this raises what `launch` raises.
+    """
+    recorded: list[RunFolder] = []
+
+    def instrument(run: RunFolder, flavour: str) -> dict[str, str]:
+        recorded.append(run)
+        return profiling.timeline_environment(run) if flavour == "gloo" else profiling.preload_environment(run)
+
+    try:
+        return launch(np, command, instrument=instrument, **options)
+    finally:
+        for run in recorded:
+            profiling.trim(run)
