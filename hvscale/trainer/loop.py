@@ -2,19 +2,19 @@
 
 import time
 from contextlib import nullcontext
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from hvscale import models
 from hvscale.run_folder import RunFolder, cannot_write, write_atomically
-from hvscale.trainer import budget, precision, resize, threads
+from hvscale.trainer import budget, precision, threads
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.crops import Crops
-from hvscale.trainer.metrics import psnr_db, quantise
-from hvscale.trainer.photos import Photo, Pixels, load_photos
+from hvscale.trainer.evaluation import evaluate
+from hvscale.trainer.photos import load_photos
 from hvscale.trainer.picture import side_by_side
+from hvscale.trainer.precision import Arithmetic
 from hvscale.trainer.progress import reporter, say
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.result import TrainResult
@@ -22,47 +22,48 @@ from hvscale.trainer.run import training_run
 from hvscale.trainer.schedule import learning_rate
 from hvscale.trainer.steps import Step, StepsFile
 
+# Less than this of the held-out photo's low-resolution side, and its shaved border leaves nothing to measure.
+SMALLEST_LR_SIDE = 16
+
 
 def train(config: TrainConfig) -> TrainResult:
     """Train as `config` says, on the ranks a launcher started or alone; measure the held-out photo; fill the run folder.
 
-    Leaves steps.jsonl, model.pt (a state dict), picture.png and result.json there, written by rank 0; every rank gets
-    the result. Raises RequestError when what was asked for is wrong: on rank 0, while the other ranks end silently with
-    the same exit status.
+    Leaves steps.jsonl, model.pt (a state dict), picture.png and result.json there, written by rank 0; every rank returns
+    the result. Raises RequestError when what was asked for is wrong, and RankFailedError when another rank ended during
+    training: on rank 0, which is to print it, while the other ranks leave by SystemExit with the same status.
     """
     ranks = Ranks()
     own_threads = threads.share_cores(ranks, config.threads)
     device = ranks.device()
     torch.manual_seed(config.seed)
     model = ranks.together(lambda: models.build(config.model, **config.model_options())).to(device)
-    # The shaved border of the held-out photo has to leave something to measure.
-    smallest = config.scale * max(config.patch_size, 16)
+    smallest = config.scale * max(config.patch_size, SMALLEST_LR_SIDE)
     photos, holdout = ranks.together(lambda: load_photos(config.photos, config.holdout, smallest))
     crops = Crops(photos, config.scale, config.patch_size, config.seed)
-    ranks.together(lambda: crops.draw(0, ranks.rank, ranks.size, config.batch_size))
+    first_batch = ranks.together(lambda: batch(crops, config, ranks, 0, device))
 
-    with training_run(config, ranks) as run:
-        tell = say if ranks.rank == 0 else lambda line: None
-        tell(
-            f"{config.model} x{config.scale} on {ranks.size} ranks of {own_threads} threads, {device}; run folder {run.path}"
-        )
-        arithmetic = precision.choose(config, ranks, model, *batch(crops, config, ranks, 0, device), tell)
+    with training_run(config, ranks) as run, ranks.ending_together():
+        if ranks.rank == 0:
+            say(
+                f"{config.model} x{config.scale}, {ranks.size} ranks, {own_threads} threads each, {device}; run folder {run.path}"
+            )
+        arithmetic = precision.choose(config, ranks, model, *first_batch)
         durations = fit(config, ranks, model, crops, arithmetic, run)
-        speed = budget.images_per_second(config.batch_size, durations)
-        by_rank = ranks.gather(speed)
+        speeds = ranks.gather(budget.images_per_second(config.batch_size, durations))
 
-        def finish() -> TrainResult | None:
+        def measure() -> TrainResult | None:
             if ranks.rank != 0:
                 return None
-            ours, bicubic = measure(model, holdout, config.scale, run)
+            evaluation = evaluate(model, holdout.pixels, config.scale)
             result = TrainResult(
                 model=config.model,
                 np=ranks.size,
                 holdout=holdout.name,
-                psnr_db=ours,
-                bicubic_psnr_db=bicubic,
-                images_per_second=sum(by_rank),
-                images_per_second_by_rank=by_rank,
+                psnr_db=evaluation.psnr_db,
+                bicubic_psnr_db=evaluation.bicubic_psnr_db,
+                images_per_second=sum(speeds),
+                images_per_second_by_rank=speeds,
                 steps=len(durations),
                 seconds=sum(durations),
                 precision="bf16" if arithmetic.bf16 else "fp32",
@@ -72,32 +73,33 @@ def train(config: TrainConfig) -> TrainResult:
                 model_file=run.path / "model.pt",
                 picture=run.path / "picture.png",
             )
-            save(run.path / "result.json", (result.model_dump_json(by_alias=True, indent=2) + "\n").encode())
+            document = result.model_dump_json(by_alias=True, indent=2) + "\n"
+            try:
+                write_atomically(result.model_file, lambda stream: torch.save(model.state_dict(), stream))
+                write_atomically(result.picture, lambda stream: side_by_side(evaluation).save(stream, "PNG"))
+                write_atomically(run.path / "result.json", lambda stream: stream.write(document.encode()))
+            except OSError as error:
+                raise cannot_write(run.path, error) from error
+            say(result.summary())
             return result
 
-        result = next(r for r in ranks.gather(ranks.together(finish)) if r is not None)
-        tell(
-            f"{holdout.name}: {result.psnr_db:.2f} dB, bicubic {result.bicubic_psnr_db:.2f} dB; "
-            f"{result.images_per_second:.1f} images/s in all, by rank {', '.join(f'{s:.1f}' for s in by_rank)}"
-        )
-        tell(f"picture {result.picture}, model {result.model_file}")
-        return result
+        return next(result for result in ranks.gather(ranks.together(measure)) if result is not None)
 
 
 def batch(crops: Crops, config: TrainConfig, ranks: Ranks, step: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """This rank's low- and high-resolution patches of a step, as floats 0..255."""
+    """This rank's low- and high-resolution patches of a step, as floats 0..255. Raises RequestError as Crops.draw does."""
     lr, hr = crops.cut(crops.draw(step, ranks.rank, ranks.size, config.batch_size))
     return torch.from_numpy(lr).to(device).float(), torch.from_numpy(hr).to(device).float()
 
 
 def fit(
-    config: TrainConfig, ranks: Ranks, model: nn.Module, crops: Crops, arithmetic: precision.Arithmetic, run: RunFolder
+    config: TrainConfig, ranks: Ranks, model: nn.Module, crops: Crops, arithmetic: Arithmetic, run: RunFolder
 ) -> list[float]:
     """The training loop. Returns the seconds that each step took on this rank."""
     device = next(model.parameters()).device
-    trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    # Betas and epsilon of the public EDSR implementation, which are Adam's own defaults.
-    optimizer: torch.optim.Optimizer = torch.optim.Adam([p for _, p in trainable])
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    # Betas (0.9, 0.999) and epsilon 1e-8, Adam's own defaults, are the public EDSR implementation's too.
+    optimizer: torch.optim.Optimizer = torch.optim.Adam([parameter for _, parameter in trainable])
     hvd = ranks.hvd
     if hvd is not None:
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=trainable)
@@ -139,33 +141,3 @@ def fit(
                 steps_file.write(done)
                 report.show(done)
     return durations
-
-
-def measure(model: nn.Module, holdout: Photo, scale: int, run: RunFolder) -> tuple[float, float]:
-    """PSNR of the model and of bicubic on the held-out photo, in dB; saves the weights and the picture."""
-    hr = resize.crop_to_multiple(holdout.pixels, scale)
-    lr = resize.shrink(hr, scale)
-    bicubic = resize.enlarge(lr, scale)
-    ours = super_resolve(model, lr)
-    ours_db, bicubic_db = psnr_db(ours, hr, scale), psnr_db(bicubic, hr, scale)
-    try:
-        write_atomically(run.path / "model.pt", lambda stream: torch.save(model.state_dict(), stream))
-        picture = side_by_side(lr, bicubic, ours, hr, scale, bicubic_db, ours_db)
-        write_atomically(run.path / "picture.png", lambda stream: picture.save(stream, "PNG"))
-    except OSError as error:
-        raise cannot_write(run.path, error) from error
-    return ours_db, bicubic_db
-
-
-def super_resolve(model: nn.Module, lr: Pixels) -> Pixels:
-    """(height, width, 3) to the model's scale times that, computed in fp32 whatever the training's precision."""
-    image = torch.from_numpy(lr.copy()).permute(2, 0, 1)[None].float()
-    with torch.inference_mode():
-        return quantise(model(image.to(next(model.parameters()).device)))
-
-
-def save(path: Path, content: bytes) -> None:
-    try:
-        write_atomically(path, lambda stream: stream.write(content))
-    except OSError as error:
-        raise cannot_write(path.parent, error) from error

@@ -3,6 +3,7 @@
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from hvscale.trainer.evaluation import Evaluation
 from hvscale.trainer.photos import Pixels
 
 WINDOW = 96
@@ -11,17 +12,15 @@ MARGIN = 12
 LABEL_HEIGHT = 40
 
 
-def side_by_side(
-    lr: Pixels, bicubic: Pixels, ours: Pixels, hr: Pixels, scale: int, bicubic_db: float, ours_db: float
-) -> Image.Image:
-    """The same window of all four, enlarged by whole pixels; the window where bicubic is furthest from the truth."""
-    window = worst_window(bicubic, hr, scale)
-    lr_enlarged = lr.repeat(scale, axis=0).repeat(scale, axis=1)
+def side_by_side(photo: Evaluation) -> Image.Image:
+    """The same window of all four, its pixels enlarged to squares: where bicubic is furthest from the truth."""
+    window = worst_window(photo.bicubic, photo.hr)
+    scale = len(photo.hr) // len(photo.lr)
     panels = [
-        ("LR", lr_enlarged),
-        (f"bicubic {bicubic_db:.2f} dB", bicubic),
-        (f"ours {ours_db:.2f} dB", ours),
-        ("HR", hr),
+        ("LR", photo.lr.repeat(scale, axis=0).repeat(scale, axis=1)),
+        (f"bicubic {photo.bicubic_psnr_db:.2f} dB", photo.bicubic),
+        (f"ours {photo.psnr_db:.2f} dB", photo.ours),
+        ("HR", photo.hr),
     ]
     side = WINDOW * ENLARGED
     sheet = Image.new("RGB", (len(panels) * (side + MARGIN) + MARGIN, side + LABEL_HEIGHT + MARGIN), "white")
@@ -35,7 +34,7 @@ def side_by_side(
     return sheet
 
 
-def worst_window(bicubic: Pixels, hr: Pixels, scale: int) -> tuple[slice, slice]:
+def worst_window(bicubic: Pixels, hr: Pixels) -> tuple[slice, slice]:
     error = ((bicubic.astype(np.float64) - hr) ** 2).sum(axis=2)
     step = WINDOW // 4
     corners = [

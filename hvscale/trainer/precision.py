@@ -1,15 +1,16 @@
 """Which arithmetic and memory order this machine trains the model fastest with: measured once, before training."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import l1_loss
 
 from hvscale.trainer.config import TrainConfig
+from hvscale.trainer.progress import say
 from hvscale.trainer.ranks import Ranks
 
 # A candidate is timed until both are reached; one step alone when that takes longer.
@@ -44,23 +45,20 @@ def candidates(config: TrainConfig) -> list[Arithmetic]:
     return [Arithmetic(*pair) for pair in product(bf16, channels_last)]
 
 
-def choose(
-    config: TrainConfig, ranks: Ranks, model: nn.Module, lr: Tensor, hr: Tensor, say: Callable[[str], None]
-) -> Arithmetic:
+def choose(config: TrainConfig, ranks: Ranks, model: nn.Module, lr: Tensor, hr: Tensor) -> Arithmetic:
     """Time a few steps of `model` on this batch with each candidate, on all ranks at once; all take the fastest on average.
 
-    Leaves the parameters as they were, without gradients.
+    Rank 0 says which, and what the others gave. Leaves the parameters as they were, without gradients.
     """
-    open_choices = candidates(config)
-    if len(open_choices) == 1:
-        say(f"{open_choices[0]}, as asked for")
-        return open_choices[0]
-    by_rank = ranks.gather([step_seconds(model, lr, hr, choice) for choice in open_choices])
-    images = [ranks.size**2 * len(lr) / sum(seconds) for seconds in zip(*by_rank, strict=True)]
-    best = images.index(max(images))
-    others = ", ".join(f"{open_choices[i]} {images[i]:.1f}" for i in range(len(images)) if i != best)
-    say(f"{open_choices[best]}: {images[best]:.1f} images/s ({others})")
-    return open_choices[best]
+    choices = candidates(config)
+    if len(choices) == 1:
+        return choices[0]
+    by_rank = ranks.gather([step_seconds(model, lr, hr, choice) for choice in choices])
+    speeds = [ranks.size * len(lr) / fmean(seconds) for seconds in zip(*by_rank, strict=True)]
+    (best, speed), *others = sorted(zip(choices, speeds, strict=True), key=lambda pair: -pair[1])
+    if ranks.rank == 0:
+        say(f"{best}: {speed:.1f} images/s ({', '.join(f'{choice} {images:.1f}' for choice, images in others)})")
+    return best
 
 
 def step_seconds(model: nn.Module, lr: Tensor, hr: Tensor, arithmetic: Arithmetic) -> float:

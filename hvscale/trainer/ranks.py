@@ -3,7 +3,8 @@
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from hvscale.errors import HvscaleError, RequestError
+from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.run_folder import Library
 
 T = TypeVar("T")
@@ -88,16 +89,26 @@ class Ranks:
     def together(self, work: Callable[[], T]) -> T:
         """Do `work` on every rank; when it fails on one of them, it has failed on all."""
         done: Any = None
-        error: HvscaleError | None = None
+        error: RequestError | None = None
         try:
             done = work()
-        except HvscaleError as failed:
+        except RequestError as failed:
             error = failed
         for first in self.gather(error):
             if first is not None:
                 self.fail(first)
         result: T = done
         return result
+
+    @contextmanager
+    def ending_together(self) -> Iterator[None]:
+        """Within, a rank that finds another one gone in the middle of a collective ends too."""
+        try:
+            yield
+        except RuntimeError as error:  # what Horovod raises (HorovodInternalError) is one
+            if self.hvd is None or "Horovod has been shut down" not in str(error):
+                raise
+            self.fail(RankFailedError("another rank ended during training: its own output says why", []))
 
     def fail(self, error: HvscaleError) -> None:
         """Raise `error` on rank 0, which is to print it; the other ranks end without a word, with its exit status."""

@@ -30,3 +30,13 @@ class TrainResult(BaseModel):
     """State dict of the trained model, under the keys of the public implementation."""
     picture: Path
     """LR, bicubic, ours and HR side by side."""
+
+    def summary(self) -> str:
+        """Lines for a person."""
+        by_rank = ", ".join(f"{images:.1f}" for images in self.images_per_second_by_rank)
+        return (
+            f"PSNR on {self.holdout}: {self.psnr_db:.2f} dB, bicubic {self.bicubic_psnr_db:.2f} dB "
+            f"({self.psnr_db - self.bicubic_psnr_db:+.2f} dB)\n"
+            f"speed: {self.images_per_second:.1f} images/s in all, by rank {by_rank}\n"
+            f"model {self.model_file}, picture {self.picture}"
+        )

@@ -3,13 +3,13 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hvscale.errors import EXIT_DONE, EXIT_WRONG_REQUEST
+from hvscale.errors import EXIT_DONE, HvscaleError
 from hvscale.launch import describe_host
-from hvscale.run_folder import RunFolder, RunRecord, default_run_path
+from hvscale.run_folder import RunFolder, RunRecord, RunState, default_run_path
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks
 
@@ -39,16 +39,22 @@ def training_run(config: TrainConfig, ranks: Ranks) -> Iterator[RunFolder]:
         started_at=datetime.now(UTC),
     )
     run = ranks.together(lambda: create(path, record))
-    record.exit_status, record.state = EXIT_WRONG_REQUEST, "failed"
     try:
         yield run
-        record.exit_status, record.state = EXIT_DONE, "finished"
-    finally:
-        record.ended_at = datetime.now(UTC)
-        run.write(record)
+    except BaseException as error:
+        status = error.exit_status if isinstance(error, HvscaleError) else 1
+        with suppress(HvscaleError):  # a full disk may be what ended the training
+            close(run, record, "failed", status)
+        raise
+    close(run, record, "finished", EXIT_DONE)
 
 
 def create(path: Path, record: RunRecord) -> RunFolder:
     run = RunFolder.create(path)
     run.write(record)
     return run
+
+
+def close(run: RunFolder, record: RunRecord, state: RunState, exit_status: int) -> None:
+    record.state, record.exit_status, record.ended_at = state, exit_status, datetime.now(UTC)
+    run.write(record)
