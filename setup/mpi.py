@@ -63,7 +63,7 @@ def site_mpi(home: Path) -> Mpi:
     named = [flag[2:] for flag in shlex.split(flags) if flag.startswith("-L")]
     candidates = [*named, str(home / "lib"), str(home / "lib64")]
     folders = tuple(dict.fromkeys(folder for folder in candidates if any(Path(folder).glob("libmpi.so*"))))
-    return Mpi(version, "site-mpi", mpicxx, None, folders)
+    return Mpi(f"the MPI in {home} ({version})", "site-mpi", mpicxx, None, folders)
 
 
 def version_of(mpirun: Path) -> str | None:

@@ -72,3 +72,8 @@ def test_build_backend_is_the_one_that_the_lock_is_held_to() -> None:
 
 def test_only_conda_forge() -> None:
     assert yaml.safe_load((CLONE / "environment.yml").read_text())["channels"] == ["conda-forge"]
+
+
+def test_install_guide_builds_the_locked_horovod_for_conda() -> None:
+    (locked,) = locked_versions("horovod")
+    assert f" horovod=={locked}\n" in (CLONE / "docs" / "install.md").read_text()
