@@ -54,10 +54,13 @@ def expected(rank: int, size: int) -> list[tuple[str, int, int]]:
         ("scan", 9 * INT),
         ("exscan", 9 * INT),
         ("broadcast", 4 * 3 * INT),
-        ("broadcast", 0 if 0 < rank < size - 1 else 50 * INT),
-        ("allgather", (size - 1 if rank == size - 1 else 1) * 2 * INT),
     ]
-    return [(operation, count, size) for operation, count in of_all]
+    own, other = (1, size - 1) if rank == size - 1 else (size - 1, 1)
+    between_two_groups = [
+        ("broadcast", 0 if 0 < rank < size - 1 else 50 * INT, own),
+        ("allgather", other * 2 * INT, own),
+    ]
+    return [*((operation, count, size) for operation, count in of_all), *between_two_groups]
 
 
 @pytest.mark.parametrize("size", [2, 3])

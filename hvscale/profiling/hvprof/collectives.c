@@ -17,9 +17,7 @@ static _Atomic(function) first_entry;
 struct call {
     const word *arguments;
     word communicator;
-    bool inter;
     int size; /* ranks in the communicator; between two groups, in the own one */
-    int peers; /* ranks that blocks go to or come from: those of the other group, if there is one */
 };
 
 static int32_t integer(const struct call *c, int argument)
@@ -32,13 +30,35 @@ static bool in_place(const struct call *c, int argument)
     return c->arguments[argument] == mpi.in_place;
 }
 
+static bool is_inter(const struct call *c)
+{
+    int inter = 0;
+    mpi.comm_test_inter(c->communicator, &inter);
+    return inter != 0;
+}
+
+/* The ranks that blocks go to or come from: those of the other group, if there is one. */
+static int peers(const struct call *c)
+{
+    int count = c->size;
+    if (is_inter(c))
+        mpi.comm_remote_size(c->communicator, &count);
+    return count;
+}
+
 static bool is_root(const struct call *c, int argument)
 {
-    if (c->inter)
+    if (is_inter(c))
         return integer(c, argument) == mpi.root;
     int rank = -1;
     mpi.comm_rank(c->communicator, &rank);
     return integer(c, argument) == rank;
+}
+
+/* Between two groups, the ranks beside the root's take part with MPI_PROC_NULL, and their other arguments mean nothing. */
+static bool is_bystander(const struct call *c, int argument)
+{
+    return argument != NO_ROOT && integer(c, argument) == mpi.proc_null;
 }
 
 static uint64_t bytes_of(int64_t count, word type)
@@ -57,7 +77,7 @@ static uint64_t one(const struct call *c, int count, int type)
 
 static uint64_t each_same(const struct call *c, int count, int type)
 {
-    return (uint64_t)c->peers * one(c, count, type);
+    return (uint64_t)peers(c) * one(c, count, type);
 }
 
 static uint64_t each_local_same(const struct call *c, int count, int type)
@@ -76,7 +96,7 @@ static uint64_t sum_of(const struct call *c, int counts, int type, int members)
 
 static uint64_t each(const struct call *c, int counts, int type)
 {
-    return sum_of(c, counts, type, c->peers);
+    return sum_of(c, counts, type, peers(c));
 }
 
 static uint64_t each_local(const struct call *c, int counts, int type)
@@ -89,7 +109,7 @@ static uint64_t each_typed(const struct call *c, int counts, int types)
     const int32_t *array = (const int32_t *)c->arguments[counts];
     const char *type = (const char *)c->arguments[types];
     uint64_t sum = 0;
-    for (int i = 0; i < c->peers; i++, type += mpi.handle_bytes)
+    for (int i = 0, members = peers(c); i < members; i++, type += mpi.handle_bytes)
         sum += bytes_of(array[i], mpi.handle_bytes == sizeof(int32_t) ? *(const uint32_t *)type : *(const word *)type);
     return sum;
 }
@@ -132,23 +152,11 @@ static bool look_at(struct call *c, struct hvprof_message *message, int communic
     pthread_once(&once, set_up);
     if (!ready)
         return false;
-    int inter = 0;
     c->communicator = c->arguments[communicator];
     mpi.comm_size(c->communicator, &c->size);
-    mpi.comm_test_inter(c->communicator, &inter);
-    c->inter = inter != 0;
-    c->peers = c->size;
-    if (c->inter)
-        mpi.comm_remote_size(c->communicator, &c->peers);
-    message->communicator_size = (uint32_t)(c->inter ? c->size + c->peers : c->size);
+    message->communicator_size = (uint32_t)c->size;
     message->root = root == NO_ROOT ? HVPROF_NO_ROOT : integer(c, root);
     return true;
-}
-
-/* Between two groups, the ranks beside the root's take part with MPI_PROC_NULL, and their other arguments mean nothing. */
-static bool bystander(const struct call *c, int root)
-{
-    return root != NO_ROOT && c->inter && integer(c, root) == mpi.proc_null;
 }
 
 static function find(_Atomic(function) *known, const char *name, const void *caller)
@@ -192,7 +200,7 @@ static function find(_Atomic(function) *known, const char *name, const void *cal
         const word arguments[] = {ARGUMENTS_##arity}; \
         struct call call = {.arguments = arguments}, *c = &call; \
         if (look_at(c, &message, communicator, root)) { \
-            message.bytes = bystander(c, root) ? 0 : (bytes_rule); \
+            message.bytes = is_bystander(c, root) ? 0 : (bytes_rule); \
             hvprof_append(&message); \
         } \
         return status; \

@@ -49,5 +49,6 @@ struct hvprof_record {
 _Static_assert(offsetof(struct hvprof_header, check) == 56 && offsetof(struct hvprof_header, reserved) == 1952, "layout");
 _Static_assert(offsetof(struct hvprof_header, recorded) == 4032 && sizeof(struct hvprof_header) == 4096, "layout");
 _Static_assert(sizeof(struct hvprof_record) == 64, "layout");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the file is little-endian");
 
 #endif
