@@ -28,11 +28,14 @@ def load(model: nn.Module, file: Path, *, allow_other_tail: bool = False) -> lis
 
 def _read(file: Path) -> dict[str, Tensor]:
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        stream = file.open("rb")
     except OSError as error:
         raise RequestError(f"cannot read the weights {file}: {error.strerror}") from error
-    except Exception as error:  # torch.load has no exception of its own for a file that is cut short or not its format
-        raise RequestError(f"{file} is not a whole file of weights (state dict saved by torch.save)") from error
+    with stream:
+        try:
+            content = torch.load(stream, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch.load has no exception of its own for a file cut short or of another format
+            raise RequestError(f"{file} is not a whole file of weights (state dict saved by torch.save)") from error
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise RequestError(f"{file} holds no state dict: tensors by name were expected")
     return content

@@ -1,0 +1,98 @@
+"""Loading weights: strict, all or nothing."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from hvscale import models
+from hvscale.errors import RequestError
+
+
+def small(scale: int = 2, n_feats: int = 4) -> nn.Module:
+    return models.build("edsr-baseline", scale=scale, n_resblocks=1, n_feats=n_feats)
+
+
+def saved(model: nn.Module, folder: Path) -> Path:
+    file = folder / "model.pt"
+    torch.save(model.state_dict(), file)
+    return file
+
+
+def equal(a: nn.Module, b: nn.Module, *, but: tuple[str, ...] = ()) -> bool:
+    others = b.state_dict()
+    return all(
+        torch.equal(value, others[key]) for key, value in a.state_dict().items() if not key.startswith(but or "-")
+    )
+
+
+def test_load_copies_everything(tmp_path: Path) -> None:
+    source, target = small(), small()
+    assert models.load(target, saved(source, tmp_path)) == []
+    assert equal(source, target)
+
+
+def test_another_scale_is_refused_and_nothing_is_copied(tmp_path: Path) -> None:
+    target = small(scale=4)
+    before = {key: value.clone() for key, value in target.state_dict().items()}
+    with pytest.raises(RequestError, match=r"does not fit the model: it lacks tail\.0\.2\.bias"):
+        models.load(target, saved(small(scale=2), tmp_path))
+    assert all(torch.equal(value, before[key]) for key, value in target.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("scale", "kept"),
+    [(4, ["tail.0.2.bias", "tail.0.2.weight"]), (3, ["tail.0.0.bias", "tail.0.0.weight"])],
+)
+def test_another_tail_on_request(tmp_path: Path, scale: int, kept: list[str]) -> None:
+    source, target = small(scale=2), small(scale=scale)
+    assert models.load(target, saved(source, tmp_path), allow_other_tail=True) == kept
+    assert torch.equal(source.state_dict()["tail.1.weight"], target.state_dict()["tail.1.weight"])
+    assert equal(source, target, but=("tail.0",))
+
+
+def test_a_smaller_tail_takes_what_fits(tmp_path: Path) -> None:
+    source, target = small(scale=4), small(scale=2)
+    assert models.load(target, saved(source, tmp_path), allow_other_tail=True) == []
+    assert equal(target, source)
+
+
+def test_only_the_tail_may_differ(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"body\.0\.body\.0\.bias is \(8,\) in the file and \(4,\) in the model"):
+        models.load(small(), saved(small(n_feats=8), tmp_path), allow_other_tail=True)
+
+
+def test_a_file_cut_short(tmp_path: Path) -> None:
+    file = saved(small(), tmp_path)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(RequestError, match="is not a whole file of weights"):
+        models.load(small(), file)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage" * 100])
+def test_a_file_of_something_else(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "model.pt"
+    file.write_bytes(content)
+    with pytest.raises(RequestError, match="is not a whole file of weights"):
+        models.load(small(), file)
+
+
+def test_a_pickle_that_runs_code_is_not_run(tmp_path: Path) -> None:
+    class Harmful:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return Path.touch, (tmp_path / "touched",)  # type: ignore[return-value]
+
+    file = tmp_path / "model.pt"
+    torch.save({"head.0.weight": Harmful()}, file)
+    with pytest.raises(RequestError):
+        models.load(small(), file)
+    assert not (tmp_path / "touched").exists()
+
+
+def test_a_missing_file_and_a_list(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"cannot read the weights .*: No such file"):
+        models.load(small(), tmp_path / "none.pt")
+    torch.save([torch.zeros(1)], tmp_path / "list.pt")
+    with pytest.raises(RequestError, match="holds no state dict"):
+        models.load(small(), tmp_path / "list.pt")
