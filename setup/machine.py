@@ -9,17 +9,34 @@ from pathlib import Path
 
 from messages import SetUpError
 
-NO_MAKE = "no make: install make (Debian, Ubuntu: apt install make; Fedora, RHEL: dnf install make)"
-NO_C_COMPILER = "no C compiler: install gcc (Debian, Ubuntu: apt install gcc; Fedora, RHEL: dnf install gcc)"
-NO_CXX_COMPILER = "no C++ compiler: install g++ (Debian, Ubuntu: apt install g++; Fedora, RHEL: dnf install gcc-c++)"
+PYTHON_HEADERS = Path(sysconfig.get_path("include"))
 OLD_CXX_COMPILER = (
     "{compiler} does not compile C++20, which PyTorch's headers need: install g++ 11 or later "
     "(Debian, Ubuntu: apt install g++; Fedora, RHEL: dnf install gcc-c++) or name another compiler with CXX"
 )
-NO_PYTHON_HEADERS = (
-    "no Python.h in {folder}: install Python's headers "
-    "(Debian, Ubuntu: apt install python3-dev; Fedora, RHEL: dnf install python3-devel)"
-)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that a set-up needs, and the packages that bring it."""
+
+    name: str
+    debian: str
+    fedora: str
+
+
+MAKE = Need("make", "make", "make")
+C_COMPILER = Need("C compiler", "gcc", "gcc")
+CXX_COMPILER = Need("C++ compiler", "g++", "gcc-c++")
+HEADERS = Need("Python.h", "python3-dev", "python3-devel")
+PIP = Need("pip, venv or uv", "python3-venv", "python3-pip")
+
+
+def lacking(needs: list[Need]) -> SetUpError:
+    """One line that names all that is missing and the packages to install."""
+    what = ", ".join(f"no {need.name}" for need in needs)
+    debian, fedora = " ".join(need.debian for need in needs), " ".join(need.fedora for need in needs)
+    return SetUpError(f"{what}: install it (Debian, Ubuntu: apt install {debian}; Fedora, RHEL: dnf install {fedora})")
 
 
 @dataclass(frozen=True)
@@ -41,32 +58,33 @@ def first_line_of(command: list[str], line_with: str = "") -> str | None:
     return lines[0] if lines else None
 
 
-def find_compilers() -> Compilers:
-    """Find make and both compilers, CC and CXX first; SetUpError names what to install."""
-    if first_line_of(["make", "--version"]) is None:
-        raise SetUpError(NO_MAKE)
-    cxx, cxx_version = find_compiler([os.environ.get("CXX", ""), "c++", "g++"], NO_CXX_COMPILER)
-    c, _ = find_compiler([os.environ.get("CC", ""), "cc", "gcc"], NO_C_COMPILER)
-    return Compilers(c, cxx, cxx_version)
+def find_tools(*, uv_can_be_had: bool) -> Compilers:
+    """Find make and both compilers, CC and CXX first; SetUpError names at once all that is to be installed."""
+    cxx = find_compiler([os.environ.get("CXX", ""), "c++", "g++"])
+    c = find_compiler([os.environ.get("CC", ""), "cc", "gcc"])
+    found = {MAKE: first_line_of(["make", "--version"]), CXX_COMPILER: cxx, C_COMPILER: c, PIP: uv_can_be_had}
+    missing = [need for need, tool in found.items() if not tool]
+    if cxx and c and not missing:
+        return Compilers(c[0], *cxx)
+    raise lacking(missing if (PYTHON_HEADERS / "Python.h").exists() else [*missing, HEADERS])
 
 
-def find_compiler(names: list[str], message: str) -> tuple[str, str]:
+def find_compiler(names: list[str]) -> tuple[str, str] | None:
     """Return the path and the version line of the first compiler that runs."""
     for name in names:
         path = shutil.which(name) if name else None
         version = first_line_of([path, "--version"]) if path else None
         if path and version:
             return path, version
-    raise SetUpError(message)
+    return None
 
 
 def check_that_horovod_can_be_compiled(compilers: Compilers) -> None:
     """Compile two small programs: a missing header is then found before minutes of building."""
     if not compiles(compilers.cxx, "#include <concepts>\nint main() { return 0; }\n"):
         raise SetUpError(OLD_CXX_COMPILER.format(compiler=compilers.cxx))
-    folder = sysconfig.get_path("include")
-    if not compiles(compilers.cxx, "#include <Python.h>\nint main() { return 0; }\n", "-I", folder):
-        raise SetUpError(NO_PYTHON_HEADERS.format(folder=folder))
+    if not compiles(compilers.cxx, "#include <Python.h>\nint main() { return 0; }\n", "-I", str(PYTHON_HEADERS)):
+        raise lacking([HEADERS])
 
 
 def compiles(compiler: str, source: str, *options: str) -> bool:

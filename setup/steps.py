@@ -10,10 +10,10 @@ from cuda import choose_cuda
 from environment import Environment
 from horovod_recipe import Recipe, choose_recipe
 from lock_file import read_locked_package
-from machine import check_that_horovod_can_be_compiled, find_compilers
+from machine import check_that_horovod_can_be_compiled, find_tools
 from messages import InterruptedBySignal, SetUpError, say
 from mpi import choose_mpi
-from uv_tool import find_uv
+from uv_tool import get_uv, uv_can_be_had
 from wheel_cache import build_wheel, cache_folder, find_wheel
 
 CLONE = Path(__file__).resolve().parent.parent
@@ -53,12 +53,13 @@ def set_up(*, dev: bool) -> None:
     """Bring .venv to what uv.lock and the chosen MPI ask for; next to nothing happens when it is there already."""
     lock_file = CLONE / "uv.lock"
     cache = cache_folder()
-    compilers = find_compilers()
+    locked_uv = read_locked_package(lock_file, "uv")
+    compilers = find_tools(uv_can_be_had=uv_can_be_had(cache, locked_uv))
     mpi = choose_mpi(CLONE / ".venv", lock_file)
     recipe = choose_recipe(lock_file, mpi, choose_cuda(), compilers)
     if not find_wheel(cache, recipe.key):
         check_that_horovod_can_be_compiled(compilers)
-    environment = Environment(CLONE, find_uv(cache, read_locked_package(lock_file, "uv")))
+    environment = Environment(CLONE, get_uv(cache, locked_uv))
     with environment.held_by_this_set_up():
         fill(environment, cache, recipe, dev=dev)
 

@@ -11,26 +11,43 @@ from pathlib import Path
 from lock_file import LockedPackage
 from logged_run import say_then_run
 from machine import first_line_of
-from messages import SetUpError
 from registry import registry_variables
 
 # The first release that reads every field of uv.lock and pyproject.toml.
 OLDEST_UV = (0, 8)
-NO_PIP = (
-    "neither uv nor pip nor venv: install pip (Debian, Ubuntu: apt install python3-pip python3-venv; "
-    "Fedora, RHEL: dnf install python3-pip)"
-)
 
 
-def find_uv(cache: Path, locked: LockedPackage) -> Path:
-    """Return uv from PATH when it is new enough, else the private copy, fetched on first use."""
+def uv_can_be_had(cache: Path, locked: LockedPackage) -> bool:
+    """Tell whether uv is there already or there is something to fetch it with."""
+    return find_uv(cache, locked) is not None or has_module("pip") or has_module("ensurepip")
+
+
+def get_uv(cache: Path, locked: LockedPackage) -> Path:
+    """Return uv; where the machine has none, fetch it first."""
+    found = find_uv(cache, locked)
+    if found:
+        return found
+    fetch_uv(private_folder(cache, locked), locked)
+    return private_folder(cache, locked) / "bin" / "uv"
+
+
+def find_uv(cache: Path, locked: LockedPackage) -> Path | None:
+    """Return uv from PATH when it is new enough, else the private copy if it has been fetched."""
     on_path = shutil.which("uv")
     if on_path and is_new_enough(on_path):
         return Path(on_path)
-    folder = cache / f"uv-{locked.version}"
-    if not folder.exists():
-        fetch_uv(folder, locked)
-    return folder / "bin" / "uv"
+    private = private_folder(cache, locked) / "bin" / "uv"
+    return private if private.exists() else None
+
+
+def private_folder(cache: Path, locked: LockedPackage) -> Path:
+    """Where the private copy of a version lies."""
+    return cache / f"uv-{locked.version}"
+
+
+def has_module(name: str) -> bool:
+    """Tell whether this Python has a module, without importing it."""
+    return importlib.util.find_spec(name) is not None
 
 
 def is_new_enough(uv: str) -> bool:
@@ -46,9 +63,7 @@ def fetch_uv(folder: Path, locked: LockedPackage) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         work = Path(temporary)
         python = sys.executable
-        if importlib.util.find_spec("pip") is None:
-            if importlib.util.find_spec("ensurepip") is None:
-                raise SetUpError(NO_PIP)
+        if not has_module("pip"):
             python = str(work / "venv" / "bin" / "python")
             make_venv = [sys.executable, "-m", "venv", str(work / "venv")]
             say_then_run("making room for pip", make_venv, folder.parent / "uv.log", environment, work)

@@ -42,6 +42,7 @@ def assert_one_line(done: "subprocess.CompletedProcess[str]", *words: str) -> No
         (["c++"], "apt install g++", "dnf install gcc-c++"),
         (["cc", "gcc"], "apt install gcc", "dnf install gcc"),
         (["make"], "apt install make", "dnf install make"),
+        (["make", "c++"], "apt install make g++", "dnf install make gcc-c++"),
     ],
 )
 def test_missing_tool_is_named_with_its_packages(
