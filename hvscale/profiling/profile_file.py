@@ -55,17 +55,14 @@ MAGIC = b"hvprof\r\n"
 VERSION = 1
 ODD = 0x9E3779B97F4A7C15
 LARGEST = 2**63 - 1
-CHUNK_RECORDS = 1 << 17
+CHUNK_RECORDS = 1 << 14  # a MiB: it stays in the processor's cache between the passes over it
 
 
 def check_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The file's checksum of each row of `words` (n, k): the sum, modulo 2^64, of every word times its own odd number."""
-    factors = np.arange(words.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    factors *= np.uint64(ODD)
-    total = np.full(len(words), ODD, dtype=np.uint64)
-    for column, factor in enumerate(factors):
-        total += words[:, column] * factor
-    return total
+    factors = (np.arange(words.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)) * np.uint64(ODD)
+    checks: NDArray[np.uint64] = words @ factors + np.uint64(ODD)
+    return checks
 
 
 @dataclass(frozen=True)

@@ -130,11 +130,9 @@ def test_a_timeline_cut_anywhere_gives_the_messages_before_the_cut(length: int) 
     writer = example()
     timeline, found = read(writer.text[:length])
     assert timeline.damaged <= 1
-    whole = [
-        message for message, sized in zip(found, timeline.messages, strict=True) if sized.sized == len(sized.tensors)
-    ]
-    assert whole == writer.truth[: len(whole)]
-    assert len(found) - len(whole) <= 1
+    assert found == writer.truth[: len(found)]
+    told = writer.text[:length].count('"shape"')  # in each of three steps: three tensors, one, one
+    assert len(found) >= told // 5 * 3
 
 
 @settings(deadline=None, max_examples=200)

@@ -42,7 +42,8 @@ class Message:
     start_us: int = 0
     end_us: int | None = None
     tensors: set[int] = field(default_factory=set)
-    sized: int = 0
+    closed: int = 0  # tensors whose operation has ended
+    sized: int = 0  # of these: those whose size was named
     bytes: int = 0
 
 
@@ -92,7 +93,7 @@ class Timeline:
         self._open: defaultdict[int, list[str]] = defaultdict(list)  # of each tensor: what has begun and not ended
         self._forming: dict[str, Message] = {}  # of each activity: the message that tensors may still join
         self._running: dict[int, Message] = {}  # of each tensor: the message it is in
-        self._unsized: defaultdict[int, list[Message]] = defaultdict(list)
+        self._closing: defaultdict[int, list[Message]] = defaultdict(list)
 
     def read(self, stream: IO[str]) -> None:
         for event in self._decoded(stream):
@@ -152,7 +153,7 @@ class Timeline:
         message.start_us = time_us
         message.tensors.add(tensor)
         self._running[tensor] = message
-        self._unsized[tensor].append(message)
+        self._closing[tensor].append(message)
 
     def _end(self, tensor: int, time_us: int, attributes: dict[str, Any]) -> None:
         begun = self._open[tensor]
@@ -165,16 +166,22 @@ class Timeline:
                 message.end_us = time_us
                 self.messages.append(message)
         if not begun:
-            waiting = self._unsized.pop(tensor, [])
+            waiting = self._closing.pop(tensor, [])
+            for message in waiting:
+                message.closed += 1
             if "shape" in attributes:
                 size = TYPE_BYTES[attributes["dtype"]] * prod(map(int, re.findall(r"\d+", attributes["shape"])))
                 for message in waiting:
                     message.sized += 1
                     message.bytes += size
 
+    def whole(self) -> list[Message]:
+        """The messages that are told to their end: Horovod drops the events that its writer has not reached when it shuts down."""
+        return [message for message in self.messages if message.closed == len(message.tensors)]
+
     def events(self, np_of_job: int) -> Events:
         """The messages as rank 0 saw them. A reduce-scatter's tensors are one rank's part: the whole is np times as large."""
-        messages = self.messages
+        messages = self.whole()
         operation = np.array([message.operation for message in messages], np.uint8)
         size = np.array([min(message.bytes, 2**63 // (np_of_job + 1)) for message in messages], np.int64)
         start_us = np.array([message.start_us for message in messages], np.int64)

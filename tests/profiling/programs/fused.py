@@ -1,5 +1,7 @@
 """Horovod messages of known sizes, some of several tensors."""
 
+import time
+
 import horovod.torch as hvd
 import torch
 
@@ -9,4 +11,6 @@ hvd.grouped_allreduce([torch.ones(100), torch.ones(200, 3), torch.ones(5)], name
 hvd.allgather(torch.ones(2 + hvd.rank(), 4, dtype=torch.float64), name="gathered")
 hvd.broadcast(torch.ones(7), 0, name="sent")
 hvd.reducescatter(torch.ones(6, 3), name="scattered")
+hvd.barrier()
+time.sleep(0.5)  # Horovod's timeline drops what it has not written at shutdown
 hvd.shutdown()
