@@ -48,6 +48,8 @@ class Environment:
     def sync(self, groups: list[str], *, keep_others: bool) -> None:
         """Install what uv.lock pins for the project, the groups and the demo's photos; `keep_others` keeps what is there besides."""
         wanted = ["--extra", "photos", *(word for group in groups for word in ("--group", group))]
+        if not keep_others:
+            say("installing the Python packages, 3 GB to fetch the first time")
         if mirror():
             self.sync_from_mirror(wanted)
         else:
@@ -88,8 +90,7 @@ class Environment:
         }
         self.installing.touch()
         try:
-            what = "installing the Python packages (3 GB to fetch the first time)"
-            run_logged(what, [str(self.uv), *arguments], self.log, environment, self.clone)
+            run_logged("installing the Python packages", [str(self.uv), *arguments], self.log, environment, self.clone)
         except SetUpError:
             self.installing.unlink()  # uv ended by itself and leaves whole packages only
             raise

@@ -15,7 +15,7 @@ GUARD = Path(__file__).resolve().with_name("guard.py")
 SECONDS_BEFORE_ELAPSED_LINE = 2
 NETWORK_FAILURE = re.compile(
     r"client error \(Connect\)|dns error|Connection refused|Network is unreachable|Temporary failure in name resolution"
-    r"|NewConnectionError|ConnectTimeout|ProxyError|error sending request|Connection to \S+ timed out"
+    r"|certificate verify failed|NewConnectionError|ConnectTimeout|ProxyError|error sending request|Connection to \S+ timed out"
     r"|\(from versions: none\)",
     re.IGNORECASE,
 )
@@ -83,10 +83,11 @@ def end_process_group(process: "subprocess.Popen[bytes]") -> None:
 def explained_failure(what: str, log: Path) -> SetUpError:
     """Say in one line why a command failed, from the text that it left in its log."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    if any(NETWORK_FAILURE.search(line) for line in lines[-40:]):
+    unreachable = next((line for line in lines if NETWORK_FAILURE.search(line)), None)
+    if unreachable:
         return SetUpError(
-            f"no network: the package registry could not be reached while {what}. Connect, or name a mirror or a proxy "
-            f"(UV_DEFAULT_INDEX, HTTPS_PROXY); the log is {log}"
+            f"no network: the package registry could not be reached while {what}. Connect, or name a proxy, a mirror or a "
+            f"certificate (HTTPS_PROXY, UV_DEFAULT_INDEX, SSL_CERT_FILE): {unreachable[:160]} (log: {log})"
         )
     # The first error is the cause; what follows it is mostly make and pip passing it on.
     cause = next((i for i, line in enumerate(lines) if ERROR_LINE.search(line)), len(lines) - 1)

@@ -126,6 +126,19 @@ def test_second_clone_takes_the_built_wheel_and_its_own_mpi(copy: Path) -> None:
     assert all(library.startswith(str(copy / ".venv")) for library in libraries), libraries
 
 
+def test_environment_whose_filling_was_cut_off_is_made_anew(copy: Path) -> None:
+    """What a kill -9 in the middle of uv's work leaves: a note beside .venv, and files that nobody vouches for."""
+    half_installed = copy / ".venv" / "half-installed"
+    half_installed.parent.mkdir(exist_ok=True)
+    half_installed.touch()
+    (copy / ".venv-setup" / "installing").touch()
+    done = install(copy, dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    assert "making .venv anew" in done.stderr
+    assert not half_installed.exists()
+    assert key_of_installed_horovod(copy) == key_of_installed_horovod(CLONE)
+
+
 def key_of_installed_horovod(clone: Path) -> str:
     """The name of the cache's folder that the wheel in .venv came from."""
     (record,) = (clone / ".venv").glob("lib/python3*/site-packages/horovod-*.dist-info/direct_url.json")
