@@ -1,0 +1,48 @@
+"""What every test starts from: the installed command, run as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(sys.prefix) / "bin"
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def hvscale(tmp_path: Path) -> Run:
+    """`hvscale("launch", "-np", "2", ...)` in a fresh folder; never raises for an exit status."""
+
+    def run(*arguments: object, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PROGRAMS / "hvscale", *map(str, arguments)],
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "200", **environment},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return run
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a Python program into the test's folder and gives its path."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "program.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def run_json(run: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((run / "run.json").read_text())
+    return record

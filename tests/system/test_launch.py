@@ -1,0 +1,260 @@
+"""`hvscale launch` with real ranks: what they get, what they leave, and how a job ends that does not end well."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import PROGRAMS, Run, run_json
+
+FLAVOURS = ("openmpi", "gloo")
+PYTHON = PROGRAMS / "python"
+
+HOROVOD_SUM = """
+import horovod.torch as hvd, torch
+hvd.init()
+print("sum", int(hvd.allreduce(torch.tensor([hvd.rank() + 1]), op=hvd.Sum)), "of", hvd.size(), flush=True)
+"""
+
+# Rank 1 ends in the way its argument says while the others wait; all say "ready" first.
+ONE_RANK_FAILS = """
+import os, signal, sys, time
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("HOROVOD_RANK", "")))
+for line in range(30):
+    print("line", line, flush=True)
+print("ready", flush=True)
+if rank == 1:
+    how = sys.argv[1]
+    if how == "raise":
+        raise ValueError("this rank is unwell")
+    if how == "exit":
+        sys.exit(7)
+    os.kill(os.getpid(), getattr(signal, how))
+time.sleep(600)
+"""
+
+# Deaf to every polite signal, with a grandchild in a session of its own.
+DEAF = """
+import signal, subprocess, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def processes_of(run: Path) -> list[psutil.Process]:
+    """Every living process of the machine that carries the run in its environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("HVSCALE_RUN") == str(run):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("mpi", FLAVOURS)
+def test_the_ranks_of_a_horovod_program_find_each_other(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
+    done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", program(HOROVOD_SUM))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] sum 6 of 3" for rank in range(3)]
+    for rank in range(3):
+        assert (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text() == "sum 6 of 3\n"
+    record = run_json(tmp_path / "job")
+    assert record["schema"] == "hvscale/run/1"
+    assert (record["state"], record["exit_status"], record["np"]) == ("finished", 0, 3)
+    assert record["command"][0] == "python"
+    assert record["library"]["flavour"] == mpi
+    assert [entry["exit_status"] for entry in record["ranks"]] == [0, 0, 0]
+    assert record["started_at"] < record["ended_at"]
+    assert processes_of(tmp_path / "job") == []
+
+
+@pytest.mark.parametrize("mpi", FLAVOURS)
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("SIGKILL", "rank 1 on .* was killed by SIGKILL"),
+        ("SIGSEGV", "rank 1 on .* was killed by SIGSEGV"),
+        ("exit", "rank 1 on .* ended with status 7"),
+        ("raise", "rank 1 on .* ended with status 1"),
+    ],
+)
+def test_a_rank_that_dies_takes_the_job_down(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, how: str, said: str
+) -> None:
+    script = program(ONE_RANK_FAILS)
+    done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", script, how, timeout=60)
+    assert done.returncode == 3
+    line, *last_lines = done.stderr[done.stderr.index("hvscale: rank") :].splitlines()
+    assert re.search(said, line)
+    assert len(last_lines) == 20
+    assert last_lines[-1].strip() == ("ValueError: this rank is unwell" if how == "raise" else "ready")
+    record = run_json(tmp_path / "job")
+    assert (record["state"], record["exit_status"], record["failed_rank"]) == ("failed", 3, 1)
+    failed = record["ranks"][1]
+    assert failed["signal"] == how or failed["exit_status"] in (1, 7)
+    assert processes_of(tmp_path / "job") == []
+
+
+@pytest.mark.parametrize("mpi", FLAVOURS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_everything_and_leaves_a_readable_run(
+    program: Callable[[str], Path], tmp_path: Path, mpi: str, number: signal.Signals
+) -> None:
+    run = tmp_path / "job"
+    command = [PROGRAMS / "hvscale", "launch", "-np", "2", "--mpi", mpi, "--run", run, "--", "python", program(DEAF)]
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    logs = [run / f"logs/rank-{rank:05d}.log" for rank in range(2)]
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
+    assert run_json(run)["state"] == "running"
+    launcher.send_signal(number)
+    _, said = launcher.communicate(timeout=30)
+    assert launcher.returncode == 128 + number
+    assert number.name in said.splitlines()[-1]
+    record = run_json(run)
+    assert (record["state"], record["exit_status"]) == ("interrupted", 128 + number)
+    assert processes_of(run) == []
+
+
+@pytest.mark.parametrize("mpi", FLAVOURS)
+def test_a_killed_rank_program_of_ours_takes_the_job_down(program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
+    run = tmp_path / "job"
+    command = [PROGRAMS / "hvscale", "launch", "-np", "2", "--mpi", mpi, "--run", run, "--", "python", program(DEAF)]
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    logs = [run / f"logs/rank-{rank:05d}.log" for rank in range(2)]
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
+    ours = [process for process in processes_of(run) if "rank.py" in " ".join(process.cmdline()[:4])]
+    ours[-1].kill()
+    _, said = launcher.communicate(timeout=30)
+    assert launcher.returncode == 3, said
+    assert run_json(run)["state"] == "failed"
+    assert processes_of(run) == []
+
+
+def test_what_a_command_leaves_behind_is_ended_and_said(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    script = program("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
+    done = hvscale("launch", "--run", "job", "--", "python", script)
+    assert done.returncode == 0
+    assert "left 1 processes running" in done.stderr
+    assert processes_of(tmp_path / "job") == []
+
+
+def test_the_environment_is_an_explicit_list(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    script = program("import json, os; print(json.dumps(dict(os.environ)))")
+    done = hvscale(
+        *("launch", "--run", "job", "--env", "CHOSEN", "--env", "NEW=a b=c", "--env", "WANDB_API_KEY", "--", "python", script),
+        CHOSEN="yes",
+        STRAY="no",
+        NCCL_DEBUG="INFO",
+        WANDB_API_KEY="very secret",
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.removeprefix("[0] "))
+    assert (seen["CHOSEN"], seen["NEW"], seen["WANDB_API_KEY"]) == ("yes", "a b=c", "very secret")
+    assert "STRAY" not in seen
+    assert "NCCL_DEBUG" not in seen
+    assert "not passed on to the ranks: NCCL_DEBUG" in done.stderr
+    assert "very secret" not in (tmp_path / "job/run.json").read_text()
+    assert run_json(tmp_path / "job")["settings_asked"]["NEW"] == "a b=c"
+
+
+def test_more_ranks_than_cores_are_allowed_with_a_warning(hvscale: Run) -> None:
+    ranks = len(os.sched_getaffinity(0)) + 1
+    done = hvscale("launch", "-np", ranks, "--", "true")
+    assert done.returncode == 0
+    assert f"{ranks} ranks on {ranks - 1} cores" in done.stderr
+
+
+def test_output_without_a_last_newline_and_with_bytes_that_are_no_text_is_kept(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    script = program(r"import sys; sys.stdout.buffer.write(b'10%\r20%\rdone\n\xff\xfeodd')")
+    done = hvscale("launch", "--run", "job", "--", "python", script)
+    assert done.stdout.splitlines() == ["[0] done", "[0] \ufffd\ufffdodd"]
+    assert (tmp_path / "job/logs/rank-00000.log").read_bytes() == b"10%\r20%\rdone\n\xff\xfeodd"
+
+
+def test_a_full_disk_costs_the_log_but_not_the_job(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here: it takes root")
+    try:
+        script = program("import sys; print('x' * 400_000); print('at the end', file=sys.stderr)")
+        done = hvscale("launch", "--run", small / "job", "--", "python", script)
+        assert "No space left" in done.stderr
+        assert done.returncode == 2
+        assert (small / "job/logs/rank-00000.log").stat().st_size > 0
+        assert run_json(small / "job")["state"] == "running"
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-np", "0", "--", "true"], "-np 0: at least one rank is needed"),
+        (["-np", "two", "--", "true"], "-np"),
+        (["-np", "2"], "COMMAND"),
+        (["-np", "2", "--", "no-such-command"], "no-such-command: no such command"),
+        (["--mpi", "lam", "--", "true"], "--mpi lam: unknown flavour; known are gloo, openmpi"),
+        (["--env", "NOT_SET", "--", "true"], "--env NOT_SET: no such variable"),
+        (["--env", "=1", "--", "true"], "--env =1"),
+        (["--run", "/proc/job", "--", "true"], "cannot write the run folder /proc/job"),
+        (["--bogus", "--", "true"], "--bogus"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_status_2(hvscale: Run, arguments: list[str], said: str) -> None:
+    done = hvscale("launch", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(hvscale: Run, tmp_path: Path) -> None:
+    assert hvscale("launch", "--run", "job", "--", "true").returncode == 0
+    before = (tmp_path / "job/run.json").read_bytes()
+    again = hvscale("launch", "--run", "job", "--", "true")
+    assert again.returncode == 2
+    assert "holds a run already" in again.stderr
+    assert (tmp_path / "job/run.json").read_bytes() == before
+
+
+def test_horovod_built_for_another_mpi_is_refused(hvscale: Run, tmp_path: Path) -> None:
+    """A prefix whose Horovod needs MPICH's library, made with a real linker."""
+    package = tmp_path / "prefix/lib/python3.11/site-packages/horovod/torch"
+    package.mkdir(parents=True)
+    (tmp_path / "prefix/bin").mkdir()
+    (tmp_path / "prefix/bin/python").symlink_to(PYTHON)
+    (tmp_path / "mpi.c").write_text("int MPI_Init(void) { return 0; }")
+    (tmp_path / "hvd.c").write_text("int MPI_Init(void); int start(void) { return MPI_Init(); }")
+    mpi, hvd = tmp_path / "libmpi.so.12", package / "mpi_lib_v2.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libmpi.so.12", "-o", mpi, tmp_path / "mpi.c"], check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", hvd, tmp_path / "hvd.c", mpi], check=True)
+    python = tmp_path / "prefix/bin/python"
+    done = hvscale("launch", "-np", "2", "--", python, "-c", "pass")
+    assert done.returncode == 2
+    assert "is linked to libmpi.so.12" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert hvscale("launch", "-np", "2", "--mpi", "gloo", "--", python, "-c", "pass").returncode == 0
+    hvd.write_text("not a library")
+    damaged = hvscale("launch", "-np", "2", "--", python, "-c", "pass")
+    assert damaged.returncode == 2
+    assert "cannot be read" in damaged.stderr

@@ -1,0 +1,151 @@
+"""`hvscale profile` and `breakdown` against programs that are known to send what they send."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Run, run_json
+
+RANKS = 2
+ROUNDS = 5
+BIG, FUSED, PARTS = 4 * 2**20, 2**20, 4
+
+# Each round: one all-reduce of BIG bytes, then PARTS tensors of FUSED bytes in all, which Horovod fuses into one message.
+HOROVOD_PROGRAM = f"""
+import horovod.torch as hvd, torch
+hvd.init()
+parts = [torch.ones({FUSED} // 4 // {PARTS}) for _ in range({PARTS})]
+for step in range({ROUNDS}):
+    hvd.allreduce(torch.ones({BIG} // 4), name=f"big.{{step}}")
+    for handle in hvd.grouped_allreduce_async(parts, name=f"parts.{{step}}"), :
+        hvd.synchronize(handle)
+"""
+
+MPI_PROGRAM = f"""
+import numpy, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+for size in (1000, 200_000):
+    data, total = numpy.ones(size, numpy.uint8), numpy.empty(size, numpy.uint8)
+    for _ in range({ROUNDS}):
+        world.Allreduce(data, total)
+world.Allreduce(MPI.IN_PLACE, total)
+world.Bcast(total, root=1)
+world.Barrier()
+"""
+
+
+def rows(document: dict[str, Any], operation: str) -> dict[tuple[int, int | None], tuple[int, int]]:
+    """Calls and bytes by bin."""
+    return {
+        (row["bytes_min"], row["bytes_max"]): (row["calls"], row["bytes"]) for row in document["rows"] if row["operation"] == operation
+    }
+
+
+@pytest.mark.parametrize(("mpi", "source"), [("openmpi", "hvprof"), ("gloo", "horovod-timeline")])
+def test_horovod_messages_are_counted_exactly(hvscale: Run, program: Callable[[str], Path], mpi: str, source: str) -> None:
+    done = hvscale("profile", "-np", RANKS, "--mpi", mpi, "--run", "job", "--bins", "512K,1M,4M", "--json", "--", "python", program(HOROVOD_PROGRAM))
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "hvscale/breakdown/1"
+    assert (document["source"], document["np"]) == (source, RANKS)
+    found = rows(document, "allreduce")
+    assert found[512 * 1024 + 1, 2**20] == (RANKS * ROUNDS, RANKS * ROUNDS * FUSED)
+    assert found[2**20 + 1, 4 * 2**20] == (RANKS * ROUNDS, RANKS * ROUNDS * BIG)
+
+
+def test_any_mpi_program_is_tabulated(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    done = hvscale("profile", "-np", RANKS, "--run", "job", "--csv", "table.csv", "--", "python", program(MPI_PROGRAM))
+    assert done.returncode == 0, done.stderr
+    again = hvscale("breakdown", "job", "--json")
+    document = json.loads(again.stdout)
+    assert rows(document, "allreduce") == {
+        (1, 128 * 1024): (RANKS * ROUNDS, RANKS * ROUNDS * 1000),
+        (128 * 1024 + 1, 16 * 2**20): (RANKS * (ROUNDS + 1), RANKS * (ROUNDS + 1) * 200_000),
+    }
+    assert rows(document, "broadcast") == {(128 * 1024 + 1, 16 * 2**20): (RANKS, RANKS * 200_000)}
+    assert rows(document, "barrier") == {(0, 0): (RANKS, 0)}
+    assert document["ranks"] == [0, 1]
+    of_rank_1 = [row for row in document["rank_rows"] if row["rank"] == 1 and row["operation"] == "allreduce"]
+    assert [row["calls"] for row in of_rank_1] == [ROUNDS, ROUNDS + 1]
+    assert sum(row["share"] for row in document["rows"]) == pytest.approx(1)
+    for row in document["rows"]:
+        assert 0 <= row["p50_seconds"] <= row["p99_seconds"] <= row["seconds"]
+        assert row["mean_seconds"] == pytest.approx(row["seconds"] / row["calls"])
+        if row["operation"] == "allreduce":  # busbw = algbw x 2 (n - 1) / n
+            assert row["algbw_gigabytes_per_second"] == pytest.approx(row["bytes"] / row["seconds"] / 1e9)
+            assert row["busbw_gigabytes_per_second"] == pytest.approx(row["algbw_gigabytes_per_second"] * 2 * (RANKS - 1) / RANKS)
+    with (tmp_path / "table.csv").open() as stream:
+        lines = list(csv.DictReader(stream))
+    assert sum(int(line["calls"]) for line in lines if not line["rank"]) == sum(row["calls"] for row in document["rows"])
+    table = hvscale("breakdown", "job", "--bins", "pow2", "--per-rank").stdout
+    assert "allreduce" in table
+    assert "rank 1" in table
+
+
+def test_a_run_moved_to_another_machine_is_still_readable(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    assert hvscale("profile", "-np", RANKS, "--run", "job", "--", "python", program(MPI_PROGRAM)).returncode == 0
+    here = json.loads(hvscale("breakdown", "job", "--json").stdout)
+    shutil.move(tmp_path / "job", tmp_path / "moved")
+    there = json.loads(hvscale("breakdown", "moved", "--json").stdout)
+    assert there["rows"] == here["rows"]
+
+
+def test_a_killed_rank_loses_no_record(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    script = program(MPI_PROGRAM + "\nimport os, signal\nif world.rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)\n")
+    done = hvscale("profile", "-np", RANKS, "--run", "job", "--", "python", script)
+    assert done.returncode == 3
+    assert run_json(tmp_path / "job")["failed_rank"] == 1
+    document = json.loads(hvscale("breakdown", "job", "--json").stdout)
+    assert sum(calls for calls, _ in rows(document, "allreduce").values()) == RANKS * (2 * ROUNDS + 1)
+
+
+def test_a_job_without_a_collective_says_so(hvscale: Run) -> None:
+    done = hvscale("profile", "-np", RANKS, "--", "true")
+    assert done.returncode == 0
+    assert "no " in done.stderr
+    assert "collective" in done.stderr
+
+
+@pytest.fixture
+def recorded(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Path:
+    assert hvscale("profile", "-np", RANKS, "--run", "job", "--", "python", program(MPI_PROGRAM)).returncode == 0
+    return tmp_path / "job"
+
+
+def test_damaged_runs_are_refused_in_one_line_and_left_alone(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+    def refused(what: object, said: str) -> None:
+        done = hvscale("breakdown", what)
+        assert done.returncode == 2, done.stdout
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+    (tmp_path / "empty").mkdir()
+    refused("empty", "is not the folder of a run")
+    refused("nowhere", "is not a folder")
+    refused(recorded / "run.json", "is not a folder")
+    assert hvscale("breakdown", recorded, "--bins", "12Q").returncode == 2
+
+    profiles = sorted(recorded.glob("hvprof/*.hvp"))
+    whole = [profile.read_bytes() for profile in profiles]
+    profiles[0].write_bytes(b"garbage" * 1000)
+    one_left = hvscale("breakdown", recorded, "--json")
+    assert one_left.returncode == 0
+    assert json.loads(one_left.stdout)["ranks"] == [1]
+    assert profiles[0].name in one_left.stderr
+    profiles[1].write_bytes(whole[1][:50])
+    refused(recorded, profiles[0].name)
+    for profile, content in zip(profiles, whole, strict=True):
+        profile.write_bytes(content)
+    assert hvscale("breakdown", recorded).returncode == 0
+
+    record = (recorded / "run.json").read_bytes()
+    (recorded / "run.json").write_bytes(record[: len(record) // 2])
+    refused(recorded, "run.json cannot be read")
+    (recorded / "run.json").write_bytes(b'{"schema": "hvscale/run/99"}')
+    refused(recorded, "run.json cannot be read")

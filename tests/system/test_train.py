@@ -1,0 +1,126 @@
+"""`hvscale train` in every way that a user starts it, and the demo."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.conftest import PROGRAMS, Run, run_json
+
+TINY = (
+    *("--n-resblocks", "1", "--n-feats", "8", "--batch-size", "2", "--patch-size", "16", "--steps", "4"),
+    *("--precision", "fp32", "--memory-format", "contiguous"),
+)
+TRAIN = ("hvscale", "train", "edsr-baseline", *TINY)
+
+
+def check_run(run: Path, np: int) -> None:
+    """A training run's folder holds what it promises."""
+    steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps] == [1, 2, 3, 4]
+    assert all(step["images"] == 2 * np and step["seconds"] > 0 and step["loss"] > 0 for step in steps)
+    result = json.loads((run / "result.json").read_text())
+    assert (result["schema"], result["np"], result["steps"]) == ("hvscale/train/1", np, 4)
+    assert len(result["images_per_second_by_rank"]) == np
+    assert run_json(run)["state"] == "finished"
+    assert run_json(run)["np"] == np
+    assert (run / "model.pt").stat().st_size > 0
+    with Image.open(run / "picture.png") as picture:
+        picture.load()
+
+
+def test_alone(hvscale: Run, tmp_path: Path) -> None:
+    done = hvscale(*TRAIN[1:], "--run", "job")
+    assert done.returncode == 0, done.stderr
+    assert "PSNR" in done.stderr
+    check_run(tmp_path / "job", 1)
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
+def test_under_launch(hvscale: Run, tmp_path: Path, mpi: str) -> None:
+    done = hvscale("launch", "-np", 2, "--mpi", mpi, "--run", "job", "--", *TRAIN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_run(tmp_path / "job", 2)
+    assert run_json(tmp_path / "job")["library"]["flavour"] == mpi
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [("horovodrun", "--gloo", "-np", "2"), ("mpirun", "-np", "2", "--bind-to", "none")],
+    ids=lambda launcher: launcher[0],
+)
+def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+    environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
+    if os.geteuid() == 0:
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [PROGRAMS / launcher[0], *launcher[1:], *TRAIN, "--run", "job"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_run(tmp_path / "job", 2)
+    assert (done.stdout + done.stderr).count("PSNR on") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("train", "resnet-9000", *TINY), "unknown model 'resnet-9000': known are edsr, edsr-baseline"),
+        ((*TRAIN[1:], "--scale", "5"), "--scale 5"),
+        ((*TRAIN[1:], "--batch-size", "0"), "--batch-size 0"),
+        (TRAIN[1:-6], "either --steps or --seconds"),
+        ((*TRAIN[1:], "--photos", "nowhere"), "nowhere"),
+        ((*TRAIN[1:], "--photos", "empty"), "empty"),
+        ((*TRAIN[1:], "--photos", "damaged"), "damaged/b.png"),
+        ((*TRAIN[1:], "--holdout", "nobody"), "nobody"),
+        ((*TRAIN[1:], "--run", "/proc/job"), "/proc/job"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_status_2(hvscale: Run, tmp_path: Path, change: tuple[str, ...], said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "damaged").mkdir()
+    for name in "abc":
+        Image.radial_gradient("L").convert("RGB").save(tmp_path / f"damaged/{name}.png")
+    (tmp_path / "damaged/b.png").write_bytes((tmp_path / "damaged/b.png").read_bytes()[:2000])
+    done = hvscale(*change)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_two_ranks_say_what_is_wrong_once(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = hvscale("launch", "-np", 2, "--run", "job", "--", *TRAIN, "--photos", "empty")
+    assert done.returncode == 3
+    said = [line for line in done.stdout.splitlines() if "empty" in line]
+    assert len(said) == 1
+    assert run_json(tmp_path / "job")["ranks"][0]["exit_status"] == 2
+
+
+def test_a_full_disk_ends_training_in_one_line(hvscale: Run, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here: it takes root")
+    try:
+        done = hvscale(*TRAIN[1:], "--run", small / "job")
+        assert done.returncode == 2, done.stderr
+        assert "No space left" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert len((small / "job/steps.jsonl").read_text().splitlines()) == 4
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_demo(hvscale: Run, tmp_path: Path, program: Callable[[str], Path]) -> None:
+    """How good it gets depends on the machine's speed; that it comes to an end and shows everything does not."""
+    done = hvscale("demo", "--run", "job", timeout=400)
+    assert done.returncode == 0, done.stderr
+    for expected in ("PSNR on", "images/s in all", "allreduce", "busbw", "run folder:", "picture:"):
+        assert expected in done.stdout
+    result = json.loads((tmp_path / "job/result.json").read_text())
+    assert result["np"] == 2
+    assert result["psnr_db"] > result["bicubic_psnr_db"] - 5
