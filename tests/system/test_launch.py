@@ -71,7 +71,9 @@ def wait_until(happened: Callable[[], bool], seconds: float = 60) -> None:
 
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_the_ranks_of_a_horovod_program_find_each_other(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
+def test_the_ranks_of_a_horovod_program_find_each_other(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str
+) -> None:
     done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", program(HOROVOD_SUM))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] sum 6 of 3" for rank in range(3)]
@@ -120,8 +122,22 @@ def test_a_signal_ends_everything_and_leaves_a_readable_run(
     program: Callable[[str], Path], tmp_path: Path, mpi: str, number: signal.Signals
 ) -> None:
     run = tmp_path / "job"
-    command = [PROGRAMS / "hvscale", "launch", "-np", "2", "--mpi", mpi, "--run", run, "--", "python", program(DEAF)]
-    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    command = [
+        str(PROGRAMS / "hvscale"),
+        "launch",
+        "-np",
+        "2",
+        "--mpi",
+        mpi,
+        "--run",
+        str(run),
+        "--",
+        "python",
+        str(program(DEAF)),
+    ]
+    launcher = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     logs = [run / f"logs/rank-{rank:05d}.log" for rank in range(2)]
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
     assert run_json(run)["state"] == "running"
@@ -135,9 +151,23 @@ def test_a_signal_ends_everything_and_leaves_a_readable_run(
 
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_a_killed_rank_program_of_ours_takes_the_job_down(program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
+def test_a_killed_rank_program_of_ours_takes_the_job_down(
+    program: Callable[[str], Path], tmp_path: Path, mpi: str
+) -> None:
     run = tmp_path / "job"
-    command = [PROGRAMS / "hvscale", "launch", "-np", "2", "--mpi", mpi, "--run", run, "--", "python", program(DEAF)]
+    command = [
+        str(PROGRAMS / "hvscale"),
+        "launch",
+        "-np",
+        "2",
+        "--mpi",
+        mpi,
+        "--run",
+        str(run),
+        "--",
+        "python",
+        str(program(DEAF)),
+    ]
     launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     logs = [run / f"logs/rank-{rank:05d}.log" for rank in range(2)]
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
@@ -149,7 +179,9 @@ def test_a_killed_rank_program_of_ours_takes_the_job_down(program: Callable[[str
     assert processes_of(run) == []
 
 
-def test_what_a_command_leaves_behind_is_ended_and_said(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_a_command_leaves_behind_is_ended_and_said(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
     script = program("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
     done = hvscale("launch", "--run", "job", "--", "python", script)
     assert done.returncode == 0
@@ -160,7 +192,20 @@ def test_what_a_command_leaves_behind_is_ended_and_said(hvscale: Run, program: C
 def test_the_environment_is_an_explicit_list(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     script = program("import json, os; print(json.dumps(dict(os.environ)))")
     done = hvscale(
-        *("launch", "--run", "job", "--env", "CHOSEN", "--env", "NEW=a b=c", "--env", "WANDB_API_KEY", "--", "python", script),
+        *(
+            "launch",
+            "--run",
+            "job",
+            "--env",
+            "CHOSEN",
+            "--env",
+            "NEW=a b=c",
+            "--env",
+            "WANDB_API_KEY",
+            "--",
+            "python",
+            script,
+        ),
         CHOSEN="yes",
         STRAY="no",
         NCCL_DEBUG="INFO",
@@ -183,14 +228,18 @@ def test_more_ranks_than_cores_are_allowed_with_a_warning(hvscale: Run) -> None:
     assert f"{ranks} ranks on {ranks - 1} cores" in done.stderr
 
 
-def test_output_without_a_last_newline_and_with_bytes_that_are_no_text_is_kept(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_output_without_a_last_newline_and_with_bytes_that_are_no_text_is_kept(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
     script = program(r"import sys; sys.stdout.buffer.write(b'10%\r20%\rdone\n\xff\xfeodd')")
     done = hvscale("launch", "--run", "job", "--", "python", script)
     assert done.stdout.splitlines() == ["[0] done", "[0] \ufffd\ufffdodd"]
     assert (tmp_path / "job/logs/rank-00000.log").read_bytes() == b"10%\r20%\rdone\n\xff\xfeodd"
 
 
-def test_a_full_disk_costs_the_log_but_not_the_job(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_full_disk_costs_the_log_but_not_the_job(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", small], capture_output=True).returncode:

@@ -43,13 +43,31 @@ world.Barrier()
 def rows(document: dict[str, Any], operation: str) -> dict[tuple[int, int | None], tuple[int, int]]:
     """Calls and bytes by bin."""
     return {
-        (row["bytes_min"], row["bytes_max"]): (row["calls"], row["bytes"]) for row in document["rows"] if row["operation"] == operation
+        (row["bytes_min"], row["bytes_max"]): (row["calls"], row["bytes"])
+        for row in document["rows"]
+        if row["operation"] == operation
     }
 
 
 @pytest.mark.parametrize(("mpi", "source"), [("openmpi", "hvprof"), ("gloo", "horovod-timeline")])
-def test_horovod_messages_are_counted_exactly(hvscale: Run, program: Callable[[str], Path], mpi: str, source: str) -> None:
-    done = hvscale("profile", "-np", RANKS, "--mpi", mpi, "--run", "job", "--bins", "512K,1M,4M", "--json", "--", "python", program(HOROVOD_PROGRAM))
+def test_horovod_messages_are_counted_exactly(
+    hvscale: Run, program: Callable[[str], Path], mpi: str, source: str
+) -> None:
+    done = hvscale(
+        "profile",
+        "-np",
+        RANKS,
+        "--mpi",
+        mpi,
+        "--run",
+        "job",
+        "--bins",
+        "512K,1M,4M",
+        "--json",
+        "--",
+        "python",
+        program(HOROVOD_PROGRAM),
+    )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["schema"] == "hvscale/breakdown/1"
@@ -79,16 +97,22 @@ def test_any_mpi_program_is_tabulated(hvscale: Run, program: Callable[[str], Pat
         assert row["mean_seconds"] == pytest.approx(row["seconds"] / row["calls"])
         if row["operation"] == "allreduce":  # busbw = algbw x 2 (n - 1) / n
             assert row["algbw_gigabytes_per_second"] == pytest.approx(row["bytes"] / row["seconds"] / 1e9)
-            assert row["busbw_gigabytes_per_second"] == pytest.approx(row["algbw_gigabytes_per_second"] * 2 * (RANKS - 1) / RANKS)
+            assert row["busbw_gigabytes_per_second"] == pytest.approx(
+                row["algbw_gigabytes_per_second"] * 2 * (RANKS - 1) / RANKS
+            )
     with (tmp_path / "table.csv").open() as stream:
         lines = list(csv.DictReader(stream))
-    assert sum(int(line["calls"]) for line in lines if not line["rank"]) == sum(row["calls"] for row in document["rows"])
+    assert sum(int(line["calls"]) for line in lines if not line["rank"]) == sum(
+        row["calls"] for row in document["rows"]
+    )
     table = hvscale("breakdown", "job", "--bins", "pow2", "--per-rank").stdout
     assert "allreduce" in table
     assert "rank 1" in table
 
 
-def test_a_run_moved_to_another_machine_is_still_readable(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_run_moved_to_another_machine_is_still_readable(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
     assert hvscale("profile", "-np", RANKS, "--run", "job", "--", "python", program(MPI_PROGRAM)).returncode == 0
     here = json.loads(hvscale("breakdown", "job", "--json").stdout)
     shutil.move(tmp_path / "job", tmp_path / "moved")
@@ -97,7 +121,9 @@ def test_a_run_moved_to_another_machine_is_still_readable(hvscale: Run, program:
 
 
 def test_a_killed_rank_loses_no_record(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
-    script = program(MPI_PROGRAM + "\nimport os, signal\nif world.rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)\n")
+    script = program(
+        MPI_PROGRAM + "\nimport os, signal\nif world.rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)\n"
+    )
     done = hvscale("profile", "-np", RANKS, "--run", "job", "--", "python", script)
     assert done.returncode == 3
     assert run_json(tmp_path / "job")["failed_rank"] == 1

@@ -57,7 +57,7 @@ def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> No
     environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
     if os.geteuid() == 0:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    command = [PROGRAMS / launcher[0], *launcher[1:], *TRAIN, "--run", "job"]
+    command = [str(PROGRAMS / launcher[0]), *launcher[1:], *TRAIN, "--run", "job"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
     check_run(tmp_path / "job", 2)
@@ -78,7 +78,9 @@ def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> No
         ((*TRAIN[1:], "--run", "/proc/job"), "/proc/job"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_status_2(hvscale: Run, tmp_path: Path, change: tuple[str, ...], said: str) -> None:
+def test_a_wrong_request_is_one_line_and_status_2(
+    hvscale: Run, tmp_path: Path, change: tuple[str, ...], said: str
+) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "damaged").mkdir()
     for name in "abc":

@@ -1,0 +1,94 @@
+"""What launch decides without starting anything."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvscale.errors import RequestError
+from hvscale.launch import environment, flavours
+from hvscale.launch.flavours import openmpi
+from hvscale.launch.job import Job
+from hvscale.launch.output import last_lines, visible
+from hvscale.run_folder import Library, default_run_path
+
+
+@pytest.mark.parametrize(("version", "mapping"), [("5.0.11", "slot:OVERSUBSCRIBE"), ("4.1.4", "--oversubscribe")])
+def test_mpirun_is_told_in_its_own_release_s_words(tmp_path: Path, version: str, mapping: str) -> None:
+    job = Job(np=3, command=["train me"], run=tmp_path, environment={})
+    words = openmpi.arguments(
+        job, ["python", "rank.py"], Library(flavour="openmpi", version=version, launcher="/opt/bin/mpirun")
+    )
+    assert words[:5] == ["/opt/bin/mpirun", "-np", "3", "--bind-to", "none"]
+    assert mapping in words
+    assert words[-2:] == ["python", "rank.py"]
+
+
+def test_a_flavour_is_known_by_name_and_by_its_library() -> None:
+    assert flavours.get("gloo").soname is None
+    assert flavours.of_soname("libmpi.so.40") == "openmpi"
+    assert flavours.of_soname("libmpi.so.99") is None
+    with pytest.raises(RequestError, match="known are gloo, openmpi"):
+        flavours.get("lam")
+
+
+def test_an_mpirun_of_another_family_is_refused_by_name(tmp_path: Path) -> None:
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho HYDRA build details:\n")
+    mpirun.chmod(0o755)
+    with pytest.raises(RequestError, match=r"is not Open MPI's .it says: HYDRA build details"):
+        flavours.get("openmpi").find({"PATH": str(tmp_path)})
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 3.1.1'\n")
+    with pytest.raises(RequestError, match="4 or later is needed"):
+        flavours.get("openmpi").find({"PATH": str(tmp_path)})
+    mpirun.unlink()
+    with pytest.raises(RequestError, match="no mpirun in PATH"):
+        flavours.get("openmpi").find({"PATH": str(tmp_path)})
+
+
+def test_only_the_list_and_what_is_named_is_passed_on() -> None:
+    caller = {"PATH": "/bin", "STRAY": "1", "UCX_TLS": "tcp", "HOROVOD_CYCLE_TIME": "2", "ASKED": "x=y"}
+    passed = {**environment.clean(caller), **environment.named(["ASKED", "UCX_TLS=sm", "EMPTY="], caller)}
+    assert passed == {"PATH": "/bin", "ASKED": "x=y", "UCX_TLS": "sm", "EMPTY": ""}
+    assert environment.dropped_knobs(passed, caller) == ["HOROVOD_CYCLE_TIME"]
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[A-Z][A-Z_]{0,20}", fullmatch=True), st.text(st.characters(exclude_characters="\0"))
+    )
+)
+def test_a_named_value_arrives_as_it_was_written(variables: dict[str, str]) -> None:
+    assert environment.named([f"{name}={value}" for name, value in variables.items()], {}) == variables
+
+
+def test_secrets_are_not_recorded() -> None:
+    shown = environment.recordable({"WANDB_API_KEY": "s3cret", "GITHUB_TOKEN": "s3cret", "NCCL_DEBUG": "INFO"})
+    assert shown == {"WANDB_API_KEY": "(hidden)", "GITHUB_TOKEN": "(hidden)", "NCCL_DEBUG": "INFO"}
+
+
+@given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\r\n"), min_size=1), max_size=60))
+def test_last_lines_are_the_last_lines(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    log = tmp_path_factory.mktemp("log") / "rank.log"
+    log.write_text("".join(line + "\n" for line in lines))
+    assert last_lines(log, 20) == lines[-20:]
+
+
+def test_last_lines_of_a_long_log_and_of_none(tmp_path: Path) -> None:
+    log = tmp_path / "rank.log"
+    assert last_lines(log) == []
+    log.write_text("x" * 1_000_000 + "\n" + "end\n")
+    assert last_lines(log, 1) == ["end"]
+
+
+def test_a_progress_bar_leaves_what_a_terminal_would() -> None:
+    assert visible(b" 10%\r 50%\r100%") == "100%"
+    assert visible(b"windows line\r") == "windows line"
+
+
+def test_run_folders_get_names_of_their_own(tmp_path: Path) -> None:
+    first = default_run_path(["python", "/home/me/train me.py", "--lr", "1"], tmp_path)
+    assert first.name.endswith("-python-train-me.py-1")
+    first.mkdir()
+    assert default_run_path(["python", "/home/me/train me.py", "--lr", "1"], tmp_path) != first
