@@ -63,18 +63,22 @@ class Environment:
         self.run_uv("venv", "--allow-existing", "--quiet", "--python", sys.executable, str(self.folder))
         leave_out = ["--no-emit-project", "--no-emit-package", "horovod"]
         self.run_uv("export", "--frozen", "--quiet", *leave_out, *wanted, "--output-file", str(requirements))
-        self.run_uv("pip", "install", "--require-hashes", "--requirement", str(requirements))
-        self.run_uv("pip", "install", "--no-deps", "--editable", str(self.clone))
+        self.install("--require-hashes", "--requirement", str(requirements))
+        self.install("--no-deps", "--editable", str(self.clone))
 
     def install_horovod(self, wheel: Path) -> None:
         """Put the built wheel in; its dependencies are there already, from the lock."""
-        self.run_uv("pip", "install", "--no-deps", "--reinstall-package", "horovod", str(wheel))
+        self.install("--no-deps", "--reinstall-package", "horovod", str(wheel))
 
     def installed_horovod(self) -> str | None:
         """The address of the wheel that the environment's Horovod was installed from."""
         for record in self.folder.glob("lib/python3*/site-packages/horovod-*.dist-info/direct_url.json"):
             return str(json.loads(record.read_text())["url"])
         return None
+
+    def install(self, *arguments: str) -> None:
+        """Run `uv pip install` on this environment and no other, whatever UV_SYSTEM_PYTHON says."""
+        self.run_uv("pip", "install", "--python", str(self.folder / "bin" / "python"), *arguments)
 
     def run_uv(self, *arguments: str) -> None:
         """Run uv on this environment, never letting it fetch another Python."""
@@ -84,7 +88,6 @@ class Environment:
             **inherited,
             **registry_variables(),
             "UV_PROJECT_ENVIRONMENT": str(self.folder),
-            "VIRTUAL_ENV": str(self.folder),
             "UV_PYTHON_DOWNLOADS": "never",
             "UV_NO_PROGRESS": "1",
         }
