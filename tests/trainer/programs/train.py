@@ -1,0 +1,19 @@
+"""Trains as the JSON in the first argument says; "disk_bytes" in it is the most that rank 0 may write into a file."""
+
+import json
+import os
+import resource
+import sys
+
+from hvscale.errors import HvscaleError
+from hvscale.trainer import TrainConfig, train
+
+options = json.loads(sys.argv[1])
+limit = options.pop("disk_bytes", None)
+if limit and os.environ.get("OMPI_COMM_WORLD_RANK") == "0":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    train(TrainConfig.of(**options))
+except HvscaleError as error:
+    print(f"hvscale: {error}", file=sys.stderr, flush=True)
+    sys.exit(error.exit_status)

@@ -1,0 +1,72 @@
+"""Training in one process without a launcher, and processes that a launcher started but Horovod does not join."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvscale.errors import RequestError
+from hvscale.trainer import TrainConfig, train
+from tests.trainer.conftest import PROGRAMS
+
+TINY: dict[str, Any] = {"n_resblocks": 1, "n_feats": 8, "batch_size": 2, "patch_size": 8, "steps": 3}
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_run_beside_others_and_the_same_result_twice(photos: Path) -> None:
+    config = TrainConfig.of(**TINY, photos=str(photos), precision="fp32", memory_format="contiguous", scale=3)
+    first, second = train(config), train(config)
+    assert first.run != second.run
+    assert first.run.parent == second.run.parent == Path("runs").absolute()
+    assert first.psnr_db == pytest.approx(second.psnr_db, abs=1e-3)
+    assert first.bicubic_psnr_db == second.bicubic_psnr_db
+    record = json.loads((first.run / "run.json").read_text())
+    assert (record["np"], record["library"]["flavour"], record["state"]) == (1, "none", "finished")
+
+
+def test_a_launchers_run_folder_is_used_and_its_run_json_left_alone(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("given").mkdir()
+    Path("given/run.json").write_text("the launcher's")
+    monkeypatch.setenv("HVSCALE_RUN", "given")
+    config = TrainConfig.of(**TINY, photos=str(photos), precision="fp32")
+    train(config)
+    assert Path("given/run.json").read_text() == "the launcher's"
+    assert len(Path("given/steps.jsonl").read_text().splitlines()) == 3
+    with pytest.raises(RequestError, match="holds a training run already"):
+        train(config)
+    assert len(Path("given/steps.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_run_folder_that_cannot_be_made(photos: Path) -> None:
+    Path("file").write_text("")
+    with pytest.raises(RequestError, match=r"cannot write the run folder .*file/run: Not a directory"):
+        train(TrainConfig.of(**TINY, photos=str(photos), run=Path("file/run")))
+
+
+@pytest.mark.parametrize(("rank", "line"), [("0", True), ("1", False)])
+def test_a_horovod_of_another_mpi_is_named_once(photos: Path, rank: str, line: bool) -> None:
+    """What happens under MPICH's mpiexec when Horovod is built for Open MPI: each process becomes a job of its own."""
+    request = json.dumps({**TINY, "photos": str(photos)})
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / "train.py"), request],
+        env={**os.environ, **root, "PMI_SIZE": "2", "PMI_RANK": rank},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == line * [
+        "hvscale: a launcher of the MPICH family started 2 ranks, but Horovod sees 1: it is built for openmpi. "
+        "Start it with that MPI's own mpirun, or with horovodrun --gloo, or build Horovod for this MPI"
+    ]

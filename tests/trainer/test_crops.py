@@ -1,0 +1,78 @@
+"""Crops: the same whatever the arrangement of ranks, no two alike in a step, LR and HR of the same place."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvscale.errors import RequestError
+from hvscale.trainer import resize
+from hvscale.trainer.crops import Crops
+from hvscale.trainer.photos import Photo
+
+
+def made(scale: int = 2, patch_size: int = 6, seed: int = 1) -> Crops:
+    random = np.random.default_rng(7)
+    sizes = [(33, 41), (24, 30)]
+    photos = [Photo(str(size), random.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in sizes]
+    return Crops(photos, scale, patch_size, seed)
+
+
+arrangements = st.fixed_dictionaries(
+    {"step": st.integers(0, 10**6), "size": st.integers(1, 8), "batch_size": st.integers(1, 8)}
+)
+
+
+@given(arrangements)
+def test_no_place_comes_twice_in_a_step(arrangement: dict[str, int]) -> None:
+    crops = made()
+    drawn = [crop for rank in range(arrangement["size"]) for crop in crops.draw(rank=rank, **arrangement)]
+    assert len({(crop.photo, crop.row, crop.column) for crop in drawn}) == len(drawn)
+
+
+@given(
+    step=st.integers(0, 10**6),
+    seed=st.integers(0, 10**6),
+    arrangement=st.sampled_from([(1, 12), (2, 6), (3, 4), (12, 1)]),
+)
+def test_the_joint_batch_does_not_depend_on_the_arrangement(step: int, seed: int, arrangement: tuple[int, int]) -> None:
+    crops = made(seed=seed)
+    size, batch_size = arrangement
+    assert [crop for rank in range(size) for crop in crops.draw(step, rank, size, batch_size)] == crops.draw(
+        step, 0, 1, 12
+    )
+
+
+@given(step=st.integers(0, 10**6), scale=st.sampled_from([2, 3, 4]))
+def test_every_crop_lies_in_its_photo(step: int, scale: int) -> None:
+    crops = made(scale)
+    lr, hr = crops.cut(crops.draw(step, 0, 1, 5))
+    assert (lr.shape, hr.shape) == ((5, 3, 6, 6), (5, 3, 6 * scale, 6 * scale))
+
+
+def test_steps_and_seeds_differ() -> None:
+    assert made().draw(0, 0, 1, 8) != made().draw(1, 0, 1, 8)
+    assert made().draw(0, 0, 1, 8) != made(seed=2).draw(0, 0, 1, 8)
+
+
+def test_low_and_high_resolution_show_the_same_place() -> None:
+    """On photos of slow colour changes, shrinking the HR patch gives about the LR patch, turned the same way."""
+    rows, columns = np.mgrid[0:64, 0:80]
+    slow = np.stack([rows * 3, columns * 3, rows + columns], axis=2).astype(np.uint8)
+    crops = Crops([Photo("slow", slow)], 2, 8, 1)
+    lr, hr = crops.cut(crops.draw(0, 0, 1, 32))
+    for low, high in zip(lr, hr, strict=True):
+        shrunk = resize.shrink(np.ascontiguousarray(high.transpose(1, 2, 0)), 2).transpose(2, 0, 1)
+        difference = np.abs(shrunk.astype(int) - low)[:, 2:-2, 2:-2]  # the border has other neighbours
+        assert difference.max() <= 1
+
+
+def test_every_way_of_turning_comes() -> None:
+    drawn = made().draw(0, 0, 1, 100)
+    assert len({(crop.flip_vertical, crop.flip_horizontal, crop.transpose) for crop in drawn}) == 8
+
+
+def test_photos_with_too_few_places() -> None:
+    photo = Photo("tiny", np.zeros((14, 12, 3), dtype=np.uint8))
+    with pytest.raises(RequestError, match="a step needs 4 different crops and the photos have 2"):
+        Crops([photo], 2, 6, 1).draw(0, 0, 2, 2)

@@ -1,0 +1,111 @@
+"""What is computed from numbers alone: PSNR, the schedule, the number of steps, the options."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchmetrics.functional.image import peak_signal_noise_ratio
+
+from hvscale.errors import RequestError
+from hvscale.trainer import TrainConfig, demo_config, resize
+from hvscale.trainer.budget import agreed_steps, images_per_second
+from hvscale.trainer.metrics import psnr_db, quantise
+from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.schedule import learning_rate
+
+
+def test_psnr_by_hand_and_by_torchmetrics() -> None:
+    truth = np.full((40, 50, 3), 100, dtype=np.uint8)
+    ours = truth + np.uint8(3)
+    ours[:8] = 255  # inside the shaved border of scale + 6 = 8 pixels
+    assert psnr_db(ours, truth, 2) == pytest.approx(20 * math.log10(255 / 3))
+    random = np.random.default_rng(1)
+    a, b = (random.integers(0, 256, (40, 50, 3), dtype=np.uint8) for _ in range(2))
+    inner = [torch.from_numpy(pixels[10:-10, 10:-10].astype(np.float64)) for pixels in (a, b)]
+    assert psnr_db(a, b, 4) == pytest.approx(float(peak_signal_noise_ratio(inner[0], inner[1], data_range=255.0)))
+    assert psnr_db(a, a, 2) == math.inf
+
+
+def test_quantise_clamps_and_rounds() -> None:
+    image = torch.tensor([-3.0, 0.4, 0.6, 254.6, 300.0]).expand(3, 5)[None, :, None, :]
+    assert quantise(image)[0, :, 0].tolist() == [0, 0, 1, 255, 255]
+
+
+def test_shrinking_smooths_and_enlarging_keeps_a_flat_photo() -> None:
+    stripes = np.zeros((32, 32, 3), dtype=np.uint8)
+    stripes[::2] = 255
+    shrunk = resize.shrink(stripes, 2)
+    assert np.abs(shrunk[4:-4].astype(int) - 128).max() < 20  # without antialiasing it would be all black or all white
+    flat = np.full((8, 9, 3), 77, dtype=np.uint8)
+    assert (resize.enlarge(flat, 3) == 77).all()
+    assert resize.crop_to_multiple(np.zeros((11, 13, 3), dtype=np.uint8), 4).shape == (8, 12, 3)
+
+
+def config(**options: Any) -> TrainConfig:
+    return TrainConfig.of(**{"steps": 10, **options})
+
+
+def test_schedule() -> None:
+    assert [learning_rate(config(), step, 100) for step in (0, 50, 99)] == [1e-4] * 3
+    cosine = config(learning_rate=1.0, schedule="cosine", warmup_steps=4)
+    assert [learning_rate(cosine, step, None) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert learning_rate(cosine, 52, 100) == pytest.approx(0.5)
+    assert 0 < learning_rate(cosine, 99, 100) < 1e-3
+
+
+def test_the_time_budget_becomes_a_number_of_steps() -> None:
+    alone = Ranks()
+    assert agreed_steps(60, [0.5], alone) is None
+    assert agreed_steps(60, [0.5] * 12, alone) is None
+    assert agreed_steps(60, [2.0] * 3 + [0.5] * 10, alone) == 13 + 98  # 49 s are left
+    assert agreed_steps(60, [0.5] * 14, alone) is None
+    assert agreed_steps(60, [20.0], alone) == 3  # the timed steps would not fit
+    assert agreed_steps(5, [20.0], alone) == 1
+    assert agreed_steps(5, [0.3] + [2.0] * 12, alone) == 14  # over already: one more, and the schedule ends
+
+
+def test_ranks_that_measured_differently_agree() -> None:
+    class Two(Ranks):
+        def gather(self, value: Any) -> list[Any]:
+            return [value, value * 3]
+
+    assert agreed_steps(60, [0.1] * 13, Two()) == 13 + round((60 - 13 * 0.2) / 0.2)
+
+
+def test_speed_leaves_out_the_warm_up() -> None:
+    assert images_per_second(8, [9.0, 9.0, 9.0, 0.5, 0.5]) == 16
+    assert images_per_second(8, [2.0]) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "--batch-size 0: input should be greater than 0"),
+        ({"scale": 5}, "--scale 5: input should be 2, 3 or 4"),
+        ({"precision": "fp8"}, "--precision fp8: input should be 'auto', 'fp32' or 'bf16'"),
+        ({"depth": 3}, "--depth 3: extra inputs are not permitted"),
+        ({"seconds": 5}, "say how long to train: either --steps or --seconds"),
+        ({"steps": None}, "say how long to train: either --steps or --seconds"),
+    ],
+)
+def test_a_wrong_option_is_one_clear_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        config(**options)
+    assert str(caught.value) == message
+
+
+def test_every_option_has_its_help() -> None:
+    assert [name for name, field in TrainConfig.model_fields.items() if not field.description] == []
+
+
+def test_arguments_say_what_differs_from_the_defaults() -> None:
+    words = config(model="edsr", n_feats=32, run=Path("here"), schedule="cosine").arguments()
+    expected = "edsr --n-feats 32 --schedule cosine --steps 10 --run here"
+    assert words == expected.split()
+    demo = demo_config().arguments()
+    again = {name[2:].replace("-", "_"): value for name, value in zip(demo[1::2], demo[2::2], strict=True)}
+    # pydantic reads a number from a word, but not where the values are listed, as in scale
+    assert TrainConfig.of(model=demo[0], **{**again, "scale": demo_config().scale}) == demo_config()

@@ -1,0 +1,65 @@
+"""Training on two real ranks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.conftest import Ranks
+
+TINY = {"n_resblocks": 1, "n_feats": 8, "batch_size": 2, "patch_size": 8, "memory_format": "contiguous"}
+
+
+def request(photos: Path, run: Path, **options: Any) -> str:
+    return json.dumps({**TINY, "photos": str(photos), "run": str(run), "steps": 5, **options})
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "gloo"])
+def test_a_run_leaves_its_folder_complete(two_ranks: Ranks, photos: Path, tmp_path: Path, launcher: str) -> None:
+    run = tmp_path / "run"
+    done = two_ranks("train.py", request(photos, run), launcher=launcher)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((run / "result.json").read_text())
+    assert (result["schema"], result["np"], result["steps"], result["holdout"]) == ("hvscale/train/1", 2, 5, "c")
+    assert result["images_per_second"] == pytest.approx(sum(result["images_per_second_by_rank"]))
+    record = json.loads((run / "run.json").read_text())
+    assert (record["state"], record["exit_status"], record["library"]["flavour"]) == ("finished", 0, launcher)
+    steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+    assert [(step["step"], step["steps"], step["images"]) for step in steps] == [(n, 5, 4) for n in range(1, 6)]
+    assert all(step["communication_seconds"] > 0 for step in steps)
+    assert (run / "model.pt").is_file()
+    assert (run / "picture.png").is_file()
+    assert "autocast" in done.stdout + done.stderr  # the choice of precision is said aloud
+
+
+def test_ranks_average_gradients_and_stay_equal(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
+    done = two_ranks("equality.py", photos, tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["gradients_differ_by"] < 1e-4
+    assert found["parameters_equal"]
+
+
+def test_a_disk_that_fills_up_ends_all_ranks_with_one_line(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
+    done = two_ranks("train.py", request(photos, tmp_path / "run", steps=10_000, precision="fp32", disk_bytes=5000))
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if line.startswith("hvscale:")]
+    assert lines == [
+        f"hvscale: cannot write the run folder {tmp_path}/run: File too large. Choose another with --run, or make room"
+    ]
+    assert "Traceback" not in done.stderr
+    whole = (tmp_path / "run" / "steps.jsonl").read_text().splitlines()[:-1]
+    assert [json.loads(line)["step"] for line in whole] == list(range(1, len(whole) + 1))
+
+
+def test_a_bad_photo_is_said_once(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
+    cut = photos / "b.png"
+    cut.write_bytes(cut.read_bytes()[:2000])
+    done = two_ranks("train.py", request(photos, tmp_path / "run"))
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if str(cut) in line] == [
+        f"hvscale: {cut} cannot be decoded (cut short, or not an image): replace it or take it away"
+    ]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
