@@ -39,6 +39,9 @@ class Row(BaseModel):
     p99_seconds: float
     algbw_gigabytes_per_second: float | None
     busbw_gigabytes_per_second: float | None
+    # Calls with a bitwise reduction carry no gradients: by them Horovod's ranks agree, every cycle, on what to send next.
+    bitwise_calls: int
+    bitwise_seconds: float
 
 
 class RankRow(Row):
@@ -140,6 +143,7 @@ class _Groups:
         self.duration_ns = events.duration_ns[order]
         self.bytes = events.bytes[order]
         self.communicator_size = events.communicator_size[order]
+        self.bitwise = events.bitwise[order]
 
     def rank(self, group: int) -> int:
         return int(self.keys[group]) % self.ranks
@@ -154,7 +158,7 @@ class _Groups:
         operation, bin_index = divmod(int(self.keys[first]) // self.ranks, len(self.bins))
         bytes_min, bytes_max = self.bins.limits(bin_index)
         events = slice(int(self.ends[first - 1]) if first else 0, int(self.ends[last - 1]))
-        durations, sizes = self.duration_ns[events], self.bytes[events]
+        durations, sizes, bitwise = self.duration_ns[events], self.bytes[events], self.bitwise[events]
         total_bytes, seconds = _exact_sum(sizes), _exact_sum(durations) / 1e9
         on_the_bus = float(
             sizes.astype(np.float64) @ busbw_factors(self.operations[operation], self.communicator_size[events])
@@ -174,6 +178,8 @@ class _Groups:
             "p99_seconds": float(p99),
             "algbw_gigabytes_per_second": total_bytes / seconds / 1e9 if moved else None,
             "busbw_gigabytes_per_second": on_the_bus / seconds / 1e9 if moved else None,
+            "bitwise_calls": int(np.count_nonzero(bitwise)) * ranks_per_event,
+            "bitwise_seconds": float(durations @ bitwise) / 1e9 * ranks_per_event,
         }
 
 

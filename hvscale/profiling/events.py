@@ -20,6 +20,7 @@ class Events:
     start_ns: NDArray[np.int64]  # since 1970
     duration_ns: NDArray[np.int64]
     communicator_size: NDArray[np.int32]
+    bitwise: NDArray[np.bool_]  # the reduction is a bitwise one
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -47,6 +48,7 @@ def no_events() -> Events:
         start_ns=np.empty(0, np.int64),
         duration_ns=np.empty(0, np.int64),
         communicator_size=np.empty(0, np.int32),
+        bitwise=np.empty(0, np.bool_),
     )
 
 

@@ -59,7 +59,7 @@ def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
     """The rows over all ranks, or those of each rank, grouped by operation, with a line for the total. About 80 columns wide."""
     result = Table(
         title=f"{breakdown.run}: communication by message size ({breakdown.source}, {breakdown.np} ranks)",
-        caption=f"%: of the {'rank' if per_rank else 'total'}'s time; algbw, busbw: 10^9 bytes a second",
+        caption=_caption(breakdown, per_rank),
         box=box.SIMPLE_HEAD,
         padding=0,
         show_edge=False,
@@ -81,6 +81,15 @@ def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
         "total", str(calls), human_bytes(size), human_seconds(sum(row.seconds for row in rows)), style="bold"
     )
     return result
+
+
+def _caption(breakdown: Breakdown, per_rank: bool) -> str:
+    caption = f"%: of the {'rank' if per_rank else 'total'}'s time; algbw, busbw: 10^9 bytes a second"
+    calls = sum(row.bitwise_calls for row in breakdown.rows)
+    if calls:
+        seconds = human_seconds(sum(row.bitwise_seconds for row in breakdown.rows))
+        caption += f"\n{calls} calls ({seconds}) are bitwise reductions: ranks agreeing on what to send, and waiting"
+    return caption
 
 
 def _headings(row: Row) -> tuple[str, ...]:

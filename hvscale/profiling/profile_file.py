@@ -51,6 +51,7 @@ RECORD = np.dtype(
         ("check", "<u8"),
     ]
 )
+BITWISE = 1  # flag: reduced by MPI_BAND, MPI_BOR or MPI_BXOR
 MAGIC = b"hvprof\r\n"
 VERSION = 1
 ODD = 0x9E3779B97F4A7C15

@@ -21,6 +21,7 @@ from tests.profiling import made
 from tests.profiling.conftest import MakeRun
 
 OPERATIONS = ("barrier", "allreduce", "allgather", "broadcast", "reduce-scatter-block")
+BITWISE_BYTES = 77  # calls of this size count as bitwise reductions
 Call = tuple[int, int, int, int, int]  # rank, operation, bytes, nanoseconds, ranks of the communicator
 
 
@@ -34,12 +35,21 @@ def events(calls: list[Call]) -> Events:
         start_ns=np.zeros(len(columns), np.int64),
         duration_ns=columns[:, 3],
         communicator_size=columns[:, 4].astype(np.int32),
+        bitwise=columns[:, 2] == BITWISE_BYTES,
     )
 
 
 def result_of(calls: list[Call], bins: str = "study", ranks_per_event: int = 1) -> Breakdown:
     recording = Recording("hvprof", events(calls), 2, sorted({call[0] for call in calls}), ranks_per_event)
     return tabulate(recording, parse_bins(bins), "run")
+
+
+def test_bitwise_reductions_are_counted_apart() -> None:
+    found = result_of([(0, 1, BITWISE_BYTES, 1000, 2), (1, 1, BITWISE_BYTES, 2000, 2), (0, 1, 100, 5000, 2)])
+    (row,) = found.rows
+    assert (row.calls, row.bitwise_calls) == (3, 2)
+    assert row.bitwise_seconds == pytest.approx(3e-6)
+    assert [row.bitwise_calls for row in found.rank_rows] == [1, 1]
 
 
 def test_the_study_bins_hold_their_upper_edges() -> None:

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from hvscale.profiling import breakdown, library_path, preload_environment, trim
-from hvscale.profiling.profile_file import HEADER, RECORD, ProfileFile
+from hvscale.profiling.profile_file import BITWISE, HEADER, RECORD, ProfileFile
 from hvscale.run_folder import RunFolder
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
 INT, DOUBLE = 4, 8
+BITWISE_COUNT = 13  # elements of every_collective.c's bitwise reductions, and of no other call
 
 
 def records(path: Path) -> tuple[ProfileFile, np.ndarray]:
@@ -49,6 +50,7 @@ def expected(rank: int, size: int) -> list[tuple[str, int, int]]:
         ("allreduce", 1000 * DOUBLE),
         ("allreduce", 1000 * DOUBLE),
         ("allreduce", 0),
+        *((operation, BITWISE_COUNT * INT) for operation in ("allreduce", "allreduce", "reduce")),
         ("reduce-scatter", ascending * INT),
         ("reduce-scatter-block", size * 6 * INT),
         ("scan", 9 * INT),
@@ -74,6 +76,7 @@ def test_every_collective_is_counted_exactly(any_mpi: Mpi, make_run: MakeRun, si
         assert profile.header.library.startswith("Open MPI" if any_mpi.flavour == "Open MPI" else "MPICH")
         names = [profile.header.operations[code] for code in found["operation"]]
         assert list(zip(names, found["bytes"], found["communicator_size"], strict=True)) == expected(rank, size)
+        assert (found["flags"] & BITWISE != 0).tolist() == (found["bytes"] == BITWISE_COUNT * INT).tolist()
         assert profile.warnings == []
         ends = found["start_ns"] + found["duration_ns"]
         assert (ends[:-1] <= found["start_ns"][1:]).all()

@@ -7,6 +7,7 @@
 #include "recorder.h"
 
 #define NO_ROOT (-1)
+#define NO_REDUCTION (-1)
 
 static struct library mpi;
 static bool ready;
@@ -59,6 +60,15 @@ static bool is_root(const struct call *c, int argument)
 static bool is_bystander(const struct call *c, int argument)
 {
     return argument != NO_ROOT && integer(c, argument) == mpi.proc_null;
+}
+
+static bool is_bitwise(const struct call *c, int argument)
+{
+    if (argument == NO_REDUCTION)
+        return false;
+    /* MPICH's handles are ints: the upper half of the word is undefined. */
+    word reduction = mpi.handle_bytes == sizeof(int32_t) ? (uint32_t)c->arguments[argument] : c->arguments[argument];
+    return reduction == mpi.bitwise[0] || reduction == mpi.bitwise[1] || reduction == mpi.bitwise[2];
 }
 
 static uint64_t bytes_of(int64_t count, word type)
@@ -114,7 +124,7 @@ static uint64_t each_typed(const struct call *c, int counts, int types)
     return sum;
 }
 
-#define COLLECTIVE(name, operation, code, arity, communicator, root, bytes) [code] = operation,
+#define COLLECTIVE(name, operation, code, arity, communicator, root, reduction, bytes) [code] = operation,
 static const char *const operations[] = {
 #include "collectives.def"
 };
@@ -184,7 +194,7 @@ static function find(_Atomic(function) *known, const char *name, const void *cal
 #define ARGUMENTS_8 ARGUMENTS_7, a7
 #define ARGUMENTS_9 ARGUMENTS_8, a8
 
-#define COLLECTIVE(name, operation_name, code, arity, communicator, root, bytes_rule) \
+#define COLLECTIVE(name, operation_name, code, arity, communicator, root, reduction, bytes_rule) \
     __attribute__((visibility("default"))) int MPI_##name(PARAMETERS_##arity); \
     int MPI_##name(PARAMETERS_##arity) \
     { \
@@ -201,6 +211,7 @@ static function find(_Atomic(function) *known, const char *name, const void *cal
         struct call call = {.arguments = arguments}, *c = &call; \
         if (look_at(c, &message, communicator, root)) { \
             message.bytes = is_bystander(c, root) ? 0 : (bytes_rule); \
+            message.flags = is_bitwise(c, reduction) ? HVPROF_BITWISE : 0; \
             hvprof_append(&message); \
         } \
         return status; \

@@ -10,6 +10,7 @@
 #define HVPROF_VERSION 1u
 #define HVPROF_OPERATIONS 64
 #define HVPROF_NO_ROOT INT32_MIN
+#define HVPROF_BITWISE 1u /* flag: reduced by MPI_BAND, MPI_BOR or MPI_BXOR */
 
 struct hvprof_header {
     char magic[8];
@@ -40,7 +41,7 @@ struct hvprof_record {
     uint32_t communicator_size;
     int32_t root;
     uint16_t operation;
-    uint16_t flags; /* none yet: 0 */
+    uint16_t flags; /* HVPROF_BITWISE */
     uint32_t thread; /* the kernel's thread id */
     uint64_t reserved;
     uint64_t check; /* over the words before it */

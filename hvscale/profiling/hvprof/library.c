@@ -68,10 +68,21 @@ static const struct library open_mpi = {
     .flavour = "Open MPI", .in_place = 1, .root = -4, .proc_null = -2, .handle_bytes = sizeof(void *)};
 /* MPICH, MVAPICH2 and Intel MPI. */
 static const struct library mpich = {
-    .flavour = "MPICH", .in_place = (word)-1, .root = -3, .proc_null = -1, .handle_bytes = sizeof(int), .world = 0x44000000};
+    .flavour = "MPICH", .in_place = (word)-1, .root = -3, .proc_null = -1, .handle_bytes = sizeof(int), .world = 0x44000000,
+    .bitwise = {0x58000006, 0x58000008, 0x5800000a}};
 /* The ABI that MPI 5.0 itself defines, in libmpi_abi.so. */
 static const struct library standard_abi = {
-    .flavour = "MPI ABI", .in_place = 1, .root = -4, .proc_null = -3, .handle_bytes = sizeof(void *), .world = 0x101};
+    .flavour = "MPI ABI", .in_place = 1, .root = -4, .proc_null = -3, .handle_bytes = sizeof(void *), .world = 0x101,
+    .bitwise = {0x28, 0x29, 0x2a}};
+
+/* Open MPI's handles are addresses of its own objects. 0 when `library` has none of that name. */
+static word open_mpi_object(void *library, const char *name)
+{
+    void *inside = dlsym(library, name);
+    /* An executable may hold the library's own copy of it (a copy relocation): the global scope knows which one is used. */
+    void *in_use = inside != NULL ? dlsym(RTLD_DEFAULT, name) : NULL;
+    return (word)(in_use != NULL ? in_use : inside);
+}
 
 bool library_describe(struct library *library, function entry)
 {
@@ -83,13 +94,13 @@ bool library_describe(struct library *library, function entry)
     void *handle = dlopen(object.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     if (handle == NULL)
         return false;
-    /* An executable may hold the library's own copy of this object (a copy relocation): the global scope knows which one is used. */
-    void *open_mpi_world = dlsym(handle, "ompi_mpi_comm_world");
-    if (open_mpi_world != NULL && dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world") != NULL)
-        open_mpi_world = dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world");
-    if (open_mpi_world != NULL) {
+    word open_mpi_world = open_mpi_object(handle, "ompi_mpi_comm_world");
+    if (open_mpi_world != 0) {
         *library = open_mpi;
-        library->world = (word)open_mpi_world;
+        library->world = open_mpi_world;
+        library->bitwise[0] = open_mpi_object(handle, "ompi_mpi_op_band");
+        library->bitwise[1] = open_mpi_object(handle, "ompi_mpi_op_bor");
+        library->bitwise[2] = open_mpi_object(handle, "ompi_mpi_op_bxor");
     } else {
         *library = strstr(object.dli_fname, "libmpi_abi") != NULL ? standard_abi : mpich;
     }

@@ -17,6 +17,7 @@ struct library {
     int32_t proc_null;
     size_t handle_bytes; /* of an element in an array of handles */
     word world;
+    word bitwise[3]; /* MPI_BAND, MPI_BOR, MPI_BXOR */
 
     int (*initialized)(int *);
     int (*version)(char *, int *);

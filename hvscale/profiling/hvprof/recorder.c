@@ -200,7 +200,7 @@ void hvprof_append(const struct hvprof_message *message)
         message->duration_ns,
         message->bytes,
         message->communicator_size | (uint64_t)(uint32_t)message->root << 32,
-        message->operation | (uint64_t)this_thread() << 32,
+        message->operation | (uint64_t)message->flags << 16 | (uint64_t)this_thread() << 32,
         0,
     };
     enum { WORDS = sizeof words / sizeof *words };

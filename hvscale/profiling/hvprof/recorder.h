@@ -22,6 +22,7 @@ struct hvprof_message {
     uint32_t communicator_size;
     int32_t root;
     uint16_t operation;
+    uint16_t flags;
 };
 
 /* Opens this process's file in $HVPROF_DIRECTORY. False, after one line on stderr, when that cannot be done. */

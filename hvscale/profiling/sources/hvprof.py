@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hvscale.errors import RequestError
 from hvscale.profiling.events import Events, Recording, source
-from hvscale.profiling.profile_file import ProfileFile
+from hvscale.profiling.profile_file import BITWISE, ProfileFile
 from hvscale.run_folder import RunFolder
 
 
@@ -63,6 +63,7 @@ def _append(profile: ProfileFile, columns: defaultdict[str, list[NDArray[Any]]],
         columns["start_ns"].append(records["start_ns"].astype(np.int64) + header.realtime_minus_monotonic_ns)
         columns["duration_ns"].append(records["duration_ns"].astype(np.int64))
         columns["communicator_size"].append(records["communicator_size"].astype(np.int32))
+        columns["bitwise"].append(records["flags"] & BITWISE != 0)
 
 
 def _events(columns: defaultdict[str, list[NDArray[Any]]], operations: list[str]) -> Events:
@@ -78,6 +79,7 @@ def _events(columns: defaultdict[str, list[NDArray[Any]]], operations: list[str]
         start_ns=column("start_ns", np.int64),
         duration_ns=column("duration_ns", np.int64),
         communicator_size=column("communicator_size", np.int32),
+        bitwise=column("bitwise", np.bool_),
     )
 
 

@@ -74,6 +74,9 @@ static void in_one_group(MPI_Comm comm)
     expect(more_doubles[999] == size * (size + 1) / 2, "allreduce");
     MPI_Allreduce(MPI_IN_PLACE, more_doubles, 1000, MPI_DOUBLE, MPI_SUM, comm);
     MPI_Allreduce(doubles, more_doubles, 0, MPI_DOUBLE, MPI_SUM, comm);
+    MPI_Allreduce(ints, more_ints, 13, MPI_INT, MPI_BAND, comm);
+    MPI_Allreduce(ints, more_ints, 13, MPI_INT, MPI_BOR, comm);
+    MPI_Reduce(ints, more_ints, 13, MPI_INT, MPI_BXOR, 0, comm);
     MPI_Reduce_scatter(ints, more_ints, counts, MPI_INT, MPI_SUM, comm);
     MPI_Reduce_scatter_block(ints, more_ints, 6, MPI_INT, MPI_SUM, comm);
     MPI_Scan(ints, more_ints, 9, MPI_INT, MPI_SUM, comm);
