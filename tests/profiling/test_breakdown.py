@@ -207,6 +207,7 @@ def test_the_document(make_run: MakeRun, tmp_path: Path) -> None:
         *("operation", "bytes_min", "bytes_max", "calls", "bytes", "seconds", "share"),
         *("mean_seconds", "p50_seconds", "p99_seconds"),
         *("algbw_gigabytes_per_second", "busbw_gigabytes_per_second"),
+        *("bitwise_calls", "bitwise_seconds"),
     }
     assert set(document["rank_rows"][0]) == {"rank", *document["rows"][0]}
     assert sum(row["calls"] for row in document["rows"]) == 100
