@@ -116,65 +116,44 @@ def test_a_rank_that_dies_takes_the_job_down(
     assert processes_of(tmp_path / "job") == []
 
 
-@pytest.mark.parametrize("mpi", FLAVOURS)
+@pytest.fixture(params=FLAVOURS)
+def deaf_job(request: pytest.FixtureRequest, program: Callable[[str], Path], tmp_path: Path) -> subprocess.Popen[str]:
+    """`hvscale launch` of two DEAF ranks into the folder "job", both of them running."""
+    command = [str(PROGRAMS / "hvscale"), "launch", "-np", "2", "--mpi", request.param, "--run", "job"]
+    launcher = subprocess.Popen(
+        [*command, "--", "python", str(program(DEAF))],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
+    return launcher
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_everything_and_leaves_a_readable_run(
-    program: Callable[[str], Path], tmp_path: Path, mpi: str, number: signal.Signals
+    deaf_job: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:
     run = tmp_path / "job"
-    command = [
-        str(PROGRAMS / "hvscale"),
-        "launch",
-        "-np",
-        "2",
-        "--mpi",
-        mpi,
-        "--run",
-        str(run),
-        "--",
-        "python",
-        str(program(DEAF)),
-    ]
-    launcher = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    logs = [run / f"logs/rank-{rank:05d}.log" for rank in range(2)]
-    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
     assert run_json(run)["state"] == "running"
-    launcher.send_signal(number)
-    _, said = launcher.communicate(timeout=30)
-    assert launcher.returncode == 128 + number
+    deaf_job.send_signal(number)
+    _, said = deaf_job.communicate(timeout=30)
+    assert deaf_job.returncode == 128 + number
     assert number.name in said.splitlines()[-1]
     record = run_json(run)
     assert (record["state"], record["exit_status"]) == ("interrupted", 128 + number)
     assert processes_of(run) == []
 
 
-@pytest.mark.parametrize("mpi", FLAVOURS)
-def test_a_killed_rank_program_of_ours_takes_the_job_down(
-    program: Callable[[str], Path], tmp_path: Path, mpi: str
-) -> None:
+def test_a_killed_rank_program_of_ours_takes_the_job_down(deaf_job: subprocess.Popen[str], tmp_path: Path) -> None:
     run = tmp_path / "job"
-    command = [
-        str(PROGRAMS / "hvscale"),
-        "launch",
-        "-np",
-        "2",
-        "--mpi",
-        mpi,
-        "--run",
-        str(run),
-        "--",
-        "python",
-        str(program(DEAF)),
-    ]
-    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    logs = [run / f"logs/rank-{rank:05d}.log" for rank in range(2)]
-    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
     ours = [process for process in processes_of(run) if "rank.py" in " ".join(process.cmdline()[:4])]
     ours[-1].kill()
-    _, said = launcher.communicate(timeout=30)
-    assert launcher.returncode == 3, said
+    _, said = deaf_job.communicate(timeout=30)
+    assert deaf_job.returncode == 3, said
     assert run_json(run)["state"] == "failed"
     assert processes_of(run) == []
 
