@@ -1,5 +1,6 @@
 """Train a model on all ranks: the whole way from a configuration to a measured model in a run folder."""
 
+import math
 import time
 from contextlib import nullcontext
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hvscale import models
+from hvscale.errors import RequestError
 from hvscale.run_folder import RunFolder, cannot_write, write_atomically
 from hvscale.trainer import budget, precision, threads
 from hvscale.trainer.config import TrainConfig
@@ -45,9 +47,8 @@ def train(config: TrainConfig) -> TrainResult:
 
     with training_run(config, ranks) as run, ranks.ending_together():
         if ranks.rank == 0:
-            say(
-                f"{config.model} x{config.scale}, {ranks.size} ranks, {own_threads} threads each, {device}; run folder {run.path}"
-            )
+            say(f"{config.model} x{config.scale} on {device}, np {ranks.size}, threads per rank {own_threads}")
+            say(f"run folder {run.path}")
         arithmetic = precision.choose(config, ranks, model, *first_batch)
         durations = fit(config, ranks, model, crops, arithmetic, run)
         speeds = ranks.gather(budget.images_per_second(config.batch_size, durations))
@@ -136,6 +137,8 @@ def fit(
             if steps is None and config.seconds is not None:
                 steps = budget.agreed_steps(config.seconds, durations, ranks)
             if steps_file is not None and report is not None:
+                if not math.isfinite(own_loss):
+                    raise RequestError(f"the loss is {own_loss} at step {step + 1}: lower --learning-rate")
                 images = config.batch_size * ranks.size
                 done = Step(step + 1, steps, images, end - start, own_loss, rate, data_wait, communication)
                 steps_file.write(done)

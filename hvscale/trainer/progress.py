@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hvscale.trainer.steps import Step
 
 PLAIN_LINE_EVERY_SECONDS = 5.0
+LONGEST_TWO_LINES = 2048  # bytes of steps.jsonl; a line has about 250
 
 
 class Bar:
@@ -28,7 +29,6 @@ class Bar:
             console=Console(stderr=True),
         )
         self.task = self.progress.add_task("training", total=None, speed=0.0, loss=float("nan"))
-        self.lines_read = 0
 
     def show(self, step: Step) -> None:
         speed = step.images / step.seconds
@@ -37,7 +37,9 @@ class Bar:
     def follow(self, steps_file: Path) -> None:
         """Show the last whole line of a steps.jsonl that another process is writing; nothing when there is none yet."""
         try:
-            last = steps_file.read_text().rpartition("\n")[0].rpartition("\n")[2]
+            with steps_file.open("rb") as stream:
+                stream.seek(max(0, steps_file.stat().st_size - LONGEST_TWO_LINES))
+                last = stream.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
         except FileNotFoundError:
             return
         if last:

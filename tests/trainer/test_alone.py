@@ -53,6 +53,13 @@ def test_a_run_folder_that_cannot_be_made(photos: Path) -> None:
         train(TrainConfig.of(**TINY, photos=str(photos), run=Path("file/run")))
 
 
+def test_a_learning_rate_that_diverges(photos: Path) -> None:
+    options = {**TINY, "steps": 200, "learning_rate": 1e9, "precision": "fp32", "run": Path("run")}
+    with pytest.raises(RequestError, match=r"the loss is (nan|inf) at step \d+: lower --learning-rate"):
+        train(TrainConfig.of(**options, photos=str(photos)))
+    assert json.loads(Path("run/run.json").read_text())["state"] == "failed"
+
+
 @pytest.mark.parametrize(("rank", "line"), [("0", True), ("1", False)])
 def test_a_horovod_of_another_mpi_is_named_once(photos: Path, rank: str, line: bool) -> None:
     """What happens under MPICH's mpiexec when Horovod is built for Open MPI: each process becomes a job of its own."""
