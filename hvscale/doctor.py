@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale import profiling
 from hvscale.errors import RequestError
-from hvscale.launch import describe_host, flavours, horovod_build
+from hvscale.host import describe_host
+from hvscale.launch import flavours, horovod_build
 
 OLDEST_PYTHON = (3, 11)
 SET_UP_AGAIN = "run `make setup`"
@@ -131,12 +132,12 @@ def horovod_linked() -> Check:
     library = horovod_build.horovod_library(["python"], {"PATH": str(Path(sys.prefix) / "bin")})
     if library is None:
         return Check(name="Horovod's MPI", good=False, found="no Horovod to look at", mend=SET_UP_AGAIN)
-    soname = horovod_build.linked_mpi(library)
+    soname, file = horovod_build.linked_mpi(library, dict(os.environ)) or (None, None)
     flavour = flavours.of_soname(soname) if soname else None
     return Check(
         name="Horovod's MPI",
-        good=flavour is not None,
-        found=f"{soname or 'none'} ({flavour or 'not one that hvscale can start'})",
+        good=flavour is not None and file is not None,
+        found=f"{file or soname or 'none'} ({flavour or 'not one that hvscale can start'})",
         mend="--mpi gloo works; for MPI build Horovod against one of "
         + ", ".join(f.name for f in flavours.all_with_mpi()),
     )

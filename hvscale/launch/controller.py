@@ -16,9 +16,9 @@ from pathlib import Path
 from types import FrameType
 
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
+from hvscale.host import describe_host
 from hvscale.launch import environment as job_environment
 from hvscale.launch import flavours, horovod_build, processes, rank
-from hvscale.launch.host import describe_host
 from hvscale.launch.job import Job
 from hvscale.launch.output import RankOutput, last_lines
 from hvscale.run_folder import RankEnd, RunFolder, RunRecord, default_run_path
@@ -68,7 +68,7 @@ def launch(
         raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
     flavour = flavours.get(mpi)
     library = flavour.find(passed)
-    horovod_build.check(command, passed, flavour)
+    horovod_build.check(command, passed, flavour, library)
 
     run = RunFolder.create((run_path or default_run_path(command)).absolute())
     (run.path / "ranks").mkdir(exist_ok=True)

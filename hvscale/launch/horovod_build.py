@@ -1,15 +1,17 @@
-"""Which MPI library the Horovod of a command is linked to, read from its ELF file without loading it."""
+"""Which MPI library the Horovod of a command is linked to, as the dynamic linker finds it in the job's environment."""
 
 import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
-
-from elftools.common.exceptions import ELFError
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
 
 from hvscale.errors import RequestError
 from hvscale.launch import flavours
+from hvscale.run_folder import Library
+
+MPI_LIBRARY = re.compile(r"^\s*(libmpi\w*\.so\.\d+) => (?:not found|(\S+))", re.MULTILINE)
+REBUILD = "run `make setup` again"
 
 
 def horovod_library(command: list[str], environment: dict[str, str]) -> Path | None:
@@ -23,35 +25,39 @@ def horovod_library(command: list[str], environment: dict[str, str]) -> Path | N
     return next(iter(sorted(prefix.glob("lib/python3*/site-packages/horovod/torch/mpi_lib*.so"))), None)
 
 
-def linked_mpi(library: Path) -> str | None:
-    """The soname of the MPI library it needs, None when it was built without MPI. Raises RequestError for a file that is no ELF library."""
+def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | None] | None:
+    """The soname of the MPI library it needs and the file that this means here, None when it was built without MPI.
+
+    Raises RequestError for a file that is no library.
+    """
     try:
-        with library.open("rb") as stream:
-            dynamic = ELFFile(stream).get_section_by_name(".dynamic")
-            tags = dynamic.iter_tags("DT_NEEDED") if isinstance(dynamic, DynamicSection) else ()
-            needed = [str(tag.needed) for tag in tags]  # type: ignore[attr-defined]
-    except (OSError, ELFError) as error:
-        raise RequestError(f"{library} cannot be read ({error}): run `make setup` again") from error
-    return next((name for name in needed if name.startswith(("libmpi.so", "libmpich.so", "libmpi_ibm.so"))), None)
+        listed = subprocess.run(["ldd", library], env=environment, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise RequestError(f"{library} cannot be read as a library: {REBUILD}") from error
+    found = MPI_LIBRARY.search(listed)
+    return None if found is None else (found[1], Path(found[2]) if found[2] else None)
 
 
-def needed_by(dynamic: DynamicSection) -> list[str]:
-    return [str(tag.needed) for tag in dynamic.iter_tags("DT_NEEDED")]  # type: ignore[attr-defined]  # set per kind of tag
-
-
-def check(command: list[str], environment: dict[str, str], flavour: flavours.Flavour) -> None:
-    """Raises RequestError when the command's Horovod is linked to another MPI than `flavour` launches."""
-    library = horovod_library(command, environment)
-    if library is None or flavour.soname is None:
+def check(command: list[str], environment: dict[str, str], flavour: flavours.Flavour, library: Library) -> None:
+    """Raises RequestError when the command's Horovod is linked to another MPI than the one that `flavour` launches."""
+    horovod = horovod_library(command, environment)
+    if horovod is None or flavour.soname is None:
         return
-    soname = linked_mpi(library)
-    if soname is None:
+    linked = linked_mpi(horovod, environment)
+    if linked is None:
+        raise RequestError(f"{horovod} was built without MPI, so {flavour.name} cannot run it: use --mpi gloo")
+    soname, file = linked
+    if file is None and soname == flavour.soname:
         raise RequestError(
-            f"{library} was built without MPI, so {flavour.name} cannot run it: use --mpi gloo, or rebuild with `make setup`"
+            f"{horovod} needs {soname}, which is nowhere to be found: put its folder into LD_LIBRARY_PATH, or {REBUILD}"
         )
-    if soname != flavour.soname:
-        built_for = flavours.of_soname(soname) or "another MPI"
+    other = (
+        flavours.of_soname(soname) or "another MPI"
+        if soname != flavour.soname
+        else flavour.other_release(file, library)
+    )
+    if other:
         raise RequestError(
-            f"{library} is linked to {soname} ({built_for}), but --mpi {flavour.name} starts {flavour.soname}: "
-            f"the ranks would not find each other. Use the mpirun it was built for, --mpi gloo, or rebuild with `make setup`"
+            f"{horovod} is built for {other} ({soname}), but {library.launcher} is {flavour.name} {library.version}: "
+            "the ranks would not find each other. Use the mpirun that Horovod was built for, or --mpi gloo"
         )

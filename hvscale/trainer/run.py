@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hvscale.errors import EXIT_DONE, HvscaleError
-from hvscale.launch import describe_host
+from hvscale.host import describe_host
 from hvscale.run_folder import RunFolder, RunRecord, RunState, default_run_path
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks

@@ -5,7 +5,7 @@ import socket
 
 import torch
 
-from hvscale.launch import available_cores
+from hvscale.host import available_cores
 from hvscale.trainer.ranks import Ranks
 
 

@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 import subprocess
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from hvscale.errors import RequestError
@@ -23,6 +24,9 @@ class Flavour(Protocol):
 
     def find(self, environment: dict[str, str]) -> Library:
         """What is installed, as it names itself. Raises RequestError, saying how to get it, when there is none."""
+
+    def other_release(self, file: Path | None, library: Library) -> str | None:
+        """What the MPI library in `file` is, when programs linked to it do not run under this launcher although its soname is right."""
 
     def start(self, job: Job, rank_program: list[str], library: Library) -> AbstractContextManager[Processes]:
         """Start np processes of `rank_program`; gives the processes whose end is the job's end, and frees what they needed on exit."""

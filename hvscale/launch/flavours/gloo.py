@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from pathlib import Path
 
 from hvscale.errors import RequestError
 from hvscale.launch.flavours import Processes, register
@@ -24,6 +25,9 @@ class Gloo:
             return Library(flavour=self.name, version=f"inside Horovod {metadata.version('horovod')}")
         except metadata.PackageNotFoundError as error:
             raise RequestError("Horovod is not installed, and Gloo lies inside it: run `make setup`") from error
+
+    def other_release(self, file: Path | None, library: Library) -> str | None:
+        return None
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:

@@ -6,8 +6,10 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hvscale.errors import RequestError
 from hvscale.launch.flavours import Processes, register
@@ -17,6 +19,14 @@ from hvscale.run_folder import Library
 PR_SET_PDEATHSIG = 1
 # Both releases refuse root unless both are set: a container's only user is often root.
 ROOT_ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+ASK_LIBRARY = """
+import ctypes, sys
+text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
+ctypes.CDLL(sys.argv[1]).MPI_Get_library_version(text, ctypes.byref(length))
+print(text.value.decode())
+"""
 
 
 class OpenMPI:
@@ -42,6 +52,16 @@ class OpenMPI:
         if int(match[1]) < 4:
             raise RequestError(f"{mpirun} is Open MPI {match[1]}.{match[2]}: 4 or later is needed")
         return Library(flavour=self.name, version=f"{match[1]}.{match[2]}", launcher=mpirun)
+
+    def other_release(self, file: Path | None, library: Library) -> str | None:
+        """Open MPI 4 and 5 share a soname, but a rank of one is not known to the other's mpirun."""
+        prefix = Path(library.launcher or "").resolve().parent.parent
+        if file is None or prefix in file.resolve().parents:
+            return None
+        asked = subprocess.run([sys.executable, "-I", "-S", "-c", ASK_LIBRARY, file], capture_output=True, text=True)
+        match = re.search(r"Open MPI v(\d+)\.(\S+?),", asked.stdout)
+        same = match is None or match[1] == library.version.partition(".")[0]
+        return None if same or match is None else f"Open MPI {match[1]}.{match[2]}"
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
