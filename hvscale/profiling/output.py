@@ -88,7 +88,7 @@ def _caption(breakdown: Breakdown, per_rank: bool) -> str:
     calls = sum(row.bitwise_calls for row in breakdown.rows)
     if calls:
         seconds = human_seconds(sum(row.bitwise_seconds for row in breakdown.rows))
-        caption += f"\n{calls} calls ({seconds}) are bitwise reductions: ranks agreeing on what to send, and waiting"
+        caption += f"\n{calls} calls ({seconds}) are bitwise: ranks agree on what to send, and wait"
     return caption
 
 

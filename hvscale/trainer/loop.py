@@ -82,6 +82,7 @@ def train(config: TrainConfig) -> TrainResult:
             except OSError as error:
                 raise cannot_write(run.path, error) from error
             say(result.summary())
+            say(f"model {result.model_file}, picture {result.picture}")
             return result
 
         return next(result for result in ranks.gather(ranks.together(measure)) if result is not None)

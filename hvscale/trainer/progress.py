@@ -21,18 +21,18 @@ class Bar:
 
     def __init__(self) -> None:
         self.progress = Progress(
-            TextColumn("training"),
+            TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[speed]:6.1f} images/s  loss {task.fields[loss]:6.2f}  left"),
+            TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
             console=Console(stderr=True),
         )
-        self.task = self.progress.add_task("training", total=None, speed=0.0, loss=float("nan"))
+        self.task = self.progress.add_task("starting", total=None, figures="")
 
     def show(self, step: Step) -> None:
-        speed = step.images / step.seconds
-        self.progress.update(self.task, total=step.steps, completed=step.step, speed=speed, loss=step.loss)
+        figures = f"{step.images / step.seconds:6.1f} images/s  loss {step.loss:6.2f}  left"
+        self.progress.update(self.task, description="training", total=step.steps, completed=step.step, figures=figures)
 
     def follow(self, steps_file: Path) -> None:
         """Show the last whole line of a steps.jsonl that another process is writing; nothing when there is none yet."""

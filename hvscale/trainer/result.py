@@ -37,6 +37,5 @@ class TrainResult(BaseModel):
         return (
             f"PSNR on {self.holdout}: {self.psnr_db:.2f} dB, bicubic {self.bicubic_psnr_db:.2f} dB "
             f"({self.psnr_db - self.bicubic_psnr_db:+.2f} dB)\n"
-            f"speed: {self.images_per_second:.1f} images/s in all, by rank {by_rank}\n"
-            f"model {self.model_file}, picture {self.picture}"
+            f"speed: {self.images_per_second:.1f} images/s in all, by rank {by_rank}"
         )

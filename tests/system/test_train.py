@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from hvscale.trainer import demo_config
 from tests.conftest import PROGRAMS, Run, run_json
 
 TINY = (
@@ -117,12 +117,20 @@ def test_a_full_disk_ends_training_in_one_line(hvscale: Run, tmp_path: Path) -> 
         subprocess.run(["umount", small], check=True)
 
 
-def test_demo(hvscale: Run, tmp_path: Path, program: Callable[[str], Path]) -> None:
-    """How good it gets depends on the machine's speed; that it comes to an end and shows everything does not."""
+def test_demo(hvscale: Run, tmp_path: Path) -> None:
+    """It comes to an end and shows everything; how far it gets in its time is the machine's affair."""
     done = hvscale("demo", "--run", "job", timeout=400)
     assert done.returncode == 0, done.stderr
     for expected in ("PSNR on", "images/s in all", "allreduce", "busbw", "run folder:", "picture:"):
         assert expected in done.stdout
+    assert json.loads((tmp_path / "job/result.json").read_text())["np"] == 2
+    assert json.loads(hvscale("breakdown", "job", "--json").stdout)["source"] == "hvprof"
+
+
+def test_the_demo_s_model_passes_bicubic(hvscale: Run, tmp_path: Path) -> None:
+    """In as many steps as a busy two-core machine has time for in a minute."""
+    asked = demo_config().model_copy(update={"seconds": None, "steps": 450})
+    done = hvscale("launch", "-np", 2, "--run", "job", "--", "hvscale", "train", *asked.arguments(), timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "job/result.json").read_text())
-    assert result["np"] == 2
-    assert result["psnr_db"] > result["bicubic_psnr_db"] - 5
+    assert result["psnr_db"] > result["bicubic_psnr_db"] + 0.3

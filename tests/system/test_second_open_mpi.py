@@ -1,0 +1,53 @@
+"""`hvscale launch` with another release of Open MPI than the environment's own."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROGRAMS, Run, run_json
+
+SYSTEM_MPIRUN = Path("/usr/bin/mpirun")
+
+OTHER_RELEASE = r"""
+int MPI_Init(void) { return 0; }
+int MPI_Get_library_version(char *text, int *length)
+{
+    const char *said = "Open MPI v4.1.4, package: Debian OpenMPI";
+    for (*length = 0; (text[*length] = said[*length]) != 0; ++*length)
+        ;
+    return 0;
+}
+"""
+
+
+def test_horovod_linked_to_another_release_is_refused(hvscale: Run, tmp_path: Path) -> None:
+    package = tmp_path / "prefix/lib/python3.11/site-packages/horovod/torch"
+    package.mkdir(parents=True)
+    (tmp_path / "prefix/bin").mkdir()
+    (tmp_path / "prefix/bin/python").symlink_to(PROGRAMS / "python")
+    (tmp_path / "mpi.c").write_text(OTHER_RELEASE)
+    (tmp_path / "hvd.c").write_text("int MPI_Init(void); int start(void) { return MPI_Init(); }")
+    mpi = tmp_path / "libmpi.so.40"
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libmpi.so.40", "-o", mpi, tmp_path / "mpi.c"], check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", package / "mpi_lib_v2.so", tmp_path / "hvd.c", mpi], check=True)
+    command = ("launch", "-np", "2", "--", tmp_path / "prefix/bin/python", "-c", "pass")
+    nowhere = hvscale(*command)
+    assert nowhere.returncode == 2
+    assert "needs libmpi.so.40, which is nowhere to be found" in nowhere.stderr
+    other = hvscale(*command, LD_LIBRARY_PATH=str(tmp_path))
+    assert other.returncode == 2
+    assert "is built for Open MPI 4.1.4 (libmpi.so.40), but" in other.stderr
+    assert len(other.stderr.splitlines()) == 1
+
+
+def test_the_machine_s_own_open_mpi_starts_ranks(hvscale: Run, tmp_path: Path) -> None:
+    if not SYSTEM_MPIRUN.exists() or "Open MPI" not in subprocess.check_output([SYSTEM_MPIRUN, "--version"], text=True):
+        pytest.skip("no Open MPI in /usr/bin (Debian's openmpi-bin brings release 4)")
+    path = f"{SYSTEM_MPIRUN.parent}:{os.environ['PATH']}:{PROGRAMS}"
+    say_rank = ("sh", "-c", "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE")
+    done = hvscale("launch", "-np", "3", "--run", "job", "--", *say_rank, PATH=path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] {rank} of 3" for rank in range(3)]
+    assert run_json(tmp_path / "job")["library"]["launcher"] == str(SYSTEM_MPIRUN)
