@@ -24,6 +24,7 @@ from hvscale.launch.output import RankOutput, last_lines
 from hvscale.run_folder import RankEnd, RunFolder, RunRecord, default_run_path
 
 POLL_SECONDS = 0.05
+LOOK_AT_RANKS_SECONDS = 0.25
 # After the first failure the launcher may end the other ranks itself, then it is asked to, then nothing is asked: 10 s are promised in all.
 LAUNCHER_GRACE_SECONDS = 2.0
 TERMINATE_GRACE_SECONDS = 4.0
@@ -173,14 +174,16 @@ def catching_signals() -> Iterator[list[int]]:
 
 def follow(run: RunFolder, started: flavours.Processes, caught: list[int], each_time: Callable[[], None]) -> bool:
     """True when the job has ended by itself; False when the user wants it to end, or a rank has failed and the launcher had its grace."""
-    give_up_at = float("inf")
+    look_at_ranks_at, give_up_at = 0.0, float("inf")
     while None in [process.poll() for process in started]:
-        if caught or time.monotonic() > give_up_at:
+        now = time.monotonic()
+        if caught or now > give_up_at:
             return False
         each_time()
-        failed = any(process.returncode for process in started) or first_failed(read_ranks(run))
-        if failed and give_up_at == float("inf"):
-            give_up_at = time.monotonic() + LAUNCHER_GRACE_SECONDS
+        if now > look_at_ranks_at and give_up_at == float("inf"):
+            look_at_ranks_at = now + LOOK_AT_RANKS_SECONDS
+            if any(process.returncode for process in started) or first_failed(read_ranks(run)):
+                give_up_at = now + LAUNCHER_GRACE_SECONDS
         time.sleep(POLL_SECONDS)
     return True
 

@@ -11,6 +11,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 MemoryFormat = Literal["auto", "channels-last", "contiguous"]
 Schedule = Literal["constant", "cosine"]
 BUNDLED = "bundled"
+PUBLIC_EPOCH_STEPS = 1000  # EDSR's public implementation (Lim et al. 2017) counts 1000 batches as an epoch
 
 
 class TrainConfig(BaseModel):
@@ -48,7 +49,7 @@ class TrainConfig(BaseModel):
     """Steps over which the learning rate rises linearly at the start."""
 
     steps: PositiveInt | None = None
-    """Steps to train, exactly."""
+    """Steps to train, exactly; 1000 when neither this nor --seconds is given, an epoch of the public implementation."""
     seconds: PositiveFloat | None = None
     """About how long to train: the first steps are timed, then all ranks agree on a number of steps."""
 
@@ -72,8 +73,10 @@ class TrainConfig(BaseModel):
         except ValidationError as invalid:
             error = invalid.errors()[0]
             raise RequestError(f"{flag(str(error['loc'][0]))} {error['input']}: {error['msg'].lower()}") from invalid
-        if (config.steps is None) == (config.seconds is None):
-            raise RequestError("say how long to train: either --steps or --seconds")
+        if config.steps is not None and config.seconds is not None:
+            raise RequestError("--steps and --seconds both say how long to train: give one of them")
+        if config.steps is None and config.seconds is None:
+            return config.model_copy(update={"steps": PUBLIC_EPOCH_STEPS})
         return config
 
     def model_options(self) -> dict[str, Any]:

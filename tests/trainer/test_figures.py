@@ -87,14 +87,19 @@ def test_speed_leaves_out_the_warm_up() -> None:
         ({"scale": 5}, "--scale 5: input should be 2, 3 or 4"),
         ({"precision": "fp8"}, "--precision fp8: input should be 'auto', 'fp32' or 'bf16'"),
         ({"depth": 3}, "--depth 3: extra inputs are not permitted"),
-        ({"seconds": 5}, "say how long to train: either --steps or --seconds"),
-        ({"steps": None}, "say how long to train: either --steps or --seconds"),
+        ({"seconds": 5}, "--steps and --seconds both say how long to train: give one of them"),
     ],
 )
 def test_a_wrong_option_is_one_clear_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError) as caught:
         config(**options)
     assert str(caught.value) == message
+
+
+def test_training_lasts_an_epoch_unless_something_else_is_asked_for() -> None:
+    assert TrainConfig.of().steps == 1000
+    assert TrainConfig.of(seconds=5).steps is None
+    assert TrainConfig.of(steps=5).seconds is None
 
 
 def test_every_option_has_its_help() -> None:
