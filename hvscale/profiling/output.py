@@ -58,7 +58,7 @@ def _human_bandwidth(gigabytes_per_second: float | None) -> str:
 def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
     """The rows over all ranks, or those of each rank, grouped by operation, with a line for the total. About 80 columns wide."""
     result = Table(
-        title=f"{Path(breakdown.run).name}: communication by message size ({breakdown.source}, {breakdown.np} ranks)",
+        title=f"{Path(breakdown.run).name}: communication, np {breakdown.np}, from {breakdown.source}",
         caption=_caption(breakdown, per_rank),
         box=box.SIMPLE_HEAD,
         padding=0,
