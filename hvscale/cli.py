@@ -27,6 +27,7 @@ app = typer.Typer(
 results = Console()
 messages = Console(stderr=True)
 
+STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # what Typer makes of it
 COMMAND_LAST = {"allow_interspersed_args": False}
 Command = Annotated[
     list[str], typer.Argument(metavar="COMMAND", help="The program to start, with its arguments; write it behind --.")
@@ -255,10 +256,10 @@ def main() -> None:
     """The console script: every expected failure is one line on stderr and its exit status."""
     try:
         status = app(standalone_mode=False)
+        if status == STOPPED_BY_CTRL_C:
+            print_error("stopped by Ctrl-C", status)
     except typer.TyperException as error:
         status = print_error(error.format_message(), error.exit_code)
-    except typer.Abort:
-        status = print_error("stopped by Ctrl-C", 128 + signal.SIGINT)
     except HvscaleError as error:
         status = print_error(str(error), error.exit_status)
         if isinstance(error, RankFailedError):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,3 +47,10 @@ def program(tmp_path: Path) -> Callable[[str], Path]:
 def run_json(run: Path) -> dict[str, Any]:
     record: dict[str, Any] = json.loads((run / "run.json").read_text())
     return record
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)

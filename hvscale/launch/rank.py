@@ -36,11 +36,14 @@ def own_rank() -> int:
 
 def write_json(path: str, document: dict[str, object]) -> None:
     """Whole or not at all: the controller may read at any moment. A full disk must not take the job down."""
-    with contextlib.suppress(OSError):
-        temporary = f"{path}.{os.getpid()}"
+    temporary = f"{path}.{os.getpid()}"
+    try:
         with open(temporary, "w") as stream:  # noqa: PTH123 - pathlib costs 10 ms at start-up
             json.dump(document, stream)
         os.replace(temporary, path)  # noqa: PTH105
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)  # noqa: PTH108
 
 
 def signal_name(number: int) -> str:

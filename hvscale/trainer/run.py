@@ -1,6 +1,7 @@
 """The run folder of a training run: the one that `hvscale launch` made, or our own with its run.json."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -42,11 +43,18 @@ def training_run(config: TrainConfig, ranks: Ranks) -> Iterator[RunFolder]:
     try:
         yield run
     except BaseException as error:
-        status = error.exit_status if isinstance(error, HvscaleError) else 1
+        state, status = ended_by(error)
         with suppress(HvscaleError):  # a full disk may be what ended the training
-            close(run, record, "failed", status)
+            close(run, record, state, status)
         raise
     close(run, record, "finished", EXIT_DONE)
+
+
+def ended_by(error: BaseException) -> tuple[RunState, int]:
+    """The last state of the run, and its exit status."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 128 + signal.SIGINT
+    return "failed", error.exit_status if isinstance(error, HvscaleError) else 1
 
 
 def create(path: Path, record: RunRecord) -> RunFolder:

@@ -5,14 +5,13 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.conftest import PROGRAMS, Run, run_json
+from tests.conftest import PROGRAMS, Run, run_json, wait_until
 
 FLAVOURS = ("openmpi", "gloo")
 PYTHON = PROGRAMS / "python"
@@ -61,13 +60,6 @@ def processes_of(run: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
-
-
-def wait_until(happened: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("mpi", FLAVOURS)

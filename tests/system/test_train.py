@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from PIL import Image
 
 from hvscale.trainer import demo_config
-from tests.conftest import PROGRAMS, Run, run_json
+from tests.conftest import PROGRAMS, Run, run_json, wait_until
 
 TINY = (
     *("--n-resblocks", "1", "--n-feats", "8", "--batch-size", "2", "--patch-size", "16", "--steps", "4"),
@@ -38,6 +39,20 @@ def test_alone(hvscale: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "PSNR" in done.stderr
     check_run(tmp_path / "job", 1)
+
+
+def test_ctrl_c_is_one_line_and_leaves_a_readable_run(tmp_path: Path) -> None:
+    command = [str(PROGRAMS / "hvscale"), "train", "edsr-baseline", "--batch-size", "2", "--precision", "fp32"]
+    training = subprocess.Popen(
+        [*command, "--memory-format", "contiguous", "--run", "job"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    steps = tmp_path / "job/steps.jsonl"
+    wait_until(lambda: steps.exists() and steps.stat().st_size > 0)
+    training.send_signal(signal.SIGINT)
+    _, said = training.communicate(timeout=60)
+    assert training.returncode == 130
+    assert said.splitlines()[-1] == "hvscale: stopped by Ctrl-C"
+    assert (run_json(tmp_path / "job")["state"], run_json(tmp_path / "job")["exit_status"]) == ("interrupted", 130)
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
