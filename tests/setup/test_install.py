@@ -90,7 +90,12 @@ def test_make_hands_on_the_chosen_python(copy: Path, cache: Path, tmp_path: Path
     fake.write_text('#!/bin/sh\necho "run: $*"\n')
     fake.chmod(0o755)
     done = subprocess.run(
-        ["make", "setup", f"PYTHON={fake}"], cwd=copy, env=variables(cache), capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "setup", f"PYTHON={fake}"],
+        cwd=copy,
+        env=variables(cache),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == "run: setup/install.py"
 
