@@ -3,7 +3,6 @@
 EXIT_DONE = 0
 EXIT_WRONG_REQUEST = 2
 EXIT_RANK_FAILED = 3
-EXIT_UNTRUSTED_MEASUREMENT = 4
 
 
 class HvscaleError(Exception):
@@ -26,9 +25,3 @@ class RankFailedError(HvscaleError):
     def __init__(self, message: str, last_lines: list[str]) -> None:
         super().__init__(message)
         self.last_lines = last_lines
-
-
-class UntrustedMeasurementError(HvscaleError):
-    """What was measured cannot be trusted, so no figure is given."""
-
-    exit_status = EXIT_UNTRUSTED_MEASUREMENT

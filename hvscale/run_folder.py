@@ -76,7 +76,6 @@ class RunRecord(BaseModel):
     library: Library
     placement: str = "host"
     settings_asked: dict[str, str] = {}
-    settings_in_effect: dict[str, str] = {}
     rank_environment: dict[str, str] = {}
     environment_passed: list[str] = []
     versions: dict[str, str] = {}
