@@ -1,0 +1,44 @@
+"""The hit rate of a cache of buffers, against sequences whose hits can be counted by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvscale.profiling.buffer_reuse import hit_rates
+
+Message = tuple[int, int, int]  # rank, address, bytes
+
+
+def hits(messages: list[Message], capacity: int) -> int:
+    columns = np.array(messages, np.int64).reshape(-1, 3)
+    (rate,) = hit_rates(columns[:, 0], columns[:, 1].astype(np.uint64), columns[:, 2], (capacity,))
+    return rate.hits
+
+
+@pytest.mark.parametrize(
+    ("messages", "capacity", "expected"),
+    [
+        ([(0, 64, 8), (0, 64, 8), (0, 64, 8)], 1, 2),
+        ([(0, 64, 8), (0, 128, 8), (0, 64, 8), (0, 128, 8)], 1, 0),
+        ([(0, 64, 8), (0, 128, 8), (0, 64, 8), (0, 128, 8)], 2, 2),
+        ([(0, 64, 8), (0, 64, 4), (0, 64, 16), (0, 64, 16)], 4, 2),
+        ([(0, 64, 8), (1, 64, 8), (1, 64, 8)], 4, 1),
+        ([(0, 64, 0), (0, 0, 8), (0, 64, 0)], 4, 0),
+        # The one that was used last stays: 64, 128, 64 again, then 192 pushes 128 out.
+        ([(0, 64, 8), (0, 128, 8), (0, 64, 8), (0, 192, 8), (0, 64, 8), (0, 128, 8)], 2, 2),
+    ],
+)
+def test_hits_of_a_known_sequence(messages: list[Message], capacity: int, expected: int) -> None:
+    assert hits(messages, capacity) == expected
+
+
+def test_no_messages_have_no_rate() -> None:
+    nothing = np.empty(0, np.int64)
+    assert [rate.hit_rate for rate in hit_rates(nothing, nothing.astype(np.uint64), nothing)] == [None] * 4
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 12), st.integers(1, 3))))
+def test_a_larger_cache_never_hits_less(messages: list[Message]) -> None:
+    counts = [hits(messages, capacity) for capacity in (1, 2, 4, 100)]
+    assert counts == sorted(counts)
