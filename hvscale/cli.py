@@ -4,7 +4,7 @@ import inspect
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -76,7 +76,7 @@ def doctor(json: Json = False) -> None:
     """
     from hvscale.doctor import Report, examine
 
-    with messages.status("looking around") if messages.is_terminal else nullcontext():
+    with working("looking around"):
         checks = list(examine())
     if json:
         return print_json(Report(checks=checks))
@@ -166,6 +166,28 @@ def breakdown(
     print_breakdown(breakdown(RunFolder.open(run), bins), per_rank, json, csv)
 
 
+@app.command()
+def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json: Json = False, csv: Csv = None) -> None:
+    """Compare two runs of the same work by message size: time before, time after, and the gain with its confidence interval.
+
+    Example: `hvscale compare runs/default runs/tuned`
+    """
+    from hvscale.profiling.compare import compare
+    from hvscale.profiling.compare_output import comparison_table, write_comparison_csv
+    from hvscale.run_folder import RunFolder
+
+    with working("comparing"):
+        comparison = compare(RunFolder.open(before), RunFolder.open(after), bins)
+    for text in comparison.warnings:
+        print_warning(text)
+    if csv is not None:
+        write_comparison_csv(comparison, csv)
+    if json:
+        print_json(comparison)
+    else:
+        results.print(comparison_table(comparison))
+
+
 def options_of(config: type[BaseModel], argument: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator: gives a command one option for each field of `config`, and `argument` as its argument; the field's text is the help."""
 
@@ -210,6 +232,11 @@ def train(**options: Any) -> None:
     from hvscale import trainer
 
     trainer.train(TrainConfig.of(**options))
+
+
+def working(on: str) -> AbstractContextManager[object]:
+    """Shows that a command is at work, where somebody watches."""
+    return messages.status(on) if messages.is_terminal else nullcontext()
 
 
 def print_breakdown(breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None) -> None:

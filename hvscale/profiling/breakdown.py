@@ -72,10 +72,11 @@ def breakdown(run: RunFolder, bins: str = "study") -> Breakdown:
     Raises RequestError when `bins` is no list of sizes, or run.json or every profile of the run cannot be read.
     """
     ranges = parse_bins(bins)
-    return tabulate(_read(run), ranges, str(run.path))
+    return tabulate(read_recording(run), ranges, str(run.path))
 
 
-def _read(run: RunFolder) -> Recording:
+def read_recording(run: RunFolder) -> Recording:
+    """Every message of a run, from the first source that knows it. Raises RequestError when run.json or every profile cannot be read."""
     for read in SOURCES.values():
         recording = read(run)
         if recording is not None:

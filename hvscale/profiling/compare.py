@@ -1,0 +1,323 @@
+"""Two runs of the same work: communication time by message size before and after, and what was gained."""
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from hvscale.errors import RequestError
+from hvscale.profiling.bins import Bins, parse_bins
+from hvscale.profiling.breakdown import read_recording
+from hvscale.profiling.events import Recording
+from hvscale.profiling.output import human_bytes
+from hvscale.profiling.step_times import StepLog, read_step_log, step_edges
+from hvscale.run_folder import RunFolder, RunRecord
+
+Verdict = Literal["less", "more", "no difference", "unknown"]
+Floats = NDArray[np.float64]
+
+SAME_WORK = 0.01  # the part of a run's bytes (or calls) by which two runs of the same work may differ
+RESAMPLES = 2000
+# Neighbouring steps are alike, so steps are drawn again in blocks of neighbours. Fewer than FEWEST blocks tell no interval.
+BLOCKS, FEWEST = 64, 3
+CALL_BLOCKS = 16  # without steps: few, so that each holds about as many calls
+CLOCK_SLACK = timedelta(seconds=1)  # of the host that started the run
+OTHER_HOSTS_SLACK = timedelta(minutes=1)
+
+
+class Gain(BaseModel):
+    """Seconds before and after. The gain is the part saved, in percent: below 0 it was a loss; None where there was nothing before.
+
+    `gain_percent_low` and `gain_percent_high`: a 95 % bootstrap interval over steps; None where there are too few.
+    """
+
+    seconds_before: float
+    seconds_after: float
+    gain_percent: float | None
+    gain_percent_low: float | None
+    gain_percent_high: float | None
+    verdict: Verdict
+
+
+class ComparisonRow(Gain):
+    """The messages of one operation whose size lies in one bin, both limits inclusive; calls and seconds summed over ranks."""
+
+    operation: str
+    bytes_min: int
+    bytes_max: int | None
+    calls_before: float
+    calls_after: float
+
+
+class Comparison(BaseModel):
+    """The document that `hvscale compare --json` prints, by alias. `per`: what the calls and seconds of `rows` and `total` are for."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Annotated[Literal["hvscale/compare/1"], Field(alias="schema")] = "hvscale/compare/1"
+    run_before: str
+    run_after: str
+    np: int
+    per: Literal["step", "run"]
+    steps_before: int | None
+    steps_after: int | None
+    rows: list[ComparisonRow]
+    total: ComparisonRow
+    step: Gain | None  # a step's whole duration, where the runs tell it
+    warnings: list[str]
+
+
+@dataclass
+class Recorded:
+    """A run and all that is compared of it."""
+
+    path: str
+    record: RunRecord
+    recording: Recording
+    log: StepLog | None
+    edges_ns: NDArray[np.int64] | None
+
+
+def read_recorded(run: RunFolder) -> Recorded:
+    """Raises RequestError when the run cannot be read, holds no message, or holds another run's files."""
+    record, recording, log = run.read(), read_recording(run), read_step_log(run)
+    if not len(recording.events):
+        raise RequestError(f"{run.path} holds no profile: make one with `hvscale profile`")
+    refuse_files_of_another_run(run, record, recording)
+    return Recorded(str(run.path), record, recording, log, step_edges(recording, log))
+
+
+def refuse_files_of_another_run(run: RunFolder, record: RunRecord, recording: Recording) -> None:
+    """Raises RequestError when a rank's messages lie outside the run's times."""
+    events = recording.events
+    hosts = {end.rank: end.host for end in record.ranks}
+    for rank in recording.ranks:
+        start_ns = events.start_ns[events.rank == rank]
+        if not len(start_ns):
+            continue
+        slack = CLOCK_SLACK if hosts.get(rank) == record.host.name else OTHER_HOSTS_SLACK
+        early = start_ns.min() / 1e9 < (record.started_at - slack).timestamp()
+        late = record.ended_at is not None and start_ns.max() / 1e9 > (record.ended_at + slack).timestamp()
+        if early or late:
+            raise RequestError(
+                f"{run.path} mixes files of different runs: rank {rank}'s messages were not sent while this run ran"
+            )
+
+
+def compare(before: RunFolder, after: RunFolder, bins: str = "study") -> Comparison:
+    """Compare two runs of the same work, by step where both tell their steps, else in total; `bins` as in `parse_bins`.
+
+    Raises RequestError when a run cannot be read or the two did different work, saying in what they differ.
+    """
+    return compare_recorded(read_recorded(before), read_recorded(after), parse_bins(bins))
+
+
+def compare_recorded(before: Recorded, after: Recorded, bins: Bins) -> Comparison:
+    """The same for runs that were read before."""
+    by_step = before.edges_ns is not None and after.edges_ns is not None
+    names = tuple(sorted({*before.recording.events.operations, *after.recording.events.operations}))
+    tables = [_Table(run, bins, names, by_step) for run in (before, after)]
+    differences = _differences(before, after, tables, names, by_step)
+    if differences:
+        raise RequestError(f"{before.path} and {after.path} did different work: {'; '.join(differences)}")
+    first, second = tables
+    keys = np.flatnonzero(first.calls + second.calls)
+    rows = [_row(first, second, int(key), bins, names) for key in keys]
+    seconds: dict[str, float] = {}
+    for row in rows:
+        seconds[row.operation] = seconds.get(row.operation, 0.0) + row.seconds_before
+    total = _gain(first.seconds.sum(axis=1), first.weights, second.seconds.sum(axis=1), second.weights)
+    return Comparison(
+        run_before=before.path,
+        run_after=after.path,
+        np=before.record.np,
+        per="step" if by_step else "run",
+        steps_before=first.steps,
+        steps_after=second.steps,
+        rows=sorted(rows, key=lambda row: (-seconds[row.operation], row.operation, row.bytes_min)),
+        total=ComparisonRow(
+            operation="total",
+            bytes_min=0,
+            bytes_max=None,
+            calls_before=float(first.calls.sum()),
+            calls_after=float(second.calls.sum()),
+            **dict(total),
+        ),
+        step=_whole_step(before, after),
+        warnings=_warnings(before, after, first, second, by_step),
+    )
+
+
+class _Table:
+    """A run's messages, summed by operation and bin (K columns), as means for a step or sums over the run.
+
+    `seconds` (n, K) is cut into n blocks of consecutive steps (or calls), of which each weighs `weights` steps (or 1/n of the run).
+    """
+
+    def __init__(self, run: Recorded, bins: Bins, names: tuple[str, ...], by_step: bool) -> None:
+        events, columns = run.recording.events, len(names) * len(bins)
+        code = np.array([names.index(name) for name in events.operations], np.int64)
+        key = code[events.operation] * len(bins) + bins.index(events.bytes)
+        if by_step and run.edges_ns is not None:
+            self.steps: int | None = len(run.edges_ns) - 1
+            step = np.searchsorted(run.edges_ns, events.start_ns, side="right") - 1
+            inside = (step >= 0) & (step < self.steps)
+            blocks = min(BLOCKS, self.steps)
+            block = step * blocks // self.steps
+            self.weights = np.bincount(np.arange(self.steps) * blocks // self.steps).astype(np.float64)
+        else:
+            self.steps, inside, blocks = None, np.ones(len(key), bool), CALL_BLOCKS
+            block = _blocks_of_calls(key * (int(events.rank.max()) + 1) + events.rank, events.start_ns, blocks)
+            self.weights = np.full(blocks, 1 / blocks)
+        scale = run.recording.ranks_per_event
+        key, block = key[inside], block[inside]
+        duration, size, bitwise = events.duration_ns[inside], events.bytes[inside], events.bitwise[inside]
+        flat = np.bincount(block * columns + key, weights=duration, minlength=blocks * columns)
+        self.seconds: Floats = flat.reshape(blocks, columns) / 1e9 * scale
+        units = self.weights.sum()
+        self.calls: Floats = np.bincount(key, minlength=columns) * scale / units
+        per_operation = (len(names), len(bins))
+        self.operation_calls = self.calls.reshape(per_operation).sum(axis=1)
+        # Bitwise reductions and the few bytes around them are Horovod's own, and follow time, not work.
+        moved = np.bincount(key, weights=np.where(bitwise, 0, size), minlength=columns) * scale / units
+        self.operation_bytes = moved.reshape(per_operation).sum(axis=1)
+
+
+def _blocks_of_calls(group: NDArray[np.int64], start_ns: NDArray[np.int64], blocks: int) -> NDArray[np.int64]:
+    """The block of each call, when the calls of each group are cut, in order of time, into equal parts."""
+    order = np.lexsort((start_ns, group))
+    counts = np.bincount(group)
+    first = np.cumsum(counts) - counts
+    ordered = group[order]
+    block = np.empty(len(group), np.int64)
+    block[order] = (np.arange(len(group)) - first[ordered]) * blocks // counts[ordered]
+    return block
+
+
+def _differences(
+    before: Recorded, after: Recorded, tables: list[_Table], names: tuple[str, ...], by_step: bool
+) -> list[str]:
+    """In what the work of two runs differs, a phrase each.
+
+    A changed fusion buffer changes the sizes of messages and how many there are, but not the bytes of each operation; so bytes are
+    compared, and calls only where no Horovod decides on them.
+    """
+    found = []
+    if before.record.np != after.record.np:
+        found.append(f"np {before.record.np} against {after.record.np}")
+    elif before.recording.ranks != after.recording.ranks:
+        found.append(f"profiles of {len(before.recording.ranks)} ranks against {len(after.recording.ranks)}")
+    images = _images_per_step(before.log), _images_per_step(after.log)
+    if by_step and _differ(images, max(images)):
+        found.append(f"{images[0]:g} images per step against {images[1]:g}")
+    first, second = tables
+    unit = "step" if by_step else "run"
+    all_bytes = max(table.operation_bytes.sum() for table in tables)
+    horovod = any(run.recording.source != "hvprof" or run.recording.events.bitwise.any() for run in (before, after))
+    for index, name in enumerate(names):
+        sizes = first.operation_bytes[index], second.operation_bytes[index]
+        calls = first.operation_calls[index], second.operation_calls[index]
+        if _differ(sizes, all_bytes):
+            texts = [human_bytes(size) for size in sizes]
+            if texts[0] == texts[1]:
+                texts = [f"{size:.0f} B" for size in sizes]
+            found.append(f"{name} of {texts[0]} per {unit} against {texts[1]}")
+        elif not horovod and _differ(calls, max(calls)):
+            found.append(f"{calls[0]:g} {name} calls per {unit} against {calls[1]:g}")
+    return found
+
+
+def _differ(pair: tuple[float, float], of: float) -> bool:
+    return abs(pair[0] - pair[1]) > SAME_WORK * of
+
+
+def _images_per_step(log: StepLog | None) -> float:
+    known = log.images[~np.isnan(log.images)] if log is not None else np.empty(0)
+    return float(np.median(known)) if len(known) else 0.0
+
+
+def _row(before: _Table, after: _Table, key: int, bins: Bins, names: tuple[str, ...]) -> ComparisonRow:
+    operation, bin_index = divmod(key, len(bins))
+    bytes_min, bytes_max = bins.limits(bin_index)
+    gain = _gain(before.seconds[:, key], before.weights, after.seconds[:, key], after.weights)
+    return ComparisonRow(
+        operation=names[operation],
+        bytes_min=bytes_min,
+        bytes_max=bytes_max,
+        calls_before=float(before.calls[key]),
+        calls_after=float(after.calls[key]),
+        **dict(gain),
+    )
+
+
+def _gain(before: Floats, weights_before: Floats, after: Floats, weights_after: Floats) -> Gain:
+    """Of the seconds of blocks, and the steps in each."""
+    seconds_before = float(before.sum() / weights_before.sum())
+    seconds_after = float(after.sum() / weights_after.sum())
+    gain = low = high = None
+    verdict: Verdict = "unknown"
+    if seconds_before > 0:
+        gain = 100 * (1 - seconds_after / seconds_before)
+        if min(len(before), len(after)) >= FEWEST:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratios = _resampled(after, weights_after, 1) / _resampled(before, weights_before, 0)
+            ratios = ratios[np.isfinite(ratios)]
+            low, high = (float(100 * (1 - ratio)) for ratio in np.percentile(ratios, (97.5, 2.5)))
+            verdict = "no difference" if low <= 0 <= high else "less" if low > 0 else "more"
+    return Gain(
+        seconds_before=seconds_before,
+        seconds_after=seconds_after,
+        gain_percent=gain,
+        gain_percent_low=low,
+        gain_percent_high=high,
+        verdict=verdict,
+    )
+
+
+def _resampled(seconds: Floats, weights: Floats, seed: int) -> Floats:
+    """Means for a step over blocks drawn with replacement; the seed is fixed, so that a table comes out the same again."""
+    blocks = len(seconds)
+    drawn = np.random.default_rng(seed).multinomial(blocks, np.full(blocks, 1 / blocks), RESAMPLES)
+    means: Floats = (drawn @ seconds) / (drawn @ weights)
+    return means
+
+
+def _whole_step(before: Recorded, after: Recorded) -> Gain | None:
+    if before.log is None or after.log is None:
+        return None
+    columns: list[Floats] = []
+    for log in (before.log, after.log):
+        steps = len(log.seconds)
+        block = np.arange(steps) * min(BLOCKS, steps) // steps
+        columns += [np.bincount(block, weights=values).astype(np.float64) for values in (log.seconds, np.ones(steps))]
+    return _gain(columns[0], columns[1], columns[2], columns[3])
+
+
+def _warnings(before: Recorded, after: Recorded, first: _Table, second: _Table, by_step: bool) -> list[str]:
+    found = [f"{run.path}: {text}" for run in (before, after) for text in run.recording.warnings]
+    if before.record.command != after.record.command:
+        lost = [word for word in before.record.command if word not in after.record.command]
+        new = [word for word in after.record.command if word not in before.record.command]
+        texts = [" ".join(words) or "nothing" for words in (lost, new)]
+        found.append(f"the commands differ ({texts[0]} against {texts[1]}): the gain holds what that changes, too")
+    if before.recording.source != after.recording.source:
+        found.append(
+            f"recorded by {before.recording.source} and by {after.recording.source}, which begin and end a call at different points"
+        )
+    if not by_step:
+        found.append(
+            f"the steps of these runs are not known: times are for the whole run, and the interval is over {CALL_BLOCKS} equal "
+            f"blocks of consecutive calls"
+        )
+    elif min(first.steps or 0, second.steps or 0) < 10:
+        found.append(f"{first.steps} and {second.steps} steps are few: the intervals are too narrow")
+    return found
+
+
+def median_step(seconds: Floats) -> int:
+    """The index of the step that took the median time (of an even number: the lower of the middle two)."""
+    return int(np.argsort(seconds, kind="stable")[math.ceil(len(seconds) / 2) - 1])

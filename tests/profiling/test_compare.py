@@ -1,0 +1,234 @@
+"""Comparisons of recordings made by hand: what is gained, how sure that is, and what is refused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hvscale.errors import RequestError
+from hvscale.profiling import Events, Recording
+from hvscale.profiling.bins import KIB, MIB, parse_bins
+from hvscale.profiling.compare import Comparison, Recorded, compare_recorded, median_step, refuse_files_of_another_run
+from hvscale.profiling.step_times import StepLog, read_step_log, step_edges
+from hvscale.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
+from tests.profiling.conftest import MakeRun
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+START_NS = int(NOW.timestamp()) * 10**9
+STEP_SECONDS, STEPS, NP = 0.1, 40, 2
+
+
+def recorded(
+    milliseconds: float = 5,
+    *,
+    sizes: tuple[int, ...] = (4 * MIB, 4 * MIB),
+    ranks: int = NP,
+    steps: int = STEPS,
+    images: float = 8,
+    log: bool = True,
+    bitwise: bool = True,
+    noise: float = 0.1,
+    command: str = "program",
+) -> Recorded:
+    """Steps of which each all-reduces `sizes` on each rank, every message in `milliseconds`, and a bitwise one before each."""
+    random = np.random.default_rng(int(milliseconds * 1000) + len(sizes))
+    calls = []
+    for step in range(steps):
+        for rank in range(ranks):
+            for place, size in enumerate(sizes):
+                start = START_NS + int((step * STEP_SECONDS + 0.02 + place * 0.03) * 1e9)
+                if bitwise:
+                    calls.append((rank, 4, start - 2000, 1000, 1))
+                lasts = milliseconds * 1e6 * (1 + noise * random.uniform(-1, 1))
+                calls.append((rank, size, start, int(lasts), 0))
+    columns = np.array(calls, np.int64)
+    recording = Recording(
+        "hvprof",
+        Events(
+            operations=("allreduce",),
+            rank=columns[:, 0].astype(np.int32),
+            operation=np.zeros(len(columns), np.uint8),
+            bytes=columns[:, 1],
+            start_ns=columns[:, 2],
+            duration_ns=columns[:, 3],
+            communicator_size=np.full(len(columns), ranks, np.int32),
+            bitwise=columns[:, 4] == 1,
+        ),
+        ranks,
+        list(range(ranks)),
+    )
+    record = RunRecord(
+        command=[command],
+        np=ranks,
+        library=Library(flavour="openmpi", version="1"),
+        host=Host(name="here", kernel="k", cpu="c", cores=2, memory_bytes=1),
+        working_directory="/",
+        started_at=NOW,
+        ended_at=NOW + timedelta(seconds=steps * STEP_SECONDS + 1),
+        ranks=[RankEnd(rank=rank, host="here", pid=1) for rank in range(ranks)],
+    )
+    of_steps = StepLog(np.full(steps, STEP_SECONDS), np.full(steps, images), np.full(steps, 0.01)) if log else None
+    return Recorded("run", record, recording, of_steps, step_edges(recording, of_steps))
+
+
+def compared(before: Recorded, after: Recorded) -> Comparison:
+    return compare_recorded(before, after, parse_bins("study"))
+
+
+def test_steps_are_found_on_the_clock_of_the_messages() -> None:
+    run = recorded()
+    assert run.edges_ns is not None
+    assert len(run.edges_ns) == STEPS + 1
+    starts = run.recording.events.start_ns[~run.recording.events.bitwise]
+    in_step = np.bincount(np.searchsorted(run.edges_ns, starts) - 1)
+    assert in_step.tolist() == [2 * NP] * STEPS
+
+
+def test_messages_before_the_first_step_belong_to_none() -> None:
+    run = recorded()
+    events = run.recording.events
+    early = replace(events, start_ns=np.append(events.start_ns, START_NS - 10**9))
+    columns = {
+        name: np.append(getattr(events, name), getattr(events, name)[-1:])
+        for name in ("rank", "operation", "duration_ns", "communicator_size", "bitwise")
+    }
+    early = replace(early, **columns, bytes=np.append(events.bytes, 16))
+    more = replace(run, recording=replace(run.recording, events=early))
+    more.edges_ns = step_edges(more.recording, more.log)
+    assert compared(run, more).total.calls_after == compared(run, more).total.calls_before
+
+
+def test_all_reduces_that_are_not_the_steps_place_no_steps() -> None:
+    run = recorded()
+    assert run.log is not None
+    uneven = StepLog(run.log.seconds[:13] * 3, run.log.images[:13], run.log.exposed_seconds[:13])
+    events = run.recording.events
+    in_a_burst = replace(events, start_ns=START_NS + (events.start_ns - START_NS) // 100)
+    assert step_edges(replace(run.recording, events=in_a_burst), uneven) is None
+    assert step_edges(replace(run.recording, overwritten=1), run.log) is None
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_a_gain_is_found_and_its_interval_holds_it(log: bool) -> None:
+    comparison = compared(recorded(10, log=log), recorded(5, log=log))
+    assert comparison.per == ("step" if log else "run")
+    units = 1 if log else STEPS
+    (small, large) = comparison.rows
+    assert (small.bytes_min, small.bytes_max) == (1, 128 * KIB)
+    assert small.verdict == "no difference"
+    assert large.calls_before == large.calls_after == 2 * NP * units
+    assert large.seconds_before == pytest.approx(0.010 * 2 * NP * units, rel=0.02)
+    assert large.gain_percent is not None
+    assert large.gain_percent_low is not None
+    assert large.gain_percent_high is not None
+    assert 45 < large.gain_percent_low <= large.gain_percent <= large.gain_percent_high < 55
+    assert large.verdict == comparison.total.verdict == "less"
+    assert comparison.total.seconds_after == pytest.approx(sum(row.seconds_after for row in comparison.rows))
+    assert compared(recorded(5, log=log), recorded(10, log=log)).total.verdict == "more"
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_the_interval_of_equal_runs_holds_0(log: bool) -> None:
+    comparison = compared(recorded(5, log=log), recorded(5, log=log))
+    assert {gain.verdict for gain in (*comparison.rows, comparison.total)} == {"no difference"}
+    assert comparison.total.gain_percent == pytest.approx(0)
+
+
+def test_the_interval_covers_what_it_promises() -> None:
+    """Of many pairs of runs alike, about one in twenty may show a difference."""
+    random = np.random.default_rng(3)
+    run = recorded(noise=0)
+    wrong = 0
+    for _ in range(100):
+        pair = []
+        for _ in range(2):
+            events = run.recording.events
+            noisy = replace(events, duration_ns=random.exponential(5e6, len(events)).astype(np.int64))
+            pair.append(replace(run, recording=replace(run.recording, events=noisy)))
+        wrong += compared(*pair).total.verdict != "no difference"
+    assert wrong <= 15
+
+
+def test_one_step_tells_no_interval() -> None:
+    comparison = compared(recorded(10, steps=1), recorded(5, steps=1))
+    assert comparison.total.gain_percent is not None
+    assert comparison.total.gain_percent_low is None
+    assert comparison.total.verdict == "unknown"
+    assert any("few" in text for text in comparison.warnings)
+
+
+def test_runs_of_other_length_are_compared_by_step() -> None:
+    comparison = compared(recorded(5), recorded(5, steps=2 * STEPS))
+    assert (comparison.steps_before, comparison.steps_after) == (STEPS, 2 * STEPS)
+    assert comparison.total.calls_before == comparison.total.calls_after
+
+
+def test_another_fusion_buffer_is_the_same_work() -> None:
+    comparison = compared(recorded(5), recorded(10, sizes=(8 * MIB,)))
+    assert [row.calls_after for row in comparison.rows] == [NP, NP]
+    comparison = compared(recorded(5, sizes=(12 * MIB, 12 * MIB)), recorded(10, sizes=(24 * MIB,)))
+    small, medium, large = comparison.rows
+    assert (medium.seconds_after, large.seconds_before) == (0, 0)
+    assert medium.gain_percent == pytest.approx(100)
+    assert (large.gain_percent, large.verdict) == (None, "unknown")
+    assert small.calls_before == 2 * small.calls_after
+
+
+MAKES_OTHER_WORK: dict[str, tuple[Callable[[], Recorded], str]] = {
+    "np": (lambda: recorded(ranks=4), "np 2 against 4"),
+    "model": (lambda: recorded(sizes=(4 * MIB, 5 * MIB)), "allreduce of 16 MiB per step against 18 MiB"),
+    "a little": (lambda: recorded(sizes=(4 * MIB, 4 * MIB + 100 * KIB)), "allreduce of 16777216 B|allreduce of 16 MiB"),
+    "images": (lambda: recorded(images=16), "8 images per step against 16"),
+    "length without steps": (lambda: recorded(steps=50, log=False), "per run"),
+}
+
+
+@pytest.mark.parametrize("what", MAKES_OTHER_WORK)
+def test_other_work_is_refused_and_named(what: str) -> None:
+    make, said = MAKES_OTHER_WORK[what]
+    with pytest.raises(RequestError, match=f"did different work: .*({said})") as refused:
+        compared(recorded(), make())
+    assert "\n" not in str(refused.value)
+
+
+def test_other_calls_are_refused_where_no_horovod_decides_on_them() -> None:
+    with pytest.raises(RequestError, match="160 allreduce calls per run against 80"):
+        compared(recorded(bitwise=False, log=False), recorded(bitwise=False, log=False, sizes=(8 * MIB,)))
+
+
+def test_another_command_is_said() -> None:
+    comparison = compared(recorded(), recorded(command="other"))
+    assert any("program against other" in text for text in comparison.warnings)
+
+
+def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
+    run = recorded()
+    folder = RunFolder(tmp_path / "job")
+    refuse_files_of_another_run(folder, run.record, run.recording)
+    events = run.recording.events
+    for hours in (-1, 1):
+        moved = replace(events, start_ns=events.start_ns + (events.rank == 1) * hours * 3600 * 10**9)
+        with pytest.raises(RequestError, match="mixes files of different runs: rank 1's"):
+            refuse_files_of_another_run(folder, run.record, replace(run.recording, events=moved))
+
+
+def test_a_step_log_that_was_cut_short_or_damaged(make_run: MakeRun) -> None:
+    run = make_run(2)
+    assert read_step_log(run) is None
+    run.steps.write_text('{"seconds": 0.5, "images": 8}\n{"seconds": 0.25, "communication_seconds": 0.1}\n{"seco')
+    log = read_step_log(run)
+    assert log is not None
+    assert log.seconds.tolist() == [0.5, 0.25]
+    assert np.isnan(log.images[1])
+    for damaged in ("{}", "[]", "nonsense", '{"seconds": -1}', '{"seconds": NaN}', '{"seconds": "x"}'):
+        run.steps.write_text(f'{{"seconds": 1}}\n{damaged}\n')
+        with pytest.raises(RequestError, match="line 2"):
+            read_step_log(run)
+
+
+def test_the_median_step() -> None:
+    assert median_step(np.array([3.0, 1.0, 2.0])) == 2
+    assert median_step(np.array([4.0, 1.0, 2.0, 3.0])) == 2
