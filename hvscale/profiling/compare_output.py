@@ -14,15 +14,17 @@ from hvscale.run_folder import write_atomically
 
 
 def human_gain(gain: Gain) -> str:
-    return "-" if gain.gain_percent is None else f"{gain.gain_percent:+.1f}"
+    return "-" if gain.gain_percent is None else _percent(gain.gain_percent)
 
 
 def human_interval(gain: Gain) -> str:
     if gain.gain_percent_low is None or gain.gain_percent_high is None:
         return "-"
-    return " to ".join(
-        f"{end:+.1f}" if abs(end) < 100 else f"{end:+.0f}" for end in (gain.gain_percent_low, gain.gain_percent_high)
-    )
+    return f"{_percent(gain.gain_percent_low)} to {_percent(gain.gain_percent_high)}"
+
+
+def _percent(percent: float) -> str:
+    return f"{percent:+.1f}" if abs(percent) < 100 else f"{percent:+.0f}"
 
 
 def human_verdict(gain: Gain) -> str:

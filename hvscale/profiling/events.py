@@ -21,6 +21,7 @@ class Events:
     duration_ns: NDArray[np.int64]
     communicator_size: NDArray[np.int32]
     bitwise: NDArray[np.bool_]  # the reduction is a bitwise one
+    thread: NDArray[np.int64]  # that called, by the kernel's number; 0 where the source does not tell
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -49,6 +50,7 @@ def no_events() -> Events:
         duration_ns=np.empty(0, np.int64),
         communicator_size=np.empty(0, np.int32),
         bitwise=np.empty(0, np.bool_),
+        thread=np.empty(0, np.int64),
     )
 
 

@@ -36,6 +36,7 @@ def events(calls: list[Call]) -> Events:
         duration_ns=columns[:, 3],
         communicator_size=columns[:, 4].astype(np.int32),
         bitwise=columns[:, 2] == BITWISE_BYTES,
+        thread=np.zeros(len(columns), np.int64),
     )
 
 

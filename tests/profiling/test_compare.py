@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,6 +57,7 @@ def recorded(
             duration_ns=columns[:, 3],
             communicator_size=np.full(len(columns), ranks, np.int32),
             bitwise=columns[:, 4] == 1,
+            thread=columns[:, 0] + 100,
         ),
         ranks,
         list(range(ranks)),
@@ -91,9 +93,9 @@ def test_messages_before_the_first_step_belong_to_none() -> None:
     run = recorded()
     events = run.recording.events
     early = replace(events, start_ns=np.append(events.start_ns, START_NS - 10**9))
-    columns = {
+    columns: dict[str, Any] = {
         name: np.append(getattr(events, name), getattr(events, name)[-1:])
-        for name in ("rank", "operation", "duration_ns", "communicator_size", "bitwise")
+        for name in ("rank", "operation", "duration_ns", "communicator_size", "bitwise", "thread")
     }
     early = replace(early, **columns, bytes=np.append(events.bytes, 16))
     more = replace(run, recording=replace(run.recording, events=early))

@@ -195,4 +195,5 @@ class Timeline:
             duration_ns=np.maximum(end_us - start_us, 0) * 1000,
             communicator_size=np.full(len(messages), np_of_job, np.int32),
             bitwise=np.zeros(len(messages), np.bool_),  # what ranks agree on beforehand stands apart in a timeline
+            thread=np.zeros(len(messages), np.int64),
         )

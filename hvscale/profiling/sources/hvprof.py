@@ -64,6 +64,7 @@ def _append(profile: ProfileFile, columns: defaultdict[str, list[NDArray[Any]]],
         columns["duration_ns"].append(records["duration_ns"].astype(np.int64))
         columns["communicator_size"].append(records["communicator_size"].astype(np.int32))
         columns["bitwise"].append(records["flags"] & BITWISE != 0)
+        columns["thread"].append(records["thread"].astype(np.int64))
 
 
 def _events(columns: defaultdict[str, list[NDArray[Any]]], operations: list[str]) -> Events:
@@ -80,6 +81,7 @@ def _events(columns: defaultdict[str, list[NDArray[Any]]], operations: list[str]
         duration_ns=column("duration_ns", np.int64),
         communicator_size=column("communicator_size", np.int32),
         bitwise=column("bitwise", np.bool_),
+        thread=column("thread", np.int64),
     )
 
 
