@@ -9,7 +9,7 @@
 #include "record.h"
 
 #define SLOTS 4096 /* calls in flight; CUDA queues about a thousand kernels */
-#define SETTLED 64 /* this many calls later, channels that have not been seen do not exist */
+#define SETTLED 64 /* when this many other calls have come to rest since, a call at rest is over */
 
 /* A handle is a call's number and, in its lowest byte, a channel or CALL. So an old handle is known as such, and nothing is freed. */
 #define CALL 255u
@@ -24,10 +24,13 @@ struct slot {
     uint64_t seen_begin_ns, seen_end_ns;
     uint64_t device_begin_ns, device_end_ns;
     unsigned expected, begun, ended; /* channels */
+    bool resting;
 };
 
 static struct slot slots[SLOTS];
 static uint64_t calls;
+static uint64_t resting[SETTLED]; /* calls whose channels seen so far have ended, the oldest at `oldest_resting` */
+static unsigned oldest_resting;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The rank in the job: a communicator may be of a part of it. SLURM_PROCID stands last: under mpirun it is the launcher's. */
@@ -104,10 +107,33 @@ static void finish(struct slot *slot)
     slot->number = 0;
 }
 
+static bool at_rest(const struct slot *slot)
+{
+    return slot->enqueue_end_ns != 0 && slot->ended == slot->begun;
+}
+
+/* NCCL does not always tell how many channels a call takes: then it is over when it has long been at rest. */
+static void rest(struct slot *slot)
+{
+    if (slot->resting)
+        return;
+    slot->resting = true;
+    struct slot *oldest = slot_of(handle_of(resting[oldest_resting], CALL));
+    resting[oldest_resting] = slot->number;
+    oldest_resting = (oldest_resting + 1) % SETTLED;
+    if (oldest == NULL)
+        return;
+    oldest->resting = false;
+    if (at_rest(oldest))
+        finish(oldest);
+}
+
 static void finish_if_over(struct slot *slot)
 {
-    if (slot->enqueue_end_ns != 0 && slot->ended == slot->begun && slot->ended >= slot->expected)
+    if (at_rest(slot) && slot->ended >= slot->expected)
         finish(slot);
+    else if (at_rest(slot) && slot->ended != 0)
+        rest(slot);
 }
 
 static void set_name(char field[16], const char *name)
@@ -125,11 +151,6 @@ void *nccl_begin(const struct nccl_communicator *communicator, const struct nccl
 {
     pthread_mutex_lock(&lock);
     uint64_t number = ++calls;
-    if (number > SETTLED) {
-        struct slot *settled = slot_of(handle_of(number - SETTLED, CALL));
-        if (settled != NULL && settled->enqueue_end_ns != 0 && settled->ended != 0 && settled->ended == settled->begun)
-            finish(settled);
-    }
     struct slot *slot = &slots[number % SLOTS];
     if (slot->number != 0)
         finish(slot);

@@ -1,0 +1,139 @@
+"""The file that hvprof's NCCL plug-in writes (docs/nccl-profile.md): its layout, and reading it whatever state it is in."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvscale.errors import RequestError
+from hvscale.profiling.profile_file import check_words
+
+HEADER_FIELDS = [  # name, type, offset
+    ("magic", "V8", 0),
+    ("version", "<u4", 8),
+    ("header_bytes", "<u4", 12),
+    ("record_bytes", "<u4", 16),
+    ("rank", "<u4", 20),
+    ("capacity", "<u8", 24),
+    ("job_size", "<u4", 32),
+    ("pid", "<u4", 36),
+    ("monotonic_ns", "<u8", 40),
+    ("realtime_ns", "<u8", 48),
+    ("check", "<u8", 56),
+    ("host", "S64", 64),
+    ("interface", "<u4", 128),
+    ("recorded", "<u8", 4032),
+]
+HEADER = np.dtype(
+    {
+        "names": [name for name, _, _ in HEADER_FIELDS],
+        "formats": [kind for _, kind, _ in HEADER_FIELDS],
+        "offsets": [offset for _, _, offset in HEADER_FIELDS],
+        "itemsize": 4096,
+    }
+)
+RECORD = np.dtype(
+    [
+        ("sequence", "<u8"),
+        ("start_ns", "<u8"),
+        ("duration_ns", "<u8"),
+        ("count", "<u8"),
+        ("communicator", "<u8"),
+        ("communicator_size", "<u4"),
+        ("communicator_rank", "<u4"),
+        ("root", "<i4"),
+        ("channels", "<u2"),
+        ("timing", "<u2"),
+        ("function", "S16"),
+        ("datatype", "S16"),
+        ("algorithm", "S16"),
+        ("protocol", "S16"),
+        ("check", "<u8"),
+    ]
+)
+MAGIC = b"hvnccl\r\n"
+VERSION = 1
+ON_DEVICE, SEEN_BY_HOST, ENQUEUED = range(3)  # a record's timing
+LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class NcclProfile:
+    """One process's NCCL calls."""
+
+    rank: int  # in the job
+    job_size: int
+    pid: int
+    host: str
+    interface: int  # version of NCCL's profiler interface
+    capacity: int
+    recorded: int
+    realtime_minus_monotonic_ns: int
+    records: NDArray[Any]  # of dtype RECORD, the whole ones only, in order
+    warnings: list[str]
+
+    @property
+    def overwritten(self) -> int:
+        return max(0, self.recorded - self.capacity)
+
+
+def read_nccl_profile(path: Path) -> NcclProfile:
+    """Raises RequestError, naming `path`, when it cannot be read, its header is not sound, or no record of it is whole."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}") from error
+    if raw[: len(MAGIC)] != MAGIC:
+        raise RequestError(f"{path} is not a profile that hvprof's NCCL plug-in wrote")
+    if len(raw) < HEADER.itemsize:
+        raise RequestError(f"{path} was cut short: {len(raw)} bytes are left of a header of {HEADER.itemsize}")
+    header = np.frombuffer(raw, HEADER, count=1)[0]
+    if header["version"] != VERSION:
+        raise RequestError(f"{path} has format version {header['version']}; this hvscale reads version {VERSION}")
+    checked = np.frombuffer(raw, "<u8", count=504).copy()
+    checked[7] = 0
+    if check_words(checked[None, :])[0] != header["check"]:
+        raise RequestError(f"{path} is damaged: its header does not match its checksum")
+    if header["header_bytes"] != HEADER.itemsize or header["record_bytes"] != RECORD.itemsize or not header["capacity"]:
+        raise RequestError(f"{path} is damaged: its header names sizes that version {VERSION} does not have")
+    capacity, recorded = int(header["capacity"]), int(header["recorded"])
+    count = min(capacity, recorded, (len(raw) - HEADER.itemsize) // RECORD.itemsize)
+    slots = np.frombuffer(raw, RECORD, count=count, offset=HEADER.itemsize)
+    whole = _whole(slots, capacity)
+    if recorded > 1 and not whole.any():
+        raise RequestError(f"{path} is damaged: none of its {recorded} records is whole")
+    warnings = []
+    # The plug-in writes one record at a time: a killed process leaves at most one unfinished.
+    if min(capacity, recorded) - int(np.count_nonzero(whole)) > 1:
+        warnings.append(
+            f"{path} is damaged or was cut short: {np.count_nonzero(whole)} of {min(capacity, recorded)} records are counted"
+        )
+    return NcclProfile(
+        rank=int(header["rank"]),
+        job_size=int(header["job_size"]),
+        pid=int(header["pid"]),
+        host=bytes(header["host"]).decode(errors="replace"),
+        interface=int(header["interface"]),
+        capacity=capacity,
+        recorded=recorded,
+        realtime_minus_monotonic_ns=int(header["realtime_ns"]) - int(header["monotonic_ns"]),
+        records=np.sort(slots[whole], order="sequence"),
+        warnings=warnings,
+    )
+
+
+def _whole(records: NDArray[Any], capacity: int) -> NDArray[np.bool_]:
+    if not len(records):
+        return np.empty(0, np.bool_)
+    words = records.view("<u8").reshape(len(records), -1)
+    whole: NDArray[np.bool_] = (
+        (records["sequence"] > 0)
+        & ((records["sequence"] - np.uint64(1)) % np.uint64(capacity) == np.arange(len(records), dtype=np.uint64))
+        & (records["check"] == check_words(words[:, :-1]))
+        & (records["start_ns"] <= LARGEST)
+        & (records["duration_ns"] <= LARGEST)
+        & (records["communicator_size"] <= np.iinfo(np.int32).max)
+    )
+    return whole

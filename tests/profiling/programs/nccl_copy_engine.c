@@ -1,0 +1,35 @@
+/* nccl_copy_engine PLUGIN 6: one collective by the copy engines, and one whose names no plug-in of today knows. */
+#include "../../../hvscale/profiling/nccl/abi.h"
+
+#include <dlfcn.h>
+
+int main(int count, char **arguments)
+{
+    void *plugin = count > 1 ? dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL) : NULL;
+    const struct nccl_profiler_v6 *table = plugin != NULL ? dlsym(plugin, "ncclProfiler_v6") : NULL;
+    if (table == NULL)
+        return 1;
+    void *context, *handle;
+    int mask = 0;
+    table->init(&context, 1, &mask, "name", 1, 2, 0, NULL);
+    if ((mask & NCCL_COPY_ENGINE_COLLECTIVE) == 0)
+        return 2;
+    table->start(context, &handle, &(struct nccl_event_v6){
+        .type = NCCL_COPY_ENGINE_COLLECTIVE,
+        .copy_engine = {.function = "AlltoAll", .count = 100, .datatype = "ncclFloat32"},
+    });
+    table->stop(handle);
+    table->start(context, &handle, &(struct nccl_event_v6){
+        .type = NCCL_COLLECTIVE,
+        .collective = {.function = "Everything", .count = 100, .datatype = "ncclFloat3", .algorithm = "AN_ALGORITHM_OF_THE_FUTURE", .protocol = ""},
+    });
+    table->stop(handle);
+    /* An event that nobody asked for, and handles of calls that are over, do no harm. */
+    table->stop(handle);
+    table->start(context, &handle, &(struct nccl_event_v6){.type = NCCL_KERNEL_CHANNEL, .parent = handle});
+    table->record_state(handle, NCCL_KERNEL_CHANNEL_STOP, &(union nccl_state_arguments){.kernel = {1}});
+    table->stop(handle);
+    table->start(context, &handle, &(struct nccl_event_v6){.type = 1 << 20});
+    table->stop(handle);
+    return table->finalize(context);
+}
