@@ -9,16 +9,24 @@ from typing import IO
 import numpy as np
 
 from hvscale.errors import RequestError
-from hvscale.profiling.compare import Recorded
+from hvscale.profiling.compare import Recorded, read_recorded
 from hvscale.profiling.output import human_bytes
-from hvscale.run_folder import write_atomically
+from hvscale.run_folder import RunFolder, write_atomically
 
 LAST = 500_000  # messages that a trace holds: 80 MB, which Perfetto loads in some seconds
 CHUNK = 10_000
 
 
-def write_trace(run: Recorded, path: Path, last: int = LAST) -> str | None:
-    """Write the trace; returns a line that says so when only the `last` messages are in it. Raises RequestError when `path` cannot be written.
+def write_trace(run: RunFolder, path: Path, last: int = LAST) -> str | None:
+    """Write the trace; returns a line that says so when only the `last` messages are in it.
+
+    Raises RequestError when the run cannot be read or `path` cannot be written.
+    """
+    return trace_recorded(read_recorded(run), path, last)
+
+
+def trace_recorded(run: Recorded, path: Path, last: int = LAST) -> str | None:
+    """The same of a run that was read before.
 
     One process a rank, one row in it for each thread that called, and one for the steps of rank 0 where they are known.
     Times are microseconds since the first message of the run.

@@ -1,0 +1,162 @@
+"""`hvscale compare` and `report` on real runs; the page is opened in a browser."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.conftest import Run
+
+ROUNDS = 40
+SIZE = 200_000
+# Rank 1 comes late to every round when LATE says so; the arguments are for the page to show.
+PROGRAM = f"""
+import numpy, os, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+data, total = numpy.ones({SIZE}, numpy.uint8), numpy.empty({SIZE}, numpy.uint8)
+for _ in range({ROUNDS} * int(os.environ.get("TIMES", "1"))):
+    if world.rank == 1:
+        time.sleep(float(os.environ.get("LATE", "0")))
+    world.Allreduce(data, total)
+world.Barrier()
+"""
+HOSTILE = "<script>throw new Error('run')</script>"
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+
+@pytest.fixture
+def profiled(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+    """`profiled("name", LATE="0.02")`: a run of the program, recorded."""
+    script = program(PROGRAM)
+
+    def run(name: str, np: int = 2, **environment: str) -> Path:
+        passed = [word for key in environment for word in ("--env", f"{key}={environment[key]}")]
+        done = hvscale("profile", "-np", np, "--run", name, *passed, "--", "python", script, HOSTILE)
+        assert done.returncode == 0, done.stderr
+        return tmp_path / name
+
+    return run
+
+
+def test_a_late_rank_makes_the_others_wait_and_compare_says_so(
+    hvscale: Run, profiled: Callable[..., Path], tmp_path: Path
+) -> None:
+    before, late = profiled("before"), profiled("late", LATE="0.03")
+    done = hvscale("compare", before, late, "--json", "--csv", "table.csv")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "hvscale/compare/1"
+    assert (document["np"], document["per"]) == (2, "run")
+    (row,) = [row for row in document["rows"] if row["operation"] == "allreduce"]
+    assert (row["bytes_min"], row["bytes_max"]) == (128 * 1024 + 1, 16 * 2**20)
+    assert row["calls_before"] == row["calls_after"] == 2 * ROUNDS
+    assert row["verdict"] == document["total"]["verdict"] == "more"
+    with (tmp_path / "table.csv").open() as stream:
+        assert [line["operation"] for line in csv.DictReader(stream)] == ["allreduce", "barrier", "total"]
+    table = hvscale("compare", before, late).stdout
+    assert "128 KiB-16 MiB" in table
+    assert "more" in table
+    shutil.copytree(before, tmp_path / "copy")
+    again = json.loads(hvscale("compare", before, "copy", "--json").stdout)
+    assert {row["verdict"] for row in (*again["rows"], again["total"])} == {"no difference"}
+    assert again["total"]["gain_percent"] == 0
+
+
+def test_what_cannot_be_compared_is_refused_in_one_line(
+    hvscale: Run, profiled: Callable[..., Path], tmp_path: Path
+) -> None:
+    before, longer = profiled("before"), profiled("longer", TIMES="2")
+    (tmp_path / "empty").mkdir()
+    assert hvscale("launch", "--run", "bare", "--", "true").returncode == 0
+    mixed = tmp_path / "mixed"
+    shutil.copytree(before, mixed)
+    shutil.copy(longer / "hvprof" / "rank-00001.hvp", mixed / "hvprof" / "rank-00001.hvp")
+    for second, said in (
+        (longer, "did different work"),
+        ("empty", "is not the folder of a run"),
+        ("nowhere", "is not a folder"),
+        ("bare", "holds no profile"),
+        (mixed, "mixes files of different runs"),
+    ):
+        for command in ("compare", "report"):
+            done = hvscale(command, before, second)
+            assert done.returncode == 2, done.stdout
+            assert said in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.rglob("*.html"))
+    assert hvscale("report", before, before, before).returncode == 2
+    assert hvscale("report", before, "--output", "nowhere/page.html").returncode == 2
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("neither chromium nor google-chrome is installed")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        yield started
+        started.close()
+
+
+def opened(browser: Browser, page_file: Path, troubles: list[str], width: int = 1280) -> Page:
+    """The page, drawn; what goes wrong in it, or leaves it for the network, is appended to `troubles`."""
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(("data:", "blob:", page_file.as_uri())) else troubles.append(request.url)
+        ),
+    )
+    page.goto(page_file.as_uri())
+    page.wait_for_selector("#seconds .bars")
+    return page
+
+
+def test_the_report_of_one_run(browser: Browser, hvscale: Run, profiled: Callable[..., Path], tmp_path: Path) -> None:
+    run = profiled("job")
+    (run / "result.json").write_text("{ cut short")
+    done = hvscale("report", run, "--trace", "trace.json")
+    assert done.returncode == 0, done.stderr
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 2 * (ROUNDS + 1)
+    troubles: list[str] = []
+    for width in (1280, 390):
+        page = opened(browser, run / "report.html", troubles, width)
+        assert HOSTILE in page.inner_text("header")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("#timeline-0 .bars .point").count() > ROUNDS
+        assert not page.is_visible("#calls")
+        page.click("text=Calls")
+        assert page.is_visible("#calls .bars")
+        assert not page.is_visible("#seconds")
+        page.click("summary")
+        assert page.is_visible("text=1: allreduce 128 KiB-16 MiB")
+        page.close()
+    assert troubles == []
+
+
+def test_the_report_of_two_runs(browser: Browser, hvscale: Run, profiled: Callable[..., Path]) -> None:
+    before, late = profiled("before"), profiled("late", LATE="0.01")
+    done = hvscale("report", before, late)
+    assert done.returncode == 0, done.stderr
+    troubles: list[str] = []
+    page = opened(browser, late / "comparison.html", troubles)
+    assert page.locator("#seconds .trace.bars").count() == 2
+    page.locator("#seconds .legendtoggle").first.click()
+    expect(page.locator("#seconds .trace.bars")).to_have_count(1)
+    assert page.is_visible("#timeline-1 .bars")
+    assert "LATE" in page.inner_text(".settings .differs >> nth=0") + page.inner_text(".settings")
+    assert page.locator("#comparison .more").count() > 0
+    assert troubles == []
+    page.close()
