@@ -15,7 +15,7 @@ static double batch(bool record)
 {
     uint64_t start = hvprof_now();
     for (int i = 0; i < BATCH; i++) {
-        struct hvprof_message message = {.operation = 1, .bytes = 4096, .communicator_size = 2, .start_ns = hvprof_now()};
+        struct hvprof_message message = {.operation = 1, .bytes = 4096, .start_ns = hvprof_now()};
         message.duration_ns = hvprof_now() - message.start_ns;
         /* Without this the compiler could drop the message that nobody reads. */
         __asm__ volatile("" : : "r"(&message) : "memory");

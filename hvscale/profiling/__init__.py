@@ -2,6 +2,7 @@
 
 from hvscale.profiling.breakdown import Breakdown, RankRow, Row, breakdown, tabulate
 from hvscale.profiling.events import Events, Recording
+from hvscale.profiling.marks import step
 from hvscale.profiling.output import table, write_csv
 from hvscale.profiling.recording import library_path, preload_environment, timeline_environment, trim
 
@@ -14,6 +15,7 @@ __all__ = [
     "breakdown",
     "library_path",
     "preload_environment",
+    "step",
     "table",
     "tabulate",
     "timeline_environment",

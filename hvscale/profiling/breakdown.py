@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.profiling.bins import Bins, parse_bins
-from hvscale.profiling.events import Events, Recording, no_events
+from hvscale.profiling.events import DETAILED, Events, Recording, no_events
 from hvscale.profiling.sources import SOURCES
 from hvscale.run_folder import RunFolder
 
@@ -75,9 +75,12 @@ def breakdown(run: RunFolder, bins: str = "study") -> Breakdown:
     return tabulate(read_recording(run), ranges, str(run.path))
 
 
-def read_recording(run: RunFolder) -> Recording:
-    """Every message of a run, from the first source that knows it. Raises RequestError when run.json or every profile cannot be read."""
-    for read in SOURCES.values():
+def read_recording(run: RunFolder, detail: bool = False) -> Recording:
+    """Every message of a run, with its details if asked for, from the first source that knows it.
+
+    Raises RequestError when run.json or every profile cannot be read.
+    """
+    for read in ({**SOURCES, **DETAILED} if detail else SOURCES).values():
         recording = read(run)
         if recording is not None:
             return recording

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,20 +12,32 @@ from hvscale.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Events:
-    """The messages of a run: arrays of one length n, in no particular order."""
+    """The messages of a run: arrays of one length n, in no particular order.
+
+    Those from `communicators` on are empty unless details were asked for and the source knows them.
+    """
 
     operations: tuple[str, ...]  # names; `operation` is an index into them
     rank: NDArray[np.int32]
     operation: NDArray[np.uint8]
     bytes: NDArray[np.int64]
-    start_ns: NDArray[np.int64]  # since 1970
+    start_ns: NDArray[np.int64]  # since 1970, by rank 0's clock where `Recording.clock_error_ns` names the rank
     duration_ns: NDArray[np.int64]
     communicator_size: NDArray[np.int32]
     bitwise: NDArray[np.bool_]  # the reduction is a bitwise one
-    thread: NDArray[np.int64]  # that called, by the kernel's number; 0 where the source does not tell
+    thread: NDArray[np.integer[Any]]  # that called, numbered from 0 within its rank; 0 where the source does not tell
+    communicators: tuple[int, ...] = ()  # identities, over all ranks; `communicator` is an index into them
+    communicator: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    # The rank's n-th collective of the communicator, from 0, modulo 2^32.
+    ordinal: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    # The address of the rank's own part; 0: the call has none.
+    buffer: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
 
     def __len__(self) -> int:
         return len(self.rank)
+
+
+Times = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,10 @@ class Recording:
     ranks_per_event: int = 1  # a source that sees one rank only counts its messages for all of them
     overwritten: int = 0
     warnings: list[str] = field(default_factory=list)
+    # By rank: when it marked a step, ascending, on the clock of `start_ns`.
+    steps: dict[int, Times] = field(default_factory=dict)
+    # By rank: how far its clock may be off from rank 0's; None where that was not measured.
+    clock_error_ns: dict[int, int | None] = field(default_factory=dict)
 
 
 def no_events() -> Events:
@@ -57,13 +74,14 @@ def no_events() -> Events:
 # A source answers None when the run holds nothing of its kind.
 Source = Callable[[RunFolder], Recording | None]
 SOURCES: dict[str, Source] = {}
+DETAILED: dict[str, Source] = {}  # those that also load the details, which a table needs no memory for
 
 
-def source(name: str) -> Callable[[Source], Source]:
+def source(name: str, detail: bool = False) -> Callable[[Source], Source]:
     """Registers a reader under the name that stands in a breakdown's `source`."""
 
     def register(read: Source) -> Source:
-        SOURCES[name] = read
+        (DETAILED if detail else SOURCES)[name] = read
         return read
 
     return register

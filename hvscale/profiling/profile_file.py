@@ -26,6 +26,8 @@ HEADER_FIELDS = [  # name, type, offset
     ("flavour", "S32", 128),
     ("library", "S256", 160),
     ("operations", ("S24", 64), 416),
+    ("clock_offset_ns", "<i8", 1952),
+    ("clock_error_ns", "<u8", 1960),
     ("recorded", "<u8", 4032),
 ]
 HEADER = np.dtype(
@@ -42,18 +44,28 @@ RECORD = np.dtype(
         ("start_ns", "<u8"),
         ("duration_ns", "<u8"),
         ("bytes", "<u8"),
-        ("communicator_size", "<u4"),
+        ("buffer_and_thread", "<u8"),  # 48 bits and 16
+        ("communicator", "<u4"),
+        ("ordinal", "<u4"),
         ("root", "<i4"),
         ("operation", "<u2"),
         ("flags", "<u2"),
-        ("thread", "<u4"),
-        ("reserved", "<u8"),
         ("check", "<u8"),
     ]
 )
-BITWISE = 1  # flag: reduced by MPI_BAND, MPI_BOR or MPI_BXOR
+COMMUNICATOR = np.dtype(
+    [("identity", "<u8"), ("size", "<u4"), ("rank", "<u4"), ("flags", "<u4"), ("remote_size", "<u4"), ("check", "<u8")]
+)
+COMMUNICATORS = 4096
+RECORDS_START = HEADER.itemsize + COMMUNICATORS * COMMUNICATOR.itemsize
+NO_COMMUNICATOR = 2**32 - 1
+STEP = 63  # operation: not a call, the begin of a step
+BUFFER_BITS = 48
+UNKNOWN_ERROR = 2**64 - 1
+BITWISE = 1  # flag of a record: reduced by MPI_BAND, MPI_BOR or MPI_BXOR
+OWN_IDENTITY = 1  # flag of a communicator: the other members may know it by another identity
 MAGIC = b"hvprof\r\n"
-VERSION = 1
+VERSION = 2
 ODD = 0x9E3779B97F4A7C15
 LARGEST = 2**63 - 1
 CHUNK_RECORDS = 1 << 14  # a MiB: it stays in the processor's cache between the passes over it
@@ -78,7 +90,8 @@ class Header:
     library: str
     capacity: int
     recorded: int
-    realtime_minus_monotonic_ns: int
+    clock_offset_ns: int  # to be added to the times of its records: nanoseconds since 1970 by the clock of rank 0
+    clock_error_ns: int | None  # of that; None: not measured, the offset is that of the rank's own host
     operations: tuple[str, ...]
 
 
@@ -96,7 +109,7 @@ def read_header(path: Path, stream: IO[bytes]) -> Header:
     checked[HEADER.fields["check"][1] // 8] = 0  # type: ignore[index]
     if check_words(checked[None, :])[0] != fields["check"]:
         raise RequestError(f"{path} is damaged: its header does not match its checksum")
-    if fields["header_bytes"] != HEADER.itemsize or fields["record_bytes"] != RECORD.itemsize or not fields["capacity"]:
+    if fields["header_bytes"] != RECORDS_START or fields["record_bytes"] != RECORD.itemsize or not fields["capacity"]:
         raise RequestError(f"{path} is damaged: its header names sizes that version {VERSION} does not have")
     return Header(
         rank=int(fields["rank"]),
@@ -107,9 +120,21 @@ def read_header(path: Path, stream: IO[bytes]) -> Header:
         library=_text(fields["library"]).partition("\n")[0],
         capacity=int(fields["capacity"]),
         recorded=int(fields["recorded"]),
-        realtime_minus_monotonic_ns=int(fields["realtime_ns"]) - int(fields["monotonic_ns"]),
+        clock_offset_ns=int(fields["clock_offset_ns"]),
+        clock_error_ns=None if fields["clock_error_ns"] == UNKNOWN_ERROR else int(fields["clock_error_ns"]),
         operations=tuple(_text(name) for name in fields["operations"]),
     )
+
+
+def read_communicators(stream: IO[bytes]) -> NDArray[Any]:
+    """The table of communicators, of dtype COMMUNICATOR; an entry that is unused, cut off or damaged has size 0."""
+    entries = np.zeros(COMMUNICATORS, COMMUNICATOR)
+    raw = stream.read(entries.nbytes)
+    entries.view(np.uint8)[: len(raw)] = np.frombuffer(raw, np.uint8)
+    words = entries.view("<u8").reshape(len(entries), -1)
+    sound = (entries["check"] == check_words(words[:, :-1])) & (entries["size"] <= np.iinfo(np.int32).max)
+    entries[~sound] = 0
+    return entries
 
 
 def _text(field: Any) -> str:
@@ -127,6 +152,7 @@ class ProfileFile:
         try:
             with path.open("rb") as stream:
                 self.header = read_header(path, stream)
+                self.communicators = read_communicators(stream)
         except OSError as error:
             raise RequestError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -140,7 +166,7 @@ class ProfileFile:
         whole, damaged, last, slot = 0, 0, 0, 0
         threads: set[int] = set()
         with self.path.open("rb") as stream:
-            stream.seek(HEADER.itemsize)
+            stream.seek(RECORDS_START)
             while slot < header.capacity:
                 raw = stream.read(min(CHUNK_RECORDS, header.capacity - slot) * RECORD.itemsize)
                 records = np.frombuffer(raw, RECORD, count=len(raw) // RECORD.itemsize)
@@ -153,7 +179,7 @@ class ProfileFile:
                 if len(records):
                     whole += len(records)
                     last = max(last, int(records["sequence"].max()))
-                    threads.update(np.unique(records["thread"]).tolist())
+                    threads.update(np.unique(records["buffer_and_thread"] >> np.uint64(BUFFER_BITS)).tolist())
                     yield records
                 elif slot >= header.recorded:
                     break
@@ -163,12 +189,13 @@ class ProfileFile:
         slots = np.arange(first_slot, first_slot + len(records), dtype=np.uint64)
         named = np.array([bool(name) for name in self.header.operations])
         words = records.view("<u8").reshape(len(records), -1)
+        sizes = self.communicators["size"][np.minimum(records["communicator"], COMMUNICATORS - 1)]
+        in_communicator = (records["communicator"] < COMMUNICATORS) & (sizes > 0)
         whole: NDArray[np.bool_] = (
             (records["sequence"] > 0)
             & ((records["sequence"] - np.uint64(1)) % np.uint64(self.header.capacity) == slots)
             & (records["check"] == check_words(words[:, :-1]))
-            & (records["communicator_size"] > 0)
-            & (records["communicator_size"] <= np.iinfo(np.int32).max)
+            & np.where(records["operation"] == STEP, records["communicator"] == NO_COMMUNICATOR, in_communicator)
             & (records["bytes"] <= LARGEST)
             & (records["start_ns"] <= LARGEST)
             & (records["duration_ns"] <= LARGEST)

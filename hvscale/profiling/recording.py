@@ -8,7 +8,7 @@ from pathlib import Path
 
 import hvscale.profiling
 from hvscale.errors import RequestError
-from hvscale.profiling.profile_file import HEADER, RECORD, read_header
+from hvscale.profiling.profile_file import RECORD, RECORDS_START, read_header
 from hvscale.run_folder import RunFolder
 
 LIBRARY = "libhvprof.so"
@@ -65,6 +65,6 @@ def _trim(path: Path) -> None:
         # The recording process holds a shared lock: cutting a file that it has mapped would kill it.
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         header = read_header(path, stream)
-        used = HEADER.itemsize + min(header.recorded, header.capacity) * RECORD.itemsize
+        used = RECORDS_START + min(header.recorded, header.capacity) * RECORD.itemsize
         if path.stat().st_size > used:
             stream.truncate(used)

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from hvscale import models
+from hvscale import models, profiling
 from hvscale.errors import RequestError
 from hvscale.run_folder import RunFolder, cannot_write, write_atomically
 from hvscale.trainer import budget, precision, threads
@@ -114,6 +114,7 @@ def fit(
     with steps_file or nullcontext(), reporter() if ranks.rank == 0 else nullcontext() as report:
         end = time.perf_counter()
         while steps is None or len(durations) < steps:
+            profiling.step()
             step, start = len(durations), end
             lr, hr = batch(crops, config, ranks, step, device)
             data_wait = time.perf_counter() - start

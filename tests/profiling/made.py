@@ -5,9 +5,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvscale.profiling.profile_file import HEADER, MAGIC, RECORD, VERSION, check_words
+from hvscale.profiling.profile_file import (
+    COMMUNICATOR,
+    COMMUNICATORS,
+    HEADER,
+    MAGIC,
+    RECORD,
+    RECORDS_START,
+    VERSION,
+    check_words,
+)
 
 OPERATIONS = {1: b"barrier", 2: b"broadcast", 7: b"allgather", 13: b"allreduce"}
+SIZES = [1, 2, 64]  # ranks in each communicator
 START_NS = 5_000_000_000
 
 
@@ -16,9 +26,10 @@ def header(recorded: int, capacity: int, rank: int = 0) -> NDArray[Any]:
     fields = made[0]
     fields["magic"] = np.void(MAGIC)
     fields["version"] = VERSION
-    fields["header_bytes"], fields["record_bytes"] = HEADER.itemsize, RECORD.itemsize
+    fields["header_bytes"], fields["record_bytes"] = RECORDS_START, RECORD.itemsize
     fields["rank"], fields["world_size"], fields["capacity"], fields["recorded"] = rank, 2, capacity, recorded
     fields["monotonic_ns"], fields["realtime_ns"] = START_NS, 10**18
+    fields["clock_offset_ns"] = 10**18 - START_NS
     fields["flavour"], fields["host"] = b"Open MPI", b"node1"
     for code, name in OPERATIONS.items():
         fields["operations"][code] = name
@@ -32,6 +43,19 @@ def signed_header(made: NDArray[Any]) -> NDArray[Any]:
     return made
 
 
+def communicators() -> NDArray[Any]:
+    made = np.zeros(COMMUNICATORS, COMMUNICATOR)
+    made["identity"][: len(SIZES)] = 1000 + np.arange(len(SIZES))
+    made["size"][: len(SIZES)] = SIZES
+    made[: len(SIZES)] = signed(made[: len(SIZES)])
+    return made
+
+
+def head(recorded: int, capacity: int, rank: int = 0) -> bytes:
+    """All before the first record."""
+    return header(recorded, capacity, rank).tobytes() + communicators().tobytes()
+
+
 def records(count: int, seed: int = 0) -> NDArray[Any]:
     random = np.random.default_rng(seed)
     made = np.zeros(count, RECORD)
@@ -39,9 +63,9 @@ def records(count: int, seed: int = 0) -> NDArray[Any]:
     made["start_ns"] = START_NS + np.arange(count) * 1000
     made["duration_ns"] = random.integers(1, 10**9, count)
     made["bytes"] = random.integers(0, 100 << 20, count)
-    made["communicator_size"] = random.choice([1, 2, 64], count)
+    made["communicator"] = random.integers(0, len(SIZES), count)
     made["operation"] = random.choice(list(OPERATIONS), count)
-    made["thread"] = 99
+    made["buffer_and_thread"] = 99 << 48 | 4096
     return signed(made)
 
 
@@ -52,4 +76,4 @@ def signed(made: NDArray[Any]) -> NDArray[Any]:
 
 def profile(count: int, rank: int = 0, seed: int = 0) -> bytes:
     """A trimmed file of `count` records."""
-    return header(count, 1 << 20, rank).tobytes() + records(count, seed).tobytes()
+    return head(count, 1 << 20, rank) + records(count, seed).tobytes()

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hvscale.profiling import breakdown, library_path, preload_environment, trim
-from hvscale.profiling.profile_file import BITWISE, HEADER, RECORD, ProfileFile
+from hvscale.profiling import breakdown, library_path, preload_environment, step, trim
+from hvscale.profiling.breakdown import read_recording
+from hvscale.profiling.profile_file import BITWISE, RECORD, RECORDS_START, ProfileFile
 from hvscale.run_folder import RunFolder
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
@@ -24,6 +25,11 @@ BITWISE_COUNT = 13  # elements of every_collective.c's bitwise reductions, and o
 def records(path: Path) -> tuple[ProfileFile, np.ndarray]:
     profile = ProfileFile(path)
     return profile, np.sort(np.concatenate([np.empty(0, RECORD), *profile.chunks()]), order="sequence")
+
+
+def sizes(profile: ProfileFile, found: np.ndarray) -> list[int]:
+    ranks: list[int] = profile.communicators["size"][found["communicator"]].tolist()
+    return ranks
 
 
 def profile_of(run: RunFolder, rank: int) -> Path:
@@ -75,7 +81,7 @@ def test_every_collective_is_counted_exactly(any_mpi: Mpi, make_run: MakeRun, si
         assert profile.header.flavour == any_mpi.flavour
         assert profile.header.library.startswith("Open MPI" if any_mpi.flavour == "Open MPI" else "MPICH")
         names = [profile.header.operations[code] for code in found["operation"]]
-        assert list(zip(names, found["bytes"], found["communicator_size"], strict=True)) == expected(rank, size)
+        assert list(zip(names, found["bytes"], sizes(profile, found), strict=True)) == expected(rank, size)
         assert (found["flags"] & BITWISE != 0).tolist() == (found["bytes"] == BITWISE_COUNT * INT).tolist()
         assert profile.warnings == []
         ends = found["start_ns"] + found["duration_ns"]
@@ -95,13 +101,60 @@ def test_every_collective_is_counted_exactly(any_mpi: Mpi, make_run: MakeRun, si
         assert sum(row.bytes for row in rows) == total[operation]
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_all_members_know_a_communicator_by_one_identity(any_mpi: Mpi, make_run: MakeRun, size: int) -> None:
+    """The bytes of identities.c's all-reduces name the communicator."""
+    run = make_run(size, any_mpi.flavour)
+    any_mpi.record(run, size, [str(any_mpi.compile("identities"))])
+    recording = read_recording(run, detail=True)
+    events = recording.events
+    identities: dict[int, set[int]] = {}
+    calls: Counter[int] = Counter()
+    for which, place in zip(events.bytes.tolist(), events.communicator.tolist(), strict=True):
+        identities.setdefault(which, set()).add(events.communicators[place])
+        calls[which] += 1
+    world = identities.pop(1)
+    assert identities.pop(22) == world
+    alone = (20, 21)  # MPI_COMM_SELF and a duplicate: as many as ranks
+    assert [len(identities.pop(which)) for which in alone] == [size, size]
+    assert sorted(identities) == list(range(2, 20))
+    assert all(len(known) == 1 for known in identities.values()), identities
+    assert len(set.union(world, *identities.values())) == 19
+    members = {5: 1, 6: size - 1, 7: size - 1, 10: size - 1, 11: size - 1}
+    assert all(calls[which] == members.get(which, size) for which in range(2, 20))
+    assert not any((ProfileFile(profile_of(run, rank)).communicators["flags"] != 0).any() for rank in range(size)), (
+        "every constructor is known"
+    )
+
+    of_world = np.flatnonzero(events.communicator == events.communicators.index(next(iter(world))))
+    assert sorted(zip(events.rank[of_world], events.ordinal[of_world], events.bytes[of_world], strict=True)) == [
+        (rank, ordinal, which) for rank in range(size) for ordinal, which in ((0, 1), (1, 22))
+    ]
+    assert (events.buffer != 0).all()
+    for rank in range(size):
+        first, second = recording.steps[rank].tolist()
+        own = events.start_ns[events.rank == rank]
+        assert np.sort(own)[0] < first < np.sort(own)[1]
+        assert own.max() < second
+
+
+def test_python_marks_steps(open_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(1)
+    marks = "import hvscale.profiling as p; p.step(); from mpi4py import MPI; p.step(); p.step()"
+    open_mpi.record(run, 1, [sys.executable, "-c", marks])
+    recording = read_recording(run)
+    assert len(recording.steps[0]) == 2, "before MPI_Init there is no profile"
+    assert len(recording.events) == 0
+    step()  # not preloaded here
+
+
 def test_mpi4py_in_place_and_communicators_of_some_ranks(open_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(3)
     open_mpi.record(run, 3, [sys.executable, str(PROGRAMS / "communicators.py")])
     for rank, pair in ((0, 2), (1, 2), (2, 1)):
         profile, found = records(profile_of(run, rank))
         names = [profile.header.operations[code] for code in found["operation"]]
-        assert list(zip(names, found["bytes"], found["communicator_size"], strict=True)) == [
+        assert list(zip(names, found["bytes"], sizes(profile, found), strict=True)) == [
             ("allreduce", 8192, 3),
             ("allreduce", 128, pair),
             ("broadcast", 32, pair),
@@ -114,7 +167,7 @@ def test_threads_record_at_once(open_mpi: Mpi, make_run: MakeRun) -> None:
     profile, found = records(profile_of(run, 0))
     assert profile.warnings == []
     assert len(found) == 4 * 3000
-    assert sorted(Counter(found["thread"].tolist()).values()) == [3000] * 4
+    assert sorted(Counter((found["buffer_and_thread"] >> np.uint64(48)).tolist()).values()) == [3000] * 4
     each = Counter((1 + i % 7) * INT for i in range(3000))
     assert Counter(found["bytes"].tolist()) == {size: 4 * calls for size, calls in each.items()}
 
@@ -227,7 +280,7 @@ def test_a_wrong_ring_size_is_said_and_the_default_taken(open_mpi: Mpi, make_run
     more = {**preload_environment(run), "HVPROF_MIB": "much"}
     done = open_mpi.start(1, [str(open_mpi.compile("barriers")), "1"], more)
     assert "HVPROF_MIB=much" in done.stderr
-    assert profile_of(run, 0).stat().st_size == HEADER.itemsize + (64 << 20)
+    assert profile_of(run, 0).stat().st_size == RECORDS_START + (64 << 20)
 
 
 def test_without_an_mpi_library_the_call_says_so() -> None:

@@ -1,24 +1,18 @@
-/* The MPI_ functions that this library puts before the real ones. mpi.h is not included: one build serves every ABI. */
-#include <pthread.h>
-#include <stdlib.h>
+/* The collectives that this library puts before the real ones. mpi.h is not included: one build serves every ABI. */
+#include "collectives.h"
 
+#include "communicators.h"
 #include "format.h"
-#include "library.h"
+#include "profiler.h"
 #include "recorder.h"
 
 #define NO_ROOT (-1)
 #define NO_REDUCTION (-1)
 
-static struct library mpi;
-static bool ready;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static _Atomic(function) first_entry;
-
 /* One call, as the rules for its bytes see it. */
 struct call {
     const word *arguments;
-    word communicator;
-    int size; /* ranks in the communicator; between two groups, in the own one */
+    struct communicator *communicator;
 };
 
 static int32_t integer(const struct call *c, int argument)
@@ -31,29 +25,15 @@ static bool in_place(const struct call *c, int argument)
     return c->arguments[argument] == mpi.in_place;
 }
 
-static bool is_inter(const struct call *c)
-{
-    int inter = 0;
-    mpi.comm_test_inter(c->communicator, &inter);
-    return inter != 0;
-}
-
 /* The ranks that blocks go to or come from: those of the other group, if there is one. */
 static int peers(const struct call *c)
 {
-    int count = c->size;
-    if (is_inter(c))
-        mpi.comm_remote_size(c->communicator, &count);
-    return count;
+    return c->communicator->inter ? c->communicator->remote_size : c->communicator->size;
 }
 
 static bool is_root(const struct call *c, int argument)
 {
-    if (is_inter(c))
-        return integer(c, argument) == mpi.root;
-    int rank = -1;
-    mpi.comm_rank(c->communicator, &rank);
-    return integer(c, argument) == rank;
+    return integer(c, argument) == (c->communicator->inter ? mpi.root : c->communicator->rank);
 }
 
 /* Between two groups, the ranks beside the root's take part with MPI_PROC_NULL, and their other arguments mean nothing. */
@@ -66,8 +46,7 @@ static bool is_bitwise(const struct call *c, int argument)
 {
     if (argument == NO_REDUCTION)
         return false;
-    /* MPICH's handles are ints: the upper half of the word is undefined. */
-    word reduction = mpi.handle_bytes == sizeof(int32_t) ? (uint32_t)c->arguments[argument] : c->arguments[argument];
+    word reduction = as_handle(c->arguments[argument]);
     return reduction == mpi.bitwise[0] || reduction == mpi.bitwise[1] || reduction == mpi.bitwise[2];
 }
 
@@ -92,7 +71,7 @@ static uint64_t each_same(const struct call *c, int count, int type)
 
 static uint64_t each_local_same(const struct call *c, int count, int type)
 {
-    return (uint64_t)c->size * one(c, count, type);
+    return (uint64_t)c->communicator->size * one(c, count, type);
 }
 
 static uint64_t sum_of(const struct call *c, int counts, int type, int members)
@@ -111,7 +90,7 @@ static uint64_t each(const struct call *c, int counts, int type)
 
 static uint64_t each_local(const struct call *c, int counts, int type)
 {
-    return sum_of(c, counts, type, c->size);
+    return sum_of(c, counts, type, c->communicator->size);
 }
 
 static uint64_t each_typed(const struct call *c, int counts, int types)
@@ -120,100 +99,49 @@ static uint64_t each_typed(const struct call *c, int counts, int types)
     const char *type = (const char *)c->arguments[types];
     uint64_t sum = 0;
     for (int i = 0, members = peers(c); i < members; i++, type += mpi.handle_bytes)
-        sum += bytes_of(array[i], mpi.handle_bytes == sizeof(int32_t) ? *(const uint32_t *)type : *(const word *)type);
+        sum += bytes_of(array[i], handle_at((word)type));
     return sum;
 }
 
-#define COLLECTIVE(name, operation, code, arity, communicator, root, reduction, bytes) [code] = operation,
-static const char *const operations[] = {
+/* The buffer that a rank gives its part from; in place, the one where it already lies. */
+static word own_part(const struct call *c, int send, int receive)
+{
+    return c->arguments[in_place(c, send) ? receive : send];
+}
+
+#define COLLECTIVE(name, operation, code, arity, communicator, root, reduction, buffer, bytes) [code] = operation,
+const char *const operation_names[HVPROF_OPERATIONS] = {
 #include "collectives.def"
+    [HVPROF_STEP] = "step",
 };
 #undef COLLECTIVE
 
-static void set_up(void)
+/* Looks at a call after it succeeded: only then are its arguments known to be sound. */
+static void look_at(struct call *c, struct hvprof_message *message, int communicator, int root)
 {
-    if (!library_describe(&mpi, atomic_load(&first_entry))) {
-        hvprof_say("the MPI library lacks a function that a profile needs (MPI 3.0 or later has them): the job goes on without a profile");
-        return;
-    }
-    int started = 0, rank = 0, size = 0, length = 0;
-    mpi.initialized(&started);
-    if (!started) {
-        hvprof_say("MPI_Init was not called (a session?), so the rank is unknown: the job goes on without a profile");
-        return;
-    }
-    mpi.comm_rank(mpi.world, &rank);
-    mpi.comm_size(mpi.world, &size);
-    static char version[8192]; /* MPI_MAX_LIBRARY_VERSION_STRING: 256 in Open MPI, 8192 in MPICH */
-    mpi.version(version, &length);
-    ready = hvprof_open(&(struct hvprof_identity){
-        .rank = (uint32_t)rank,
-        .world_size = (uint32_t)size,
-        .flavour = mpi.flavour,
-        .library = version,
-        .operations = operations,
-        .operation_count = sizeof operations / sizeof *operations,
-    });
-}
-
-/* Finds a call's communicator and root after it succeeded: only then are its arguments known to be sound. False: nothing is recorded. */
-static bool look_at(struct call *c, struct hvprof_message *message, int communicator, int root)
-{
-    pthread_once(&once, set_up);
-    if (!ready)
-        return false;
-    c->communicator = c->arguments[communicator];
-    mpi.comm_size(c->communicator, &c->size);
-    message->communicator_size = (uint32_t)c->size;
+    c->communicator = communicator_of(as_handle(c->arguments[communicator]));
+    message->communicator = communicator_index(c->communicator);
+    message->ordinal = atomic_fetch_add_explicit(&c->communicator->calls, 1, memory_order_relaxed);
     message->root = root == NO_ROOT ? HVPROF_NO_ROOT : integer(c, root);
-    return true;
 }
 
-static function find(_Atomic(function) *known, const char *name, const void *caller)
-{
-    function found = library_find(name, caller);
-    if (found == NULL) {
-        hvprof_say("no library in this process has %s: the call cannot be made. Start the job without LD_PRELOAD", name);
-        abort();
-    }
-    atomic_store(&first_entry, found);
-    atomic_store_explicit(known, found, memory_order_release);
-    return found;
-}
-
-#define PARAMETERS_1 word a0
-#define PARAMETERS_5 word a0, word a1, word a2, word a3, word a4
-#define PARAMETERS_6 PARAMETERS_5, word a5
-#define PARAMETERS_7 PARAMETERS_6, word a6
-#define PARAMETERS_8 PARAMETERS_7, word a7
-#define PARAMETERS_9 PARAMETERS_8, word a8
-#define ARGUMENTS_1 a0
-#define ARGUMENTS_5 a0, a1, a2, a3, a4
-#define ARGUMENTS_6 ARGUMENTS_5, a5
-#define ARGUMENTS_7 ARGUMENTS_6, a6
-#define ARGUMENTS_8 ARGUMENTS_7, a7
-#define ARGUMENTS_9 ARGUMENTS_8, a8
-
-#define COLLECTIVE(name, operation_name, code, arity, communicator, root, reduction, bytes_rule) \
-    __attribute__((visibility("default"))) int MPI_##name(PARAMETERS_##arity); \
-    int MPI_##name(PARAMETERS_##arity) \
+#define COLLECTIVE(name, operation_name, code, arity, communicator, root_argument, reduction, buffer_rule, bytes_rule) \
+    WRAPPED(name, arity) \
     { \
-        static _Atomic(function) known; \
-        function real = atomic_load_explicit(&known, memory_order_acquire); \
-        if (real == NULL) \
-            real = find(&known, "PMPI_" #name, __builtin_return_address(0)); \
+        FIND(name) \
         struct hvprof_message message = {.operation = code, .start_ns = hvprof_now()}; \
-        int status = ((int (*)(PARAMETERS_##arity))real)(ARGUMENTS_##arity); \
+        int status = REAL(arity); \
         message.duration_ns = hvprof_now() - message.start_ns; \
-        if (status != 0) \
+        if (status != 0 || !profiler_ready()) \
             return status; \
         const word arguments[] = {ARGUMENTS_##arity}; \
         struct call call = {.arguments = arguments}, *c = &call; \
-        if (look_at(c, &message, communicator, root)) { \
-            message.bytes = is_bystander(c, root) ? 0 : (bytes_rule); \
-            message.flags = is_bitwise(c, reduction) ? HVPROF_BITWISE : 0; \
-            hvprof_append(&message); \
-        } \
+        look_at(c, &message, communicator, root_argument); \
+        bool bystander = is_bystander(c, root_argument); \
+        message.bytes = bystander ? 0 : (bytes_rule); \
+        message.buffer = bystander ? 0 : (buffer_rule); \
+        message.flags = is_bitwise(c, reduction) ? HVPROF_BITWISE : 0; \
+        hvprof_append(&message); \
         return status; \
     }
 #include "collectives.def"

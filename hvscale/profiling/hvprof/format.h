@@ -7,15 +7,21 @@
 #include <stdint.h>
 
 #define HVPROF_MAGIC "hvprof\r\n"
-#define HVPROF_VERSION 1u
+#define HVPROF_VERSION 2u
 #define HVPROF_OPERATIONS 64
+#define HVPROF_COMMUNICATORS 4096
+#define HVPROF_NO_COMMUNICATOR UINT32_MAX
 #define HVPROF_NO_ROOT INT32_MIN
-#define HVPROF_BITWISE 1u /* flag: reduced by MPI_BAND, MPI_BOR or MPI_BXOR */
+#define HVPROF_BITWISE 1u /* flag of a record: reduced by MPI_BAND, MPI_BOR or MPI_BXOR */
+#define HVPROF_OWN 1u /* flag of a communicator: its identity is this process's own, the other members know another */
+#define HVPROF_SHARED 2u /* flag of a communicator: the table is full, all later ones of this size share the entry */
+#define HVPROF_STEP 63 /* operation: not a call, the begin of a step */
+#define HVPROF_UNKNOWN_ERROR UINT64_MAX
 
 struct hvprof_header {
     char magic[8];
     uint32_t version;
-    uint32_t header_bytes;
+    uint32_t header_bytes; /* all before the first record */
     uint32_t record_bytes;
     uint32_t rank; /* in MPI_COMM_WORLD */
     uint64_t capacity; /* records */
@@ -28,9 +34,20 @@ struct hvprof_header {
     char flavour[32];
     char library[256];
     char operations[HVPROF_OPERATIONS][24]; /* a record's operation is an index into these names */
-    unsigned char reserved[4032 - 1952];
+    int64_t clock_offset_ns; /* CLOCK_MONOTONIC plus this: nanoseconds since 1970 by the clock of rank 0 */
+    uint64_t clock_error_ns; /* of that; HVPROF_UNKNOWN_ERROR: not measured, the offset is this host's own */
+    unsigned char reserved[4032 - 1968];
     _Atomic uint64_t recorded; /* in a cache line of its own: every record counts it up */
     unsigned char padding[56];
+};
+
+struct hvprof_communicator {
+    uint64_t identity; /* the same on all members */
+    uint32_t size; /* between two groups: of the own one */
+    uint32_t rank; /* own */
+    uint32_t flags; /* HVPROF_OWN, HVPROF_SHARED */
+    uint32_t remote_size; /* ranks of the other group; 0 within one group */
+    uint64_t check; /* over the words before it; an unused entry is all 0 */
 };
 
 struct hvprof_record {
@@ -38,18 +55,24 @@ struct hvprof_record {
     uint64_t start_ns; /* CLOCK_MONOTONIC */
     uint64_t duration_ns;
     uint64_t bytes;
-    uint32_t communicator_size;
+    uint64_t buffer_and_thread; /* 48 bits of address; above, this process's threads counted from 0, modulo 65536 */
+    uint32_t communicator; /* index into the table */
+    uint32_t ordinal; /* this process's n-th collective there, from 0 */
     int32_t root;
     uint16_t operation;
     uint16_t flags; /* HVPROF_BITWISE */
-    uint32_t thread; /* the kernel's thread id */
-    uint64_t reserved;
     uint64_t check; /* over the words before it */
 };
 
-_Static_assert(offsetof(struct hvprof_header, check) == 56 && offsetof(struct hvprof_header, reserved) == 1952, "layout");
+struct hvprof_file {
+    struct hvprof_header header;
+    struct hvprof_communicator communicators[HVPROF_COMMUNICATORS];
+    struct hvprof_record records[];
+};
+
+_Static_assert(offsetof(struct hvprof_header, check) == 56 && offsetof(struct hvprof_header, reserved) == 1968, "layout");
 _Static_assert(offsetof(struct hvprof_header, recorded) == 4032 && sizeof(struct hvprof_header) == 4096, "layout");
-_Static_assert(sizeof(struct hvprof_record) == 64, "layout");
+_Static_assert(sizeof(struct hvprof_communicator) == 32 && sizeof(struct hvprof_record) == 64, "layout");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the file is little-endian");
 
 #endif

@@ -69,10 +69,12 @@ static const struct library open_mpi = {
 /* MPICH, MVAPICH2 and Intel MPI. */
 static const struct library mpich = {
     .flavour = "MPICH", .in_place = (word)-1, .root = -3, .proc_null = -1, .handle_bytes = sizeof(int), .world = 0x44000000,
+    .self = 0x44000001, .no_communicator = 0x04000000, .byte = 0x4c00010d,
     .bitwise = {0x58000006, 0x58000008, 0x5800000a}};
 /* The ABI that MPI 5.0 itself defines, in libmpi_abi.so. */
 static const struct library standard_abi = {
     .flavour = "MPI ABI", .in_place = 1, .root = -4, .proc_null = -3, .handle_bytes = sizeof(void *), .world = 0x101,
+    .self = 0x102, .no_communicator = 0x100, .byte = 0x247,
     .bitwise = {0x28, 0x29, 0x2a}};
 
 /* Open MPI's handles are addresses of its own objects. 0 when `library` has none of that name. */
@@ -98,6 +100,9 @@ bool library_describe(struct library *library, function entry)
     if (open_mpi_world != 0) {
         *library = open_mpi;
         library->world = open_mpi_world;
+        library->self = open_mpi_object(handle, "ompi_mpi_comm_self");
+        library->no_communicator = open_mpi_object(handle, "ompi_mpi_comm_null");
+        library->byte = open_mpi_object(handle, "ompi_mpi_byte");
         library->bitwise[0] = open_mpi_object(handle, "ompi_mpi_op_band");
         library->bitwise[1] = open_mpi_object(handle, "ompi_mpi_op_bor");
         library->bitwise[2] = open_mpi_object(handle, "ompi_mpi_op_bxor");
@@ -115,6 +120,11 @@ bool library_describe(struct library *library, function entry)
         {"PMPI_Comm_remote_size", &library->comm_remote_size},
         {"PMPI_Comm_test_inter", &library->comm_test_inter},
         {"PMPI_Type_size_x", &library->type_size},
+        {"PMPI_Comm_group", &library->comm_group},
+        {"PMPI_Comm_remote_group", &library->comm_remote_group},
+        {"PMPI_Group_size", &library->group_size},
+        {"PMPI_Group_translate_ranks", &library->group_translate_ranks},
+        {"PMPI_Group_free", &library->group_free},
     };
     bool complete = true;
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {

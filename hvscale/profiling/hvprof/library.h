@@ -17,6 +17,9 @@ struct library {
     int32_t proc_null;
     size_t handle_bytes; /* of an element in an array of handles */
     word world;
+    word self; /* MPI_COMM_SELF */
+    word no_communicator; /* MPI_COMM_NULL */
+    word byte; /* MPI_BYTE */
     word bitwise[3]; /* MPI_BAND, MPI_BOR, MPI_BXOR */
 
     int (*initialized)(int *);
@@ -26,6 +29,11 @@ struct library {
     int (*comm_remote_size)(word, int *);
     int (*comm_test_inter)(word, int *);
     int (*type_size)(word, long long *);
+    int (*comm_group)(word, word *);
+    int (*comm_remote_group)(word, word *);
+    int (*group_size)(word, int *);
+    int (*group_translate_ranks)(word, int, const int *, word, int *);
+    int (*group_free)(word *);
 };
 
 /* The address of the PMPI function `name` that the object holding `caller` would reach. NULL when no library has it. */

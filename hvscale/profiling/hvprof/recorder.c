@@ -10,7 +10,6 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "format.h"
@@ -19,9 +18,9 @@
 #define DEFAULT_MIB 64
 
 static struct {
-    struct hvprof_header *header;
-    struct hvprof_record *slots;
+    struct hvprof_file *file;
     uint64_t capacity;
+    uint32_t communicators; /* entries used */
 } ring;
 
 static _Atomic bool recording;
@@ -73,16 +72,17 @@ static void write_header(struct hvprof_header *header, const struct hvprof_ident
 {
     memcpy(header->magic, HVPROF_MAGIC, sizeof header->magic);
     header->version = HVPROF_VERSION;
-    header->header_bytes = sizeof *header;
+    header->header_bytes = sizeof(struct hvprof_file);
     header->record_bytes = sizeof(struct hvprof_record);
     header->rank = identity->rank;
     header->capacity = capacity;
     header->world_size = identity->world_size;
     header->pid = (uint32_t)getpid();
-    struct timespec real;
-    clock_gettime(CLOCK_REALTIME, &real);
+    header->realtime_ns = hvprof_clock(CLOCK_REALTIME);
     header->monotonic_ns = hvprof_now();
-    header->realtime_ns = (uint64_t)real.tv_sec * 1000000000u + (uint64_t)real.tv_nsec;
+    bool measured = identity->clock_error_ns != HVPROF_UNKNOWN_ERROR;
+    header->clock_offset_ns = measured ? identity->clock_offset_ns : (int64_t)(header->realtime_ns - header->monotonic_ns);
+    header->clock_error_ns = identity->clock_error_ns;
     gethostname(header->host, sizeof header->host - 1);
     snprintf(header->flavour, sizeof header->flavour, "%s", identity->flavour);
     snprintf(header->library, sizeof header->library, "%s", identity->library);
@@ -120,7 +120,7 @@ static void stop_in_child(void)
     atomic_store_explicit(&recording, false, memory_order_relaxed);
 }
 
-static struct hvprof_header *map_file(int file, uint64_t size)
+static struct hvprof_file *map_file(int file, uint64_t size)
 {
     /* Space is taken now: writing to a mapped page of a full disk later would kill the job with SIGBUS. */
     errno = posix_fallocate(file, 0, (off_t)size);
@@ -151,11 +151,11 @@ bool hvprof_open(const struct hvprof_identity *identity)
         return false;
     }
     uint64_t capacity = capacity_asked();
-    uint64_t size = sizeof(struct hvprof_header) + capacity * sizeof(struct hvprof_record);
-    struct hvprof_header *header = map_file(file, size);
-    bool ready = header != NULL;
+    uint64_t size = sizeof(struct hvprof_file) + capacity * sizeof(struct hvprof_record);
+    struct hvprof_file *mapped = map_file(file, size);
+    bool ready = mapped != NULL;
     if (ready) {
-        write_header(header, identity, capacity);
+        write_header(&mapped->header, identity, capacity);
         fchmod(file, 0644);
         /* Held, with the open file, for as long as this process lives: nobody cuts the file under it. */
         flock(file, LOCK_SH | LOCK_NB);
@@ -164,44 +164,73 @@ bool hvprof_open(const struct hvprof_identity *identity)
     if (!ready) {
         hvprof_say("cannot make a profile of %llu MiB in %s (%s): the job goes on without one",
                    (unsigned long long)(size / MIB), directory, strerror(errno));
-        if (header != NULL)
-            munmap(header, size);
+        if (mapped != NULL)
+            munmap(mapped, size);
         close(file);
         unlink(temporary);
         return false;
     }
     unlink(temporary);
-    ring.header = header;
-    ring.slots = (struct hvprof_record *)(header + 1);
+    ring.file = mapped;
     ring.capacity = capacity;
     pthread_atfork(NULL, NULL, stop_in_child);
     atomic_store_explicit(&recording, true, memory_order_release);
     return true;
 }
 
-static uint32_t this_thread(void)
+/* Behind a full table: one entry for each size, so that at least the size stays right. */
+enum { SHARED_ENTRIES = 64 };
+
+static uint32_t shared_entry(uint32_t size)
 {
-    static _Thread_local uint32_t thread;
+    uint32_t index = HVPROF_COMMUNICATORS - SHARED_ENTRIES;
+    while (index + 1 < ring.communicators && ring.file->communicators[index].size != size)
+        index++;
+    return index;
+}
+
+uint32_t hvprof_add_communicator(uint64_t identity, uint32_t size, uint32_t rank, uint32_t remote_size, uint32_t flags)
+{
+    if (!atomic_load_explicit(&recording, memory_order_acquire))
+        return 0;
+    if (ring.communicators >= HVPROF_COMMUNICATORS - SHARED_ENTRIES) {
+        if (ring.communicators == HVPROF_COMMUNICATORS - SHARED_ENTRIES)
+            hvprof_say("more than %u communicators: the later ones are not told apart", ring.communicators);
+        else if (ring.file->communicators[shared_entry(size)].size == size || ring.communicators == HVPROF_COMMUNICATORS)
+            return shared_entry(size);
+        flags |= HVPROF_OWN | HVPROF_SHARED;
+    }
+    struct hvprof_communicator *entry = &ring.file->communicators[ring.communicators];
+    *entry = (struct hvprof_communicator){
+        .identity = identity, .size = size, .rank = rank, .flags = flags, .remote_size = remote_size};
+    entry->check = check_words((const uint64_t *)entry, offsetof(struct hvprof_communicator, check) / sizeof(uint64_t));
+    return ring.communicators++;
+}
+
+static uint64_t this_thread(void)
+{
+    static _Atomic uint32_t threads;
+    static _Thread_local uint32_t thread; /* from 1 */
     if (thread == 0)
-        thread = (uint32_t)syscall(SYS_gettid);
-    return thread;
+        thread = 1 + atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
+    return (uint16_t)(thread - 1);
 }
 
 void hvprof_append(const struct hvprof_message *message)
 {
     if (!atomic_load_explicit(&recording, memory_order_acquire))
         return;
-    uint64_t sequence = 1 + atomic_fetch_add_explicit(&ring.header->recorded, 1, memory_order_relaxed);
-    struct hvprof_record *slot = &ring.slots[(sequence - 1) % ring.capacity];
+    uint64_t sequence = 1 + atomic_fetch_add_explicit(&ring.file->header.recorded, 1, memory_order_relaxed);
+    struct hvprof_record *slot = &ring.file->records[(sequence - 1) % ring.capacity];
     /* The record as words, put together in registers: to assemble it in memory and copy it costs a third more. */
     const uint64_t words[] = {
         sequence,
         message->start_ns,
         message->duration_ns,
         message->bytes,
-        message->communicator_size | (uint64_t)(uint32_t)message->root << 32,
-        message->operation | (uint64_t)message->flags << 16 | (uint64_t)this_thread() << 32,
-        0,
+        (message->buffer & (((uint64_t)1 << 48) - 1)) | this_thread() << 48,
+        message->communicator | (uint64_t)message->ordinal << 32,
+        (uint32_t)message->root | (uint64_t)message->operation << 32 | (uint64_t)message->flags << 48,
     };
     enum { WORDS = sizeof words / sizeof *words };
     atomic_store_explicit(&slot->sequence, 0, memory_order_relaxed);

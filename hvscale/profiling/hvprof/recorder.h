@@ -13,13 +13,17 @@ struct hvprof_identity {
     const char *library;
     const char *const *operations; /* by code; NULL where a code names nothing */
     unsigned operation_count;
+    int64_t clock_offset_ns; /* as in the header */
+    uint64_t clock_error_ns;
 };
 
 struct hvprof_message {
     uint64_t start_ns;
     uint64_t duration_ns;
     uint64_t bytes;
-    uint32_t communicator_size;
+    uint64_t buffer;
+    uint32_t communicator;
+    uint32_t ordinal;
     int32_t root;
     uint16_t operation;
     uint16_t flags;
@@ -28,17 +32,25 @@ struct hvprof_message {
 /* Opens this process's file in $HVPROF_DIRECTORY. False, after one line on stderr, when that cannot be done. */
 bool hvprof_open(const struct hvprof_identity *identity);
 
+/* Writes a communicator into the file's table and returns its index there. One thread at a time. */
+uint32_t hvprof_add_communicator(uint64_t identity, uint32_t size, uint32_t rank, uint32_t remote_size, uint32_t flags);
+
 /* Appends one record; any number of threads at once. Does nothing in a process without an open file. */
 void hvprof_append(const struct hvprof_message *message);
 
 /* One line on stderr, beginning "hvprof: ". */
 __attribute__((format(printf, 1, 2))) void hvprof_say(const char *format, ...);
 
-static inline uint64_t hvprof_now(void)
+static inline uint64_t hvprof_clock(clockid_t clock)
 {
     struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
+    clock_gettime(clock, &time);
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static inline uint64_t hvprof_now(void)
+{
+    return hvprof_clock(CLOCK_MONOTONIC);
 }
 
 #endif

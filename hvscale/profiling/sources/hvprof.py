@@ -8,8 +8,11 @@ from numpy.typing import NDArray
 
 from hvscale.errors import RequestError
 from hvscale.profiling.events import Events, Recording, source
-from hvscale.profiling.profile_file import BITWISE, ProfileFile
+from hvscale.profiling.profile_file import BITWISE, BUFFER_BITS, OWN_IDENTITY, STEP, ProfileFile
 from hvscale.run_folder import RunFolder
+
+IDENTITIES = 1 << 64
+ODD = 0x9E3779B97F4A7C15
 
 
 @source("hvprof")
@@ -18,25 +21,35 @@ def read(run: RunFolder) -> Recording | None:
 
     Raises RequestError when none can be read.
     """
+    return _read(run, detail=False)
+
+
+@source("hvprof", detail=True)
+def read_detailed(run: RunFolder) -> Recording | None:
+    """The same with the details of each event: communicator, ordinal and buffer."""
+    return _read(run, detail=True)
+
+
+def _read(run: RunFolder, detail: bool) -> Recording | None:
+    # A rank's files in the order in which their processes began.
     paths = sorted(run.hvprof.glob("rank-*.hvp"))
     if not paths:
         return None
     np_of_job = run.read().np
-    columns: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
-    operations: list[str] = []
-    ranks: set[int] = set()
+    tables = _Tables(detail)
+    clock_error_ns: dict[int, int | None] = {}
     errors: list[RequestError] = []
     warnings: list[str] = []
     overwritten = 0
     for path in paths:
         try:
             profile = ProfileFile(path)
-            _append(profile, columns, operations)
+            tables.append(profile)
         except RequestError as error:
             errors.append(error)
             warnings.append(str(error))
             continue
-        ranks.add(profile.header.rank)
+        clock_error_ns[profile.header.rank] = profile.header.clock_error_ns
         warnings += profile.warnings
         if profile.overwritten:
             overwritten += profile.overwritten
@@ -46,43 +59,97 @@ def read(run: RunFolder) -> Recording | None:
             )
     if len(errors) == len(paths):
         raise errors[0]
-    missing = sorted(set(range(np_of_job)) - ranks)
+    missing = sorted(set(range(np_of_job)) - set(clock_error_ns))
     if missing:
         warnings.append(f"no profile of rank {_list(missing)}: it made no collective call, or its file is lost")
-    return Recording("hvprof", _events(columns, operations), np_of_job, sorted(ranks), 1, overwritten, warnings)
-
-
-def _append(profile: ProfileFile, columns: defaultdict[str, list[NDArray[Any]]], operations: list[str]) -> None:
-    header = profile.header
-    operations += [name for name in header.operations if name and name not in operations]
-    codes = np.array([operations.index(name) if name else 0 for name in header.operations], np.uint8)
-    for records in profile.chunks():
-        columns["rank"].append(np.full(len(records), header.rank, np.int32))
-        columns["operation"].append(codes[records["operation"]])
-        columns["bytes"].append(records["bytes"].astype(np.int64))
-        columns["start_ns"].append(records["start_ns"].astype(np.int64) + header.realtime_minus_monotonic_ns)
-        columns["duration_ns"].append(records["duration_ns"].astype(np.int64))
-        columns["communicator_size"].append(records["communicator_size"].astype(np.int32))
-        columns["bitwise"].append(records["flags"] & BITWISE != 0)
-        columns["thread"].append(records["thread"].astype(np.int64))
-
-
-def _events(columns: defaultdict[str, list[NDArray[Any]]], operations: list[str]) -> Events:
-    def column(name: str, dtype: type) -> NDArray[Any]:
-        # The pieces are let go one column at a time: ten million events would not fit twice into a GiB.
-        return np.concatenate([np.empty(0, dtype), *columns.pop(name, [])])
-
-    return Events(
-        operations=tuple(operations),
-        rank=column("rank", np.int32),
-        operation=column("operation", np.uint8),
-        bytes=column("bytes", np.int64),
-        start_ns=column("start_ns", np.int64),
-        duration_ns=column("duration_ns", np.int64),
-        communicator_size=column("communicator_size", np.int32),
-        bitwise=column("bitwise", np.bool_),
-        thread=column("thread", np.int64),
+    return Recording(
+        "hvprof",
+        tables.events(),
+        np_of_job,
+        sorted(clock_error_ns),
+        overwritten=overwritten,
+        warnings=warnings,
+        steps={rank: np.sort(np.concatenate(times)) for rank, times in tables.steps.items()},
+        clock_error_ns=clock_error_ns,
     )
+
+
+class _Tables:
+    """The columns of the events, file after file."""
+
+    def __init__(self, detail: bool) -> None:
+        self.detail = detail
+        self.columns: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
+        self.operations: list[str] = []
+        self.identities: dict[int, int] = {}  # their places in Events.communicators
+        self.steps: defaultdict[int, list[NDArray[np.int64]]] = defaultdict(list)
+        self.processes: defaultdict[int, int] = defaultdict(int)
+
+    def append(self, profile: ProfileFile) -> None:
+        header = profile.header
+        names = header.operations[:STEP]
+        self.operations += [name for name in names if name and name not in self.operations]
+        codes = np.array([self.operations.index(name) if name else 0 for name in names], np.uint8)
+        sizes = profile.communicators["size"].astype(np.int32)
+        places = self._places(profile)
+        for whole in profile.chunks():
+            is_step = whole["operation"] == STEP
+            if is_step.any():
+                times = whole["start_ns"][is_step].astype(np.int64) + header.clock_offset_ns
+                self.steps[header.rank].append(times)
+            records = whole[~is_step]
+            columns = {
+                "rank": np.full(len(records), header.rank, np.int32),
+                "operation": codes[records["operation"]],
+                "bytes": records["bytes"].astype(np.int64),
+                "start_ns": records["start_ns"].astype(np.int64) + header.clock_offset_ns,
+                "duration_ns": records["duration_ns"].astype(np.int64),
+                "communicator_size": sizes[records["communicator"]],
+                "bitwise": records["flags"] & BITWISE != 0,
+                "thread": (records["buffer_and_thread"] >> np.uint64(BUFFER_BITS)).astype(np.uint16),
+            }
+            if self.detail:
+                columns["communicator"] = places[records["communicator"]]
+                columns["ordinal"] = records["ordinal"].astype(np.uint32)
+                columns["buffer"] = records["buffer_and_thread"] & np.uint64((1 << BUFFER_BITS) - 1)
+            for name, values in columns.items():
+                self.columns[name].append(values)
+
+    def _places(self, profile: ProfileFile) -> NDArray[np.int32]:
+        """For each entry of the file's table its place in Events.communicators."""
+        rank = profile.header.rank
+        # A later program of the same job has another MPI_COMM_WORLD, which would be known by the same identity.
+        process = self.processes[rank]
+        self.processes[rank] += 1
+        places = np.zeros(len(profile.communicators), np.int32)
+        for index in np.flatnonzero(profile.communicators["size"]).tolist():
+            entry = profile.communicators[index]
+            identity = (int(entry["identity"]) + process * ODD) % IDENTITIES
+            if int(entry["flags"]) & OWN_IDENTITY:
+                identity = (identity + (rank + 1) * ODD) % IDENTITIES
+            places[index] = self.identities.setdefault(identity, len(self.identities))
+        return places
+
+    def events(self) -> Events:
+        return Events(
+            operations=tuple(self.operations),
+            communicators=tuple(self.identities),
+            rank=self._column("rank", np.int32),
+            operation=self._column("operation", np.uint8),
+            bytes=self._column("bytes", np.int64),
+            start_ns=self._column("start_ns", np.int64),
+            duration_ns=self._column("duration_ns", np.int64),
+            communicator_size=self._column("communicator_size", np.int32),
+            bitwise=self._column("bitwise", np.bool_),
+            thread=self._column("thread", np.uint16),
+            communicator=self._column("communicator", np.int32),
+            ordinal=self._column("ordinal", np.uint32),
+            buffer=self._column("buffer", np.uint64),
+        )
+
+    def _column(self, name: str, dtype: type) -> NDArray[Any]:
+        # The pieces are let go one column at a time: ten million events would not fit twice into a GiB.
+        return np.concatenate([np.empty(0, dtype), *self.columns.pop(name, [])])
 
 
 def _list(ranks: list[int]) -> str:

@@ -1,0 +1,270 @@
+#include "communicators.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "format.h"
+#include "profiler.h"
+#include "recorder.h"
+
+enum { BUCKETS = 256, RECENT = 4 };
+
+/* How many communicators of one parent with the same members have been made. */
+struct made {
+    uint64_t key;
+    uint32_t count;
+    struct made *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct communicator *buckets[BUCKETS];
+static struct communicator *unused; /* never handed back: a thread may still hold one */
+static struct made *all_made[BUCKETS];
+static uint32_t unnamed; /* communicators with an identity of this process's own */
+static _Atomic uint64_t generation = 1;
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    /* Added first: small numbers that are equal must not cancel to 0, which here means unknown. */
+    value = (value + 0x9E3779B97F4A7C15u) * 0xBF58476D1CE4E5B9u;
+    hash = (hash ^ value ^ value >> 31) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 29;
+}
+
+static size_t bucket_of(uint64_t key)
+{
+    return mix(0, key) >> 56;
+}
+
+static uint64_t world_identity(void)
+{
+    int size = 0;
+    mpi.comm_size(mpi.world, &size);
+    return mix(1, (uint64_t)size);
+}
+
+static uint64_t own_identity(void)
+{
+    int rank = 0;
+    mpi.comm_rank(mpi.world, &rank);
+    return mix(mix(mix(world_identity(), (uint64_t)rank), (uint64_t)getpid()), ++unnamed);
+}
+
+/* The hash of a group's ranks in MPI_COMM_WORLD, in order; frees the group. 0 when some come from another MPI_COMM_WORLD. */
+static uint64_t members(word group)
+{
+    word world = 0;
+    int size = 0;
+    mpi.comm_group(mpi.world, &world);
+    mpi.group_size(group, &size);
+    int *ranks = calloc(2 * (size_t)size + 1, sizeof *ranks), *world_ranks = ranks + size;
+    uint64_t hash = 0;
+    if (ranks != NULL) {
+        for (int i = 0; i < size; i++)
+            ranks[i] = i;
+        mpi.group_translate_ranks(group, size, ranks, world, world_ranks);
+        hash = mix(2, (uint64_t)size);
+        for (int i = 0; i < size; i++)
+            hash = world_ranks[i] < 0 || hash == 0 ? 0 : mix(hash, (uint64_t)world_ranks[i]);
+    }
+    free(ranks);
+    mpi.group_free(&world);
+    mpi.group_free(&group);
+    return hash;
+}
+
+/* The same for both groups in either order, since each side calls the other one remote. */
+static uint64_t all_members(const struct communicator *c)
+{
+    word group = 0;
+    mpi.comm_group(c->handle, &group);
+    uint64_t hash = members(group);
+    if (!c->inter || hash == 0)
+        return hash;
+    group = 0;
+    mpi.comm_remote_group(c->handle, &group);
+    uint64_t other = members(group);
+    return other == 0 ? 0 : mix(3, hash + other);
+}
+
+/* With `lock` held. */
+static uint32_t count_made(uint64_t key)
+{
+    struct made **bucket = &all_made[bucket_of(key)];
+    for (struct made *made = *bucket; made != NULL; made = made->next)
+        if (made->key == key)
+            return ++made->count;
+    struct made *made = malloc(sizeof *made);
+    if (made != NULL) {
+        *made = (struct made){.key = key, .next = *bucket};
+        *bucket = made;
+    }
+    return 0;
+}
+
+static void describe(struct communicator *c)
+{
+    int inter = 0;
+    mpi.comm_test_inter(c->handle, &inter);
+    mpi.comm_size(c->handle, &c->size);
+    mpi.comm_rank(c->handle, &c->rank);
+    c->inter = inter != 0;
+    if (c->inter)
+        mpi.comm_remote_size(c->handle, &c->remote_size);
+}
+
+/* With `lock` held. */
+static struct communicator *look_up(word handle)
+{
+    struct communicator *c = buckets[bucket_of(handle)];
+    while (c != NULL && c->handle != handle)
+        c = c->next;
+    return c;
+}
+
+/* With `lock` held. Takes the place of an earlier one whose end was not seen. */
+static struct communicator *enter(const struct communicator *described)
+{
+    struct communicator *c = look_up(described->handle);
+    if (c == NULL) {
+        c = unused != NULL ? unused : calloc(1, sizeof *c);
+        if (c == NULL)
+            abort();
+        if (c == unused)
+            unused = c->next;
+        struct communicator **bucket = &buckets[bucket_of(described->handle)];
+        c->next = *bucket;
+        *bucket = c;
+    }
+    struct communicator *next = c->next;
+    *c = *described;
+    c->next = next;
+    return c;
+}
+
+static struct communicator *find_or_enter(word handle)
+{
+    pthread_mutex_lock(&lock);
+    struct communicator *c = look_up(handle);
+    pthread_mutex_unlock(&lock);
+    if (c != NULL)
+        return c;
+    struct communicator new = {.handle = handle};
+    describe(&new);
+    pthread_mutex_lock(&lock);
+    c = look_up(handle);
+    if (c == NULL) {
+        if (handle == mpi.world)
+            new.identity = world_identity();
+        else if (handle == mpi.self)
+            new.identity = own_identity();
+        else
+            new.identity = own_identity(), new.own_identity = true;
+        c = enter(&new);
+    }
+    pthread_mutex_unlock(&lock);
+    return c;
+}
+
+struct communicator *communicator_of(word handle)
+{
+    static _Thread_local struct {
+        word handle;
+        uint64_t generation;
+        struct communicator *communicator;
+    } recent[RECENT];
+    size_t i = handle * 0x9E3779B97F4A7C15u >> 62;
+    uint64_t now = atomic_load_explicit(&generation, memory_order_acquire);
+    if (recent[i].generation != now || recent[i].handle != handle) {
+        recent[i].communicator = find_or_enter(handle);
+        recent[i].handle = handle;
+        recent[i].generation = now;
+    }
+    return recent[i].communicator;
+}
+
+uint32_t communicator_index(struct communicator *c)
+{
+    if (!atomic_load_explicit(&c->indexed, memory_order_acquire)) {
+        pthread_mutex_lock(&lock);
+        if (!atomic_load_explicit(&c->indexed, memory_order_relaxed)) {
+            c->index = hvprof_add_communicator(
+                c->identity, (uint32_t)c->size, (uint32_t)c->rank, (uint32_t)c->remote_size, c->own_identity ? HVPROF_OWN : 0);
+            atomic_store_explicit(&c->indexed, true, memory_order_release);
+        }
+        pthread_mutex_unlock(&lock);
+    }
+    return c->index;
+}
+
+void communicator_made(uint64_t parent, uint32_t salt, word handle)
+{
+    if (handle == mpi.no_communicator)
+        return;
+    struct communicator new = {.handle = handle};
+    describe(&new);
+    uint64_t group = all_members(&new);
+    uint64_t key = mix(mix(mix(4, parent), salt), group);
+    pthread_mutex_lock(&lock);
+    new.own_identity = group == 0;
+    /* All members make the communicators of one parent and these members in one order: its number among them needs no message. */
+    new.identity = new.own_identity ? own_identity() : mix(key, count_made(key));
+    enter(&new);
+    pthread_mutex_unlock(&lock);
+}
+
+void communicator_gone(word handle)
+{
+    pthread_mutex_lock(&lock);
+    struct communicator **place = &buckets[bucket_of(handle)];
+    while (*place != NULL && (*place)->handle != handle)
+        place = &(*place)->next;
+    struct communicator *c = *place;
+    if (c != NULL) {
+        *place = c->next;
+        c->next = unused;
+        unused = c;
+    }
+    atomic_fetch_add_explicit(&generation, 1, memory_order_release);
+    pthread_mutex_unlock(&lock);
+}
+
+/* MPI_<name>, its number of arguments, its parent's identity, what tells constructions at the same time apart, its result. */
+#define CONSTRUCTOR(name, arity, parent, salt, result) \
+    WRAPPED(name, arity) \
+    { \
+        FIND(name) \
+        int status = REAL(arity); \
+        if (status == 0 && profiler_ready()) \
+            communicator_made(parent, (uint32_t)(salt), handle_at(result)); \
+        return status; \
+    }
+#define PARENT communicator_of(as_handle(a0))->identity
+
+CONSTRUCTOR(Comm_dup, 2, PARENT, 0, a1)
+CONSTRUCTOR(Comm_dup_with_info, 3, PARENT, 0, a2)
+CONSTRUCTOR(Comm_create, 3, PARENT, 0, a2)
+CONSTRUCTOR(Comm_create_group, 4, PARENT, a2, a3)
+CONSTRUCTOR(Comm_split, 4, PARENT, 0, a3)
+CONSTRUCTOR(Comm_split_type, 5, PARENT, 0, a4)
+CONSTRUCTOR(Cart_create, 6, PARENT, 0, a5)
+CONSTRUCTOR(Cart_sub, 3, PARENT, 0, a2)
+CONSTRUCTOR(Graph_create, 6, PARENT, 0, a5)
+CONSTRUCTOR(Dist_graph_create, 9, PARENT, 0, a8)
+CONSTRUCTOR(Dist_graph_create_adjacent, 10, PARENT, 0, a9)
+CONSTRUCTOR(Intercomm_create, 6, 0, a4, a5) /* the two sides have no parent in common */
+CONSTRUCTOR(Intercomm_merge, 3, PARENT, 0, a2)
+
+/* Forgotten before it is freed: afterwards another thread may have been given the handle for a new one. */
+#define DESTRUCTOR(name) \
+    WRAPPED(name, 1) \
+    { \
+        FIND(name) \
+        if (a0 != 0 && profiler_ready()) \
+            communicator_gone(handle_at(a0)); \
+        return REAL(1); \
+    }
+
+DESTRUCTOR(Comm_free)
+DESTRUCTOR(Comm_disconnect)

@@ -1,0 +1,63 @@
+/* What every wrapped function needs: the real one, and whether calls are recorded. */
+#ifndef HVPROF_PROFILER_H
+#define HVPROF_PROFILER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "library.h"
+
+/* The library of this process, filled in once `profiler_ready` has answered true. */
+extern struct library mpi;
+
+/* Opens the profile when called first. False: nothing is recorded. */
+bool profiler_ready(void);
+
+/* The real function `name`, remembered in `known`. Ends the process where no library has it: the call cannot be made. */
+function profiler_find(_Atomic(function) *known, const char *name, const void *caller);
+
+/* A handle as it stands in an argument: MPICH's are ints, the upper half of the word is undefined. */
+static inline word as_handle(word argument)
+{
+    return mpi.handle_bytes == sizeof(int32_t) ? (uint32_t)argument : argument;
+}
+
+/* A handle as it stands in memory. */
+static inline word handle_at(word address)
+{
+    return mpi.handle_bytes == sizeof(int32_t) ? *(const uint32_t *)address : *(const word *)address;
+}
+
+#define PARAMETERS_1 word a0
+#define PARAMETERS_2 PARAMETERS_1, word a1
+#define PARAMETERS_3 PARAMETERS_2, word a2
+#define PARAMETERS_4 PARAMETERS_3, word a3
+#define PARAMETERS_5 PARAMETERS_4, word a4
+#define PARAMETERS_6 PARAMETERS_5, word a5
+#define PARAMETERS_7 PARAMETERS_6, word a6
+#define PARAMETERS_8 PARAMETERS_7, word a7
+#define PARAMETERS_9 PARAMETERS_8, word a8
+#define PARAMETERS_10 PARAMETERS_9, word a9
+#define ARGUMENTS_1 a0
+#define ARGUMENTS_2 ARGUMENTS_1, a1
+#define ARGUMENTS_3 ARGUMENTS_2, a2
+#define ARGUMENTS_4 ARGUMENTS_3, a3
+#define ARGUMENTS_5 ARGUMENTS_4, a4
+#define ARGUMENTS_6 ARGUMENTS_5, a5
+#define ARGUMENTS_7 ARGUMENTS_6, a6
+#define ARGUMENTS_8 ARGUMENTS_7, a7
+#define ARGUMENTS_9 ARGUMENTS_8, a8
+#define ARGUMENTS_10 ARGUMENTS_9, a9
+
+/* The head of MPI_<name>, in front of its body; in the body REAL(name, arity) calls the real function with the same arguments. */
+#define WRAPPED(name, arity) \
+    __attribute__((visibility("default"))) int MPI_##name(PARAMETERS_##arity); \
+    int MPI_##name(PARAMETERS_##arity)
+#define FIND(name) \
+    static _Atomic(function) known; \
+    function real = atomic_load_explicit(&known, memory_order_acquire); \
+    if (real == NULL) \
+        real = profiler_find(&known, "PMPI_" #name, __builtin_return_address(0));
+#define REAL(arity) ((int (*)(PARAMETERS_##arity))real)(ARGUMENTS_##arity)
+
+#endif
