@@ -1,14 +1,17 @@
 """Launching a command with its collectives recorded: what profile, demo and everything that measures a job start from."""
 
+import os
 from typing import Any
 
 from hvscale import profiling
 from hvscale.launch import launch
+from hvscale.profiling.nccl_recording import nccl_environment, trim_nccl
 from hvscale.run_folder import RunFolder
 
 
 def profiled_launch(np: int, command: list[str], **options: Any) -> RunFolder:
     """`hvscale.launch.launch` with hvprof preloaded into every rank; under Gloo, which it cannot see, with Horovod's timeline instead.
+    Where the ranks use NCCL, its calls are recorded, too.
 
     What was recorded until then can be tabulated also when this raises what `launch` raises.
     """
@@ -16,10 +19,13 @@ def profiled_launch(np: int, command: list[str], **options: Any) -> RunFolder:
 
     def instrument(run: RunFolder, flavour: str) -> dict[str, str]:
         recorded.append(run)
-        return profiling.timeline_environment(run) if flavour == "gloo" else profiling.preload_environment(run)
+        below = profiling.timeline_environment(run) if flavour == "gloo" else profiling.preload_environment(run)
+        asked = dict(setting.partition("=")[::2] for setting in options.get("env") or [])
+        return {**below, **nccl_environment(run, {**os.environ, **asked})}
 
     try:
         return launch(np, command, instrument=instrument, **options)
     finally:
         for run in recorded:
             profiling.trim(run)
+            trim_nccl(run)

@@ -6,10 +6,12 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from hvscale import profiled_launch
 from hvscale.errors import RequestError
 from hvscale.profiling import breakdown
 from hvscale.profiling.nccl_file import (
@@ -216,6 +218,23 @@ def test_a_plug_in_that_the_user_chose_stays(make_run: MakeRun) -> None:
         "NCCL_PROFILER_PLUGIN": str(plugin_path()),
         "HVPROF_DIRECTORY": str(run.hvprof),
     }
+
+
+@pytest.mark.parametrize(("env", "recorded"), [([], True), (["NCCL_PROFILER_PLUGIN=other"], False)])
+def test_a_profiled_launch_has_nccl_record_too(
+    monkeypatch: pytest.MonkeyPatch, make_run: MakeRun, env: list[str], recorded: bool
+) -> None:
+    run = make_run(1)
+    found: dict[str, str] = {}
+
+    def launch(np: int, command: list[str], *, instrument: Any, env: list[str]) -> RunFolder:
+        found.update(instrument(run, "gloo"))
+        return run
+
+    monkeypatch.setattr(profiled_launch, "launch", launch)
+    profiled_launch.profiled_launch(1, ["program"], env=env)
+    assert ("NCCL_PROFILER_PLUGIN" in found) == recorded
+    assert "HOROVOD_TIMELINE" in found
 
 
 def test_two_processes_of_a_rank_never_share_a_file(harness: Path, make_run: MakeRun) -> None:
