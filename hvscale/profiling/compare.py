@@ -82,9 +82,9 @@ class Recorded:
     edges_ns: NDArray[np.int64] | None
 
 
-def read_recorded(run: RunFolder) -> Recorded:
-    """Raises RequestError when the run cannot be read, holds no message, or holds another run's files."""
-    record, recording, log = run.read(), read_recording(run), read_step_log(run)
+def read_recorded(run: RunFolder, detail: bool = False) -> Recorded:
+    """`detail` as in `read_recording`. Raises RequestError when the run cannot be read, holds no message, or holds another run's files."""
+    record, recording, log = run.read(), read_recording(run, detail), read_step_log(run)
     if not len(recording.events):
         raise RequestError(f"{run.path} holds no profile: make one with `hvscale profile`")
     refuse_files_of_another_run(run, record, recording)
@@ -287,13 +287,14 @@ def _resampled(seconds: Floats, weights: Floats, seed: int) -> Floats:
 
 
 def _whole_step(before: Recorded, after: Recorded) -> Gain | None:
-    if before.log is None or after.log is None:
+    if before.edges_ns is None or after.edges_ns is None:
         return None
     columns: list[Floats] = []
-    for log in (before.log, after.log):
-        steps = len(log.seconds)
+    for edges_ns in (before.edges_ns, after.edges_ns):
+        seconds = np.diff(edges_ns) / 1e9
+        steps = len(seconds)
         block = np.arange(steps) * min(BLOCKS, steps) // steps
-        columns += [np.bincount(block, weights=values).astype(np.float64) for values in (log.seconds, np.ones(steps))]
+        columns += [np.bincount(block, weights=values).astype(np.float64) for values in (seconds, np.ones(steps))]
     return _gain(columns[0], columns[1], columns[2], columns[3])
 
 
@@ -318,6 +319,7 @@ def _warnings(before: Recorded, after: Recorded, first: _Table, second: _Table, 
     return found
 
 
-def median_step(seconds: Floats) -> int:
+def median_step(edges_ns: NDArray[np.int64]) -> int:
     """The index of the step that took the median time (of an even number: the lower of the middle two)."""
-    return int(np.argsort(seconds, kind="stable")[math.ceil(len(seconds) / 2) - 1])
+    durations = np.diff(edges_ns)
+    return int(np.argsort(durations, kind="stable")[math.ceil(len(durations) / 2) - 1])

@@ -20,6 +20,7 @@ from hvscale.profiling.breakdown import Breakdown, tabulate
 from hvscale.profiling.compare import Comparison, Gain, Recorded, compare_recorded, median_step, read_recorded
 from hvscale.profiling.compare_output import human_calls, human_gain, human_interval, human_verdict
 from hvscale.profiling.output import human_bytes, human_range, human_seconds
+from hvscale.profiling.waiting import Calls, Waiting, waiting
 from hvscale.run_folder import RunFolder, write_atomically
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -41,6 +42,7 @@ class View:
     breakdown: Breakdown
     result: dict[str, Any]
     picture: str | None  # a data URL
+    waiting: Waiting | None
 
 
 def report(runs: list[RunFolder], bins: str = "study") -> str:
@@ -91,9 +93,9 @@ def report_path(runs: list[RunFolder]) -> Path:
 
 
 def _view(run: RunFolder, bins: Bins) -> View:
-    recorded = read_recorded(run)
+    recorded = read_recorded(run, detail=True)
     breakdown = tabulate(recorded.recording, bins, str(run.path))
-    return View(run.path.resolve().name, recorded, breakdown, _result(run), _picture(run))
+    return View(run.path.resolve().name, recorded, breakdown, _result(run), _picture(run), _waiting(recorded))
 
 
 def _result(run: RunFolder) -> dict[str, Any]:
@@ -103,6 +105,17 @@ def _result(run: RunFolder) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _waiting(run: Recorded) -> Waiting | None:
+    """Late ranks, where the source tells which calls belong together."""
+    events = run.recording.events
+    if len(events.ordinal) != len(events):
+        return None
+    columns = (events.rank, events.operation, events.communicator, events.ordinal, events.communicator_size)
+    times = (events.start_ns, events.duration_ns)
+    found = waiting(Calls(*(column.astype(np.int64) for column in (*columns, *times))), events.operations)
+    return found if found.late_ranks else None
 
 
 def _picture(run: RunFolder) -> str | None:
@@ -148,21 +161,21 @@ def _gain_headline(gain: Gain, what: str) -> tuple[str, str, str]:
 def _communication_headlines(run: Recorded) -> list[tuple[str, str, str]]:
     events, ranks = run.recording.events, len(run.recording.ranks)
     edges = run.edges_ns
-    if edges is None or run.log is None:
+    if edges is None:
         seconds = float(events.duration_ns.sum()) / 1e9 / ranks
         return [(human_seconds(seconds), "in collectives, per rank", "over the whole run, a mean of the ranks")]
     inside = (events.start_ns >= edges[0]) & (events.start_ns < edges[-1])
     seconds = float(events.duration_ns[inside].sum()) / 1e9 / ranks / (len(edges) - 1)
-    step = float(run.log.seconds.mean())
+    step = float(np.diff(edges).mean()) / 1e9
     found = [
-        (human_seconds(step), "a step", f"mean of {len(run.log.seconds)} steps"),
+        (human_seconds(step), "a step", f"mean of {len(edges) - 1} steps"),
         (
             human_seconds(seconds),
             "in collectives, per step and rank",
             f"{seconds / step:.0%} of the step, beside computing or not",
         ),
     ]
-    exposed = run.log.exposed_seconds
+    exposed = run.log.exposed_seconds if run.log is not None else np.full(1, np.nan)
     if not np.isnan(exposed).all():
         waited = float(np.nanmean(exposed))
         found.append(
@@ -260,8 +273,8 @@ def _bars(
 
 def _timeline_window(run: Recorded) -> tuple[int, int]:
     """Begin and end, in nanoseconds since 1970: of the median step, or of some calls in the middle of the run."""
-    if run.edges_ns is not None and run.log is not None:
-        step = median_step(run.log.seconds)
+    if run.edges_ns is not None:
+        step = median_step(run.edges_ns)
         return int(run.edges_ns[step]), int(run.edges_ns[step + 1])
     events = run.recording.events
     order = np.argsort(events.start_ns, kind="stable")
@@ -271,9 +284,10 @@ def _timeline_window(run: Recorded) -> tuple[int, int]:
 
 
 def _timeline_caption(run: Recorded) -> str:
-    if run.edges_ns is not None and run.log is not None:
-        step = median_step(run.log.seconds)
-        return f"step {step + 1} of {len(run.log.seconds)}, the one of median time: {human_seconds(float(run.log.seconds[step]))}"
+    if run.edges_ns is not None:
+        step = median_step(run.edges_ns)
+        seconds = float(run.edges_ns[step + 1] - run.edges_ns[step]) / 1e9
+        return f"step {step + 1} of {len(run.edges_ns) - 1}, the one of median time: {human_seconds(seconds)}"
     return f"the run's steps are not known: {min(TIMELINE_CALLS, len(run.recording.events))} calls from its middle"
 
 

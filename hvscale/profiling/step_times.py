@@ -53,10 +53,14 @@ def _columns(run: RunFolder, number: int, line: str) -> tuple[float, float, floa
 def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] | None:
     """The ends of all steps in nanoseconds since 1970, the start of the first one before them; None where they cannot be told.
 
+    Marks that the program made (`hvscale.profiling.marks`) are taken as they are: the step after the last one has no end. Else
     steps.jsonl has durations only. Every step all-reduces the same bytes of gradients, so the message that completes a step's
     share ends before the step does, and the latest of these ends, each less its step's own time, places the steps on the clock.
     """
     events = recording.events
+    marks = recording.steps.get(min(recording.ranks, default=0), np.empty(0, np.int64))
+    if len(marks) > 1:
+        return marks
     if log is None or recording.overwritten or "allreduce" not in events.operations:
         return None
     of_rank = events.rank == min(recording.ranks)

@@ -232,5 +232,18 @@ def test_a_step_log_that_was_cut_short_or_damaged(make_run: MakeRun) -> None:
 
 
 def test_the_median_step() -> None:
-    assert median_step(np.array([3.0, 1.0, 2.0])) == 2
-    assert median_step(np.array([4.0, 1.0, 2.0, 3.0])) == 2
+    assert median_step(np.cumsum([0, 3, 1, 2])) == 2
+    assert median_step(np.cumsum([0, 4, 1, 2, 3])) == 2
+
+
+def test_marked_steps_are_taken_as_they_are() -> None:
+    run = recorded(log=False)
+    marks = START_NS + np.arange(STEPS, dtype=np.int64) * int(STEP_SECONDS * 1e9)
+    marked = replace(run.recording, steps={0: marks, 1: marks + 1000})
+    assert step_edges(marked, None) is marks
+    run = replace(run, recording=marked, edges_ns=marks)
+    comparison = compared(run, run)
+    assert (comparison.per, comparison.steps_before) == ("step", STEPS - 1)
+    assert comparison.step is not None
+    assert comparison.step.seconds_before == pytest.approx(STEP_SECONDS)
+    assert comparison.total.calls_before == 4 * NP

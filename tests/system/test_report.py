@@ -158,5 +158,8 @@ def test_the_report_of_two_runs(browser: Browser, hvscale: Run, profiled: Callab
     assert page.is_visible("#timeline-1 .bars")
     assert "LATE" in page.inner_text(".settings .differs >> nth=0") + page.inner_text(".settings")
     assert page.locator("#comparison .more").count() > 0
+    last = page.inner_text("#late-1 tr >> nth=1").split()
+    assert last[:2] == ["rank", "1"]
+    assert int(last[2]) >= ROUNDS * 0.9
     assert troubles == []
     page.close()
