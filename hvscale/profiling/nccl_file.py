@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,9 +82,14 @@ class NcclProfile:
 def read_nccl_profile(path: Path) -> NcclProfile:
     """Raises RequestError, naming `path`, when it cannot be read, its header is not sound, or no record of it is whole."""
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as stream:
+            return _read(path, stream)
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _read(path: Path, stream: IO[bytes]) -> NcclProfile:
+    raw = stream.read(HEADER.itemsize)
     if raw[: len(MAGIC)] != MAGIC:
         raise RequestError(f"{path} is not a profile that hvprof's NCCL plug-in wrote")
     if len(raw) < HEADER.itemsize:
@@ -99,8 +104,8 @@ def read_nccl_profile(path: Path) -> NcclProfile:
     if header["header_bytes"] != HEADER.itemsize or header["record_bytes"] != RECORD.itemsize or not header["capacity"]:
         raise RequestError(f"{path} is damaged: its header names sizes that version {VERSION} does not have")
     capacity, recorded = int(header["capacity"]), int(header["recorded"])
-    count = min(capacity, recorded, (len(raw) - HEADER.itemsize) // RECORD.itemsize)
-    slots = np.frombuffer(raw, RECORD, count=count, offset=HEADER.itemsize)
+    used = stream.read(min(capacity, recorded) * RECORD.itemsize)
+    slots = np.frombuffer(used, RECORD, count=len(used) // RECORD.itemsize)
     whole = _whole(slots, capacity)
     if recorded > 1 and not whole.any():
         raise RequestError(f"{path} is damaged: none of its {recorded} records is whole")
