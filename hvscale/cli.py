@@ -98,6 +98,8 @@ def demo(run: RunPath = None) -> None:
     Example: `hvscale demo`
     """
     from hvscale.demo import demo
+    from hvscale.profiling.report import report_path, write_report
+    from hvscale.run_folder import RunFolder
     from hvscale.trainer.progress import Bar
 
     print_message("training a small EDSR x2 on the bundled photos, two Horovod ranks over Open MPI, about a minute")
@@ -108,8 +110,13 @@ def demo(run: RunPath = None) -> None:
         done = demo(run_path=run, warn=print_warning, show=print_rank_line)
     results.print(f"\n{done.training.summary()}\n", highlight=False, soft_wrap=True)
     print_breakdown(done.communication)
+    folder = RunFolder.open(done.training.run)
+    with working("writing the report"):
+        write_report([folder], report_path([folder]))
     results.print(
-        f"\nrun folder: {done.training.run}\npicture:    {done.training.picture}", highlight=False, soft_wrap=True
+        f"\nrun folder: {folder.path}\npicture:    {done.training.picture}\nreport:     {report_path([folder])}",
+        highlight=False,
+        soft_wrap=True,
     )
 
 

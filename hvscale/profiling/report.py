@@ -50,7 +50,11 @@ def report(runs: list[RunFolder], bins: str = "study") -> str:
     if len(runs) not in (1, 2):
         raise RequestError(f"a report shows one run, or two to compare: {len(runs)} were given")
     ranges = parse_bins(bins)
-    views = [_view(run, ranges) for run in runs]
+    return render([_view(run, ranges) for run in runs], ranges)
+
+
+def render(views: list[View], ranges: Bins) -> str:
+    """The page of one or two runs that were read before. Raises RequestError when two did different work."""
     comparison = None
     if len(views) == 2:
         comparison = compare_recorded(views[0].recorded, views[1].recorded, ranges)

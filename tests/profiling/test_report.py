@@ -1,0 +1,109 @@
+"""What a report says, without a browser."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hvscale.errors import RequestError
+from hvscale.profiling import tabulate
+from hvscale.profiling.bins import parse_bins
+from hvscale.profiling.report import View, render, report, report_path
+from hvscale.run_folder import RunFolder
+from tests.profiling.test_compare import NP, STEPS, recorded
+
+HOSTILE = "</script><script>alert('1')</script>&amp;"
+
+
+def view(result: dict[str, Any] | None = None, **options: Any) -> View:
+    run = recorded(**options)
+    return View("job", run, tabulate(run.recording, parse_bins("study"), "job"), result or {}, None, None)
+
+
+def figures(page: str) -> dict[str, Any]:
+    (found,) = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)
+    document: dict[str, Any] = json.loads(found)
+    return document
+
+
+def texts(page: str) -> str:
+    """Without Plotly's own script."""
+    return re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_one_run() -> None:
+    result = {"images_per_second": 123.4, "psnr_db": 30.5, "bicubic_psnr_db": 30.0, "holdout": "flower"}
+    page = render([view(result)], parse_bins("study"))
+    shown = texts(page)
+    for said in (
+        "100 ms",
+        "123.4",
+        "30.50 dB",
+        "+0.50 dB over bicubic",
+        f"mean of {STEPS} steps",
+        "exposed communication",
+    ):
+        assert said in shown
+    assert "Late ranks" not in shown
+    drawn = figures(page)
+    assert set(drawn) == {"seconds", "calls", "timeline-0"}
+    assert {trace["name"] for trace in drawn["calls"]["data"]} == {"data", "agreement"}
+    (messages,) = [trace for trace in drawn["timeline-0"]["data"] if trace["name"] == "allreduce"]
+    assert len(messages["y"]) == 2 * NP
+
+
+def test_two_runs() -> None:
+    page = render([view(milliseconds=10), view(milliseconds=5)], parse_bins("study"))
+    assert "50 % less" in texts(page)
+    drawn = figures(page)
+    assert set(drawn) == {"seconds", "calls", "timeline-0", "timeline-1"}
+    assert [trace["name"] for trace in drawn["seconds"]["data"]] == ["before", "after"]
+    with pytest.raises(RequestError, match="did different work"):
+        render([view(), view(ranks=4)], parse_bins("study"))
+
+
+def test_text_from_a_run_stays_text() -> None:
+    shown = view({"holdout": HOSTILE, "model": HOSTILE, "psnr_db": 1, "bicubic_psnr_db": 1}, command=HOSTILE)
+    shown.title = HOSTILE
+    shown.recorded.record.host.cpu = HOSTILE
+    shown.recorded.record.settings_asked = {HOSTILE: HOSTILE}
+    shown.breakdown.warnings.append(HOSTILE)
+    events = shown.recorded.recording.events
+    object.__setattr__(events, "operations", (HOSTILE,))
+    shown.breakdown = tabulate(shown.recorded.recording, parse_bins("study"), HOSTILE)
+    shown.breakdown.warnings.append(HOSTILE)
+    page = render([shown], parse_bins("study"))
+    assert "alert('1')" not in page
+    assert page.count("alert(&#39;1&#39;)") > 6
+    assert page.count("<script") == render([view()], parse_bins("study")).count("<script")
+
+
+def test_a_run_without_steps_shows_its_middle() -> None:
+    page = render([view(log=False)], parse_bins("study"))
+    assert "steps are not known" in texts(page)
+    assert "in collectives, per rank" in texts(page)
+
+
+@pytest.mark.parametrize("result", [{"psnr_db": "x", "bicubic_psnr_db": None}, {"images_per_second": [1]}])
+def test_a_result_of_another_shape_is_left_out(result: dict[str, Any]) -> None:
+    assert "PSNR" not in texts(render([view(result)], parse_bins("study")))
+
+
+def test_a_report_is_of_one_run_or_two(tmp_path: Path) -> None:
+    runs = [RunFolder(tmp_path / name) for name in "abc"]
+    for wrong in ([], runs):
+        with pytest.raises(RequestError, match="one run, or two"):
+            report(wrong)
+    assert report_path(runs[:1]) == tmp_path / "a" / "report.html"
+    assert report_path(runs[:2]) == tmp_path / "b" / "comparison.html"
+
+
+def test_a_long_step_is_drawn_with_its_longest_calls() -> None:
+    shown = view(steps=1, sizes=tuple([4096] * 3000))
+    drawn = figures(render([shown], parse_bins("study")))
+    bars = sum(len(trace["y"]) for trace in drawn["timeline-0"]["data"])
+    assert bars <= 4000
+    assert np.isfinite(drawn["timeline-0"]["layout"]["xaxis"]["range"]).all()
