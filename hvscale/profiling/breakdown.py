@@ -195,6 +195,7 @@ def _exact_sum(values: NDArray[np.int64]) -> int:
 def busbw_factors(operation: str, communicator_size: NDArray[np.int32]) -> NDArray[np.float64]:
     """busbw over algbw for each call, by the number of ranks in its communicator."""
     ranks = communicator_size.astype(np.float64)
+    operation = operation.removeprefix("i")  # non-blocking ones
     if operation in BUSBW_TWICE:
         return 2 * (ranks - 1) / ranks
     return (ranks - 1) / ranks if operation in BUSBW_ONCE else np.ones(len(ranks))

@@ -68,20 +68,37 @@ def expected(rank: int, size: int) -> list[tuple[str, int, int]]:
         ("broadcast", 0 if 0 < rank < size - 1 else 50 * INT, own),
         ("allgather", other * 2 * INT, own),
     ]
-    return [*((operation, count, size) for operation, count in of_all), *between_two_groups]
+    among_neighbours = [
+        ("neighbor-allgather", 2 * 3 * INT),
+        ("neighbor-allgatherv", 8 * INT),
+        ("neighbor-alltoall", 2 * 2 * DOUBLE),
+        ("neighbor-alltoallv", 8 * INT),
+        ("neighbor-alltoallw", 8 * DOUBLE),
+        ("neighbor-allgather", 5 * INT),
+    ]
+    return [
+        *((operation, count, size) for operation, count in of_all),
+        *between_two_groups,
+        *((operation, count, size) for operation, count in among_neighbours),
+    ]
 
 
+@pytest.mark.parametrize(("program", "prefix"), [("every_collective", ""), ("every_nonblocking", "i")])
 @pytest.mark.parametrize("size", [2, 3])
-def test_every_collective_is_counted_exactly(any_mpi: Mpi, make_run: MakeRun, size: int) -> None:
+def test_every_collective_is_counted_exactly(
+    any_mpi: Mpi, make_run: MakeRun, size: int, program: str, prefix: str
+) -> None:
     run = make_run(size, any_mpi.flavour)
-    any_mpi.record(run, size, [str(any_mpi.compile("every_collective"))])
+    any_mpi.record(run, size, [str(any_mpi.compile(program))])
     for rank in range(size):
         profile, found = records(profile_of(run, rank))
         assert (profile.header.rank, profile.header.world_size) == (rank, size)
         assert profile.header.flavour == any_mpi.flavour
         assert profile.header.library.startswith("Open MPI" if any_mpi.flavour == "Open MPI" else "MPICH")
         names = [profile.header.operations[code] for code in found["operation"]]
-        assert list(zip(names, found["bytes"], sizes(profile, found), strict=True)) == expected(rank, size)
+        assert list(zip(names, found["bytes"], sizes(profile, found), strict=True)) == [
+            (prefix + operation, count, ranks) for operation, count, ranks in expected(rank, size)
+        ]
         assert (found["flags"] & BITWISE != 0).tolist() == (found["bytes"] == BITWISE_COUNT * INT).tolist()
         assert profile.warnings == []
         ends = found["start_ns"] + found["duration_ns"]
@@ -96,7 +113,7 @@ def test_every_collective_is_counted_exactly(any_mpi: Mpi, make_run: MakeRun, si
         for operation, count, _ in expected(rank, size):
             total[operation] += count
     for operation in calls:
-        rows = [row for row in result.rows if row.operation == operation]
+        rows = [row for row in result.rows if row.operation == prefix + operation]
         assert sum(row.calls for row in rows) == calls[operation]
         assert sum(row.bytes for row in rows) == total[operation]
 
@@ -322,7 +339,7 @@ def test_address_sanitizer_finds_nothing(open_mpi: Mpi, make_run: MakeRun, tmp_p
         "-c",
         "import os, sys; os.environ.update(LD_PRELOAD=sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])",
     ]
-    done = open_mpi.start(2, [*rank, preload["LD_PRELOAD"], str(open_mpi.compile("every_collective"))], options)
+    done = open_mpi.start(2, [*rank, preload["LD_PRELOAD"], str(open_mpi.compile("every_nonblocking"))], options)
     assert done.returncode == 0, done.stderr
     assert "Sanitizer" not in done.stderr
     assert "runtime error" not in done.stderr

@@ -5,6 +5,7 @@
 #include "format.h"
 #include "profiler.h"
 #include "recorder.h"
+#include "requests.h"
 
 #define NO_ROOT (-1)
 #define NO_REDUCTION (-1)
@@ -93,12 +94,22 @@ static uint64_t each_local(const struct call *c, int counts, int type)
     return sum_of(c, counts, type, c->communicator->size);
 }
 
-static uint64_t each_typed(const struct call *c, int counts, int types)
+static uint64_t each_neighbour_same(const struct call *c, int count, int type)
+{
+    return (uint64_t)communicator_neighbours(c->communicator) * one(c, count, type);
+}
+
+static uint64_t each_neighbour(const struct call *c, int counts, int type)
+{
+    return sum_of(c, counts, type, communicator_neighbours(c->communicator));
+}
+
+static uint64_t typed(const struct call *c, int counts, int types, int members)
 {
     const int32_t *array = (const int32_t *)c->arguments[counts];
     const char *type = (const char *)c->arguments[types];
     uint64_t sum = 0;
-    for (int i = 0, members = peers(c); i < members; i++, type += mpi.handle_bytes)
+    for (int i = 0; i < members; i++, type += mpi.handle_bytes)
         sum += bytes_of(array[i], handle_at((word)type));
     return sum;
 }
@@ -109,7 +120,8 @@ static word own_part(const struct call *c, int send, int receive)
     return c->arguments[in_place(c, send) ? receive : send];
 }
 
-#define COLLECTIVE(name, operation, code, arity, communicator, root, reduction, buffer, bytes) [code] = operation,
+#define NON_BLOCKING 32 /* the code of a non-blocking one, less that of the blocking one */
+#define COLLECTIVE(name, i_name, operation, code, ...) [code] = operation, [NON_BLOCKING + code] = "i" operation,
 const char *const operation_names[HVPROF_OPERATIONS] = {
 #include "collectives.def"
     [HVPROF_STEP] = "step",
@@ -125,7 +137,16 @@ static void look_at(struct call *c, struct hvprof_message *message, int communic
     message->root = root == NO_ROOT ? HVPROF_NO_ROOT : integer(c, root);
 }
 
-#define COLLECTIVE(name, operation_name, code, arity, communicator, root_argument, reduction, buffer_rule, bytes_rule) \
+#define DESCRIBE(arity, communicator, root_argument, reduction, buffer_rule, bytes_rule) \
+    const word arguments[] = {ARGUMENTS_##arity}; \
+    struct call call = {.arguments = arguments}, *c = &call; \
+    look_at(c, &message, communicator, root_argument); \
+    bool bystander = is_bystander(c, root_argument); \
+    message.bytes = bystander ? 0 : (bytes_rule); \
+    message.buffer = bystander ? 0 : (buffer_rule); \
+    message.flags = is_bitwise(c, reduction) ? HVPROF_BITWISE : 0;
+
+#define COLLECTIVE(name, i_name, operation_name, code, arity, ...) \
     WRAPPED(name, arity) \
     { \
         FIND(name) \
@@ -134,14 +155,20 @@ static void look_at(struct call *c, struct hvprof_message *message, int communic
         message.duration_ns = hvprof_now() - message.start_ns; \
         if (status != 0 || !profiler_ready()) \
             return status; \
-        const word arguments[] = {ARGUMENTS_##arity}; \
-        struct call call = {.arguments = arguments}, *c = &call; \
-        look_at(c, &message, communicator, root_argument); \
-        bool bystander = is_bystander(c, root_argument); \
-        message.bytes = bystander ? 0 : (bytes_rule); \
-        message.buffer = bystander ? 0 : (buffer_rule); \
-        message.flags = is_bitwise(c, reduction) ? HVPROF_BITWISE : 0; \
+        DESCRIBE(arity, __VA_ARGS__) \
         hvprof_append(&message); \
+        return status; \
+    } \
+    __attribute__((visibility("default"))) int MPI_##i_name(PARAMETERS_##arity, word request); \
+    int MPI_##i_name(PARAMETERS_##arity, word request) \
+    { \
+        FIND(i_name) \
+        struct hvprof_message message = {.operation = NON_BLOCKING + code, .start_ns = hvprof_now()}; \
+        int status = ((int (*)(PARAMETERS_##arity, word))real)(ARGUMENTS_##arity, request); \
+        if (status != 0 || !profiler_ready()) \
+            return status; \
+        DESCRIBE(arity, __VA_ARGS__) \
+        request_started(handle_at(request), &message); \
         return status; \
     }
 #include "collectives.def"

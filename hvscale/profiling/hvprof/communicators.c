@@ -7,6 +7,7 @@
 #include "format.h"
 #include "profiler.h"
 #include "recorder.h"
+#include "requests.h"
 
 enum { BUCKETS = 256, RECENT = 4 };
 
@@ -198,20 +199,58 @@ uint32_t communicator_index(struct communicator *c)
     return c->index;
 }
 
-void communicator_made(uint64_t parent, uint32_t salt, word handle)
+int communicator_neighbours(struct communicator *c)
+{
+    int known = atomic_load_explicit(&c->neighbours, memory_order_relaxed);
+    if (known == 0) {
+        int topology = 0, count = 0, out = 0, weighted = 0;
+        mpi.topo_test(c->handle, &topology);
+        if (topology == mpi.cart) {
+            mpi.cartdim_get(c->handle, &count);
+            count *= 2;
+        } else if (topology == mpi.graph) {
+            mpi.graph_neighbors_count(c->handle, c->rank, &count);
+        } else if (topology == mpi.dist_graph) {
+            mpi.dist_graph_neighbors_count(c->handle, &count, &out, &weighted);
+        }
+        known = count + 1;
+        atomic_store_explicit(&c->neighbours, known, memory_order_relaxed);
+    }
+    return known - 1;
+}
+
+/* The identity of a communicator that `parent`, 0 for none, makes; `salt` tells constructions apart that may run at once. 0: none is
+ * known to all members. All of them make the communicators of one parent and the same members in one order: the number among these
+ * needs no message. */
+static uint64_t new_identity(uint64_t parent, uint32_t salt, uint64_t group)
+{
+    if (group == 0)
+        return 0;
+    uint64_t key = mix(mix(mix(4, parent), salt), group);
+    pthread_mutex_lock(&lock);
+    uint64_t identity = mix(key, count_made(key));
+    pthread_mutex_unlock(&lock);
+    return identity;
+}
+
+void communicator_enter(uint64_t identity, word handle)
+{
+    struct communicator new = {.handle = handle, .identity = identity, .own_identity = identity == 0};
+    describe(&new);
+    pthread_mutex_lock(&lock);
+    if (new.own_identity)
+        new.identity = own_identity();
+    enter(&new);
+    pthread_mutex_unlock(&lock);
+}
+
+static void made(uint64_t parent, uint32_t salt, word handle)
 {
     if (handle == mpi.no_communicator)
         return;
     struct communicator new = {.handle = handle};
     describe(&new);
-    uint64_t group = all_members(&new);
-    uint64_t key = mix(mix(mix(4, parent), salt), group);
-    pthread_mutex_lock(&lock);
-    new.own_identity = group == 0;
-    /* All members make the communicators of one parent and these members in one order: its number among them needs no message. */
-    new.identity = new.own_identity ? own_identity() : mix(key, count_made(key));
-    enter(&new);
-    pthread_mutex_unlock(&lock);
+    communicator_enter(new_identity(parent, salt, all_members(&new)), handle);
 }
 
 void communicator_gone(word handle)
@@ -237,7 +276,7 @@ void communicator_gone(word handle)
         FIND(name) \
         int status = REAL(arity); \
         if (status == 0 && profiler_ready()) \
-            communicator_made(parent, (uint32_t)(salt), handle_at(result)); \
+            made(parent, (uint32_t)(salt), handle_at(result)); \
         return status; \
     }
 #define PARENT communicator_of(as_handle(a0))->identity
@@ -255,6 +294,17 @@ CONSTRUCTOR(Dist_graph_create, 9, PARENT, 0, a8)
 CONSTRUCTOR(Dist_graph_create_adjacent, 10, PARENT, 0, a9)
 CONSTRUCTOR(Intercomm_create, 6, 0, a4, a5) /* the two sides have no parent in common */
 CONSTRUCTOR(Intercomm_merge, 3, PARENT, 0, a2)
+
+WRAPPED(Comm_idup, 3)
+{
+    FIND(Comm_idup)
+    int status = REAL(3);
+    if (status == 0 && profiler_ready()) {
+        struct communicator *parent = communicator_of(as_handle(a0));
+        request_makes_communicator(handle_at(a2), a1, new_identity(parent->identity, 0, all_members(parent)));
+    }
+    return status;
+}
 
 /* Forgotten before it is freed: afterwards another thread may have been given the handle for a new one. */
 #define DESTRUCTOR(name) \

@@ -19,6 +19,7 @@ struct communicator {
     uint32_t index; /* in the file */
     _Atomic bool indexed; /* `index` is known */
     _Atomic uint32_t calls;
+    _Atomic int neighbours; /* that it receives from in its topology, plus 1; 0: not asked yet */
     struct communicator *next;
 };
 
@@ -28,8 +29,11 @@ struct communicator *communicator_of(word handle);
 /* Its index in the file, which gets an entry with the first call. */
 uint32_t communicator_index(struct communicator *communicator);
 
-/* Names what a constructor made out of `parent`, 0 for none; `salt` tells constructions apart that may run at once. */
-void communicator_made(uint64_t parent, uint32_t salt, word handle);
+/* The processes that a call among neighbours receives from. */
+int communicator_neighbours(struct communicator *communicator);
+
+/* Makes known what a constructor made: its identity, 0 for one of this process's own, and its handle. */
+void communicator_enter(uint64_t identity, word handle);
 
 /* Forgets a handle that was freed: MPI may give it out again. */
 void communicator_gone(word handle);

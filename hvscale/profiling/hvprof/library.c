@@ -65,16 +65,17 @@ function library_find(const char *name, const void *caller)
 }
 
 static const struct library open_mpi = {
-    .flavour = "Open MPI", .in_place = 1, .root = -4, .proc_null = -2, .handle_bytes = sizeof(void *)};
+    .flavour = "Open MPI", .in_place = 1, .root = -4, .proc_null = -2, .handle_bytes = sizeof(void *),
+    .cart = 1, .graph = 2, .dist_graph = 3};
 /* MPICH, MVAPICH2 and Intel MPI. */
 static const struct library mpich = {
     .flavour = "MPICH", .in_place = (word)-1, .root = -3, .proc_null = -1, .handle_bytes = sizeof(int), .world = 0x44000000,
-    .self = 0x44000001, .no_communicator = 0x04000000, .byte = 0x4c00010d,
+    .self = 0x44000001, .no_communicator = 0x04000000, .byte = 0x4c00010d, .cart = 2, .graph = 1, .dist_graph = 3,
     .bitwise = {0x58000006, 0x58000008, 0x5800000a}};
 /* The ABI that MPI 5.0 itself defines, in libmpi_abi.so. */
 static const struct library standard_abi = {
     .flavour = "MPI ABI", .in_place = 1, .root = -4, .proc_null = -3, .handle_bytes = sizeof(void *), .world = 0x101,
-    .self = 0x102, .no_communicator = 0x100, .byte = 0x247,
+    .self = 0x102, .no_communicator = 0x100, .byte = 0x247, .cart = 211, .graph = 212, .dist_graph = 213,
     .bitwise = {0x28, 0x29, 0x2a}};
 
 /* Open MPI's handles are addresses of its own objects. 0 when `library` has none of that name. */
@@ -120,6 +121,10 @@ bool library_describe(struct library *library, function entry)
         {"PMPI_Comm_remote_size", &library->comm_remote_size},
         {"PMPI_Comm_test_inter", &library->comm_test_inter},
         {"PMPI_Type_size_x", &library->type_size},
+        {"PMPI_Topo_test", &library->topo_test},
+        {"PMPI_Cartdim_get", &library->cartdim_get},
+        {"PMPI_Graph_neighbors_count", &library->graph_neighbors_count},
+        {"PMPI_Dist_graph_neighbors_count", &library->dist_graph_neighbors_count},
         {"PMPI_Comm_group", &library->comm_group},
         {"PMPI_Comm_remote_group", &library->comm_remote_group},
         {"PMPI_Group_size", &library->group_size},

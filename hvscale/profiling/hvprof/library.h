@@ -20,6 +20,7 @@ struct library {
     word self; /* MPI_COMM_SELF */
     word no_communicator; /* MPI_COMM_NULL */
     word byte; /* MPI_BYTE */
+    int cart, graph, dist_graph; /* what MPI_Topo_test answers */
     word bitwise[3]; /* MPI_BAND, MPI_BOR, MPI_BXOR */
 
     int (*initialized)(int *);
@@ -29,6 +30,10 @@ struct library {
     int (*comm_remote_size)(word, int *);
     int (*comm_test_inter)(word, int *);
     int (*type_size)(word, long long *);
+    int (*topo_test)(word, int *);
+    int (*cartdim_get)(word, int *);
+    int (*graph_neighbors_count)(word, int, int *);
+    int (*dist_graph_neighbors_count)(word, int *, int *, int *);
     int (*comm_group)(word, word *);
     int (*comm_remote_group)(word, word *);
     int (*group_size)(word, int *);

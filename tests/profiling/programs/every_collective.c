@@ -109,6 +109,28 @@ static void between_two_groups(void)
     MPI_Comm_free(&group);
 }
 
+static void among_neighbours(void)
+{
+    MPI_Comm ring, line;
+    int dimensions[] = {size}, periods[] = {1}, same[] = {4, 4}, offsets[] = {0, 4};
+    MPI_Cart_create(MPI_COMM_WORLD, 1, dimensions, periods, 0, &ring);
+    MPI_Neighbor_allgather(ints, 3, MPI_INT, more_ints, 3, MPI_INT, ring);
+    MPI_Neighbor_allgatherv(ints, 4, MPI_INT, more_ints, same, offsets, MPI_INT, ring);
+    MPI_Neighbor_alltoall(doubles, 2, MPI_DOUBLE, more_doubles, 2, MPI_DOUBLE, ring);
+    MPI_Neighbor_alltoallv(ints, same, offsets, MPI_INT, more_ints, same, offsets, MPI_INT, ring);
+    MPI_Datatype types[] = {MPI_DOUBLE, MPI_DOUBLE};
+    MPI_Aint places[] = {0, 32};
+    MPI_Neighbor_alltoallw(doubles, same, places, types, more_doubles, same, places, types, ring);
+    MPI_Comm_free(&ring);
+
+    int before = (rank + size - 1) % size, after = (rank + 1) % size, weight = 1;
+    MPI_Dist_graph_create_adjacent(MPI_COMM_WORLD, 1, &before, &weight, 1, &after, &weight, MPI_INFO_NULL, 0, &line);
+    ints[0] = rank;
+    MPI_Neighbor_allgather(ints, 5, MPI_INT, more_ints, 5, MPI_INT, line);
+    expect(more_ints[0] == before, "allgather among neighbours");
+    MPI_Comm_free(&line);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -116,6 +138,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     in_one_group(MPI_COMM_WORLD);
     between_two_groups();
+    among_neighbours();
     MPI_Finalize();
     return 0;
 }

@@ -52,7 +52,9 @@ int main(int argc, char **argv)
         MPI_Comm_create_group(MPI_COMM_WORLD, first, 3, &made);
         mark_and_free(made, 11);
     }
-    MPI_Comm_dup(MPI_COMM_WORLD, &made);
+    MPI_Request request;
+    MPI_Comm_idup(MPI_COMM_WORLD, &made, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
     mark_and_free(made, 12);
 
     int dimensions[] = {size}, periods[] = {1}, keep[] = {1};

@@ -1,0 +1,14 @@
+/* Non-blocking calls between their start and the Wait or Test that sees their end. */
+#ifndef HVPROF_REQUESTS_H
+#define HVPROF_REQUESTS_H
+
+#include "library.h"
+#include "recorder.h"
+
+/* A collective has started: its record is written when `request` is seen to complete. */
+void request_started(word request, const struct hvprof_message *message);
+
+/* MPI_Comm_idup has started: the communicator at `made` gets its identity when `request` is seen to complete. */
+void request_makes_communicator(word request, word made, uint64_t identity);
+
+#endif
