@@ -209,8 +209,9 @@ def _differences(
     found = []
     if before.record.np != after.record.np:
         found.append(f"np {before.record.np} against {after.record.np}")
-    elif before.recording.ranks != after.recording.ranks:
-        found.append(f"profiles of {len(before.recording.ranks)} ranks against {len(after.recording.ranks)}")
+    elif before.recording.source == after.recording.source and before.recording.ranks != after.recording.ranks:
+        ranks = [", ".join(map(str, run.recording.ranks)) for run in (before, after)]
+        found.append(f"profiles of ranks {ranks[0]} against {ranks[1]}")
     images = _images_per_step(before.log), _images_per_step(after.log)
     if by_step and _differ(images, max(images)):
         found.append(f"{images[0]:g} images per step against {images[1]:g}")

@@ -201,6 +201,18 @@ def test_other_calls_are_refused_where_no_horovod_decides_on_them() -> None:
         compared(recorded(bitwise=False, log=False), recorded(bitwise=False, log=False, sizes=(8 * MIB,)))
 
 
+def test_a_missing_profile_is_refused_and_another_source_said() -> None:
+    run = recorded()
+    of_one = run.recording.events.rank == 0
+    columns = {name: value[of_one] for name, value in vars(run.recording.events).items() if len(value) == len(of_one)}
+    one = replace(run.recording, ranks=[0], ranks_per_event=NP, events=replace(run.recording.events, **columns))
+    with pytest.raises(RequestError, match="profiles of ranks 0, 1 against 0"):
+        compared(run, replace(run, recording=one))
+    comparison = compared(run, replace(run, recording=replace(one, source="horovod-timeline")))
+    assert comparison.total.calls_before == comparison.total.calls_after
+    assert any("horovod-timeline" in text for text in comparison.warnings)
+
+
 def test_another_command_is_said() -> None:
     comparison = compared(recorded(), recorded(command="other"))
     assert any("program against other" in text for text in comparison.warnings)
