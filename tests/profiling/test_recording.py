@@ -165,6 +165,33 @@ def test_python_marks_steps(open_mpi: Mpi, make_run: MakeRun) -> None:
     step()  # not preloaded here
 
 
+def test_ranks_of_one_host_share_a_clock(any_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(3, any_mpi.flavour)
+    any_mpi.record(run, 3, [str(any_mpi.compile("barriers")), "3"])
+    headers = [ProfileFile(profile_of(run, rank)).header for rank in range(3)]
+    assert [header.clock_error_ns for header in headers] == [0, 0, 0]
+    assert len({header.clock_offset_ns for header in headers}) == 1
+
+
+def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun) -> None:
+    """Each rank in a time namespace of its own, whose clock is off by the process id in seconds."""
+    apart = ["sh", "-c", 'exec unshare --time --monotonic $$ --fork -- "$0" "$@"']
+    if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("no time namespaces here")
+    run = make_run(2, any_mpi.flavour)
+    any_mpi.record(run, 2, [*apart, str(any_mpi.compile("every_collective"))])
+    headers = [ProfileFile(profile_of(run, rank)).header for rank in range(2)]
+    assert headers[0].clock_error_ns == 0
+    error = headers[1].clock_error_ns
+    assert error is not None
+    assert error > 0
+    assert abs(headers[0].clock_offset_ns - headers[1].clock_offset_ns) > 500_000_000, "the clocks were not apart"
+    events = read_recording(run, detail=True).events
+    first = [events.start_ns[events.rank == rank].min() + events.duration_ns[events.rank == rank][0] for rank in (0, 1)]
+    # Nobody leaves a barrier before the last has come; both left it soon after.
+    assert abs(int(first[0]) - int(first[1])) < 400_000_000 + error
+
+
 def test_mpi4py_in_place_and_communicators_of_some_ranks(open_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(3)
     open_mpi.record(run, 3, [sys.executable, str(PROGRAMS / "communicators.py")])

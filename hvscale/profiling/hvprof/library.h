@@ -30,6 +30,11 @@ struct library {
     int (*comm_remote_size)(word, int *);
     int (*comm_test_inter)(word, int *);
     int (*type_size)(word, long long *);
+    int (*send)(const void *, int, word, int, int, word);
+    int (*irecv)(void *, int, word, int, int, word, word *);
+    int (*test)(word *, int *, void *);
+    int (*wait)(word *, void *);
+    int (*cancel)(word *);
     int (*topo_test)(word, int *);
     int (*cartdim_get)(word, int *);
     int (*graph_neighbors_count)(word, int, int *);

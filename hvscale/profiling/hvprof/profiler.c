@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "clocks.h"
 #include "collectives.h"
 #include "format.h"
 #include "recorder.h"
@@ -11,6 +12,7 @@ struct library mpi;
 static bool ready;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic(function) first_entry;
+static bool initialising; /* all ranks are in MPI_Init: messages can be exchanged */
 
 static void set_up(void)
 {
@@ -28,6 +30,9 @@ static void set_up(void)
     mpi.comm_size(mpi.world, &size);
     static char version[8192]; /* MPI_MAX_LIBRARY_VERSION_STRING: 256 in Open MPI, 8192 in MPICH */
     mpi.version(version, &length);
+    struct clock_offset clock = {.error_ns = HVPROF_UNKNOWN_ERROR};
+    if (initialising)
+        clock = clocks_measure(rank, size);
     ready = hvprof_open(&(struct hvprof_identity){
         .rank = (uint32_t)rank,
         .world_size = (uint32_t)size,
@@ -35,7 +40,8 @@ static void set_up(void)
         .library = version,
         .operations = operation_names,
         .operation_count = HVPROF_OPERATIONS,
-        .clock_error_ns = HVPROF_UNKNOWN_ERROR,
+        .clock_offset_ns = clock.offset_ns,
+        .clock_error_ns = clock.error_ns,
     });
 }
 
@@ -71,8 +77,10 @@ WRAPPED(Init, 2)
 {
     FIND(Init)
     int status = REAL(2);
-    if (status == 0)
+    if (status == 0) {
+        initialising = true;
         profiler_ready();
+    }
     return status;
 }
 
@@ -80,8 +88,10 @@ WRAPPED(Init_thread, 4)
 {
     FIND(Init_thread)
     int status = REAL(4);
-    if (status == 0)
+    if (status == 0) {
+        initialising = true;
         profiler_ready();
+    }
     return status;
 }
 

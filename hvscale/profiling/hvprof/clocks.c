@@ -1,0 +1,110 @@
+#include "clocks.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "format.h"
+#include "profiler.h"
+#include "recorder.h"
+
+enum { TAG = 31807, ROUNDS = 16 };
+enum { DONE = 1, ASK = 2 }; /* what a rank says to rank 0 */
+
+#define PATIENCE_NS ((uint64_t)10 * 1000000000u)
+
+static uint64_t add_bytes(uint64_t hash, const char *bytes, ssize_t count)
+{
+    for (ssize_t i = 0; i < count; i++)
+        hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001B3u;
+    return hash;
+}
+
+/* The same number wherever CLOCK_MONOTONIC is the same clock: one boot of one kernel, one time namespace. 0: not known. */
+static uint64_t this_clock(void)
+{
+    char text[256];
+    int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file >= 0 ? read(file, text, sizeof text) : -1;
+    if (file >= 0)
+        close(file);
+    if (length <= 0)
+        return 0;
+    uint64_t hash = add_bytes(0xCBF29CE484222325u, text, length);
+    /* Kernels before 5.6 have no such link, and one clock for all. */
+    return add_bytes(hash, text, readlink("/proc/self/ns/time", text, sizeof text));
+}
+
+static void send(uint64_t first, uint64_t second, int to)
+{
+    uint64_t message[2] = {first, second};
+    mpi.send(message, sizeof message, mpi.byte, to, TAG, mpi.world);
+}
+
+/* False when nothing came: a rank that was started without this library does not answer, and must not hold up the job for ever. */
+static bool receive(uint64_t message[2], int from)
+{
+    word request = 0;
+    uint64_t status[32]; /* larger than any library's MPI_Status */
+    int done = 0;
+    mpi.irecv(message, 2 * sizeof *message, mpi.byte, from, TAG, mpi.world, &request);
+    for (uint64_t begin = hvprof_now(); !done && hvprof_now() - begin < PATIENCE_NS;)
+        mpi.test(&request, &done, status);
+    if (!done) {
+        mpi.cancel(&request);
+        mpi.wait(&request, status);
+    }
+    return done;
+}
+
+static struct clock_offset not_measured(int peer)
+{
+    hvprof_say("rank %d did not answer in 10 s (started without hvprof?): clocks are not compared", peer);
+    return (struct clock_offset){.error_ns = HVPROF_UNKNOWN_ERROR};
+}
+
+static struct clock_offset answer_all(int size)
+{
+    struct clock_offset own = {.offset_ns = (int64_t)(hvprof_clock(CLOCK_REALTIME) - hvprof_now())};
+    for (int peer = 1; peer < size; peer++) {
+        send(this_clock(), (uint64_t)own.offset_ns, peer);
+        for (;;) {
+            uint64_t asked[2];
+            if (!receive(asked, peer)) {
+                not_measured(peer);
+                return own;
+            }
+            if (asked[0] == DONE)
+                break;
+            send(hvprof_now(), 0, peer);
+        }
+    }
+    return own;
+}
+
+struct clock_offset clocks_measure(int rank, int size)
+{
+    if (rank == 0)
+        return answer_all(size);
+    uint64_t message[2];
+    if (!receive(message, 0))
+        return not_measured(0);
+    uint64_t clock = message[0], best = UINT64_MAX;
+    int64_t zero_since_1970 = (int64_t)message[1], ahead = 0;
+    if (clock != 0 && clock == this_clock()) {
+        best = 0;
+    } else {
+        for (int round = 0; round < ROUNDS; round++) {
+            uint64_t begin = hvprof_now();
+            send(ASK, 0, 0);
+            if (!receive(message, 0))
+                return not_measured(0);
+            uint64_t trip = hvprof_now() - begin;
+            if (trip < best) {
+                best = trip;
+                ahead = (int64_t)(message[0] - (begin + trip / 2));
+            }
+        }
+    }
+    send(DONE, 0, 0);
+    return (struct clock_offset){.offset_ns = zero_since_1970 + ahead, .error_ns = (best + 1) / 2};
+}
