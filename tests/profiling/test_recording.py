@@ -216,6 +216,19 @@ def test_threads_record_at_once(open_mpi: Mpi, make_run: MakeRun) -> None:
     assert Counter(found["bytes"].tolist()) == {size: 4 * calls for size, calls in each.items()}
 
 
+def test_many_collectives_under_way_in_many_threads(any_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(1, any_mpi.flavour)
+    any_mpi.record(run, 1, [str(any_mpi.compile("overlapping"))])
+    events = read_recording(run, detail=True).events
+    assert Counter(events.bytes.tolist()) == {(1 + i) * INT: 4 * 200 for i in range(8)}
+    assert len(events.communicators) == 4
+    for communicator in range(4):
+        own = events.communicator == communicator
+        assert np.sort(events.ordinal[own]).tolist() == list(range(8 * 200))
+        # The n-th of them has the n-th size, in whatever order they ended.
+        assert (events.bytes[own] == (1 + events.ordinal[own] % 8) * INT).all()
+
+
 def test_the_oldest_records_are_overwritten(open_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(1)
     capacity = (1 << 20) // RECORD.itemsize

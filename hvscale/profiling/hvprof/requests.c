@@ -13,8 +13,11 @@ struct pending {
     struct hvprof_message message;
     word made; /* where the new communicator's handle will stand; 0: this is a collective */
     uint64_t identity;
+    const void *thread; /* that started it */
     struct pending *next;
 };
+
+static _Thread_local char this_thread; /* its address tells threads apart */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pending *buckets[BUCKETS];
@@ -25,20 +28,22 @@ static struct pending **bucket_of(word request)
     return &buckets[request * 0x9E3779B97F4A7C15u >> 56];
 }
 
-/* At the end of its bucket: MPICH gives calls that complete at once the same request, and the oldest is taken first. */
+/* At the end of its bucket: calls that complete at once may all get the same request, and the oldest is taken first. */
 static void enter(const struct pending *described)
 {
     struct pending *new = malloc(sizeof *new);
     if (new == NULL)
         return;
     *new = *described;
+    new->thread = &this_thread;
+    /* Before the entry: another thread may hold the same request and take it at once, and the count must never be too low. */
+    atomic_fetch_add_explicit(&waiting, 1, memory_order_release);
     pthread_mutex_lock(&lock);
     struct pending **place = bucket_of(new->request);
     while (*place != NULL)
         place = &(*place)->next;
     *place = new;
     pthread_mutex_unlock(&lock);
-    atomic_fetch_add_explicit(&waiting, 1, memory_order_release);
 }
 
 void request_started(word request, const struct hvprof_message *message)
@@ -54,10 +59,15 @@ void request_makes_communicator(word request, word made, uint64_t identity)
 static struct pending *take(word request)
 {
     pthread_mutex_lock(&lock);
-    struct pending **place = bucket_of(request);
-    while (*place != NULL && (*place)->request != request)
-        place = &(*place)->next;
-    struct pending *found = *place;
+    struct pending **place = NULL;
+    /* Of several, rather one that this thread started. */
+    for (struct pending **at = bucket_of(request); *at != NULL; at = &(*at)->next) {
+        if ((*at)->request == request && (place == NULL || (*at)->thread == &this_thread))
+            place = at;
+        if (place != NULL && (*place)->thread == &this_thread)
+            break;
+    }
+    struct pending *found = place != NULL ? *place : NULL;
     if (found != NULL) {
         *place = found->next;
         atomic_fetch_sub_explicit(&waiting, 1, memory_order_relaxed);
