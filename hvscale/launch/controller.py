@@ -128,7 +128,7 @@ def launch(
         record.ranks = read_ranks(run)
         close(record, statuses, 0 if by_itself else caught[0] if caught else 0)
         if by_itself and left_behind and not any(statuses):
-            record.warnings.append(f"the command left {left_behind} processes running behind it; they were killed")
+            record.warnings.append(f"processes that the command left running were killed: {left_behind}")
             warn(record.warnings[-1])
         run.write(record)
     match record.state:

@@ -1,7 +1,6 @@
 """`hvscale launch` with real ranks: what they get, what they leave, and how a job ends that does not end well."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hvscale.host import available_cores
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 
 FLAVOURS = ("openmpi", "gloo")
@@ -156,7 +156,7 @@ def test_what_a_command_leaves_behind_is_ended_and_said(
     script = program("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
     done = hvscale("launch", "--run", "job", "--", "python", script)
     assert done.returncode == 0
-    assert "left 1 processes running" in done.stderr
+    assert "processes that the command left running were killed: 1" in done.stderr
     assert processes_of(tmp_path / "job") == []
 
 
@@ -193,7 +193,7 @@ def test_the_environment_is_an_explicit_list(hvscale: Run, program: Callable[[st
 
 
 def test_more_ranks_than_cores_are_allowed_with_a_warning(hvscale: Run) -> None:
-    ranks = len(os.sched_getaffinity(0)) + 1
+    ranks = available_cores() + 1
     done = hvscale("launch", "-np", ranks, "--", "true")
     assert done.returncode == 0
     assert f"{ranks} ranks on {ranks - 1} cores" in done.stderr

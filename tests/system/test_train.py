@@ -44,12 +44,20 @@ def test_alone(hvscale: Run, tmp_path: Path) -> None:
 def test_ctrl_c_is_one_line_and_leaves_a_readable_run(tmp_path: Path) -> None:
     command = [str(PROGRAMS / "hvscale"), "train", "edsr-baseline", "--batch-size", "2", "--precision", "fp32"]
     training = subprocess.Popen(
-        [*command, "--memory-format", "contiguous", "--run", "job"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [*command, "--memory-format", "contiguous", "--run", "job"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background job, as tests may be, hands on that Ctrl-C is to be ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     steps = tmp_path / "job/steps.jsonl"
-    wait_until(lambda: steps.exists() and steps.stat().st_size > 0)
-    training.send_signal(signal.SIGINT)
-    _, said = training.communicate(timeout=60)
+    try:
+        wait_until(lambda: steps.exists() and steps.stat().st_size > 0)
+        training.send_signal(signal.SIGINT)
+        _, said = training.communicate(timeout=60)
+    finally:
+        training.kill()
     assert training.returncode == 130
     assert said.splitlines()[-1] == "hvscale: stopped by Ctrl-C"
     assert (run_json(tmp_path / "job")["state"], run_json(tmp_path / "job")["exit_status"]) == ("interrupted", 130)
