@@ -17,6 +17,7 @@ from hvscale import __version__
 from hvscale.errors import RequestError
 from hvscale.profiling.bins import Bins, parse_bins
 from hvscale.profiling.breakdown import Breakdown, tabulate
+from hvscale.profiling.buffer_reuse import HitRate, hit_rates
 from hvscale.profiling.compare import Comparison, Gain, Recorded, compare_recorded, median_step, read_recorded
 from hvscale.profiling.compare_output import human_calls, human_gain, human_interval, human_verdict
 from hvscale.profiling.output import human_bytes, human_range, human_seconds
@@ -30,6 +31,7 @@ GREY, INK, RULE = "#a3acb5", "#1c2733", "#e3e7eb"
 OPERATION_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW)
 TIMELINE_BARS = 4000  # more make a browser slow; the shortest are left out
 TIMELINE_CALLS = 400  # shown of a run whose steps are not known
+REPLAYED_MESSAGES = 500_000  # against each size of cache, about a second
 CHART_ROWS = 14  # bars for people to compare; the table holds all
 
 
@@ -43,6 +45,7 @@ class View:
     result: dict[str, Any]
     picture: str | None  # a data URL
     waiting: Waiting | None
+    buffer_reuse: list[HitRate]
 
 
 def report(runs: list[RunFolder], bins: str = "study") -> str:
@@ -99,7 +102,8 @@ def report_path(runs: list[RunFolder]) -> Path:
 def _view(run: RunFolder, bins: Bins) -> View:
     recorded = read_recorded(run, detail=True)
     breakdown = tabulate(recorded.recording, bins, str(run.path))
-    return View(run.path.resolve().name, recorded, breakdown, _result(run), _picture(run), _waiting(recorded))
+    reuse = _buffer_reuse(recorded)
+    return View(run.path.resolve().name, recorded, breakdown, _result(run), _picture(run), _waiting(recorded), reuse)
 
 
 def _result(run: RunFolder) -> dict[str, Any]:
@@ -120,6 +124,16 @@ def _waiting(run: Recorded) -> Waiting | None:
     times = (events.start_ns, events.duration_ns)
     found = waiting(Calls(*(column.astype(np.int64) for column in (*columns, *times))), events.operations)
     return found if found.late_ranks else None
+
+
+def _buffer_reuse(run: Recorded) -> list[HitRate]:
+    """Hit rates of caches of buffers, where the source tells the buffers; of the last messages, in order of time."""
+    events = run.recording.events
+    if len(events.buffer) != len(events):
+        return []
+    order = np.argsort(events.start_ns, kind="stable")[-REPLAYED_MESSAGES:]
+    rates = hit_rates(events.rank[order].astype(np.int64), events.buffer[order], events.bytes[order])
+    return [rate for rate in rates if rate.messages]
 
 
 def _picture(run: RunFolder) -> str | None:

@@ -20,7 +20,7 @@ HOSTILE = "</script><script>alert('1')</script>&amp;"
 
 def view(result: dict[str, Any] | None = None, **options: Any) -> View:
     run = recorded(**options)
-    return View("job", run, tabulate(run.recording, parse_bins("study"), "job"), result or {}, None, None)
+    return View("job", run, tabulate(run.recording, parse_bins("study"), "job"), result or {}, None, None, [])
 
 
 def figures(page: str) -> dict[str, Any]:
