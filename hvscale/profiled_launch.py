@@ -1,6 +1,6 @@
 """Launching a command with its collectives recorded: what profile, demo and everything that measures a job start from."""
 
-import os
+from collections.abc import Mapping
 from typing import Any
 
 from hvscale import profiling
@@ -11,17 +11,18 @@ from hvscale.run_folder import RunFolder
 
 def profiled_launch(np: int, command: list[str], **options: Any) -> RunFolder:
     """`hvscale.launch.launch` with hvprof preloaded into every rank; under Gloo, which it cannot see, with Horovod's timeline instead.
+
     Where the ranks use NCCL, its calls are recorded, too.
 
     What was recorded until then can be tabulated also when this raises what `launch` raises.
     """
     recorded: list[RunFolder] = []
 
-    def instrument(run: RunFolder, flavour: str) -> dict[str, str]:
+    def instrument(run: RunFolder, flavour: str, environment: Mapping[str, str]) -> dict[str, str]:
         recorded.append(run)
-        below = profiling.timeline_environment(run) if flavour == "gloo" else profiling.preload_environment(run)
-        asked = dict(setting.partition("=")[::2] for setting in options.get("env") or [])
-        return {**below, **nccl_environment(run, {**os.environ, **asked})}
+        mpi = {} if flavour == "gloo" else profiling.preload_environment(run, environment)
+        gloo = profiling.timeline_environment(run) if flavour == "gloo" else {}
+        return {**mpi, **gloo, **nccl_environment(run, environment)}
 
     try:
         return launch(np, command, instrument=instrument, **options)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
@@ -30,7 +30,7 @@ LAUNCHER_GRACE_SECONDS = 2.0
 TERMINATE_GRACE_SECONDS = 4.0
 VERSIONS_OF = ("hvscale", "horovod", "torch", "numpy")
 
-Instrument = Callable[[RunFolder, str], dict[str, str]]
+Instrument = Callable[[RunFolder, str, Mapping[str, str]], dict[str, str]]
 Show = Callable[[int, str], None]
 
 
@@ -56,8 +56,9 @@ def launch(
 ) -> RunFolder:
     """Run `command` on `np` ranks and wait for its end.
 
-    `instrument(run, flavour)` gives variables for the command alone; `show(rank, line)` gets the ranks' output; `watch(run)` is called
-    about 20 times a second. Raises RequestError before anything is started, RankFailedError and RunInterruptedError afterwards.
+    `instrument(run, flavour, environment)` gives variables for the command alone, on top of the job's `environment`; `show(rank, line)`
+    gets the ranks' output; `watch(run)` is called about 20 times a second. Raises RequestError before anything is started,
+    RankFailedError and RunInterruptedError afterwards.
     """
     if np < 1:
         raise RequestError(f"-np {np}: at least one rank is needed")
@@ -78,7 +79,7 @@ def launch(
         command=command,
         np=np,
         library=library,
-        rank_environment=instrument(run, mpi) if instrument else {},
+        rank_environment=instrument(run, mpi, passed) if instrument else {},
         settings_asked=job_environment.recordable(named),
         environment_passed=sorted(passed),
         versions=versions(),

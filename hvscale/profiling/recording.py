@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,14 +16,17 @@ LIBRARY = "libhvprof.so"
 
 def library_path() -> Path:
     """Where the built libhvprof.so lies. Raises RequestError when it was not built."""
+    return built_library(LIBRARY)
+
+
+def built_library(name: str) -> Path:
+    """A library of this package's C parts. Raises RequestError when it was not built."""
     # An editable install keeps what is built apart from the sources: the package's path names both folders.
     for folder in hvscale.profiling.__path__:
-        path = Path(folder) / LIBRARY
+        path = Path(folder) / name
         if path.is_file():
             return path
-    raise RequestError(
-        f"{LIBRARY} is not in this installation: build it again with `pip install .` where a C compiler is"
-    )
+    raise RequestError(f"{name} is not in this installation: build it again with `pip install .` where a C compiler is")
 
 
 def preload_environment(run: RunFolder, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -50,21 +53,26 @@ def timeline_environment(run: RunFolder) -> dict[str, str]:
 
 def trim(run: RunFolder) -> None:
     """Gives back the unused end of every profile whose process has ended; a file that is in use or damaged stays as it is."""
-    for path in run.hvprof.glob("rank-*.hvp"):
-        with suppress(OSError, RequestError):
-            _trim(path)
+    trim_files(run.hvprof, "rank-*.hvp", _used_bytes)
+
+
+def trim_files(folder: Path, pattern: str, used_bytes: Callable[[Path], int]) -> None:
+    """The same for files of any kind that a process maps and holds a shared lock on; removes unfinished ones (`.` in front)."""
+    for path in folder.glob(pattern):
+        # The recording process holds a shared lock: cutting a file that it has mapped would kill it.
+        with suppress(OSError, RequestError), path.open("r+b") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            used = used_bytes(path)
+            if path.stat().st_size > used:
+                stream.truncate(used)
     # Left by a process that was killed before its file had a header.
-    for path in run.hvprof.glob(".rank-*"):
+    for path in folder.glob("." + pattern.partition("*")[0] + "*"):
         with suppress(OSError), path.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
 
 
-def _trim(path: Path) -> None:
-    with path.open("r+b") as stream:
-        # The recording process holds a shared lock: cutting a file that it has mapped would kill it.
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _used_bytes(path: Path) -> int:
+    with path.open("rb") as stream:
         header = read_header(path, stream)
-        used = RECORDS_START + min(header.recorded, header.capacity) * RECORD.itemsize
-        if path.stat().st_size > used:
-            stream.truncate(used)
+    return RECORDS_START + min(header.recorded, header.capacity) * RECORD.itemsize

@@ -6,12 +6,10 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from hvscale import profiled_launch
 from hvscale.errors import RequestError
 from hvscale.profiling import breakdown
 from hvscale.profiling.nccl_file import (
@@ -26,6 +24,7 @@ from hvscale.profiling.nccl_file import (
 from hvscale.profiling.nccl_recording import nccl_environment, plugin_path, trim_nccl
 from hvscale.profiling.sources.nccl import read_calls
 from hvscale.run_folder import RunFolder
+from tests.conftest import Run, run_json
 from tests.profiling.conftest import PROGRAMS, MakeRun
 from tests.profiling.made import profile
 
@@ -220,21 +219,15 @@ def test_a_plug_in_that_the_user_chose_stays(make_run: MakeRun) -> None:
     }
 
 
-@pytest.mark.parametrize(("env", "recorded"), [([], True), (["NCCL_PROFILER_PLUGIN=other"], False)])
+@pytest.mark.parametrize(("options", "recorded"), [((), True), (("--env", "NCCL_PROFILER_PLUGIN=other"), False)])
 def test_a_profiled_launch_has_nccl_record_too(
-    monkeypatch: pytest.MonkeyPatch, make_run: MakeRun, env: list[str], recorded: bool
+    hvscale: Run, tmp_path: Path, options: tuple[str, ...], recorded: bool
 ) -> None:
-    run = make_run(1)
-    found: dict[str, str] = {}
-
-    def launch(np: int, command: list[str], *, instrument: Any, env: list[str]) -> RunFolder:
-        found.update(instrument(run, "gloo"))
-        return run
-
-    monkeypatch.setattr(profiled_launch, "launch", launch)
-    profiled_launch.profiled_launch(1, ["program"], env=env)
-    assert ("NCCL_PROFILER_PLUGIN" in found) == recorded
-    assert "HOROVOD_TIMELINE" in found
+    done = hvscale("profile", "--mpi", "gloo", "--run", "job", *options, "--", "true")
+    assert done.returncode == 0, done.stderr
+    added = run_json(tmp_path / "job")["rank_environment"]
+    assert ("NCCL_PROFILER_PLUGIN" in added) == recorded
+    assert "HOROVOD_TIMELINE" in added
 
 
 def test_two_processes_of_a_rank_never_share_a_file(harness: Path, make_run: MakeRun) -> None:
