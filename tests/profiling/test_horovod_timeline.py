@@ -142,7 +142,9 @@ def test_a_timeline_cut_anywhere_gives_the_messages_before_the_cut(length: int) 
 @given(st.integers(0, len(example().text) - 1), st.binary(min_size=1, max_size=40))
 def test_garbage_never_crashes(at: int, garbage: bytes) -> None:
     text = example().text
-    read(text[:at] + garbage.decode(errors="replace") + text[at + len(garbage) :])
+    timeline, found = read(text[:at] + garbage.decode(errors="replace") + text[at + len(garbage) :])
+    assert len(found) == len(timeline.whole())
+    assert all(size >= 0 and duration >= 0 for _, size, duration in found)
 
 
 KEYS = st.sampled_from(["ph", "ts", "pid", "name", "args", "dtype", "shape"])
@@ -164,7 +166,9 @@ JSON = st.recursive(
     )
 )
 def test_events_of_any_content_never_crash(events: list[object]) -> None:
-    read(json.dumps(events))
+    timeline, found = read(json.dumps(events))
+    assert len(found) == len(timeline.whole())
+    assert all(size >= 0 and duration >= 0 for _, size, duration in found)
 
 
 def test_messages_without_a_size_are_counted_and_said(make_run: MakeRun) -> None:
