@@ -1,22 +1,19 @@
 """The command `hvscale`: parses and prints, decides nothing. Heavy imports stand inside the commands, so that --help is quick."""
 
-import inspect
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel
-from rich.console import Console
 from rich.table import Table
 
 from hvscale import __version__
+from hvscale.commands import models
+from hvscale.commands.console import messages, print_error, print_json, print_message, print_warning, results, working
+from hvscale.commands.options import Csv, Json, options_of
 from hvscale.errors import HvscaleError, RankFailedError
-from hvscale.trainer.config import TrainConfig, flag
+from hvscale.trainer.config import TrainConfig
 
 app = typer.Typer(
     name="hvscale",
@@ -24,8 +21,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-results = Console()
-messages = Console(stderr=True)
 
 STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # what Typer makes of it
 COMMAND_LAST = {"allow_interspersed_args": False}
@@ -53,8 +48,6 @@ Bins = Annotated[
     ),
 ]
 PerRank = Annotated[bool, typer.Option("--per-rank", help="One table row for each rank as well.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
-Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table to a CSV file too.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -233,40 +226,6 @@ def report(
     print_message(f"report: {page}")
 
 
-def options_of(config: type[BaseModel], argument: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: gives a command one option for each field of `config`, and `argument` as its argument; the field's text is the help."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        parameters = []
-        for name, field in config.model_fields.items():
-            kind, default = plain_type(field.annotation), field.get_default(call_default_factory=True)
-            if name == argument:
-                info: Any = typer.Argument(metavar=name.upper(), help=field.description)
-            else:
-                info = typer.Option(flag(name), help=field.description, metavar=choices(field.annotation))
-            hint: Any = Annotated[kind if default is not None else kind | None, info]
-            shown = inspect.Parameter.empty if name == argument else default
-            parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=hint))
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return command
-
-    return decorate
-
-
-def plain_type(annotation: Any) -> Any:
-    """The type that the command line reads; pydantic checks the rest. `Literal[2, 3]` is an int, `PositiveInt | None` too."""
-    if get_origin(annotation) is Literal:
-        return type(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return next(plain_type(kind) for kind in get_args(annotation) if kind is not type(None))
-    return plain_type(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
-
-
-def choices(annotation: Any) -> str | None:
-    return "|".join(map(str, get_args(annotation))) if get_origin(annotation) is Literal else None
-
-
 @app.command()
 @options_of(TrainConfig, argument="model")
 def train(**options: Any) -> None:
@@ -279,9 +238,7 @@ def train(**options: Any) -> None:
     trainer.train(TrainConfig.of(**options))
 
 
-def working(on: str) -> AbstractContextManager[object]:
-    """Shows that a command is at work, where somebody watches."""
-    return messages.status(on) if messages.is_terminal else nullcontext()
+app.command()(models.models)
 
 
 def print_breakdown(breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None) -> None:
@@ -299,29 +256,12 @@ def print_breakdown(breakdown: Any, per_rank: bool = False, json: bool = False, 
         results.print(table(breakdown, per_rank=True))
 
 
-def print_json(document: BaseModel) -> None:
-    print(document.model_dump_json(by_alias=True, indent=2))
-
-
 def print_rank_line(rank: int, line: str) -> None:
     print(f"[{rank}] {line}", flush=True)
 
 
 def print_rank_line_aside(rank: int, line: str) -> None:
     print(f"[{rank}] {line}", file=sys.stderr, flush=True)
-
-
-def print_message(text: str) -> None:
-    messages.print(text, style="dim", highlight=False, soft_wrap=True, markup=False)
-
-
-def print_warning(text: str) -> None:
-    messages.print(f"hvscale: warning: {text}", style="yellow", highlight=False, soft_wrap=True, markup=False)
-
-
-def print_error(text: str, exit_status: int) -> int:
-    messages.print(f"hvscale: {text}", style="red", highlight=False, soft_wrap=True, markup=False)
-    return exit_status
 
 
 def main() -> None:

@@ -6,6 +6,6 @@ A model is one file here that registers its presets, and its name in the import 
 from hvscale.models import edsr as _edsr  # noqa: F401 - importing it registers its presets
 from hvscale.models.checkpoint import load
 from hvscale.models.cost import Cost, cost
-from hvscale.models.registry import build, names
+from hvscale.models.registry import Task, build, find, names
 
-__all__ = ["Cost", "build", "cost", "load", "names"]
+__all__ = ["Cost", "Task", "build", "cost", "find", "load", "names"]

@@ -38,7 +38,8 @@ def _read(file: Path) -> dict[str, Tensor]:
             raise RequestError(f"{file} is not a whole file of weights (state dict saved by torch.save)") from error
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise RequestError(f"{file} holds no state dict: tensors by name were expected")
-    return content
+    # What DataParallel and DistributedDataParallel put in front of every name.
+    return {name.removeprefix("module."): value for name, value in content.items()}
 
 
 def _difference(key: str, own: dict[str, Tensor], found: dict[str, Tensor]) -> str:

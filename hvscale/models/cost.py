@@ -1,11 +1,15 @@
 """What a model costs: parameters, the bytes of gradients that ranks exchange, and arithmetic."""
 
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
+
+from hvscale.models.registry import Task, build, find
 
 
 @dataclass(frozen=True)
@@ -23,13 +27,70 @@ class Cost:
 def cost(model: nn.Module, input_shape: tuple[int, ...]) -> Cost:
     """`input_shape` begins with the batch: (1, 3, 48, 48). The pass is run on fake tensors: shapes only, no arithmetic."""
     trainable = [p for p in model.parameters() if p.requires_grad]
-    device = next(model.parameters()).device
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake, FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(torch.empty(input_shape, device=device))
+    first = next(model.parameters())
+    fake = first.fake_mode if isinstance(first, FakeTensor) else FakeTensorMode(allow_non_fake_inputs=True)
+    training = model.training
+    model.eval()  # what an auxiliary classifier costs in training is not the model's
+    # Not under no_grad, where attention becomes one fused operation that the counter does not know.
+    with fake, FlopCounterMode(display=False) as counter:
+        model(torch.empty(input_shape, device=first.device))
+    model.train(training)
     return Cost(
         parameters=sum(p.numel() for p in trainable),
         tensors=len(trainable),
         gradient_bytes=sum(p.numel() * p.element_size() for p in trainable),
         forward_flops=counter.get_total_flops(),
     )
+
+
+class ModelRow(BaseModel):
+    """A model of the table, with its cost."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    name: str
+    task: Task
+    scale: int | None
+    """How many times larger the output is; None for a classifier."""
+    input_width: int
+    """Of the square image that the pass is counted for, in pixels."""
+    parameters: int
+    forward_flops: int
+    gradient_bytes: int
+    gradient_tensors: int
+
+
+class ModelTable(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Annotated[Literal["hvscale/models/1"], Field(alias="schema")] = "hvscale/models/1"
+    models: list[ModelRow]
+
+
+def rows(name: str, **options: Any) -> list[ModelRow]:
+    """The model's cost, for each scale where it has scales and none is given. Raises RequestError as `build` does."""
+    preset = find(name)
+    if preset.task == "super-resolution" and "scale" not in options:
+        return [row for scale in (2, 3, 4) for row in rows(name, scale=scale, **options)]
+    found = cost(without_memory(name, **options), (1, 3, preset.side, preset.side))
+    return [
+        ModelRow(
+            name=name,
+            task=preset.task,
+            scale=options.get("scale"),
+            input_width=preset.side,
+            parameters=found.parameters,
+            forward_flops=found.forward_flops,
+            gradient_bytes=found.gradient_bytes,
+            gradient_tensors=found.tensors,
+        )
+    ]
+
+
+def without_memory(name: str, **options: Any) -> nn.Module:
+    """The model with fake weights, or real ones where it reads values while it is built, as torchvision's RegNets do."""
+    try:
+        with FakeTensorMode():
+            return build(name, **options)
+    except (DataDependentOutputException, RuntimeError):
+        return build(name, **options)

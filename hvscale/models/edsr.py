@@ -80,7 +80,7 @@ class EDSR(nn.Module):
         return shifted
 
 
-@register("edsr")
+@register("edsr", "super-resolution")
 def edsr(
     *, scale: int = 2, n_resblocks: int = 32, n_feats: int = 256, res_scale: float = 0.1, rgb_range: float = 255
 ) -> EDSR:
@@ -88,7 +88,7 @@ def edsr(
     return EDSR(scale=scale, n_resblocks=n_resblocks, n_feats=n_feats, res_scale=res_scale, rgb_range=rgb_range)
 
 
-@register("edsr-baseline")
+@register("edsr-baseline", "super-resolution")
 def edsr_baseline(
     *, scale: int = 2, n_resblocks: int = 16, n_feats: int = 64, res_scale: float = 1, rgb_range: float = 255
 ) -> EDSR:

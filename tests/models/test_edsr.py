@@ -93,7 +93,12 @@ def test_mean_shift_is_frozen_and_exact_under_autocast() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("edrs", {}, "unknown model 'edrs': known are edsr, edsr-baseline"),
+        (
+            "edrs",
+            {},
+            "unknown model 'edrs': known are edsr, edsr-baseline, resnet50, vgg16, "
+            "torchvision's other classification models, and your own as package.module:function",
+        ),
         ("edsr", {"depth": 3}, "edsr has no option 'depth': it has scale, n_resblocks, n_feats, res_scale, rgb_range"),
         ("edsr", {"scale": 5}, "EDSR has no scale 5: it has 2, 3 and 4"),
         ("edsr", {"n_feats": 0}, "EDSR needs at least one block and one feature, not 32 and 0"),

@@ -1,0 +1,1 @@
+"""Groups of sub-commands that cli.py registers: they parse and print, and decide nothing."""

@@ -1,0 +1,88 @@
+"""Models that are found by name: torchvision's, and a user's own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision.models
+
+from hvscale import models
+from hvscale.errors import RequestError
+from hvscale.models.cost import rows
+
+OWN = """
+from torch import nn
+
+def small(num_classes=10, width=4):
+    return nn.Sequential(nn.Conv2d(3, width, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes))
+
+def enlarger(scale=2):
+    return nn.Upsample(scale_factor=scale)
+
+def purpose_unknown():
+    return nn.Identity()
+
+def no_module(num_classes=3):
+    return "resnet"
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of its own name for each test, because Python imports a name once."""
+    name = f"own_{tmp_path.name}".replace("-", "_").replace("[", "_").replace("]", "_")
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet50", "vgg16", "densenet121", "inception_v3", "regnet_x_400mf", "vit_b_16", "efficientnet_b3"]
+)
+def test_parameters_and_arithmetic_are_those_torchvision_publishes(name: str) -> None:
+    (row,) = rows(name)
+    published = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"].meta
+    assert row.parameters == published["num_params"]
+    assert row.forward_flops / 2e9 == pytest.approx(published["_ops"], rel=2e-3)
+
+
+@pytest.mark.parametrize(("name", "tensors", "gradient_mebibytes"), [("resnet50", 161, 97.5), ("vgg16", 32, 528)])
+def test_gradients_of_the_study_s_classifiers(name: str, tensors: int, gradient_mebibytes: float) -> None:
+    (row,) = rows(name)
+    assert row.gradient_tensors == tensors
+    assert row.gradient_bytes / 2**20 == pytest.approx(gradient_mebibytes, rel=1e-3)
+
+
+def test_a_torchvision_model_with_other_classes() -> None:
+    model = models.build("squeezenet1_1", num_classes=7)
+    assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 7)
+    assert models.find("squeezenet1_1").task == "classification"
+    with pytest.raises(RequestError, match="squeezenet1_1 has no option 'scale': it has num_classes"):
+        models.build("squeezenet1_1", scale=2)
+
+
+def test_a_model_of_one_s_own(own: str) -> None:
+    assert models.find(f"{own}:small").task == "classification"
+    assert models.build(f"{own}:small", num_classes=5)(torch.zeros(1, 3, 8, 8)).shape == (1, 5)
+    assert models.find(f"{own}:enlarger").task == "super-resolution"
+    assert models.build(f"{own}:enlarger", scale=3)(torch.zeros(1, 3, 8, 8)).shape == (1, 3, 24, 24)
+    (row,) = rows(f"{own}:small")
+    assert row.parameters == 4 * 27 + 4 + 4 * 10 + 10
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("absent", "has no function 'absent'"),
+        ("purpose_unknown", r"must take an argument `scale` \(super-resolution\) or `num_classes`"),
+        ("no_module", r"gave a str: a torch\.nn\.Module was expected"),
+    ],
+)
+def test_a_function_that_makes_no_model(own: str, function: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        models.build(f"{own}:{function}")
+
+
+def test_a_module_that_cannot_be_imported() -> None:
+    with pytest.raises(RequestError, match="no_such_module cannot be imported: ModuleNotFoundError"):
+        models.build("no_such_module:model")
