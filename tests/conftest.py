@@ -54,3 +54,9 @@ def wait_until(happened: Callable[[], bool], seconds: float = 60) -> None:
     while not happened():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def a_cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoded images are not to stay on the machine."""
+    monkeypatch.setenv("HVSCALE_DECODED", str(tmp_path / "decoded"))

@@ -67,6 +67,9 @@ class EDSR(nn.Module):
             raise RequestError(f"EDSR needs at least one block and one feature, not {n_resblocks} and {n_feats}")
         self.scale = scale
         self.rgb_range = rgb_range
+        # Head, two convolutions a block, the one after the blocks, and two for the tail: of its convolutions in high
+        # resolution, a neighbour of a neighbour is still at most one low-resolution pixel away.
+        self.receptive_radius = 2 * n_resblocks + 4
         self.sub_mean = MeanShift(rgb_range, -1)
         self.head = nn.Sequential(conv3x3(3, n_feats))
         blocks = [ResidualBlock(n_feats, res_scale) for _ in range(n_resblocks)]

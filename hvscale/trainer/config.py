@@ -10,7 +10,9 @@ from hvscale.errors import RequestError
 Precision = Literal["auto", "fp32", "bf16"]
 MemoryFormat = Literal["auto", "channels-last", "contiguous"]
 Schedule = Literal["constant", "cosine"]
+OptimizerName = Literal["auto", "adam", "sgd"]
 BUNDLED = "bundled"
+SYNTHETIC = "synthetic"
 PUBLIC_EPOCH_STEPS = 1000  # EDSR's public implementation (Lim et al. 2017) counts 1000 batches as an epoch
 
 
@@ -31,25 +33,50 @@ class TrainConfig(BaseModel):
     res_scale: PositiveFloat | None = None
     """Factor on each block's residual; the model's own when not given."""
 
-    photos: str = BUNDLED
-    """Folder of photos, or "bundled": those that lie in the scikit-image and scikit-learn wheels."""
+    data: str = BUNDLED
+    """Images: "bundled" (photos in the scikit-image and scikit-learn wheels), "synthetic", or a folder: DIV2K, a benchmark set (HR, LR_bicubic/X2),
+    any folder of images (low resolution is then made from them), or for a classifier folders of classes, below train and val or not."""
+    train_images: str | None = None
+    """Images to train on, such as 1-800: DIV2K's numbers, elsewhere places in the order of names."""
+    val_images: str | None = None
+    """Images to validate with, such as 801-810, numbered likewise."""
+    val_data: str | None = None
+    """Another folder to validate with, such as a benchmark set; all of --data is then trained on."""
     holdout: str | None = None
     """Photo kept out of training and measured, by file name without suffix; when not given, the last by name."""
+    cache_gb: float = Field(default=32, ge=0)
+    """Most that decoded images may take on disk, in 10^9 bytes; those beyond are decoded each time they are used. 0: none."""
+    cache_dir: Path | None = None
+    """Folder of decoded images, shared by the ranks of a node; when not given $HVSCALE_DECODED, or hvscale/decoded in the user's cache folder."""
+    workers: int | None = Field(default=None, ge=0)
+    """Threads of a rank that prepare batches ahead; when not given none where images are mapped or in memory, else as many as it computes with."""
 
     batch_size: PositiveInt = 16
-    """Patches in a batch of one rank."""
+    """Patches or images in a batch of one rank."""
     patch_size: PositiveInt = 48
     """Width and height of a low-resolution patch, in pixels."""
+    image_size: PositiveInt | None = None
+    """Width and height of a classifier's images, in pixels; the model's own when not given."""
+    num_classes: PositiveInt | None = None
+    """Classes of synthetic data, 1000 when not given; other data has its own."""
+    weights: Path | None = None
+    """State dict to start from; of another scale's EDSR, all but its tail is taken."""
 
-    learning_rate: PositiveFloat = 1e-4
-    """Adam's, at its highest. It is not multiplied by the number of ranks."""
+    optimizer: OptimizerName = "auto"
+    """Adam, SGD with momentum 0.9, or what the task's publications use: Adam for super-resolution, SGD for classification."""
+    learning_rate: PositiveFloat | None = None
+    """At its highest; 1e-4 for super-resolution and 0.0125 for classification when not given. It is not multiplied by the number of ranks."""
+    weight_decay: float = Field(default=0, ge=0)
+    """Factor of the penalty on squared weights; 5e-5 is usual for classification."""
     schedule: Schedule = "constant"
     """Learning rate over the steps: constant, or falling to zero as a cosine."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises linearly at the start."""
 
     steps: PositiveInt | None = None
-    """Steps to train, exactly; 1000 when neither this nor --seconds is given, an epoch of the public implementation."""
+    """Steps to train, exactly; 1000 when neither this nor --epochs or --seconds is given."""
+    epochs: PositiveInt | None = None
+    """Epochs to train: for super-resolution of 1000 steps, as the public implementation counts, for a classifier of all images."""
     seconds: PositiveFloat | None = None
     """About how long to train: the first steps are timed, then all ranks agree on a number of steps."""
 
@@ -62,6 +89,15 @@ class TrainConfig(BaseModel):
     threads: PositiveInt | None = None
     """Threads a rank computes with; when not given OMP_NUM_THREADS, or else the rank's share of the cores."""
 
+    checkpoint_every: int = Field(default=0, ge=0)
+    """Steps between checkpoints, from which training goes on after whatever ended it; also one at the end. 0: none."""
+    checkpoint_keep: PositiveInt = 3
+    """Checkpoints kept, the newest."""
+    checkpoint_dir: Path | None = None
+    """Folder of the checkpoints; when not given checkpoints/ in the run folder."""
+    resume: str | None = None
+    """Go on from a checkpoint: a file, a folder of them, a run folder, or "auto", the newest of --run or --checkpoint-dir if there is one."""
+
     run: Path | None = None
     """Run folder; when not given $HVSCALE_RUN, or else a new one under runs/."""
 
@@ -73,20 +109,16 @@ class TrainConfig(BaseModel):
         except ValidationError as invalid:
             error = invalid.errors()[0]
             raise RequestError(f"{flag(str(error['loc'][0]))} {error['input']}: {error['msg'].lower()}") from invalid
-        if config.steps is not None and config.seconds is not None:
-            raise RequestError("--steps and --seconds both say how long to train: give one of them")
-        if config.steps is None and config.seconds is None:
+        lengths = [flag(name) for name in ("steps", "epochs", "seconds") if getattr(config, name) is not None]
+        if len(lengths) > 1:
+            raise RequestError(f"{' and '.join(lengths)} both say how long to train: give one of them")
+        if not lengths:
             return config.model_copy(update={"steps": PUBLIC_EPOCH_STEPS})
         return config
 
-    def model_options(self) -> dict[str, Any]:
-        """The keyword arguments for `hvscale.models.build`: those that were given."""
-        options = {
-            "scale": self.scale,
-            "n_resblocks": self.n_resblocks,
-            "n_feats": self.n_feats,
-            "res_scale": self.res_scale,
-        }
+    def edsr_options(self) -> dict[str, Any]:
+        """The keyword arguments of an EDSR for `hvscale.models.build`: those that were given."""
+        options = {"n_resblocks": self.n_resblocks, "n_feats": self.n_feats, "res_scale": self.res_scale}
         return {name: value for name, value in options.items() if value is not None}
 
     def arguments(self) -> list[str]:

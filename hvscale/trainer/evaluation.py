@@ -1,18 +1,24 @@
-"""Measure a trained model on the photo that was held out."""
+"""Measure a super-resolution model on photos, spread over the ranks, each photo counted once."""
 
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import nn
 
-from hvscale.trainer import resize
-from hvscale.trainer.metrics import psnr_db, quantise
-from hvscale.trainer.photos import Pixels
+from hvscale.trainer import tiling
+from hvscale.trainer.data import resize
+from hvscale.trainer.data.images import Pixels
+from hvscale.trainer.data.pairs import Photo
+from hvscale.trainer.metrics import Measure, psnr_db, quantise, ssim
+from hvscale.trainer.ranks import Ranks
+
+MEMORY_BYTES = 2e9
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The held-out photo four ways, (height, width, 3), `lr` smaller by the scale; and the PSNR of two of them."""
+    """A photo four ways, (height, width, 3), `lr` smaller by the scale; and the PSNR of two of them."""
 
     lr: Pixels
     bicubic: Pixels
@@ -22,16 +28,57 @@ class Evaluation:
     psnr_db: float
 
 
-def evaluate(model: nn.Module, photo: Pixels, scale: int) -> Evaluation:
-    hr = resize.crop_to_multiple(photo, scale)
-    lr = resize.shrink(hr, scale)
-    bicubic = resize.enlarge(lr, scale)
-    ours = super_resolve(model, lr)
-    return Evaluation(lr, bicubic, ours, hr, psnr_db(bicubic, hr, scale), psnr_db(ours, hr, scale))
+@dataclass(frozen=True)
+class PhotoScore:
+    name: str
+    psnr_db: float
+    ssim: float
+    bicubic_psnr_db: float
+    bicubic_ssim: float
 
 
-def super_resolve(model: nn.Module, lr: Pixels) -> Pixels:
-    """(height, width, 3) to the model's scale times that, computed in fp32 whatever the precision of the training."""
-    image = torch.from_numpy(lr.copy()).permute(2, 0, 1)[None].float()
-    with torch.inference_mode():
-        return quantise(model(image.to(next(model.parameters()).device)))
+def evaluate(model: nn.Module, photo: Photo, scale: int, measure: Measure) -> Evaluation:
+    """One photo, whole, in fp32 whatever the precision of the training."""
+    lr, hr = photo.lr[:], photo.hr[:]
+    bicubic, ours = resize.enlarge(lr, scale), super_resolve(model, lr, scale)
+    return Evaluation(lr, bicubic, ours, hr, psnr_db(bicubic, hr, measure), psnr_db(ours, hr, measure))
+
+
+def super_resolve(
+    model: nn.Module, lr: Pixels, scale: int, memory_bytes: float = MEMORY_BYTES, ensemble: bool = False
+) -> Pixels:
+    """(height, width, 3) to scale times that, computed in fp32. Raises RequestError as `tiling.super_resolve` does."""
+    image = torch.from_numpy(lr.copy()).permute(2, 0, 1)
+    upscale = tiling.self_ensemble if ensemble else tiling.super_resolve
+    return quantise(upscale(model, image, scale, memory_bytes))
+
+
+def scores(
+    model: nn.Module,
+    photos: list[Photo],
+    scale: int,
+    measure: Measure,
+    ranks: Ranks,
+    memory_bytes: float = MEMORY_BYTES,
+    ensemble: bool = False,
+) -> list[PhotoScore]:
+    """Every photo's, in the order given, the same on all ranks, which take turns: shares may differ by one photo. Collective."""
+
+    def score(photo: Photo) -> PhotoScore:
+        lr, hr = photo.lr[:], photo.hr[:]
+        bicubic, ours = resize.enlarge(lr, scale), super_resolve(model, lr, scale, memory_bytes, ensemble)
+        return PhotoScore(
+            photo.name,
+            psnr_db(ours, hr, measure),
+            ssim(ours, hr, measure),
+            psnr_db(bicubic, hr, measure),
+            ssim(bicubic, hr, measure),
+        )
+
+    own = ranks.together(lambda: [score(photo) for photo in photos[ranks.rank :: ranks.size]])
+    by_rank = ranks.gather(own)
+    return [by_rank[number % ranks.size][number // ranks.size] for number in range(len(photos))]
+
+
+def mean_psnr_db(found: list[PhotoScore]) -> float:
+    return fmean(score.psnr_db for score in found)

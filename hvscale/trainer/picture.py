@@ -3,8 +3,8 @@
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.evaluation import Evaluation
-from hvscale.trainer.photos import Pixels
 
 WINDOW = 96
 ENLARGED = 4

@@ -1,13 +1,14 @@
 """Which arithmetic and memory order this machine trains the model fastest with: measured once, before training."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import l1_loss
 
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.progress import say
@@ -16,6 +17,7 @@ from hvscale.trainer.ranks import Ranks
 # A candidate is timed until both are reached; one step alone when that takes longer.
 TIMED_STEPS = 2
 TIMED_SECONDS = 0.4
+Criterion = Callable[[Any, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,16 @@ class Arithmetic:
     def __str__(self) -> str:
         return ("bf16 autocast" if self.bf16 else "fp32") + (" + channels_last" if self.channels_last else "")
 
-    def loss(self, model: nn.Module, lr: Tensor, hr: Tensor) -> Tensor:
-        """Mean absolute error of the model's output, in fp32.
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor, criterion: Criterion) -> Tensor:
+        """`criterion` of the model's output, computed in fp32.
 
         Only the images are put in channels-last order, and with them all activations: Horovod refuses to reduce gradients
         of channels-last parameters, which are not contiguous.
         """
         order = torch.channels_last if self.channels_last else torch.contiguous_format
-        with torch.autocast(lr.device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            output = model(lr.contiguous(memory_format=order))
-        return l1_loss(output.float(), hr)
+        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            output = model(inputs.contiguous(memory_format=order))
+        return criterion(output, targets)
 
 
 def candidates(config: TrainConfig) -> list[Arithmetic]:
@@ -45,7 +47,9 @@ def candidates(config: TrainConfig) -> list[Arithmetic]:
     return [Arithmetic(*pair) for pair in product(bf16, channels_last)]
 
 
-def choose(config: TrainConfig, ranks: Ranks, model: nn.Module, lr: Tensor, hr: Tensor) -> Arithmetic:
+def choose(
+    config: TrainConfig, ranks: Ranks, model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor
+) -> Arithmetic:
     """Time a few steps of `model` on this batch with each candidate, on all ranks at once; all take the fastest on average.
 
     Rank 0 says which, and what the others gave. Leaves the parameters as they were, without gradients.
@@ -53,20 +57,26 @@ def choose(config: TrainConfig, ranks: Ranks, model: nn.Module, lr: Tensor, hr: 
     choices = candidates(config)
     if len(choices) == 1:
         return choices[0]
-    by_rank = ranks.gather([step_seconds(model, lr, hr, choice) for choice in choices])
-    speeds = [ranks.size * len(lr) / fmean(seconds) for seconds in zip(*by_rank, strict=True)]
+    # A copy of the buffers: batch normalisation counts in them what it has seen.
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    by_rank = ranks.gather([step_seconds(model, criterion, inputs, targets, choice) for choice in choices])
+    for name, value in model.named_buffers():
+        value.copy_(buffers[name])
+    speeds = [ranks.size * len(inputs) / fmean(seconds) for seconds in zip(*by_rank, strict=True)]
     (best, speed), *others = sorted(zip(choices, speeds, strict=True), key=lambda pair: -pair[1])
     if ranks.rank == 0:
         say(f"{best}: {speed:.1f} images/s ({', '.join(f'{choice} {images:.1f}' for choice, images in others)})")
     return best
 
 
-def step_seconds(model: nn.Module, lr: Tensor, hr: Tensor, arithmetic: Arithmetic) -> float:
+def step_seconds(
+    model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor, arithmetic: Arithmetic
+) -> float:
     """Seconds of a forward and a backward pass, the best seen; no communication and no optimizer in it."""
     seconds: list[float] = []
     while len(seconds) < 1 + TIMED_STEPS or sum(seconds) < TIMED_SECONDS:
         start = time.perf_counter()
-        loss = arithmetic.loss(model, lr, hr)
+        loss = arithmetic.loss(model, inputs, targets, criterion)
         loss.backward()  # type: ignore[no-untyped-call]
         loss.item()  # on a GPU: wait for it
         model.zero_grad()

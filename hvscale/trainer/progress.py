@@ -19,7 +19,9 @@ LONGEST_TWO_LINES = 2048  # bytes of steps.jsonl; a line has about 250
 class Bar:
     """Steps done, images/s, loss and the time left. Also for a process that watches a run from outside (`follow`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, decimals: int = 2) -> None:
+        """`decimals` of the loss."""
+        self.decimals = decimals
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -31,7 +33,7 @@ class Bar:
         self.task = self.progress.add_task("starting", total=None, figures="")
 
     def show(self, step: Step) -> None:
-        figures = f"{step.images / step.seconds:6.1f} images/s  loss {step.loss:6.2f}  left"
+        figures = f"{step.images / step.seconds:6.1f} images/s  loss {step.loss:6.{self.decimals}f}  left"
         self.progress.update(self.task, description="training", total=step.steps, completed=step.step, figures=figures)
 
     def follow(self, steps_file: Path) -> None:
@@ -58,7 +60,8 @@ class Bar:
 
 
 class PlainLines:
-    def __init__(self) -> None:
+    def __init__(self, decimals: int = 2) -> None:
+        self.decimals = decimals
         self.said_at = time.monotonic()
 
     def show(self, step: Step) -> None:
@@ -66,7 +69,7 @@ class PlainLines:
         if step.step == step.steps or now - self.said_at >= PLAIN_LINE_EVERY_SECONDS:
             self.said_at = now
             speed = step.images / step.seconds
-            say(f"step {step.step}/{step.steps or '?'}  loss {step.loss:.2f}  {speed:.1f} images/s")
+            say(f"step {step.step}/{step.steps or '?'}  loss {step.loss:.{self.decimals}f}  {speed:.1f} images/s")
 
     def __enter__(self) -> "PlainLines":
         return self
@@ -77,9 +80,9 @@ class PlainLines:
         pass
 
 
-def reporter() -> Bar | PlainLines:
-    """Under `hvscale launch` stderr looks like a terminal but is a log file."""
-    return Bar() if sys.stderr.isatty() and "HVSCALE_RUN" not in os.environ else PlainLines()
+def reporter(decimals: int) -> Bar | PlainLines:
+    """`decimals` of the loss. Under `hvscale launch` stderr looks like a terminal but is a log file."""
+    return Bar(decimals) if sys.stderr.isatty() and "HVSCALE_RUN" not in os.environ else PlainLines(decimals)
 
 
 def say(line: str) -> None:

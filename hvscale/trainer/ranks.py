@@ -34,7 +34,7 @@ class Ranks:
     def __init__(self) -> None:
         """Raises RequestError when a launcher started this process and Horovod cannot join the others."""
         self.hvd: ModuleType | None = None
-        self.rank, self.size, self.local_rank = 0, 1, 0
+        self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
         for size_name, rank_name, launcher in LAUNCHERS:
             if size_name in os.environ:
                 self._join(int(os.environ[size_name]), int(os.environ.get(rank_name, "0")), launcher)
@@ -57,7 +57,7 @@ class Ranks:
                 )
             )
         self.hvd = hvd
-        self.rank, self.local_rank = hvd.rank(), hvd.local_rank()
+        self.rank, self.local_rank, self.local_size = hvd.rank(), hvd.local_rank(), hvd.local_size()
 
     def library(self) -> Library:
         """What the ranks communicate with."""
@@ -85,6 +85,13 @@ class Ranks:
         # Horovod's own name for it holds the value's type: ranks with values of two types would wait for ever.
         gathered: list[T] = self.hvd.allgather_object(value, name="hvscale.gather")
         return gathered
+
+    def broadcast(self, value: T) -> T:
+        """Rank 0's value, given by every rank. Collective."""
+        if self.hvd is None:
+            return value
+        sent: T = self.hvd.broadcast_object(value, root_rank=0, name="hvscale.broadcast")
+        return sent
 
     def together(self, work: Callable[[], T]) -> T:
         """Do `work` on every rank; when it fails on one of them, it has failed on all."""

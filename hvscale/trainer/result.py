@@ -12,10 +12,16 @@ class TrainResult(BaseModel):
     schema_: Annotated[Literal["hvscale/train/1"], Field(alias="schema")] = "hvscale/train/1"
     model: str
     np: int
-    holdout: str
-    """Name of the photo that was held out."""
-    psnr_db: float
-    bicubic_psnr_db: float
+    holdout: str | None = None
+    """What a super-resolution model was measured on: the name of the photo that was held out, or of the images."""
+    psnr_db: float | None = None
+    ssim: float | None = None
+    bicubic_psnr_db: float | None = None
+    top1: float | None = None
+    """Share of the validation images whose class a classifier names first."""
+    top5: float | None = None
+    """Share of those whose class is among the first five."""
+    validation_images: int | None = None
     images_per_second: float
     """Patches trained on a second by all ranks together, the first steps left out."""
     images_per_second_by_rank: list[float]
@@ -28,14 +34,18 @@ class TrainResult(BaseModel):
     run: Path
     model_file: Path
     """State dict of the trained model, under the keys of the public implementation."""
-    picture: Path
-    """LR, bicubic, ours and HR side by side."""
+    picture: Path | None = None
+    """LR, bicubic, ours and HR side by side, for super-resolution."""
 
     def summary(self) -> str:
         """Lines for a person."""
         by_rank = ", ".join(f"{images:.1f}" for images in self.images_per_second_by_rank)
-        return (
-            f"PSNR on {self.holdout}: {self.psnr_db:.2f} dB, bicubic {self.bicubic_psnr_db:.2f} dB "
-            f"({self.psnr_db - self.bicubic_psnr_db:+.2f} dB)\n"
-            f"speed: {self.images_per_second:.1f} images/s in all, by rank {by_rank}"
-        )
+        speed = f"speed: {self.images_per_second:.1f} images/s in all, by rank {by_rank}"
+        if self.psnr_db is not None and self.bicubic_psnr_db is not None:
+            return (
+                f"PSNR on {self.holdout}: {self.psnr_db:.2f} dB, bicubic {self.bicubic_psnr_db:.2f} dB "
+                f"({self.psnr_db - self.bicubic_psnr_db:+.2f} dB)\n{speed}"
+            )
+        if self.top1 is not None and self.top5 is not None:
+            return f"top-1 {self.top1:.2%}, top-5 {self.top5:.2%} of {self.validation_images} images\n{speed}"
+        return speed

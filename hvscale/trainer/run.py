@@ -16,8 +16,8 @@ from hvscale.trainer.ranks import Ranks
 
 
 @contextmanager
-def training_run(config: TrainConfig, ranks: Ranks) -> Iterator[RunFolder]:
-    """The run folder, the same on every rank; made, and its run.json kept, by rank 0 alone.
+def training_run(config: TrainConfig, ranks: Ranks, continued: bool) -> Iterator[RunFolder]:
+    """The run folder, the same on every rank; made, and its run.json kept, by rank 0 alone. One `continued` may exist.
 
     Raises RequestError, on all ranks, when it cannot be made or holds a run already.
     """
@@ -39,7 +39,7 @@ def training_run(config: TrainConfig, ranks: Ranks) -> Iterator[RunFolder]:
         working_directory=str(Path.cwd()),
         started_at=datetime.now(UTC),
     )
-    run = ranks.together(lambda: create(path, record))
+    run = ranks.together(lambda: create(path, record, continued))
     try:
         yield run
     except BaseException as error:
@@ -57,8 +57,8 @@ def ended_by(error: BaseException) -> tuple[RunState, int]:
     return "failed", error.exit_status if isinstance(error, HvscaleError) else 1
 
 
-def create(path: Path, record: RunRecord) -> RunFolder:
-    run = RunFolder.create(path)
+def create(path: Path, record: RunRecord, continued: bool) -> RunFolder:
+    run = RunFolder.open(path) if continued and (path / "run.json").is_file() else RunFolder.create(path)
     run.write(record)
     return run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hvscale.errors import RequestError
-from hvscale.run_folder import cannot_write
+from hvscale.run_folder import cannot_write, write_atomically
 
 STEPS_SCHEMA = "hvscale/steps/1"
 
@@ -35,11 +35,16 @@ class Step:
 class StepsFile:
     """Each line is written out at once, so a run that is killed keeps its steps."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises RequestError when the file exists (the run folder has been trained in) or cannot be made."""
+    def __init__(self, path: Path, after: int | None = None) -> None:
+        """With `after`, goes on in a file that may exist: its lines of later steps, and one cut short, are dropped.
+
+        Otherwise raises RequestError when the file exists (the run folder has been trained in); also when it cannot be made.
+        """
         self.path = path
         try:
-            self.stream: TextIOWrapper = path.open("x", buffering=1)
+            if after is not None and path.exists():
+                keep_steps(path, after)
+            self.stream: TextIOWrapper = path.open("x" if after is None else "a", buffering=1)
         except FileExistsError as error:
             raise RequestError(f"{path.parent} holds a training run already: give another folder with --run") from error
         except OSError as error:
@@ -60,3 +65,15 @@ class StepsFile:
     ) -> None:
         with contextlib.suppress(OSError):  # of a full disk `write` has spoken already
             self.stream.close()
+
+
+def keep_steps(path: Path, last: int) -> None:
+    """Drop the lines of steps after `last`, which are about to be made again."""
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            if json.loads(line)["step"] <= last:
+                kept.append(line + "\n")
+        except ValueError:  # the line that a killed process was writing
+            break
+    write_atomically(path, lambda stream: stream.write("".join(kept).encode()))

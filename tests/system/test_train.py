@@ -94,9 +94,9 @@ def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> No
         ((*TRAIN[1:], "--scale", "5"), "--scale 5"),
         ((*TRAIN[1:], "--batch-size", "0"), "--batch-size 0"),
         ((*TRAIN[1:], "--seconds", "5"), "--steps and --seconds both say how long to train"),
-        ((*TRAIN[1:], "--photos", "nowhere"), "nowhere"),
-        ((*TRAIN[1:], "--photos", "empty"), "empty"),
-        ((*TRAIN[1:], "--photos", "damaged"), "damaged/b.png"),
+        ((*TRAIN[1:], "--data", "nowhere"), "nowhere"),
+        ((*TRAIN[1:], "--data", "empty"), "empty"),
+        ((*TRAIN[1:], "--data", "damaged"), "damaged/b.png"),
         ((*TRAIN[1:], "--holdout", "nobody"), "nobody"),
         ((*TRAIN[1:], "--run", "/proc/job"), "/proc/job"),
     ],
@@ -118,7 +118,7 @@ def test_a_wrong_request_is_one_line_and_status_2(
 
 def test_two_ranks_say_what_is_wrong_once(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    done = hvscale("launch", "-np", 2, "--run", "job", "--", *TRAIN, "--photos", "empty")
+    done = hvscale("launch", "-np", 2, "--run", "job", "--", *TRAIN, "--data", "empty")
     assert done.returncode == 3
     said = [line for line in done.stdout.splitlines() if "empty" in line]
     assert len(said) == 1

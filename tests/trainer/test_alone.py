@@ -22,7 +22,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_run_beside_others_and_the_same_result_twice(photos: Path) -> None:
-    config = TrainConfig.of(**TINY, photos=str(photos), precision="fp32", memory_format="contiguous", scale=3)
+    config = TrainConfig.of(**TINY, data=str(photos), precision="fp32", memory_format="contiguous", scale=3)
     first, second = train(config), train(config)
     assert first.run != second.run
     assert first.run.parent == second.run.parent == Path("runs").absolute()
@@ -38,7 +38,7 @@ def test_a_launchers_run_folder_is_used_and_its_run_json_left_alone(
     Path("given").mkdir()
     Path("given/run.json").write_text("the launcher's")
     monkeypatch.setenv("HVSCALE_RUN", "given")
-    config = TrainConfig.of(**TINY, photos=str(photos), precision="fp32")
+    config = TrainConfig.of(**TINY, data=str(photos), precision="fp32")
     train(config)
     assert Path("given/run.json").read_text() == "the launcher's"
     assert len(Path("given/steps.jsonl").read_text().splitlines()) == 3
@@ -50,20 +50,20 @@ def test_a_launchers_run_folder_is_used_and_its_run_json_left_alone(
 def test_a_run_folder_that_cannot_be_made(photos: Path) -> None:
     Path("file").write_text("")
     with pytest.raises(RequestError, match=r"cannot write the run folder .*file/run: Not a directory"):
-        train(TrainConfig.of(**TINY, photos=str(photos), run=Path("file/run")))
+        train(TrainConfig.of(**TINY, data=str(photos), run=Path("file/run")))
 
 
 def test_a_learning_rate_that_diverges(photos: Path) -> None:
     options = {**TINY, "steps": 200, "learning_rate": 1e9, "precision": "fp32", "run": Path("run")}
     with pytest.raises(RequestError, match=r"the loss is (nan|inf) at step \d+: lower --learning-rate"):
-        train(TrainConfig.of(**options, photos=str(photos)))
+        train(TrainConfig.of(**options, data=str(photos)))
     assert json.loads(Path("run/run.json").read_text())["state"] == "failed"
 
 
 @pytest.mark.parametrize(("rank", "line"), [("0", True), ("1", False)])
 def test_a_horovod_of_another_mpi_is_named_once(photos: Path, rank: str, line: bool) -> None:
     """What happens under MPICH's mpiexec when Horovod is built for Open MPI: each process becomes a job of its own."""
-    request = json.dumps({**TINY, "photos": str(photos)})
+    request = json.dumps({**TINY, "data": str(photos)})
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(
         [sys.executable, str(PROGRAMS / "train.py"), request],

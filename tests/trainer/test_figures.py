@@ -10,9 +10,10 @@ import torch
 from torchmetrics.functional.image import peak_signal_noise_ratio
 
 from hvscale.errors import RequestError
-from hvscale.trainer import TrainConfig, demo_config, resize
+from hvscale.trainer import TrainConfig, demo_config
 from hvscale.trainer.budget import agreed_steps, images_per_second
-from hvscale.trainer.metrics import psnr_db, quantise
+from hvscale.trainer.data import resize
+from hvscale.trainer.metrics import div2k_measure, psnr_db, quantise
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.schedule import learning_rate
 
@@ -21,16 +22,18 @@ def test_psnr_by_hand_and_by_torchmetrics() -> None:
     truth = np.full((40, 50, 3), 100, dtype=np.uint8)
     ours = truth + np.uint8(3)
     ours[:8] = 255  # inside the shaved border of scale + 6 = 8 pixels
-    assert psnr_db(ours, truth, 2) == pytest.approx(20 * math.log10(255 / 3))
+    assert psnr_db(ours, truth, div2k_measure(2)) == pytest.approx(20 * math.log10(255 / 3))
     random = np.random.default_rng(1)
     a, b = (random.integers(0, 256, (40, 50, 3), dtype=np.uint8) for _ in range(2))
     inner = [torch.from_numpy(pixels[10:-10, 10:-10].astype(np.float64)) for pixels in (a, b)]
-    assert psnr_db(a, b, 4) == pytest.approx(float(peak_signal_noise_ratio(inner[0], inner[1], data_range=255.0)))
-    assert psnr_db(a, a, 2) == math.inf
+    assert psnr_db(a, b, div2k_measure(4)) == pytest.approx(
+        float(peak_signal_noise_ratio(inner[0], inner[1], data_range=255.0))
+    )
+    assert psnr_db(a, a, div2k_measure(2)) == math.inf
 
 
 def test_quantise_clamps_and_rounds() -> None:
-    image = torch.tensor([-3.0, 0.4, 0.6, 254.6, 300.0]).expand(3, 5)[None, :, None, :]
+    image = torch.tensor([-3.0, 0.4, 0.6, 254.6, 300.0]).expand(3, 5)[:, None, :]
     assert quantise(image)[0, :, 0].tolist() == [0, 0, 1, 255, 255]
 
 
@@ -49,11 +52,11 @@ def config(**options: Any) -> TrainConfig:
 
 
 def test_schedule() -> None:
-    assert [learning_rate(config(), step, 100) for step in (0, 50, 99)] == [1e-4] * 3
-    cosine = config(learning_rate=1.0, schedule="cosine", warmup_steps=4)
-    assert [learning_rate(cosine, step, None) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
-    assert learning_rate(cosine, 52, 100) == pytest.approx(0.5)
-    assert 0 < learning_rate(cosine, 99, 100) < 1e-3
+    assert [learning_rate(config(), 1e-4, step, 100) for step in (0, 50, 99)] == [1e-4] * 3
+    cosine = config(schedule="cosine", warmup_steps=4)
+    assert [learning_rate(cosine, 1.0, step, None) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert learning_rate(cosine, 1.0, 52, 100) == pytest.approx(0.5)
+    assert 0 < learning_rate(cosine, 1.0, 99, 100) < 1e-3
 
 
 def test_the_time_budget_becomes_a_number_of_steps() -> None:

@@ -12,7 +12,7 @@ TINY = {"n_resblocks": 1, "n_feats": 8, "batch_size": 2, "patch_size": 8, "memor
 
 
 def request(photos: Path, run: Path, **options: Any) -> str:
-    return json.dumps({**TINY, "photos": str(photos), "run": str(run), "steps": 5, **options})
+    return json.dumps({**TINY, "data": str(photos), "run": str(run), "steps": 5, **options})
 
 
 @pytest.mark.parametrize("launcher", ["openmpi", "gloo"])
@@ -42,7 +42,9 @@ def test_ranks_average_gradients_and_stay_equal(two_ranks: Ranks, photos: Path, 
 
 
 def test_a_disk_that_fills_up_ends_all_ranks_with_one_line(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
-    done = two_ranks("train.py", request(photos, tmp_path / "run", steps=10_000, precision="fp32", disk_bytes=5000))
+    done = two_ranks(
+        "train.py", request(photos, tmp_path / "run", steps=10_000, precision="fp32", disk_bytes=5000, cache_gb=0)
+    )
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("hvscale:")]
     assert lines == [

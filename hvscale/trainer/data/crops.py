@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.errors import RequestError
-from hvscale.trainer.photos import Photo, Pixels
-from hvscale.trainer.resize import crop_to_multiple, shrink
+from hvscale.trainer.data.images import Pixels, PixelSource
+from hvscale.trainer.data.pairs import Photo
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Crops:
     def __init__(self, photos: list[Photo], scale: int, patch_size: int, seed: int) -> None:
         """`patch_size` in low-resolution pixels. Every photo must be at least `scale * patch_size` wide and high."""
         self.scale, self.patch_size, self.seed = scale, patch_size, seed
-        self.hr = [crop_to_multiple(photo.pixels, scale) for photo in photos]
-        self.lr = [shrink(pixels, scale) for pixels in self.hr]
+        self.hr = [photo.hr for photo in photos]
+        self.lr = [photo.lr for photo in photos]
         # Places to cut a patch in each photo: (rows, columns). All places of all photos are equally likely.
         self.places = [(lr.shape[0] - patch_size + 1, lr.shape[1] - patch_size + 1) for lr in self.lr]
         self.ends = np.cumsum([rows * columns for rows, columns in self.places])
@@ -59,7 +59,7 @@ class Crops:
         hr = [self._cut(self.hr, crop, self.scale) for crop in crops]
         return np.stack(lr), np.stack(hr)
 
-    def _cut(self, photos: list[Pixels], crop: Crop, factor: int) -> Pixels:
+    def _cut(self, photos: list[PixelSource], crop: Crop, factor: int) -> Pixels:
         side = factor * self.patch_size
         rows = slice(factor * crop.row, factor * crop.row + side)
         columns = slice(factor * crop.column, factor * crop.column + side)

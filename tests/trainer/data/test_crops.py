@@ -6,15 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.errors import RequestError
-from hvscale.trainer import resize
-from hvscale.trainer.crops import Crops
-from hvscale.trainer.photos import Photo
+from hvscale.trainer.data import resize
+from hvscale.trainer.data.crops import Crops
+from hvscale.trainer.data.images import Pixels
+from hvscale.trainer.data.pairs import Photo
+
+
+def photo(name: str, pixels: Pixels, scale: int = 2) -> Photo:
+    hr = resize.crop_to_multiple(pixels, scale)
+    return Photo(name, hr, resize.shrink(hr, scale))
 
 
 def made(scale: int = 2, patch_size: int = 6, seed: int = 1) -> Crops:
     random = np.random.default_rng(7)
     sizes = [(33, 41), (24, 30)]
-    photos = [Photo(str(size), random.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in sizes]
+    photos = [photo(str(size), random.integers(0, 256, (*size, 3), dtype=np.uint8), scale) for size in sizes]
     return Crops(photos, scale, patch_size, seed)
 
 
@@ -59,7 +65,7 @@ def test_low_and_high_resolution_show_the_same_place() -> None:
     """On photos of slow colour changes, shrinking the HR patch gives about the LR patch, turned the same way."""
     rows, columns = np.mgrid[0:64, 0:80]
     slow = np.stack([rows * 3, columns * 3, rows + columns], axis=2).astype(np.uint8)
-    crops = Crops([Photo("slow", slow)], 2, 8, 1)
+    crops = Crops([photo("slow", slow)], 2, 8, 1)
     lr, hr = crops.cut(crops.draw(0, 0, 1, 32))
     for low, high in zip(lr, hr, strict=True):
         shrunk = resize.shrink(np.ascontiguousarray(high.transpose(1, 2, 0)), 2).transpose(2, 0, 1)
@@ -73,6 +79,6 @@ def test_every_way_of_turning_comes() -> None:
 
 
 def test_photos_with_too_few_places() -> None:
-    photo = Photo("tiny", np.zeros((14, 12, 3), dtype=np.uint8))
+    tiny = photo("tiny", np.zeros((14, 12, 3), dtype=np.uint8))
     with pytest.raises(RequestError, match="a step needs 4 different crops and the photos have 2"):
-        Crops([photo], 2, 6, 1).draw(0, 0, 2, 2)
+        Crops([tiny], 2, 6, 1).draw(0, 0, 2, 2)

@@ -1,0 +1,1 @@
+"""Where training images come from, and how they reach the ranks. Nothing here needs torch but what makes tensors of them."""

@@ -1,0 +1,142 @@
+"""Decoded images on disk, as NumPy files that the ranks of a node map into memory and so share.
+
+A file is named by what it was made from (path, size, time of change) and how, and appears under that name whole
+(written beside, renamed), so ranks, jobs and nodes may fill one folder together and none reads a file half made.
+"""
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hvscale.errors import RequestError
+from hvscale.run_folder import write_atomically
+from hvscale.trainer.data.images import Pixels, PixelSource
+
+HEADER_BYTES = 128  # of a NumPy file of this kind
+ABANDONED_SECONDS = 3600.0  # a temporary file this old belongs to a process that was killed
+ON_DEMAND_KEPT = 4  # decoded images a rank keeps of those that the cache has no room for
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An image that can be made: from which file, how, and what shape it will have."""
+
+    file: Path
+    how: str
+    shape: tuple[int, int, int]
+    make: Callable[[], Pixels]
+
+    @property
+    def bytes(self) -> int:
+        return HEADER_BYTES + self.shape[0] * self.shape[1] * self.shape[2]
+
+    def name(self) -> str:
+        status = self.file.stat()
+        told = f"{self.file.absolute()}\n{status.st_size}\n{status.st_mtime_ns}\n{self.how}"
+        return hashlib.sha256(told.encode()).hexdigest()[:32] + ".npy"
+
+
+class OnDemand:
+    """Decodes the image each time a patch is cut from it; the last few stay in memory."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.recipe.shape
+
+    def __getitem__(self, place: Any) -> Pixels:
+        cut: Pixels = _decoded(self.recipe)[place]
+        return cut
+
+
+@lru_cache(maxsize=ON_DEMAND_KEPT)
+def _decoded(recipe: Recipe) -> Pixels:
+    return recipe.make()
+
+
+def default_folder() -> Path:
+    """$HVSCALE_DECODED, or hvscale/decoded in $XDG_CACHE_HOME or ~/.cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("HVSCALE_DECODED") or cache / "hvscale" / "decoded")
+
+
+class DecodedCache:
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        """`limit_bytes`: the most that all files of `folder` may take together."""
+        self.folder, self.limit_bytes = folder, limit_bytes
+
+    def fitting(self, recipes: list[Recipe]) -> list[Recipe]:
+        """The first of them that stay within the limit."""
+        room, fitting = self.limit_bytes, []
+        for recipe in recipes:
+            room -= recipe.bytes
+            if room < 0:
+                break
+            fitting.append(recipe)
+        return fitting
+
+    def make_room(self, recipes: list[Recipe]) -> None:
+        """Remove what killed processes left, and, to stay within the limit, the files that were unused for longest.
+
+        For one process of a node, before the others call `fill`. A file that another job has mapped stays readable to it.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RequestError(
+                f"cannot write the cache {self.folder}: {error.strerror}. Choose another with --cache-dir, or --cache-gb 0"
+            ) from error
+        wanted = {recipe.name() for recipe in recipes}
+        others = []
+        for file in self.folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another job tidies up too
+                status = file.stat()
+                if file.suffix != ".npy":
+                    if time.time() - status.st_mtime > ABANDONED_SECONDS:
+                        file.unlink(missing_ok=True)
+                elif file.name not in wanted:
+                    others.append((status.st_mtime, status.st_size, file))
+        excess = sum(recipe.bytes for recipe in recipes) + sum(size for _, size, _ in others) - self.limit_bytes
+        for _, size, file in sorted(others):
+            if excess <= 0:
+                break
+            file.unlink(missing_ok=True)
+            excess -= size
+
+    def fill(self, recipes: list[Recipe]) -> None:
+        """Make those that are missing. Raises RequestError when an image cannot be decoded or the disk is full."""
+        for recipe in recipes:
+            path = self.folder / recipe.name()
+            if self._mapped(path, recipe) is not None:
+                os.utime(path)  # used now
+                continue
+            pixels = np.ascontiguousarray(recipe.make())
+            try:
+                write_atomically(path, lambda stream, pixels=pixels: np.save(stream, pixels))  # type: ignore[misc]
+            except OSError as error:
+                raise RequestError(
+                    f"cannot write the cache {self.folder}: {error.strerror}. "
+                    "Make room, choose another folder with --cache-dir, or less with --cache-gb"
+                ) from error
+
+    def open(self, recipe: Recipe) -> PixelSource:
+        """The image mapped into memory, or decoded on demand where the cache does not hold it."""
+        mapped = self._mapped(self.folder / recipe.name(), recipe)
+        return OnDemand(recipe) if mapped is None else mapped
+
+    def _mapped(self, path: Path, recipe: Recipe) -> Pixels | None:
+        try:
+            mapped: Pixels = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+        except (OSError, ValueError, EOFError):
+            return None
+        return mapped if mapped.shape == recipe.shape and mapped.dtype == np.uint8 else None

@@ -1,0 +1,151 @@
+"""Images for super-resolution, by what `--data` names: which files they are, high resolution and low."""
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hvscale.errors import RequestError
+from hvscale.trainer.config import BUNDLED
+from hvscale.trainer.data.images import SUFFIXES, images_in
+
+Layout = Literal["bundled", "div2k", "benchmark", "folder"]
+
+# Real colour photos that lie inside the installed packages; the packages' own functions would download others.
+# The right-hand picture of the motorcycle pair is left out: it shows what the left one shows.
+BUNDLED_FILES = {
+    "skimage": ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg"),
+    "sklearn": ("china.jpg", "flower.jpg"),
+}
+BUNDLED_FOLDERS = {"skimage": "data", "sklearn": "datasets/images"}
+
+# The public EDSR implementation's: 1-800 to train on, 801-810 to validate with.
+DIV2K_TRAINING, DIV2K_VALIDATION = (1, 800), (801, 810)
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ImagePair:
+    name: str
+    """File name of the high-resolution image, without suffix."""
+    hr: Path
+    lr: Path | None
+    """None: to be made from `hr`."""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    title: str
+    layout: Layout
+    pairs: list[ImagePair]
+
+
+def image_set(data: str, scale: int) -> ImageSet:
+    """All pairs of `data`, sorted by name: "bundled", DIV2K's folder, a benchmark set's (HR, LR_bicubic/X2) or any of images.
+
+    Raises RequestError for a folder that is missing or empty, and naming an image without its low-resolution one.
+    """
+    if data == BUNDLED:
+        files = [file for package in BUNDLED_FILES for file in bundled_files(package)]
+        return ImageSet("bundled photos", "bundled", pairs_of(data, files, None, scale))
+    folder = Path(data)
+    if not folder.is_dir():
+        raise RequestError(f"--data {data}: no such folder")
+    div2k = folder if (folder / "DIV2K_train_HR").is_dir() else folder / "DIV2K"
+    if (div2k / "DIV2K_train_HR").is_dir():
+        pairs = []
+        for part in ("train", "valid"):
+            hr = div2k / f"DIV2K_{part}_HR"
+            if hr.is_dir():
+                pairs += pairs_of(data, images_in(hr), div2k / f"DIV2K_{part}_LR_bicubic", scale)
+        return ImageSet("DIV2K", "div2k", pairs)
+    if (folder / "HR").is_dir():
+        return ImageSet(
+            folder.name, "benchmark", pairs_of(data, images_in(folder / "HR"), folder / "LR_bicubic", scale)
+        )
+    return ImageSet(folder.name, "folder", pairs_of(data, images_in(folder), None, scale))
+
+
+def pairs_of(data: str, hr: list[Path], lr_root: Path | None, scale: int) -> list[ImagePair]:
+    """`lr_root` holds X2, X3 and X4; where it has no folder for the scale, low resolution is made from high."""
+    if not hr:
+        raise RequestError(f"--data {data}: no images in it ({', '.join(sorted(SUFFIXES))})")
+    lr_folder = lr_root / f"X{scale}" if lr_root is not None else None
+    if lr_folder is None or not lr_folder.is_dir():
+        return [ImagePair(file.stem, file, None) for file in sorted(hr, key=lambda file: file.stem)]
+    lr = {file.stem: file for file in images_in(lr_folder)}
+    pairs = []
+    for file in hr:
+        # DIV2K's and most benchmark sets' names carry the scale: 0001x2.png; some repeat the name of the original.
+        found = lr.get(f"{file.stem}x{scale}") or lr.get(file.stem)
+        if found is None:
+            raise RequestError(f"{file} has no low-resolution image {lr_folder / f'{file.stem}x{scale}.png'}")
+        pairs.append(ImagePair(file.stem, file, found))
+    return pairs
+
+
+def split(
+    found: ImageSet, training: str | None, validation: str | None, holdout: str | None
+) -> tuple[ImageSet, ImageSet]:
+    """The images to train on, and those to validate with: DIV2K by the public ranges, else all but one photo, by default.
+
+    A range such as 1-800 is of file numbers (DIV2K) or of positions in the order of names. Raises RequestError for an
+    empty or overlapping choice, two photos of one name, or a `holdout` that is not there.
+    """
+    names = [pair.name for pair in found.pairs]
+    if twice := {name for name in names if names.count(name) > 1} if len(names) < 10_000 else set():
+        raise RequestError(f"{found.title} has two photos named {min(twice)}: rename one")
+    if holdout is not None and holdout not in names:
+        raise RequestError(f"no photo named {holdout!r} to hold out: there are {', '.join(names[:20])}")
+    if holdout is None and (found.layout == "div2k" or training or validation):
+        numbers = numbered(found)
+        chosen_training = parse_range("--train-images", training) or DIV2K_TRAINING
+        chosen_validation = parse_range("--val-images", validation) or DIV2K_VALIDATION
+        if chosen_training[0] <= chosen_validation[1] and chosen_validation[0] <= chosen_training[1]:
+            raise RequestError(
+                f"training images {chosen_training[0]}-{chosen_training[1]} and validation images "
+                f"{chosen_validation[0]}-{chosen_validation[1]} overlap: choose others with --train-images, --val-images"
+            )
+        return part(found, numbers, chosen_training), part(found, numbers, chosen_validation)
+    if len(names) < 2:
+        raise RequestError(f"{found.title} has one photo: one more is needed, because one is held out")
+    wanted = names[-1] if holdout is None else holdout
+    return (
+        ImageSet(found.title, found.layout, [pair for pair in found.pairs if pair.name != wanted]),
+        ImageSet(wanted, found.layout, [pair for pair in found.pairs if pair.name == wanted]),
+    )
+
+
+def numbered(found: ImageSet) -> list[int]:
+    """DIV2K's own number of each image, elsewhere its place in the order of names, from 1."""
+    if found.layout != "div2k":
+        return list(range(1, len(found.pairs) + 1))
+    return [int(re.sub(r"\D", "", pair.name) or 0) for pair in found.pairs]
+
+
+def parse_range(option: str, text: str | None) -> Range | None:
+    """1-800, or 7 for one image. Raises RequestError for anything else."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= first <= last:
+        raise RequestError(f"{option} {text}: a range of image numbers from 1 was expected, such as 1-800")
+    return first, last
+
+
+def part(found: ImageSet, numbers: list[int], chosen: Range) -> ImageSet:
+    pairs = [pair for pair, number in zip(found.pairs, numbers, strict=True) if chosen[0] <= number <= chosen[1]]
+    if not pairs:
+        raise RequestError(
+            f"{found.title} has no images {chosen[0]}-{chosen[1]}: it has {min(numbers)} to {max(numbers)}"
+        )
+    return ImageSet(f"{found.title} {chosen[0]}-{chosen[1]}", found.layout, pairs)
+
+
+def bundled_files(package: str) -> list[Path]:
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise RequestError("the bundled photos come with scikit-image and scikit-learn: pip install 'hvscale[photos]'")
+    return [Path(found.origin).parent / BUNDLED_FOLDERS[package] / name for name in BUNDLED_FILES[package]]

@@ -1,0 +1,75 @@
+"""The order of samples and the making of batches ahead of their use."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvscale.errors import RequestError
+from hvscale.trainer.data.order import EpochOrder
+from hvscale.trainer.data.prefetch import Prefetch
+
+
+@given(
+    samples=st.integers(12, 60),
+    seed=st.integers(0, 99),
+    arrangement=st.sampled_from([(1, 12), (2, 6), (3, 4), (12, 1)]),
+)
+def test_an_epoch_shows_each_sample_once_whatever_the_arrangement(
+    samples: int, seed: int, arrangement: tuple[int, int]
+) -> None:
+    size, batch_size = arrangement
+    order, joint = EpochOrder(samples, seed, 12), EpochOrder(samples, seed, 12)
+    for epoch in range(2):
+        seen = []
+        for step in range(epoch * order.steps_per_epoch, (epoch + 1) * order.steps_per_epoch):
+            by_rank = [place for rank in range(size) for place in order.own(step, rank, batch_size)]
+            assert by_rank == joint.own(step, 0, 12)
+            seen += [place.index for place in by_rank]
+            assert {place.epoch for place in by_rank} == {epoch}
+        assert len(set(seen)) == len(seen) == samples - samples % 12
+
+
+def test_epochs_and_seeds_differ() -> None:
+    order = EpochOrder(50, 1, 50)
+    assert order.own(0, 0, 50) != order.own(1, 0, 50)
+    assert [place.index for place in order.own(0, 0, 50)] != [
+        place.index for place in EpochOrder(50, 2, 50).own(0, 0, 50)
+    ]
+
+
+def test_fewer_samples_than_a_step_takes() -> None:
+    with pytest.raises(RequestError, match="a step takes 8 images of all ranks, and there are 7: lower --batch-size"):
+        EpochOrder(7, 1, 8)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 4])
+def test_batches_come_in_order_for_any_number_of_workers(workers: int) -> None:
+    with Prefetch(lambda step: step * step, workers) as batches:
+        assert [batches.get(step) for step in range(20)] == [step * step for step in range(20)]
+
+
+def test_batches_are_made_ahead() -> None:
+    third = threading.Event()
+
+    def make(step: int) -> int:
+        if step == 3:
+            third.set()
+        return step
+
+    with Prefetch(make, 3) as batches:
+        batches.get(0)
+        assert third.wait(30)
+
+
+def test_a_batch_that_fails_says_so_when_it_is_asked_for() -> None:
+    def make(step: int) -> int:
+        if step == 2:
+            raise RequestError("b.png cannot be decoded")
+        return step
+
+    with Prefetch(make, 2) as batches:
+        assert [batches.get(0), batches.get(1)] == [0, 1]
+        with pytest.raises(RequestError, match=r"b\.png"):
+            batches.get(2)

@@ -1,0 +1,124 @@
+"""Training a classifier, on folders of classes and on synthetic images."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hvscale.errors import RequestError
+from hvscale.trainer import TrainConfig, train
+from hvscale.trainer.data.classes import class_folders, random_box, training_view, validation_view
+from tests.trainer.conftest import Ranks
+
+# Nine channel means of colour patches are all it sees, which is enough to tell colours apart.
+OWN = """
+from torch import nn
+def colours(num_classes=3):
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, num_classes))
+"""
+SMALL: dict[str, Any] = {"image_size": 16, "batch_size": 4, "precision": "fp32", "memory_format": "contiguous"}
+
+
+@pytest.fixture
+def classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """ImageNet's layout: 8 images to train on and 3 to validate with of each of red, green and blue."""
+    random = np.random.default_rng(1)
+    for part, count in (("train", 8), ("val", 3)):
+        for channel, name in enumerate(("red", "green", "blue")):
+            folder = tmp_path / "colours" / part / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(0, 90, (24, 30, 3), dtype=np.uint8)
+                pixels[..., channel] += 150
+                Image.fromarray(pixels).save(folder / f"{number}.JPEG")
+    (tmp_path / "own_colours.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "colours"
+
+
+def test_a_classifier_learns_from_folders(classes: Path) -> None:
+    config = TrainConfig.of(
+        model="own_colours:colours", data=str(classes), epochs=15, learning_rate=0.5, workers=2, **SMALL
+    )
+    result = train(config)
+    assert result.steps == 15 * (24 // 4)
+    assert (result.top1, result.top5, result.validation_images) == (1.0, 1.0, 9)
+    assert result.psnr_db is None
+    assert "top-1 100.00%" in result.summary()
+
+
+def test_the_number_of_workers_changes_nothing(classes: Path) -> None:
+    losses = []
+    for workers in (0, 3):
+        config = TrainConfig.of(model="own_colours:colours", data=str(classes), steps=8, workers=workers, **SMALL)
+        run = train(config).run
+        losses.append([json.loads(line)["loss"] for line in (run / "steps.jsonl").read_text().splitlines()])
+    assert losses[0] == losses[1]
+
+
+def test_two_ranks_count_each_validation_image_once(two_ranks: Ranks, classes: Path, tmp_path: Path) -> None:
+    """Nine images over two ranks are shares of five and four."""
+    request = {"model": "own_colours:colours", "data": str(classes), "steps": 60, "learning_rate": 0.5, **SMALL}
+    done = two_ranks("train.py", json.dumps({**request, "run": str(tmp_path / "run")}))
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert (result["validation_images"], result["top1"]) == (9, 1.0)
+
+
+def test_synthetic_images_for_a_torchvision_model() -> None:
+    options = {**SMALL, "image_size": 32, "batch_size": 2, "steps": 2, "num_classes": 7}
+    result = train(TrainConfig.of(model="mobilenet_v3_small", data="synthetic", **options))
+    assert result.top1 is None
+    assert result.summary().startswith("speed:")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": "bundled"}, "needs images with classes"),
+        ({"data": "nowhere"}, "--data nowhere: no such folder"),
+        ({"data": "colours/val/red"}, "a classifier needs a folder for each class"),
+        ({"data": "colours", "n_feats": 8}, "mobilenet_v3_small has no option 'n_feats'"),
+        ({"data": "colours", "batch_size": 25}, "a step takes 25 images of all ranks, and there are 24"),
+        ({"data": "colours", "val_data": "other"}, "have different classes: blue is in one of them only"),
+    ],
+)
+def test_a_wrong_request(classes: Path, options: dict[str, Any], message: str) -> None:
+    (classes.parent / "other/red").mkdir(parents=True)
+    Image.new("RGB", (9, 9)).save(classes.parent / "other/red/0.png")
+    with pytest.raises(RequestError, match=message):
+        train(TrainConfig.of(**{"model": "mobilenet_v3_small", "steps": 1, **SMALL, **options}))
+    assert not Path("runs").exists()
+
+
+def test_a_truncated_image_is_named_in_training(classes: Path) -> None:
+    cut = classes / "train/red/3.JPEG"
+    cut.write_bytes(cut.read_bytes()[:200])
+    with pytest.raises(RequestError, match=r"red/3\.JPEG cannot be decoded"):
+        train(TrainConfig.of(model="own_colours:colours", data=str(classes), epochs=1, workers=2, **SMALL))
+
+
+def test_labels_are_the_places_of_the_sorted_folders(classes: Path) -> None:
+    training, validation = class_folders(str(classes), None)
+    assert training.classes == ["blue", "green", "red"]
+    assert validation is not None
+    assert {(file.parent.name, label) for file, label in validation.samples} == {("blue", 0), ("green", 1), ("red", 2)}
+
+
+def test_views_of_an_image(classes: Path) -> None:
+    file = classes / "train/red/0.JPEG"
+    again = [training_view(file, 16, np.random.default_rng([1, 0, 5])) for _ in range(2)]
+    assert np.array_equal(again[0], again[1])
+    assert again[0].shape == validation_view(file, 16).shape == (16, 16, 3)
+    views = [training_view(file, 16, np.random.default_rng([1, epoch, 5])) for epoch in range(2)]
+    assert not np.array_equal(views[0], views[1])
+    random = np.random.default_rng(2)
+    for _ in range(200):
+        left, top, right, bottom = random_box(30, 24, random)
+        assert 0 <= left < right <= 30
+        assert 0 <= top < bottom <= 24
+        assert 0.05 < (right - left) * (bottom - top) / (30 * 24) <= 1
+    assert random_box(300, 10, random) == (145, 0, 155, 10)  # no draw of the usual shapes fits
