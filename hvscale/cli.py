@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from hvscale import __version__
-from hvscale.commands import models
+from hvscale.commands import data, models
 from hvscale.commands.console import messages, print_error, print_json, print_message, print_warning, results, working
 from hvscale.commands.options import Csv, Json, options_of
 from hvscale.errors import HvscaleError, RankFailedError
@@ -239,6 +239,7 @@ def train(**options: Any) -> None:
 
 
 app.command()(models.models)
+app.add_typer(data.app, name="data")
 
 
 def print_breakdown(breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None) -> None:

@@ -24,10 +24,11 @@ def working(on: str) -> AbstractContextManager[object]:
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """The first column to the left, the others to the right."""
+    """A column of figures to the right, of words to the left."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+        figures = any(row[number][:1].isdigit() for row in rows)
+        table.add_column(column, justify="right" if figures and number else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     results.print(table)

@@ -52,9 +52,7 @@ def ssim(ours: Pixels, truth: Pixels, measure: Measure) -> float:
     wang = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False, "data_range": 255}
     channels = None if measure.luma else -1
     return float(
-        structural_similarity(  # type: ignore[no-untyped-call]
-            compared(ours, measure), compared(truth, measure), channel_axis=channels, **wang
-        )
+        structural_similarity(compared(ours, measure), compared(truth, measure), channel_axis=channels, **wang)
     )
 
 

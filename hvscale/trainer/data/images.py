@@ -50,4 +50,5 @@ def size_of(file: Path) -> tuple[int, int]:
 
 def images_in(folder: Path) -> list[Path]:
     """The image files of a folder, by name."""
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    found = (file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    return sorted(found, key=lambda file: (file.stem, file.suffix))

@@ -41,6 +41,29 @@ class ImageSet:
     pairs: list[ImagePair]
 
 
+@dataclass(frozen=True)
+class Part:
+    """A folder of high-resolution images."""
+
+    hr: Path
+    lr_root: Path | None
+    """Where X2, X3 and X4 lie, or would; None where there is no such place."""
+
+
+def layout_of(data: str) -> tuple[str, Layout, list[Part]]:
+    """Title, layout and folders of what `--data` names. Raises RequestError when it is no folder."""
+    folder = Path(data)
+    if not folder.is_dir():
+        raise RequestError(f"--data {data}: no such folder")
+    div2k = folder if (folder / "DIV2K_train_HR").is_dir() else folder / "DIV2K"
+    if (div2k / "DIV2K_train_HR").is_dir():
+        parts = [Part(div2k / f"DIV2K_{part}_HR", div2k / f"DIV2K_{part}_LR_bicubic") for part in ("train", "valid")]
+        return "DIV2K", "div2k", [part for part in parts if part.hr.is_dir()]
+    if (folder / "HR").is_dir():
+        return folder.name, "benchmark", [Part(folder / "HR", folder / "LR_bicubic")]
+    return folder.name, "folder", [Part(folder, None)]
+
+
 def image_set(data: str, scale: int) -> ImageSet:
     """All pairs of `data`, sorted by name: "bundled", DIV2K's folder, a benchmark set's (HR, LR_bicubic/X2) or any of images.
 
@@ -48,41 +71,35 @@ def image_set(data: str, scale: int) -> ImageSet:
     """
     if data == BUNDLED:
         files = [file for package in BUNDLED_FILES for file in bundled_files(package)]
-        return ImageSet("bundled photos", "bundled", pairs_of(data, files, None, scale))
-    folder = Path(data)
-    if not folder.is_dir():
-        raise RequestError(f"--data {data}: no such folder")
-    div2k = folder if (folder / "DIV2K_train_HR").is_dir() else folder / "DIV2K"
-    if (div2k / "DIV2K_train_HR").is_dir():
-        pairs = []
-        for part in ("train", "valid"):
-            hr = div2k / f"DIV2K_{part}_HR"
-            if hr.is_dir():
-                pairs += pairs_of(data, images_in(hr), div2k / f"DIV2K_{part}_LR_bicubic", scale)
-        return ImageSet("DIV2K", "div2k", pairs)
-    if (folder / "HR").is_dir():
-        return ImageSet(
-            folder.name, "benchmark", pairs_of(data, images_in(folder / "HR"), folder / "LR_bicubic", scale)
-        )
-    return ImageSet(folder.name, "folder", pairs_of(data, images_in(folder), None, scale))
-
-
-def pairs_of(data: str, hr: list[Path], lr_root: Path | None, scale: int) -> list[ImagePair]:
-    """`lr_root` holds X2, X3 and X4; where it has no folder for the scale, low resolution is made from high."""
-    if not hr:
+        pairs = [ImagePair(file.stem, file, None) for file in files]
+        return ImageSet("bundled photos", "bundled", sorted(pairs, key=lambda pair: pair.name))
+    title, layout, parts = layout_of(data)
+    pairs = [pair for part in parts for pair in pairs_of(part, scale)]
+    if not pairs:
         raise RequestError(f"--data {data}: no images in it ({', '.join(sorted(SUFFIXES))})")
-    lr_folder = lr_root / f"X{scale}" if lr_root is not None else None
-    if lr_folder is None or not lr_folder.is_dir():
-        return [ImagePair(file.stem, file, None) for file in sorted(hr, key=lambda file: file.stem)]
-    lr = {file.stem: file for file in images_in(lr_folder)}
-    pairs = []
-    for file in hr:
-        # DIV2K's and most benchmark sets' names carry the scale: 0001x2.png; some repeat the name of the original.
-        found = lr.get(f"{file.stem}x{scale}") or lr.get(file.stem)
-        if found is None:
-            raise RequestError(f"{file} has no low-resolution image {lr_folder / f'{file.stem}x{scale}.png'}")
-        pairs.append(ImagePair(file.stem, file, found))
-    return pairs
+    for pair in pairs:
+        if pair.lr is not None and not pair.lr.is_file():
+            raise RequestError(f"{pair.hr} has no low-resolution image {pair.lr}")
+    return ImageSet(title, layout, pairs)
+
+
+def pairs_of(part: Part, scale: int) -> list[ImagePair]:
+    """Where there is no folder for the scale, low resolution is to be made from high; else `lr` may name a file that is missing."""
+    hr = images_in(part.hr)
+    folder = part.lr_root / f"X{scale}" if part.lr_root is not None else None
+    if folder is None or not folder.is_dir():
+        return [ImagePair(file.stem, file, None) for file in hr]
+    lr = {file.stem: file for file in images_in(folder)}
+    # DIV2K's and most benchmark sets' names carry the scale, 0001x2.png; some repeat the name of the original.
+    return [
+        ImagePair(file.stem, file, lr.get(f"{file.stem}x{scale}") or lr.get(file.stem) or lr_file(folder, file, scale))
+        for file in hr
+    ]
+
+
+def lr_file(folder: Path, hr: Path, scale: int) -> Path:
+    """The name that DIV2K gives to the low-resolution image: 0001x2.png."""
+    return folder / f"{hr.stem}x{scale}.png"
 
 
 def split(

@@ -1,0 +1,142 @@
+"""Look at every image of a data set before training does: what cannot be decoded, does not match, or is not 8-bit RGB."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field
+
+from hvscale.errors import RequestError
+from hvscale.host import available_cores
+from hvscale.trainer.data import resize
+from hvscale.trainer.data.classes import class_folders
+from hvscale.trainer.data.images import SUFFIXES, Pixels, decode, images_in, opened
+from hvscale.trainer.data.sources import ImagePair, layout_of, pairs_of
+
+Kind = Literal["truncated", "missing", "mismatched", "grey", "16-bit", "too small"]
+SCALES = (2, 3, 4)
+# Of a low-resolution image from the one that its partner gives, in grey levels on average: another way of shrinking
+# stays below 5 on photos, another photo lies far above.
+SAME_PHOTO = 12.0
+PNG_BIT_DEPTH_AT = 24
+TIFF_BITS_PER_SAMPLE = 258
+
+
+class Problem(BaseModel):
+    file: Path
+    kind: Kind
+    detail: str
+
+
+class CheckReport(BaseModel):
+    model_config = ConfigDict(populate_by_name=True, use_attribute_docstrings=True)
+
+    schema_: Annotated[Literal["hvscale/data-check/1"], Field(alias="schema")] = "hvscale/data-check/1"
+    data: str
+    images: int
+    """Looked at."""
+    problems: list[Problem]
+
+
+def check(data: str, patch_size: int, done: Callable[[], None]) -> CheckReport:
+    """Look at DIV2K, a benchmark set, a folder of images or folders of classes; `done` is called after each image or pair.
+
+    `patch_size`: the low-resolution patch that training will cut. Raises RequestError when there is no image at all.
+    """
+    _, layout, parts = layout_of(data)
+    jobs: list[Callable[[], list[Problem]]] = []
+    images = 0
+    if layout == "folder" and not images_in(parts[0].hr):
+        training, validation = class_folders(data, None)
+        files = [file for folder in (training, validation) if folder is not None for file, _ in folder.samples]
+        images = len(files)
+        jobs = [partial(_classifier_problems, file) for file in files]
+    else:
+        for part in parts:
+            for file in images_in(part.hr):
+                images += 1
+                jobs.append(partial(_hr_problems, file, patch_size))
+            for scale in SCALES:
+                for pair in pairs_of(part, scale):
+                    if pair.lr is not None:
+                        images += 1
+                        jobs.append(partial(_pair_problems, pair, pair.lr, scale))
+    if not images:
+        raise RequestError(f"{data}: no images in it ({', '.join(sorted(SUFFIXES))})")
+    problems: list[Problem] = []
+    with ThreadPoolExecutor(available_cores()) as pool:
+        for job in [pool.submit(job) for job in jobs]:
+            problems += job.result()
+            done()
+    return CheckReport(data=data, images=images, problems=problems)
+
+
+def _decoded(file: Path) -> Pixels | Problem:
+    try:
+        return decode(file)
+    except RequestError:
+        return Problem(file=file, kind="truncated", detail="cut short, or not an image")
+
+
+def _hr_problems(file: Path, patch_size: int) -> list[Problem]:
+    pixels = _decoded(file)
+    if isinstance(pixels, Problem):
+        return [pixels]
+    problems = list(_depth_problems(file))
+    height, width = pixels.shape[:2]
+    largest = min(height, width) // patch_size
+    if largest < max(SCALES):
+        until = f"enough for x{largest}" if largest >= min(SCALES) else "too small for every scale"
+        detail = f"{width}x{height}: {until}, with patches of {patch_size}x{patch_size}"
+        problems.append(Problem(file=file, kind="too small", detail=detail))
+    return problems
+
+
+def _pair_problems(pair: ImagePair, lr_file: Path, scale: int) -> list[Problem]:
+    if not lr_file.is_file():
+        return [Problem(file=lr_file, kind="missing", detail=f"the x{scale} image of {pair.hr.name}")]
+    lr = _decoded(lr_file)
+    if isinstance(lr, Problem):
+        return [lr]
+    problems = list(_depth_problems(lr_file))
+    hr = _decoded(pair.hr)
+    if isinstance(hr, Problem):  # said of the high-resolution image itself
+        return problems
+    rows, columns = hr.shape[0] // scale, hr.shape[1] // scale
+    if not (rows <= lr.shape[0] <= -(-hr.shape[0] // scale) and columns <= lr.shape[1] <= -(-hr.shape[1] // scale)):
+        detail = f"{lr.shape[1]}x{lr.shape[0]}: {pair.hr.name} gives {columns}x{rows}"
+        return [*problems, Problem(file=lr_file, kind="mismatched", detail=detail)]
+    made = resize.shrink(resize.crop_to_multiple(hr, scale), scale)
+    apart = abs(made.astype(int) - lr[:rows, :columns]).mean()
+    if apart > SAME_PHOTO:
+        detail = f"shows something else than {pair.hr.name}: {apart:.0f} grey levels apart"
+        problems.append(Problem(file=lr_file, kind="mismatched", detail=detail))
+    return problems
+
+
+def _classifier_problems(file: Path) -> list[Problem]:
+    """Grey photos are part of ImageNet, and small ones are enlarged: both are fine."""
+    pixels = _decoded(file)
+    return [pixels] if isinstance(pixels, Problem) else []
+
+
+def _depth_problems(file: Path) -> Iterator[Problem]:
+    with opened(file) as image:
+        mode = image.mode
+        deep = mode.startswith("I") or _bits(file, image) == 16
+    if mode in ("1", "L", "LA") or mode.startswith("I"):
+        yield Problem(file=file, kind="grey", detail=f"{mode}: its three channels will be the same")
+    if deep:
+        yield Problem(file=file, kind="16-bit", detail="the lower 8 bits of each value will be lost")
+
+
+def _bits(file: Path, image: Image.Image) -> int:
+    """Of a value in the file: Pillow reads 16-bit colour as 8-bit without a word."""
+    if image.format == "PNG":
+        return file.read_bytes()[PNG_BIT_DEPTH_AT]
+    if image.format == "TIFF":
+        return max(image.getexif().get(TIFF_BITS_PER_SAMPLE) or (8,))
+    return 8
