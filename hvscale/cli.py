@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from hvscale import __version__
-from hvscale.commands import data, models
+from hvscale.commands import data, evaluation, models
 from hvscale.commands.console import messages, print_error, print_json, print_message, print_warning, results, working
 from hvscale.commands.options import Csv, Json, options_of
 from hvscale.errors import HvscaleError, RankFailedError
@@ -240,6 +240,8 @@ def train(**options: Any) -> None:
 
 app.command()(models.models)
 app.add_typer(data.app, name="data")
+app.command("eval")(evaluation.evaluate)
+app.command()(evaluation.upscale)
 
 
 def print_breakdown(breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None) -> None:

@@ -15,8 +15,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table to a CSV file too.")]
 
 
-def options_of(config: type[BaseModel], argument: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: gives a command one option for each field of `config`, and `argument` as its argument; the field's text is the help."""
+def options_of(
+    config: type[BaseModel], argument: str, **further: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: gives a command one option for each field of `config`, and `argument` as its argument; the field's text is the help.
+
+    `further` are options by their annotation, None by default, such as `json=Json`.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters = []
@@ -27,8 +32,14 @@ def options_of(config: type[BaseModel], argument: str) -> Callable[[Callable[...
             else:
                 info = typer.Option(flag(name), help=field.description, metavar=choices(field.annotation))
             hint: Any = Annotated[kind if default is not None else kind | None, info]
-            shown = inspect.Parameter.empty if name == argument else default
+            shown = inspect.Parameter.empty if field.is_required() or name == argument else default
+            if field.is_required():
+                hint = Annotated[kind, info]
             parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=hint))
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            for name, annotation in further.items()
+        ]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return command

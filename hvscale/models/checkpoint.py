@@ -9,13 +9,17 @@ from hvscale.errors import RequestError
 
 
 def load(model: nn.Module, file: Path, *, allow_other_tail: bool = False) -> list[str]:
-    """Copy a state dict into `model`, all of it or nothing; the file may hold tensors only (`weights_only`).
+    """As `load_state`, from a file that may hold tensors only (`weights_only`); raises RequestError too when it cannot be read."""
+    return load_state(model, read_state(file), str(file), allow_other_tail=allow_other_tail)
+
+
+def load_state(model: nn.Module, found: dict[str, Tensor], file: str, *, allow_other_tail: bool = False) -> list[str]:
+    """Copy a state dict into `model`, all of it or nothing; `file` names it in messages.
 
     With `allow_other_tail` the keys under `tail.` may differ, so that a checkpoint of one scale starts another: those
     that fit are taken. Returns the keys that kept the model's own values: none when the load was strict.
-    Raises RequestError when the file cannot be read, is cut short or garbage, or does not fit the model.
+    Raises RequestError when it does not fit the model.
     """
-    found = _read(file)
     own = model.state_dict()
     fitting = {key for key, value in own.items() if key in found and found[key].shape == value.shape}
     differing = sorted((own.keys() | found.keys()) - fitting)
@@ -26,7 +30,8 @@ def load(model: nn.Module, file: Path, *, allow_other_tail: bool = False) -> lis
     return [key for key in differing if key in own]
 
 
-def _read(file: Path) -> dict[str, Tensor]:
+def read_state(file: Path) -> dict[str, Tensor]:
+    """Raises RequestError when the file cannot be read, is cut short or garbage, or holds no state dict."""
     try:
         stream = file.open("rb")
     except OSError as error:

@@ -83,6 +83,16 @@ class EDSR(nn.Module):
         return shifted
 
 
+def shape_of(state: dict[str, Tensor]) -> dict[str, int] | None:
+    """Scale, blocks and features of the EDSR that a state dict is of, as `edsr` takes them; None where it is of another model."""
+    head, first = state.get("head.0.weight"), state.get("tail.0.0.weight")
+    if head is None or first is None or "body.0.body.0.weight" not in state:
+        return None
+    blocks = sum(name.endswith(".body.0.weight") for name in state)
+    scale = 4 if "tail.0.2.weight" in state else {4: 2, 9: 3}.get(len(first) // len(head))
+    return None if scale is None else {"scale": scale, "n_resblocks": blocks, "n_feats": len(head)}
+
+
 @register("edsr", "super-resolution")
 def edsr(
     *, scale: int = 2, n_resblocks: int = 32, n_feats: int = 256, res_scale: float = 0.1, rgb_range: float = 255

@@ -40,6 +40,8 @@ class Checkpoint:
     steps: int | None
     """Steps that the ranks agreed on; None while they had not."""
     model: dict[str, Any]
+    model_options: dict[str, Any]
+    """What the model is built with."""
     optimizer: dict[str, Any]
     random: list[dict[str, Any]]
     """Of each rank."""

@@ -49,6 +49,7 @@ class Classification:
             samples, joint_batch = len(self.training.samples), config.batch_size * ranks.size
             self.order = ranks.together(lambda: EpochOrder(samples, config.seed, joint_batch))
             self.steps_per_epoch = self.order.steps_per_epoch
+        self.model_options: dict[str, Any] = {"num_classes": self.classes, **config.edsr_options()}
         self.prepares_ahead = self.training is not None
 
     def _refuse_bundled(self) -> None:
@@ -57,7 +58,7 @@ class Classification:
         )
 
     def build(self) -> nn.Module:
-        model = models.build(self.config.model, num_classes=self.classes, **self.config.edsr_options())
+        model = models.build(self.config.model, **self.model_options)
         if self.config.weights is not None:
             models.load(model, self.config.weights)
         return model

@@ -1,7 +1,7 @@
 """What a training run is asked to do. Needs no torch, so that a command line can read and explain it at once."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
@@ -14,6 +14,18 @@ OptimizerName = Literal["auto", "adam", "sgd"]
 BUNDLED = "bundled"
 SYNTHETIC = "synthetic"
 PUBLIC_EPOCH_STEPS = 1000  # EDSR's public implementation (Lim et al. 2017) counts 1000 batches as an epoch
+
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+def checked(kind: type[Config], options: dict[str, Any]) -> Config:
+    """Raises RequestError, in one line that names the option, when a value is not possible."""
+    try:
+        return kind(**options)
+    except ValidationError as invalid:
+        error = invalid.errors()[0]
+        raise RequestError(f"{flag(str(error['loc'][0]))} {error['input']}: {error['msg'].lower()}") from invalid
 
 
 class TrainConfig(BaseModel):
@@ -104,11 +116,7 @@ class TrainConfig(BaseModel):
     @classmethod
     def of(cls, **options: Any) -> "TrainConfig":
         """Raises RequestError, in one line that names the option, when a value is not possible."""
-        try:
-            config = cls(**options)
-        except ValidationError as invalid:
-            error = invalid.errors()[0]
-            raise RequestError(f"{flag(str(error['loc'][0]))} {error['input']}: {error['msg'].lower()}") from invalid
+        config = checked(cls, options)
         lengths = [flag(name) for name in ("steps", "epochs", "seconds") if getattr(config, name) is not None]
         if len(lengths) > 1:
             raise RequestError(f"{' and '.join(lengths)} both say how long to train: give one of them")

@@ -62,6 +62,7 @@ def train(config: TrainConfig) -> TrainResult:
         speeds = ranks.gather(budget.images_per_second(config.batch_size, durations) if durations else 0.0)
         result = TrainResult(
             model=config.model,
+            model_options=work.model_options,
             np=ranks.size,
             images_per_second=sum(speeds),
             images_per_second_by_rank=speeds,
@@ -161,7 +162,7 @@ def fit(
                 steps_file.write(done)
                 report.show(done)
             if config.checkpoint_every and (made % config.checkpoint_every == 0 or made == steps):
-                save(folder, config, ranks, model, optimizer, arithmetic, made, steps)
+                save(folder, config, ranks, model, work.model_options, optimizer, arithmetic, made, steps)
                 end = time.perf_counter()
     return durations
 
@@ -171,6 +172,7 @@ def save(
     config: TrainConfig,
     ranks: Ranks,
     model: nn.Module,
+    model_options: dict[str, Any],
     optimizer: Any,
     arithmetic: Arithmetic,
     made: int,
@@ -181,7 +183,17 @@ def save(
 
     def write() -> None:
         if ranks.rank == 0:
-            state = model.state_dict(), optimizer.state_dict()
-            folder.save(Checkpoint(made, steps, *state, random, asdict(arithmetic), config.model_dump(mode="json")))
+            folder.save(
+                Checkpoint(
+                    step=made,
+                    steps=steps,
+                    model=model.state_dict(),
+                    model_options=model_options,
+                    optimizer=optimizer.state_dict(),
+                    random=random,
+                    arithmetic=asdict(arithmetic),
+                    config=config.model_dump(mode="json"),
+                )
+            )
 
     ranks.together(write)

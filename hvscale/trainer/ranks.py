@@ -125,6 +125,14 @@ class Ranks:
         raise SystemExit(error.exit_status)
 
 
+def started_as_rank_zero() -> bool:
+    """Whether this process is the one to print: rank 0 by what its launcher says, or alone."""
+    for size_name, rank_name, _ in LAUNCHERS:
+        if size_name in os.environ:
+            return os.environ.get(rank_name, "0") == "0"
+    return True
+
+
 def loaded_mpi() -> str | None:
     """The name of the MPI library that this process has loaded, one of MPI_FLAVOURS."""
     maps = Path("/proc/self/maps").read_text()

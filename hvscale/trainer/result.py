@@ -1,7 +1,7 @@
 """What training gave: result.json of the run folder."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,6 +11,8 @@ class TrainResult(BaseModel):
 
     schema_: Annotated[Literal["hvscale/train/1"], Field(alias="schema")] = "hvscale/train/1"
     model: str
+    model_options: dict[str, Any] = {}
+    """What the model was built with, by name."""
     np: int
     holdout: str | None = None
     """What a super-resolution model was measured on: the name of the photo that was held out, or of the images."""

@@ -33,6 +33,7 @@ class SuperResolution:
         """Collective. Raises RequestError, on all ranks, for images that cannot be used."""
         self.config, self.ranks = config, ranks
         self.title = f"{config.model} x{config.scale}"
+        self.model_options: dict[str, Any] = {"scale": config.scale, **config.edsr_options()}
         smallest = config.scale * max(config.patch_size, SMALLEST_LR_SIDE)
         self.measured_by: Measure = div2k_measure(config.scale)
         if config.data == SYNTHETIC:
@@ -61,7 +62,7 @@ class SuperResolution:
         return split(found, config.train_images, None, None)[0], other
 
     def build(self) -> nn.Module:
-        model = models.build(self.config.model, scale=self.config.scale, **self.config.edsr_options())
+        model = models.build(self.config.model, **self.model_options)
         if self.config.weights is not None:
             models.load(model, self.config.weights, allow_other_tail=True)
         return model

@@ -24,6 +24,9 @@ class Workload(Protocol):
     decimals: int
     """Of the loss, as a person reads it."""
 
+    model_options: dict[str, Any]
+    """What the model is built with, by name."""
+
     def build(self) -> nn.Module:
         """Raises RequestError for an option that the model does not have, or weights that do not fit it."""
         ...

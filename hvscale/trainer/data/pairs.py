@@ -42,6 +42,11 @@ def in_memory(pair: ImagePair, scale: int, smallest: int) -> Photo:
     return Photo(pair.name, hr.make(), lr.make())
 
 
+def on_demand(pair: ImagePair, scale: int, smallest: int) -> Photo:
+    """Decoded when it is used. Raises RequestError as `recipes` does."""
+    return Photo(pair.name, *map(OnDemand, recipes(pair, scale, smallest)))
+
+
 def mapped(pairs: list[ImagePair], scale: int, smallest: int, cache: DecodedCache, node: Node) -> list[Photo]:
     """Photos mapped from the cache, which the ranks of a node fill together, each its share; beyond its limit, on demand.
 

@@ -1,0 +1,117 @@
+"""`hvscale eval` and `hvscale upscale` as a user runs them."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from skimage import data as photos
+
+from hvscale import models
+from hvscale.trainer.data import resize
+from tests.conftest import Run
+
+
+@pytest.fixture
+def benchmark(tmp_path: Path) -> Path:
+    """Three real photos as a benchmark set: over two ranks, shares of two and one."""
+    for name, photo in (("astronaut", photos.astronaut()), ("coffee", photos.coffee()), ("rocket", photos.rocket())):
+        hr = photo[100:180, 100:210]
+        for part, pixels in (("HR", hr), ("LR_bicubic/X2", resize.shrink(hr, 2))):
+            (tmp_path / "Set3" / part).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(tmp_path / "Set3" / part / f"{name}{'x2' if 'X2' in part else ''}.png")
+    return tmp_path / "Set3"
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A file of weights as the public implementation saves it, which says nothing but by its shapes."""
+    torch.manual_seed(1)
+    file = tmp_path / "weights" / "edsr_x2.pt"
+    file.parent.mkdir()
+    torch.save(models.build("edsr-baseline", n_resblocks=2, n_feats=8).state_dict(), file)
+    return file
+
+
+def measured(hvscale: Run, *words: object) -> dict[str, Any]:
+    done = hvscale("eval", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["schema"] == "hvscale/eval/1"
+    return document
+
+
+def test_a_benchmark_set_the_same_tiled_and_on_two_ranks(
+    hvscale: Run, tmp_path: Path, benchmark: Path, weights: Path
+) -> None:
+    alone = measured(hvscale, weights, "--data", benchmark, "--csv", "scores.csv")
+    assert (alone["model"], alone["scale"], alone["measure"], alone["shave_pixels"]) == ("edsr-baseline", 2, "luma", 2)
+    assert [image["name"] for image in alone["images"]] == ["astronaut", "coffee", "rocket"]
+    assert alone["psnr_db"] == pytest.approx(np.mean([image["psnr_db"] for image in alone["images"]]))
+    with (tmp_path / "scores.csv").open() as stream:
+        assert [row["name"] for row in csv.DictReader(stream)] == ["astronaut", "coffee", "rocket"]
+    tiled = measured(hvscale, weights, "--data", benchmark, "--memory-gb", "0.004")
+    done = hvscale(
+        *("launch", "-np", 2, "--run", "job", "--"),
+        *("hvscale", "eval", weights, "--data", benchmark, "--json"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    two = json.loads((tmp_path / "job/logs/rank-00000.log").read_text())
+    assert two["np"] == 2
+    assert two["image_count"] == 3
+    for other in (tiled, two):
+        for ours, theirs in zip(alone["images"], other["images"], strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-3)
+    ensemble = measured(hvscale, weights, "--data", benchmark, "--self-ensemble")
+    assert ensemble["psnr_db"] != alone["psnr_db"]
+    assert "PSNR" in hvscale("eval", weights, "--data", benchmark).stdout
+
+
+def test_what_training_measured_is_measured_again(hvscale: Run, tmp_path: Path) -> None:
+    """The run's folder says the model with all its options, and a checkpoint does too."""
+    tiny = ("--n-resblocks", 1, "--n-feats", 8, "--batch-size", 2, "--patch-size", 16, "--steps", 3, "--scale", 3)
+    done = hvscale("train", "edsr", *tiny, "--holdout", "coffee", "--checkpoint-every", 2, "--run", "job")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(photos.coffee()).save(tmp_path / "photos/coffee.png")
+    trained = json.loads((tmp_path / "job/result.json").read_text())
+    for given in ("job", "job/model.pt", "job/checkpoints/step-000000003.ckpt"):
+        again = measured(hvscale, given, "--data", "photos")
+        assert (again["model"], again["measure"], again["shave_pixels"]) == ("edsr", "rgb", 9)
+        assert again["psnr_db"] == pytest.approx(trained["psnr_db"], abs=1e-3)
+        assert again["ssim"] == pytest.approx(trained["ssim"], abs=1e-4)
+        assert again["bicubic_psnr_db"] == pytest.approx(trained["bicubic_psnr_db"], abs=1e-6)
+
+
+def test_upscale_writes_pictures(hvscale: Run, tmp_path: Path, weights: Path) -> None:
+    Image.fromarray(photos.rocket()[:50, :70]).save(tmp_path / "rocket.jpg")
+    Image.fromarray(photos.camera()[:40, :40]).save(tmp_path / "grey.png")
+    done = hvscale("upscale", "rocket.jpg", "grey.png", "--weights", weights, "--output", "out")
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "out/rocketx2.png") as picture, Image.open(tmp_path / "out/greyx2.png") as grey:
+        assert (picture.size, picture.mode, grey.size) == ((140, 100), "RGB", (80, 80))
+    assert hvscale("upscale", "rocket.jpg", "--weights", weights, "--self-ensemble").returncode == 0
+    assert (tmp_path / "rocketx2.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("eval", "nowhere.pt"), "cannot read the weights nowhere.pt"),
+        (("eval", "weights/edsr_x2.pt", "--data", "nowhere"), "nowhere: no such folder"),
+        (("eval", "weights/edsr_x2.pt", "--scale", "3"), "does not fit the model"),
+        (("eval", "weights/edsr_x2.pt", "--memory-gb", "0.0001"), "--memory-gb 0.0001: this model needs at least"),
+        (("eval", "weights"), "holds no model.pt and no checkpoints"),
+        (("eval", "weights/other.pt"), "does not say which model it is of: name it with --model"),
+        (("upscale", "none.png", "--weights", "weights/edsr_x2.pt"), "none.png cannot be decoded (No such file"),
+    ],
+)
+def test_a_wrong_request_is_one_line(hvscale: Run, weights: Path, words: tuple[str, ...], said: str) -> None:
+    torch.save({"weight": torch.zeros(2)}, weights.parent / "other.pt")
+    done = hvscale(*words)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert said in done.stderr

@@ -1,0 +1,71 @@
+"""PSNR and SSIM against the published formulas and other libraries."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.signal import convolve2d
+
+from hvscale.trainer.data.images import Pixels
+from hvscale.trainer.metrics import Measure, benchmark_measure, compared, div2k_measure, psnr_db, ssim
+
+
+@pytest.fixture
+def two() -> tuple[Pixels, Pixels]:
+    """An image of slow colour changes, and the same with noise."""
+    rows, columns = np.mgrid[0:40, 0:52]
+    truth = np.stack([rows * 5, columns * 4, rows + columns], axis=2).astype(np.uint8)
+    noise = np.random.default_rng(1).integers(-9, 10, truth.shape)
+    return np.clip(truth.astype(int) + noise, 0, 255).astype(np.uint8), truth
+
+
+def test_measures_of_the_field() -> None:
+    assert div2k_measure(3) == Measure(shave=9, luma=False)
+    assert benchmark_measure(3) == Measure(shave=3, luma=True)
+
+
+@pytest.mark.parametrize("scale", [2, 3, 4])
+def test_psnr_is_that_of_the_public_implementation(two: tuple[Pixels, Pixels], scale: int) -> None:
+    """Its formula: the difference divided by the range, weighted to luma, shaved, squared, averaged."""
+    ours, truth = (torch.from_numpy(image).permute(2, 0, 1)[None].float() for image in two)
+    difference = (ours - truth) / 255
+    luma = (difference * torch.tensor([65.738, 129.057, 25.064]).view(1, 3, 1, 1) / 256).sum(dim=1, keepdim=True)
+    for found, shave, measure in (
+        (difference, scale + 6, div2k_measure(scale)),
+        (luma, scale, benchmark_measure(scale)),
+    ):
+        expected = -10 * found[..., shave:-shave, shave:-shave].pow(2).mean().log10()
+        assert psnr_db(*two, measure) == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_ssim_is_wang_s_formula(two: tuple[Pixels, Pixels]) -> None:
+    """Windows that lie wholly inside the image, as the authors' own code has it."""
+    measure = benchmark_measure(2)
+    a, b = (compared(image, measure) for image in two)
+    axis = np.exp(-(np.arange(-5, 6) ** 2) / (2 * 1.5**2))
+    window = np.outer(axis, axis) / axis.sum() ** 2
+
+    def mean(
+        image: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        found: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = convolve2d(image, window, mode="valid")
+        return found
+
+    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    ma, mb = mean(a), mean(b)
+    variance_a, variance_b, covariance = mean(a * a) - ma**2, mean(b * b) - mb**2, mean(a * b) - ma * mb
+    expected = (2 * ma * mb + c1) * (2 * covariance + c2) / ((ma**2 + mb**2 + c1) * (variance_a + variance_b + c2))
+    assert ssim(*two, measure) == pytest.approx(expected.mean(), abs=1e-9)
+
+
+def test_ssim_of_rgb_is_the_mean_of_its_channels(two: tuple[Pixels, Pixels]) -> None:
+    measure = Measure(0, luma=False)
+    grey = [[np.repeat(image[..., channel : channel + 1], 3, axis=2) for image in two] for channel in range(3)]
+    by_channel = [ssim(ours, truth, measure) for ours, truth in grey]
+    assert ssim(*two, measure) == pytest.approx(np.mean(by_channel))
+    assert max(by_channel) - min(by_channel) > 0.01
+    assert ssim(two[0], two[0], measure) == 1
+
+
+def test_luma_is_that_of_bt_601() -> None:
+    colours = np.array([[[0, 0, 0], [255, 255, 255], [255, 0, 0], [0, 255, 0]]], dtype=np.uint8)
+    assert compared(colours, Measure(0, luma=True))[0] == pytest.approx([16, 235, 81.48, 144.55], abs=0.02)

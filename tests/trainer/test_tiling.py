@@ -1,0 +1,105 @@
+"""Tiled inference: the same as that of the whole image, within a bound of memory."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from hvscale import models
+from hvscale.errors import RequestError
+from hvscale.trainer.tiling import bytes_per_pixel, receptive_radius, self_ensemble, super_resolve
+
+WHOLE = 1e15
+
+
+def small(scale: int = 2) -> nn.Module:
+    torch.manual_seed(1)
+    return models.build("edsr", scale=scale, n_resblocks=2, n_feats=8, res_scale=1).eval()
+
+
+def image(height: int, width: int) -> torch.Tensor:
+    return 255 * torch.rand(3, height, width, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("scale", [2, 3, 4])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_an_output_pixel_depends_on_no_more_than_the_receptive_radius(scale: int, blocks: int) -> None:
+    """Every weight positive and no ReLU in the way, so that each dependence shows in the gradient."""
+    model = models.build("edsr", scale=scale, n_resblocks=blocks, n_feats=2, res_scale=1)
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0.1)
+    radius = receptive_radius(model)
+    assert radius is not None
+    side = 2 * radius + 5
+    middle = side // 2
+    lr = torch.ones(1, 3, side, side, requires_grad=True)
+    model(lr)[:, :, scale * middle : scale * (middle + 1), scale * middle : scale * (middle + 1)].sum().backward()
+    assert lr.grad is not None
+    rows = lr.grad.abs().sum(dim=(0, 1, 3)).nonzero().flatten()
+    assert middle - radius <= int(rows.min())
+    assert int(rows.max()) <= middle + radius
+
+
+@pytest.mark.parametrize("scale", [2, 3, 4])
+def test_tiles_give_what_the_whole_image_gives(scale: int) -> None:
+    model, lr = small(scale), image(61, 75)
+    least = (2 * (receptive_radius(model) or 0) + 1) ** 2 * bytes_per_pixel(model)
+    whole = super_resolve(model, lr, scale, WHOLE)
+    for memory in (1.5 * least, 3 * least):
+        torch.testing.assert_close(super_resolve(model, lr, scale, memory), whole, rtol=0, atol=1e-3)
+
+
+def test_too_little_overlap_would_be_noticed() -> None:
+    """The same comparison fails for a model that understates its radius."""
+    model, lr = small(), image(61, 75)
+    model.receptive_radius = torch.tensor(1)
+    whole = super_resolve(model, lr, 2, WHOLE)
+    tiled = super_resolve(model, lr, 2, 20**2 * bytes_per_pixel(model))
+    assert float((tiled - whole).abs().max()) > 1e-3
+
+
+def test_self_ensemble_is_the_mean_over_eight_turns() -> None:
+    model, lr = small(), image(12, 17)
+    found = self_ensemble(model, lr, 2, WHOLE)
+    expected = torch.zeros_like(found)
+    for quarters in range(4):
+        for mirrored in (False, True):
+            turned = torch.rot90(lr.flip(2) if mirrored else lr, quarters, (1, 2))
+            back = torch.rot90(super_resolve(model, turned, 2, WHOLE), -quarters, (1, 2))
+            expected += (back.flip(2) if mirrored else back) / 8
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+
+
+def test_a_bound_too_small_and_a_model_that_does_not_say_its_radius() -> None:
+    with pytest.raises(RequestError, match=r"--memory-gb 1e-06: this model needs at least 0\.\d+ for a tile"):
+        super_resolve(small(), image(60, 60), 2, 1000)
+    silent = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Upsample(scale_factor=2))
+    with pytest.raises(RequestError, match="the model says no receptive_radius"):
+        super_resolve(silent, image(60, 60), 2, 1000)
+
+
+MEASURED = """
+import resource, sys, torch
+torch.set_num_threads(1)
+from hvscale import models
+from hvscale.trainer.tiling import super_resolve
+model = models.build("edsr-baseline", n_resblocks=2)
+image = torch.zeros(3, 640, 640)
+super_resolve(model, image[:, :16, :16], 2, 1e9)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+super_resolve(model, image, 2, float(sys.argv[1]))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+def test_memory_stays_within_the_bound() -> None:
+    """Beside what the output itself takes, 20 MB here. Whole, this image takes more than a gigabyte."""
+    bound, output = 250e6, 3 * 1280 * 1280 * 4
+
+    def taken(memory: float) -> int:
+        return int(subprocess.check_output([sys.executable, "-c", MEASURED, str(memory)], text=True))
+
+    assert taken(bound) < bound + output
+    assert taken(WHOLE) > 2 * bound
