@@ -47,17 +47,21 @@ def train(config: TrainConfig) -> TrainResult:
     first_batch = ranks.together(lambda: work.batch(work.load(0), device))
     resumed = checkpoint_to_resume(config, ranks)
 
-    with training_run(config, ranks, continued=resumed is not None) as run, ranks.ending_together():
+    with training_run(config, ranks, continued=config.resume is not None) as run, ranks.ending_together():
         if ranks.rank == 0:
             say(f"{work.title} on {device}, np {ranks.size}, threads per rank {own_threads}")
             say(f"run folder {run.path}")
-        if resumed is None:
-            arithmetic = precision.choose(config, ranks, model, work.loss, *first_batch)
+        before = Arithmetic(**resumed.arithmetic) if resumed is not None else None
+        if before is not None and before in precision.candidates(config):
+            arithmetic = before  # not what happens to measure faster today: going on is to change nothing
         else:
-            arithmetic = Arithmetic(**resumed.arithmetic)
-            if ranks.rank == 0:
-                say(f"going on after step {resumed.step} with {arithmetic}")
-                say_what_differs(config, resumed, ranks)
+            arithmetic = precision.choose(config, ranks, model, work.loss, *first_batch)
+        if resumed is not None and ranks.rank == 0:
+            say(
+                f"going on after step {resumed.step} with {arithmetic}"
+                + (f", before {before}" * (before != arithmetic))
+            )
+            say_what_differs(config, resumed, ranks)
         durations = fit(config, ranks, model, work, arithmetic, run, resumed)
         speeds = ranks.gather(budget.images_per_second(config.batch_size, durations) if durations else 0.0)
         result = TrainResult(
@@ -119,7 +123,7 @@ def fit(
     highest = config.learning_rate or work.learning_rate
     workers = config.workers if config.workers is not None else torch.get_num_threads() if work.prepares_ahead else 0
     durations: list[float] = []
-    after = made if resumed else None
+    after = made if config.resume is not None else None
     steps_file = ranks.together(lambda: StepsFile(run.steps, after) if ranks.rank == 0 else None)
     with (
         steps_file or nullcontext(),

@@ -1,0 +1,143 @@
+"""Training that goes on after whatever ended it: on a CPU, with the result of training that was never stopped."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.conftest import PROGRAMS, Run, wait_until
+
+EDSR = (
+    *("train", "edsr-baseline", "--n-resblocks", 1, "--n-feats", 8, "--batch-size", 2, "--patch-size", 16),
+    *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1),
+    *("--schedule", "cosine", "--warmup-steps", 3, "--checkpoint-every", 4),
+)
+# Dropout draws random numbers in every step: each rank's have to go on where they stopped.
+DROPOUT = """
+from torch import nn
+def net(num_classes=5):
+    return nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 32), nn.Dropout(0.5), nn.Linear(32, num_classes))
+"""
+CLASSIFIER = (
+    *("train", "dropping:net", "--data", "synthetic", "--num-classes", 5, "--image-size", 8, "--batch-size", 2),
+    *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1, "--checkpoint-every", 4),
+)
+
+
+def model(run: Path) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = torch.load(run / "model.pt", weights_only=True)
+    return found
+
+
+def same(one: Path, other: Path) -> bool:
+    a, b = model(one), model(other)
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def steps(run: Path) -> list[tuple[Any, ...]]:
+    lines = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+    return [(line["step"], line["loss"], line["learning_rate"], line["images"]) for line in lines]
+
+
+def killed_after(tmp_path: Path, count: int, *words: object) -> None:
+    """Start `hvscale ...` and SIGKILL it when steps.jsonl of the folder `stopped` has `count` lines."""
+    file = tmp_path / "stopped/steps.jsonl"
+    with subprocess.Popen([PROGRAMS / "hvscale", *map(str, words)], cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= count)
+        process.send_signal(signal.SIGKILL)
+
+
+def test_killed_and_resumed_is_never_stopped_bit_for_bit(hvscale: Run, tmp_path: Path) -> None:
+    assert hvscale(*EDSR, "--steps", 60, "--run", "whole").returncode == 0
+    again = (*EDSR, "--steps", 60, "--run", "stopped", "--resume", "auto")
+    killed_after(tmp_path, 14, *again)
+    done = hvscale(*again)
+    assert done.returncode == 0, done.stderr
+    assert "going on after step" in done.stderr
+    assert same(tmp_path / "whole", tmp_path / "stopped")
+    assert steps(tmp_path / "whole") == steps(tmp_path / "stopped")
+    assert json.loads((tmp_path / "stopped/run.json").read_text())["state"] == "finished"
+    assert len(list((tmp_path / "stopped/checkpoints").iterdir())) == 3
+
+
+def test_k_steps_and_k_more_are_2k(hvscale: Run, tmp_path: Path) -> None:
+    """With dropout, and a constant learning rate, which does not need to know the end."""
+    (tmp_path / "dropping.py").write_text(DROPOUT)
+    assert hvscale(*CLASSIFIER, "--steps", 8, "--run", "whole").returncode == 0
+    assert hvscale(*CLASSIFIER, "--steps", 4, "--run", "first").returncode == 0
+    done = hvscale(*CLASSIFIER, "--steps", 8, "--run", "second", "--resume", "first")
+    assert done.returncode == 0, done.stderr
+    assert same(tmp_path / "whole", tmp_path / "second")
+    assert steps(tmp_path / "whole") == [*steps(tmp_path / "first"), *steps(tmp_path / "second")]
+    assert "warning" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_two_ranks_go_on_bit_for_bit(hvscale: Run, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "dropping.py").write_text(DROPOUT)
+
+    def train(run: str, count: int, *resume: object) -> None:
+        words = ("hvscale", *CLASSIFIER, "--optimizer", kind, "--steps", count, *resume)
+        done = hvscale("launch", "-np", 2, "--run", run, "--", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    train("whole", 8)
+    train("first", 4, "--checkpoint-dir", "kept", "--resume", "auto")
+    train("second", 8, "--checkpoint-dir", "kept", "--resume", "auto")
+    assert same(tmp_path / "whole", tmp_path / "second")
+    assert not same(tmp_path / "whole", tmp_path / "first")
+
+
+def test_another_number_of_ranks_is_said_aloud(hvscale: Run, tmp_path: Path) -> None:
+    assert hvscale(*EDSR, "--steps", 4, "--run", "alone").returncode == 0
+    words = ("hvscale", *EDSR, "--steps", 8, "--resume", "alone", "--learning-rate", "2e-4")
+    done = hvscale("launch", "-np", 2, "--run", "two", "--", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert said.count("the checkpoint is of 1 ranks and this run has 2: a step now takes 4 images") == 1
+    assert said.count("--learning-rate was None and is 0.0002") == 1
+    assert [line[0] for line in steps(tmp_path / "two")] == [5, 6, 7, 8]
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(hvscale: Run, tmp_path: Path) -> None:
+    assert hvscale(*EDSR, "--steps", 12, "--run", "whole").returncode == 0
+    last = tmp_path / "whole/checkpoints/step-000000012.ckpt"
+    last.write_bytes(last.read_bytes()[:-1])
+    before = steps(tmp_path / "whole"), model(tmp_path / "whole")
+    done = hvscale(*EDSR, "--steps", 12, "--run", "whole", "--resume", "auto")
+    assert done.returncode == 0, done.stderr
+    assert "step-000000012.ckpt is damaged (it has" in done.stderr
+    assert "going on after step 8" in done.stderr
+    assert steps(tmp_path / "whole") == before[0]
+    assert all(torch.equal(value, before[1][key]) for key, value in model(tmp_path / "whole").items())
+    last.write_bytes(b"")
+    done = hvscale(*EDSR, "--steps", 12, "--resume", last)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "the checkpoint is damaged" in done.stderr
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(hvscale: Run, tmp_path: Path) -> None:
+    again = (*EDSR, "--steps", 4, "--run", "stopped", "--resume", "auto", "--checkpoint-every", 1000)
+    killed_after(tmp_path, 1, *again, "--steps", 1000)
+    done = hvscale(*again)
+    assert done.returncode == 0, done.stderr
+    assert [line[0] for line in steps(tmp_path / "stopped")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--resume", "auto"), "--resume auto looks into --run or --checkpoint-dir"),
+        (("--resume", "."), "--resume .: no checkpoints in it"),
+        (("--resume", "none.ckpt"), "cannot read the checkpoint none.ckpt: No such file"),
+    ],
+)
+def test_a_wrong_request_is_one_line(hvscale: Run, words: tuple[str, ...], said: str) -> None:
+    done = hvscale(*EDSR, "--steps", 2, *words)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert said in done.stderr

@@ -1,0 +1,147 @@
+"""Checkpoint files: whole or known to be damaged, the last few kept, never half written under their name."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from hvscale.errors import RequestError
+from hvscale.trainer.checkpoints import Checkpoint, DamagedError, Folder, read
+
+
+def checkpoint(step: int = 5, size: int = 1000) -> Checkpoint:
+    return Checkpoint(
+        step=step,
+        steps=10,
+        model={"weight": torch.arange(float(size)), "count": torch.tensor(step)},
+        model_options={"scale": 2},
+        optimizer={"state": {0: {"step": torch.tensor(5.0)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        random=[{"cpu": torch.get_rng_state()}],
+        arithmetic={"bf16": False, "channels_last": True},
+        config={"model": "edsr", "run": None},
+    )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def damage(file: Path, how: str) -> None:
+    content = bytearray(file.read_bytes())
+    if how == "a bit turned":
+        content[len(content) // 2] ^= 1
+    elif how == "cut short":
+        del content[-100:]
+    elif how == "empty":
+        content.clear()
+    elif how == "another length":
+        content += b"more"
+    elif how == "another first line":
+        content[:7] = b"garbage"
+    file.write_bytes(content)
+
+
+HOWS = {
+    "a bit turned": "its checksum is wrong",
+    "cut short": r"it has \d+ bytes of \d+",
+    "empty": "its first line is not a checkpoint's",
+    "another length": r"it has \d+ bytes of \d+",
+    "another first line": "its first line is not a checkpoint's",
+}
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    written = checkpoint()
+    found = read(Folder(tmp_path, 3).save(written))
+    assert torch.equal(found.model["weight"], written.model["weight"])
+    assert torch.equal(found.random[0]["cpu"], written.random[0]["cpu"])
+    assert (found.step, found.steps, found.optimizer) == (5, 10, written.optimizer)
+    assert (found.arithmetic, found.config, found.model_options) == (
+        written.arithmetic,
+        written.config,
+        written.model_options,
+    )
+
+
+def test_the_last_few_are_kept(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, 2)
+    for step in (5, 10, 15, 100):
+        folder.save(checkpoint(step))
+    assert [file.name for file in folder.files()] == ["step-000000100.ckpt", "step-000000015.ckpt"]
+    assert names(tmp_path) == ["step-000000015.ckpt", "step-000000100.ckpt"]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_damaged_one_is_named_and_the_one_before_it_used(tmp_path: Path, how: str) -> None:
+    folder = Folder(tmp_path, 3)
+    folder.save(checkpoint(5))
+    damage(folder.save(checkpoint(10)), how)
+    said: list[str] = []
+    found = folder.newest(said.append)
+    assert found is not None
+    assert found[1].step == 5
+    assert len(said) == 1
+    assert "step-000000010.ckpt is damaged" in said[0]
+    with pytest.raises(DamagedError, match=HOWS[how]):
+        read(tmp_path / "step-000000010.ckpt")
+
+
+def test_none_and_only_damaged_ones(tmp_path: Path) -> None:
+    assert Folder(tmp_path / "none", 3).newest(print) is None
+    damage(Folder(tmp_path, 3).save(checkpoint()), "cut short")
+    with pytest.raises(RequestError, match=r"all checkpoints in .* are damaged"):
+        Folder(tmp_path, 3).newest(lambda _: None)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from hvscale.trainer.checkpoints import Folder
+from tests.trainer.test_checkpoints import checkpoint
+step = 0
+while True:
+    step += 1
+    Folder(Path(sys.argv[1]), 2).save(checkpoint(step, 4_000_000))
+    print(step, flush=True)
+"""
+
+
+def test_a_kill_while_one_is_written_loses_none(tmp_path: Path) -> None:
+    """Killed at times that fall anywhere in the writing of 16 MB: what lies under a checkpoint's name is always whole."""
+    caught_in_the_middle = 0
+    for delay in (0.0, 0.003, 0.007, 0.011, 0.017, 0.023):
+        folder = tmp_path / str(delay)
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, folder], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout is not None
+            last = int([writer.stdout.readline() for _ in range(3)][-1])
+            time.sleep(delay)
+            writer.send_signal(signal.SIGKILL)
+        kept = Folder(folder, 2)
+        steps = [read(file).step for file in kept.files()]
+        assert steps[0] >= last
+        caught_in_the_middle += any(name.startswith(".") for name in names(folder))
+        kept.save(checkpoint(1000))
+        assert not any(name.startswith(".") for name in names(folder))
+    assert caught_in_the_middle
+
+
+def test_a_disk_that_is_full_keeps_what_there_was(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here: it takes root")
+    try:
+        folder = Folder(small / "checkpoints", 3)
+        folder.save(checkpoint(5))
+        with pytest.raises(RequestError, match="No space left"):
+            folder.save(checkpoint(10, 200_000))
+        assert names(small / "checkpoints") == ["step-000000005.ckpt"]
+        assert read(folder.files()[0]).step == 5
+    finally:
+        subprocess.run(["umount", small], check=True)
