@@ -11,6 +11,8 @@ from PIL import Image
 from hvscale.errors import RequestError
 from hvscale.trainer import TrainConfig, train
 from hvscale.trainer.data.classes import class_folders, random_box, training_view, validation_view
+from hvscale.trainer.eval_config import EvalConfig
+from hvscale.trainer.evaluate import evaluate_trained
 from tests.trainer.conftest import Ranks
 
 # Nine channel means of colour patches are all it sees, which is enough to tell colours apart.
@@ -48,6 +50,18 @@ def test_a_classifier_learns_from_folders(classes: Path) -> None:
     assert (result.top1, result.top5, result.validation_images) == (1.0, 1.0, 9)
     assert result.psnr_db is None
     assert "top-1 100.00%" in result.summary()
+
+
+def test_a_trained_classifier_is_measured_again(classes: Path) -> None:
+    """From the run's folder, which says the classes, and from the file of weights alone, when the model is named."""
+    config = TrainConfig.of(model="own_colours:colours", data=str(classes), steps=4, **SMALL)
+    result = train(config)
+    alone = classes.parent / "weights.pt"
+    alone.write_bytes(result.model_file.read_bytes())
+    for weights, model in ((result.run, None), (alone, "own_colours:colours")):
+        again = evaluate_trained(EvalConfig(weights=weights, model=model, data=str(classes), image_size=16))
+        assert (again.top1, again.top5, again.image_count) == (result.top1, result.top5, 9)
+        assert again.psnr_db is None
 
 
 def test_the_number_of_workers_changes_nothing(classes: Path) -> None:
