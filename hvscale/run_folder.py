@@ -53,6 +53,15 @@ class Host(BaseModel):
     gpus: list[str] = []
 
 
+class NodeRecord(BaseModel):
+    """One place where ranks ran, as the others reached it."""
+
+    name: str
+    address: str
+    interface: str
+    ranks: list[int]
+
+
 class RankEnd(BaseModel):
     """How one rank ended: `exit_status` or `signal`, or neither when it was still running as the job was taken down."""
 
@@ -75,6 +84,8 @@ class RunRecord(BaseModel):
     np: int
     library: Library
     placement: str = "host"
+    placement_settings: dict[str, Any] = {}
+    nodes: list[NodeRecord] = []
     settings_asked: dict[str, str] = {}
     rank_environment: dict[str, str] = {}
     environment_passed: list[str] = []

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -18,10 +18,12 @@ from types import FrameType
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.host import describe_host
 from hvscale.launch import environment as job_environment
-from hvscale.launch import flavours, horovod_build, processes, rank
+from hvscale.launch import flavours, horovod_build, placements, processes, rank
 from hvscale.launch.job import Job
+from hvscale.launch.nodes import Nodes
 from hvscale.launch.output import RankOutput, last_lines
-from hvscale.run_folder import RankEnd, RunFolder, RunRecord, default_run_path
+from hvscale.placement_options import PlacementOptions
+from hvscale.run_folder import NodeRecord, RankEnd, RunFolder, RunRecord, default_run_path
 
 POLL_SECONDS = 0.05
 LOOK_AT_RANKS_SECONDS = 0.25
@@ -49,15 +51,17 @@ def launch(
     mpi: str = "openmpi",
     env: list[str] | None = None,
     run_path: Path | None = None,
+    placement: PlacementOptions | None = None,
+    start_timeout: float | None = None,
     instrument: Instrument | None = None,
     show: Show | None = None,
     warn: Callable[[str], None] = lambda text: print(f"hvscale: warning: {text}", file=sys.stderr),
     watch: Callable[[RunFolder], None] | None = None,
 ) -> RunFolder:
-    """Run `command` on `np` ranks and wait for its end.
+    """Run `command` on `np` ranks where `placement` says (by default on this machine) and wait for its end.
 
     `instrument(run, flavour, environment)` gives variables for the command alone, on top of the job's `environment`; `show(rank, line)`
-    gets the ranks' output; `watch(run)` is called about 20 times a second. Raises RequestError before anything is started,
+    gets the ranks' output; `watch(run)` is called about 20 times a second. Raises RequestError before a rank is started,
     RankFailedError and RunInterruptedError afterwards.
     """
     if np < 1:
@@ -68,6 +72,8 @@ def launch(
     passed = {**own_programs_first(job_environment.clean()), **named}
     if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
         raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
+    options = placement or PlacementOptions()
+    place = placements.get(options, np)
     flavour = flavours.get(mpi)
     library = flavour.find(passed)
     horovod_build.check(command, passed, flavour, library)
@@ -78,6 +84,7 @@ def launch(
     record = RunRecord(
         command=command,
         np=np,
+        placement=place.name,
         library=library,
         rank_environment=instrument(run, mpi, passed) if instrument else {},
         settings_asked=job_environment.recordable(named),
@@ -87,26 +94,51 @@ def launch(
         working_directory=str(Path.cwd()),
         started_at=datetime.now(UTC),
     )
-    if np > host.cores:
-        record.warnings.append(
-            f"{np} ranks on {host.cores} cores: they share cores, so times say little about a machine with enough of them"
-        )
-    if dropped := job_environment.dropped_knobs(passed):
-        record.warnings.append(
-            f"not passed on to the ranks: {', '.join(dropped)}; add --env NAME for each that you want"
-        )
-    for text in record.warnings:
-        warn(text)
+    request = placements.Request(np, command, run.path, passed, library, options)
     run.write(record)
+    with processes.adopting_orphans(), catching_signals() as caught, ExitStack() as stack:
+        try:
+            nodes = stack.enter_context(place.prepare(request))
+        except RequestError as error:
+            ended_before_the_start(record, run, caught)
+            if caught:
+                raise RunInterruptedError(caught[0], run) from error
+            raise
+        describe_nodes(record, nodes)
+        record.warnings += forewarnings(record, nodes, passed)
+        for text in record.warnings:
+            warn(text)
+        variables = {name: value for name, value in passed.items() if name not in nodes.unwanted}
+        job = Job(
+            np,
+            command,
+            run.path,
+            {**variables, processes.RUN_VARIABLE: str(run.path), "HVSCALE_NP": str(np)},
+            nodes,
+            record.rank_environment,
+        )
+        statuses, lost = run_job(job, flavour, record, run, caught, show, warn, watch)
+    match record.state:
+        case "interrupted":
+            raise RunInterruptedError(caught[0], run)
+        case "failed":
+            raise rank_failure(record, run, statuses, lost)
+    return run
 
-    job = Job(
-        np,
-        command,
-        run.path,
-        {**passed, processes.RUN_VARIABLE: str(run.path), "HVSCALE_NP": str(np)},
-        record.rank_environment,
-    )
-    output = RankOutput(run, np, show or (lambda number, line: None))
+
+def run_job(
+    job: Job,
+    flavour: flavours.Flavour,
+    record: RunRecord,
+    run: RunFolder,
+    caught: list[int],
+    show: Show | None,
+    warn: Callable[[str], None],
+    watch: Callable[[RunFolder], None] | None,
+) -> tuple[list[int], dict[str, str]]:
+    """Start the job, follow it and end it; brings the record to its last state. Gives the launcher's exit statuses, and the nodes that were
+    lost meanwhile, each with how."""
+    output = RankOutput(run, job.np, show or (lambda number, line: None))
 
     def each_time() -> None:
         output.poll()
@@ -114,11 +146,7 @@ def launch(
             watch(run)
 
     rank_program = [sys.executable, "-I", "-S", rank.__file__, str(run.path)]
-    with (
-        processes.adopting_orphans(),
-        catching_signals() as caught,
-        flavour.start(job, rank_program, library) as started,
-    ):
+    with flavour.start(job, rank_program, record.library) as started:
         record.state = "running"
         run.write(record)
         try:
@@ -126,18 +154,46 @@ def launch(
         finally:
             statuses, left_behind = end(started, run.path)
             output.finish()
-        record.ranks = read_ranks(run)
-        close(record, statuses, 0 if by_itself else caught[0] if caught else 0)
-        if by_itself and left_behind and not any(statuses):
-            record.warnings.append(f"processes that the command left running were killed: {left_behind}")
-            warn(record.warnings[-1])
-        run.write(record)
-    match record.state:
-        case "interrupted":
-            raise RunInterruptedError(caught[0], run)
-        case "failed":
-            raise rank_failure(record, run, statuses)
-    return run
+    record.ranks = read_ranks(run)
+    lost = {} if caught or not any(statuses) else job.nodes.lost()
+    close(record, statuses, 0 if by_itself else caught[0] if caught else 0)
+    if lost:
+        record.failed_rank = job.nodes.ranks_of(next(iter(lost)))[0]
+    # In other nodes it may be an agent that has not quite ended yet.
+    if by_itself and left_behind and not any(statuses) and job.nodes.are_here:
+        record.warnings.append(f"processes that the command left running were killed: {left_behind}")
+        warn(record.warnings[-1])
+    run.write(record)
+    return statuses, lost
+
+
+def ended_before_the_start(record: RunRecord, run: RunFolder, caught: list[int]) -> None:
+    """The nodes could not be made, or the user did not wait for them."""
+    record.ended_at = datetime.now(UTC)
+    record.state = "interrupted" if caught else "failed"
+    record.exit_status = 128 + caught[0] if caught else RequestError.exit_status
+    run.write(record)
+
+
+def describe_nodes(record: RunRecord, nodes: Nodes) -> None:
+    record.placement_settings = dict(nodes.settings)
+    record.nodes = [
+        NodeRecord(name=node.name, address=node.address, interface=node.interface, ranks=nodes.ranks_of(node.name))
+        for node in nodes.nodes
+    ]
+
+
+def forewarnings(record: RunRecord, nodes: Nodes, passed: Mapping[str, str]) -> list[str]:
+    """What the user should know before the job starts."""
+    warnings = []
+    if nodes.on_this_machine and record.np > record.host.cores:
+        warnings.append(
+            f"{record.np} ranks on {record.host.cores} cores: "
+            "they share cores, so times say little about a machine with enough of them"
+        )
+    if dropped := job_environment.dropped_knobs(passed):
+        warnings.append(f"not passed on to the ranks: {', '.join(dropped)}; add --env NAME for each that you want")
+    return warnings
 
 
 def own_programs_first(environment: dict[str, str]) -> dict[str, str]:
@@ -231,10 +287,13 @@ def close(record: RunRecord, statuses: list[int], interrupted_by: int) -> None:
         record.state, record.exit_status = "finished", 0
 
 
-def rank_failure(record: RunRecord, run: RunFolder, statuses: list[int]) -> RankFailedError:
-    """One line that says which rank failed and how, and the last lines it wrote."""
+def rank_failure(record: RunRecord, run: RunFolder, statuses: list[int], lost: Mapping[str, str]) -> RankFailedError:
+    """One line that says which rank failed and how, and the last lines it wrote; a node that was lost explains all else."""
     first = first_failed(record.ranks)
-    if first is None:
+    if lost and record.failed_rank is not None:
+        name, fate = next(iter(lost.items()))
+        who, how, log = f"rank {record.failed_rank} on {name}", f"is lost: {fate}", run.log(record.failed_rank)
+    elif first is None:
         who = record.library.launcher or f"rank {next(rank for rank, status in enumerate(statuses) if status)}"
         how, log = exit_words(next(status for status in statuses if status)), run.logs / "launcher.log"
     else:

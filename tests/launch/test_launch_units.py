@@ -10,13 +10,14 @@ from hvscale.errors import RequestError
 from hvscale.launch import environment, flavours
 from hvscale.launch.flavours import openmpi
 from hvscale.launch.job import Job
+from hvscale.launch.nodes import Node, Nodes
 from hvscale.launch.output import last_lines, visible
 from hvscale.run_folder import Library, default_run_path
 
 
 @pytest.mark.parametrize(("version", "mapping"), [("5.0.11", "slot:OVERSUBSCRIBE"), ("4.1.4", "--oversubscribe")])
 def test_mpirun_is_told_in_its_own_release_s_words(tmp_path: Path, version: str, mapping: str) -> None:
-    job = Job(np=3, command=["train me"], run=tmp_path, environment={})
+    job = Job(np=3, command=["train me"], run=tmp_path, environment={}, nodes=Nodes((Node(name="here", slots=3),)))
     words = openmpi.arguments(
         job, ["python", "rank.py"], Library(flavour="openmpi", version=version, launcher="/opt/bin/mpirun")
     )

@@ -1,6 +1,5 @@
 """Gloo: ranks as plain processes that meet through Horovod's own rendezvous server."""
 
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +11,7 @@ from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.run_folder import Library
 
-LOOPBACK = "127.0.0.1"
-GLOO_ONLY = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": "lo"}
+GLOO_ONLY = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
 class Gloo:
@@ -35,23 +33,31 @@ class Gloo:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-        slots = get_host_assignments(parse_hosts(f"localhost:{job.np}"), job.np)
-        server = RendezvousHTTPServer((LOOPBACK, 0), RendezvousHandler, False)
+        nodes = {node.name: node for node in job.nodes.nodes}
+        slots = get_host_assignments(parse_hosts(job.nodes.hosts), job.np)
+        server = RendezvousHTTPServer((job.nodes.controller, 0), RendezvousHandler, False)
         server.init(slots)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        rendezvous = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port)}
+        rendezvous = {
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": job.nodes.controller,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port),
+        }
         try:
             with open(job.run / "logs" / "launcher.log", "wb") as log:  # noqa: PTH123
                 yield [
-                    subprocess.Popen(
+                    node.start(
                         rank_program,
-                        env={**job.environment, **GLOO_ONLY, **rendezvous, **slot_variables(slot)},
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
+                        {
+                            **job.environment,
+                            **GLOO_ONLY,
+                            "HOROVOD_GLOO_IFACE": node.interface,
+                            **rendezvous,
+                            **slot_variables(slot),
+                        },
+                        log,
                     )
                     for slot in slots
+                    for node in [nodes[slot.hostname]]
                 ]
         finally:
             server.shutdown()

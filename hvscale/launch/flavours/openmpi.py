@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hvscale.errors import RequestError
+from hvscale.host import available_cores
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.run_folder import Library
@@ -73,7 +74,7 @@ class OpenMPI:
         with open(job.run / "logs" / "launcher.log", "wb") as log:  # noqa: PTH123
             mpirun = subprocess.Popen(
                 arguments(job, rank_program, library),
-                env={**job.environment, **(ROOT_ALLOWED if os.geteuid() == 0 else {})},
+                env={**defaults(job, library), **job.environment, **(ROOT_ALLOWED if os.geteuid() == 0 else {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -94,7 +95,32 @@ def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
         if library.version.startswith("5")
         else ["--map-by", "slot", "--oversubscribe"]
     )
-    return [launcher, "-np", str(job.np), "--bind-to", "none", *mapping, *rank_program]
+    return [launcher, "-np", str(job.np), "--bind-to", "none", *mapping, *over_nodes(job, library), *rank_program]
+
+
+def over_nodes(job: Job, library: Library) -> list[str]:
+    """The words that spread the ranks over the job's nodes, each of which gets the job's environment through mpirun."""
+    if job.nodes.are_here:
+        return []
+    agent = str(job.nodes.write_agent(job.run))
+    # A daemon in a node cannot start another one: it has no agent there.
+    remote_start = (
+        ["--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", agent, "--prtemca", "plm_ssh_no_tree_spawn", "1"]
+        if library.version.startswith("5")
+        else ["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca", "plm_rsh_no_tree_spawn", "1"]
+    )
+    named = [word for name in sorted(job.environment) for word in ("-x", name)]
+    return ["--host", job.nodes.hosts, *remote_start, *named]
+
+
+def defaults(job: Job, library: Library) -> dict[str, str]:
+    """MCA parameters that follow from where the ranks run; the user's own, given with --env, win."""
+    if job.nodes.are_here:
+        return {}
+    network = {"OMPI_MCA_btl_tcp_if_include": job.nodes.subnet} if job.nodes.subnet else {}
+    # mpirun counts this machine's cores once for each node on it, and its ranks then spin while the one they wait for has no core.
+    crowded = {"OMPI_MCA_mpi_yield_when_idle": "1"} if job.nodes.on_this_machine and job.np > available_cores() else {}
+    return {**network, **crowded}
 
 
 register(OpenMPI())
