@@ -1,6 +1,5 @@
 """Starts a job, follows it, and ends it: nothing of it is left behind, and its folder is readable from the first second to the last."""
 
-import json
 import os
 import platform
 import shutil
@@ -18,12 +17,14 @@ from types import FrameType
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.host import describe_host
 from hvscale.launch import environment as job_environment
-from hvscale.launch import flavours, horovod_build, placements, processes, rank
+from hvscale.launch import flavours, horovod_build, placements, processes, rank, start_watch
 from hvscale.launch.job import Job
 from hvscale.launch.nodes import Nodes
+from hvscale.launch.outcome import Failure, find_failure, first_failed, late_start, read_ranks
 from hvscale.launch.output import RankOutput, last_lines
+from hvscale.launch.start_watch import StartWatch
 from hvscale.placement_options import PlacementOptions
-from hvscale.run_folder import NodeRecord, RankEnd, RunFolder, RunRecord, default_run_path
+from hvscale.run_folder import NodeRecord, RunFolder, RunRecord, default_run_path
 
 POLL_SECONDS = 0.05
 LOOK_AT_RANKS_SECONDS = 0.25
@@ -94,6 +95,9 @@ def launch(
         working_directory=str(Path.cwd()),
         started_at=datetime.now(UTC),
     )
+    if start_timeout is not None:
+        behind = {**passed, **record.rank_environment}
+        record.rank_environment |= start_watch.environment(run.path, behind)
     request = placements.Request(np, command, run.path, passed, library, options)
     run.write(record)
     with processes.adopting_orphans(), catching_signals() as caught, ExitStack() as stack:
@@ -117,12 +121,12 @@ def launch(
             nodes,
             record.rank_environment,
         )
-        statuses, lost = run_job(job, flavour, record, run, caught, show, warn, watch)
+        failure = run_job(job, flavour, record, run, StartWatch(run.path, np, start_timeout), caught, show, warn, watch)
     match record.state:
         case "interrupted":
             raise RunInterruptedError(caught[0], run)
-        case "failed":
-            raise rank_failure(record, run, statuses, lost)
+        case "failed" if failure is not None:
+            raise RankFailedError(f"{failure.what}; its last lines, from {failure.log}:", last_lines(failure.log))
     return run
 
 
@@ -131,13 +135,13 @@ def run_job(
     flavour: flavours.Flavour,
     record: RunRecord,
     run: RunFolder,
+    start: StartWatch,
     caught: list[int],
     show: Show | None,
     warn: Callable[[str], None],
     watch: Callable[[RunFolder], None] | None,
-) -> tuple[list[int], dict[str, str]]:
-    """Start the job, follow it and end it; brings the record to its last state. Gives the launcher's exit statuses, and the nodes that were
-    lost meanwhile, each with how."""
+) -> Failure | None:
+    """Start the job, follow it and end it; brings the record to its last state. Gives what went wrong, None when nothing did."""
     output = RankOutput(run, job.np, show or (lambda number, line: None))
 
     def each_time() -> None:
@@ -149,22 +153,23 @@ def run_job(
     with flavour.start(job, rank_program, record.library) as started:
         record.state = "running"
         run.write(record)
+        late: list[int] = []
         try:
-            by_itself = follow(run, started, caught, each_time)
+            by_itself = follow(run, started, start, late, caught, each_time)
         finally:
             statuses, left_behind = end(started, run.path)
             output.finish()
     record.ranks = read_ranks(run)
-    lost = {} if caught or not any(statuses) else job.nodes.lost()
-    close(record, statuses, 0 if by_itself else caught[0] if caught else 0)
-    if lost:
-        record.failed_rank = job.nodes.ranks_of(next(iter(lost)))[0]
+    failure = (
+        None if caught else late_start(job, start, late) or find_failure(job, record.library, record.ranks, statuses)
+    )
+    close(record, failure, 0 if by_itself else caught[0] if caught else 0)
     # In other nodes it may be an agent that has not quite ended yet.
     if by_itself and left_behind and not any(statuses) and job.nodes.are_here:
         record.warnings.append(f"processes that the command left running were killed: {left_behind}")
         warn(record.warnings[-1])
     run.write(record)
-    return statuses, lost
+    return failure
 
 
 def ended_before_the_start(record: RunRecord, run: RunFolder, caught: list[int]) -> None:
@@ -229,8 +234,16 @@ def catching_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def follow(run: RunFolder, started: flavours.Processes, caught: list[int], each_time: Callable[[], None]) -> bool:
-    """True when the job has ended by itself; False when the user wants it to end, or a rank has failed and the launcher had its grace."""
+def follow(
+    run: RunFolder,
+    started: flavours.Processes,
+    start: StartWatch,
+    late: list[int],
+    caught: list[int],
+    each_time: Callable[[], None],
+) -> bool:
+    """True when the job has ended by itself; False when the user wants it to end, when a rank has failed and the launcher had its grace, or
+    when the start takes too long: then `late` names the ranks."""
     look_at_ranks_at, give_up_at = 0.0, float("inf")
     while None in [process.poll() for process in started]:
         now = time.monotonic()
@@ -239,8 +252,13 @@ def follow(run: RunFolder, started: flavours.Processes, caught: list[int], each_
         each_time()
         if now > look_at_ranks_at and give_up_at == float("inf"):
             look_at_ranks_at = now + LOOK_AT_RANKS_SECONDS
-            if any(process.returncode for process in started) or first_failed(read_ranks(run)):
+            ranks = read_ranks(run)
+            if any(process.returncode for process in started) or first_failed(ranks):
                 give_up_at = now + LAUNCHER_GRACE_SECONDS
+            else:
+                late += start.late({entry.rank for entry in ranks if entry.exit_status is not None})
+                if late:
+                    return False
         time.sleep(POLL_SECONDS)
     return True
 
@@ -260,48 +278,13 @@ def end(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
     return statuses, killed
 
 
-def read_ranks(run: RunFolder) -> list[RankEnd]:
-    """What the ranks have written about themselves so far, in order of rank."""
-    return [
-        RankEnd.model_validate(json.loads(path.read_text()))
-        for path in sorted((run.path / "ranks").glob("rank-?????.json"))
-    ]
-
-
-def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
-    """The rank that ended badly before the others did, by its own host's clock."""
-    failed = [entry for entry in ranks if entry.signal or entry.exit_status]
-    return min(failed, key=lambda entry: entry.ended_at or float("inf"), default=None)
-
-
-def close(record: RunRecord, statuses: list[int], interrupted_by: int) -> None:
-    """Bring the record to its last state, from the ranks' ends, the launcher's exit statuses and the signal that ended it, if any."""
+def close(record: RunRecord, failure: Failure | None, interrupted_by: int) -> None:
+    """Bring the record to its last state, from what went wrong and the signal that ended it, if any."""
     record.ended_at = datetime.now(UTC)
-    first = first_failed(record.ranks)
     if interrupted_by:
         record.state, record.exit_status = "interrupted", 128 + interrupted_by
-    elif first or any(statuses):
+    elif failure is not None:
         record.state, record.exit_status = "failed", RankFailedError.exit_status
-        record.failed_rank = first.rank if first else None
+        record.failed_rank = failure.rank
     else:
         record.state, record.exit_status = "finished", 0
-
-
-def rank_failure(record: RunRecord, run: RunFolder, statuses: list[int], lost: Mapping[str, str]) -> RankFailedError:
-    """One line that says which rank failed and how, and the last lines it wrote; a node that was lost explains all else."""
-    first = first_failed(record.ranks)
-    if lost and record.failed_rank is not None:
-        name, fate = next(iter(lost.items()))
-        who, how, log = f"rank {record.failed_rank} on {name}", f"is lost: {fate}", run.log(record.failed_rank)
-    elif first is None:
-        who = record.library.launcher or f"rank {next(rank for rank, status in enumerate(statuses) if status)}"
-        how, log = exit_words(next(status for status in statuses if status)), run.logs / "launcher.log"
-    else:
-        who, log = f"rank {first.rank} on {first.host}", run.log(first.rank)
-        how = f"was killed by {first.signal}" if first.signal else exit_words(first.exit_status or 0)
-    return RankFailedError(f"{who} {how}; its last lines, from {log}:", last_lines(log))
-
-
-def exit_words(status: int) -> str:
-    """A process's exit status in words; negative is the signal that killed it, as subprocess has it."""
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

@@ -138,6 +138,8 @@ def main() -> int:
     with open(os.path.join(run, "run.json")) as stream:  # noqa: PTH118, PTH123
         job = json.load(stream)
     environment = {**os.environ, **job["rank_environment"]}
+    if "HVSCALE_STARTED" in environment:
+        environment["HVSCALE_STARTED"] += f"/rank-{rank:05d}"
     log = Log(os.path.join(run, "logs", f"rank-{rank:05d}.log"))  # noqa: PTH118
     state_path = os.path.join(run, "ranks", f"rank-{rank:05d}.json")  # noqa: PTH118
 
