@@ -285,7 +285,7 @@ def working(on: str) -> AbstractContextManager[object]:
 
 
 def print_breakdown(breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None) -> None:
-    from hvscale.profiling import table, write_csv
+    from hvscale.profiling import point_to_point_table, table, write_csv
 
     for text in breakdown.warnings:
         print_warning(text)
@@ -297,6 +297,8 @@ def print_breakdown(breakdown: Any, per_rank: bool = False, json: bool = False, 
     results.print(table(breakdown))
     if per_rank:
         results.print(table(breakdown, per_rank=True))
+    if breakdown.point_to_point:
+        results.print(point_to_point_table(breakdown))
 
 
 def print_json(document: BaseModel) -> None:

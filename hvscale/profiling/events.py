@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hvscale.profiling.counters import Totals
 from hvscale.run_folder import RunFolder
 
 
@@ -51,6 +52,9 @@ class Recording:
     ranks_per_event: int = 1  # a source that sees one rank only counts its messages for all of them
     overwritten: int = 0
     warnings: list[str] = field(default_factory=list)
+    # Exact sums over all calls, where single events are missing from `events`.
+    totals: Totals | None = None
+    point_to_point: Totals | None = None
     # By rank: when it marked a step, ascending, on the clock of `start_ns`.
     steps: dict[int, Times] = field(default_factory=dict)
     # By rank: how far its clock may be off from rank 0's; None where that was not measured.

@@ -57,9 +57,22 @@ def _human_bandwidth(gigabytes_per_second: float | None) -> str:
 
 def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
     """The rows over all ranks, or those of each rank, grouped by operation, with a line for the total. About 80 columns wide."""
+    return _table(
+        f"{Path(breakdown.run).name}: communication, np {breakdown.np}, from {breakdown.source}",
+        _caption(breakdown, per_rank),
+        breakdown.rank_rows if per_rank else breakdown.rows,
+    )
+
+
+def point_to_point_table(breakdown: Breakdown) -> Table:
+    """Sends and receives by size, over all ranks."""
+    return _table("point-to-point calls", "%: of their own total", breakdown.point_to_point)
+
+
+def _table(title: str, caption: str, rows: Sequence[Row]) -> Table:
     result = Table(
-        title=f"{Path(breakdown.run).name}: communication, np {breakdown.np}, from {breakdown.source}",
-        caption=_caption(breakdown, per_rank),
+        title=title,
+        caption=caption,
         box=box.SIMPLE_HEAD,
         padding=0,
         show_edge=False,
@@ -67,7 +80,6 @@ def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
     result.add_column("size", no_wrap=True)
     for name in ("calls", "bytes", "total", "%", "mean", "p50", "p99", "algbw", "busbw"):
         result.add_column(name, justify="right", no_wrap=True)
-    rows: Sequence[Row] = breakdown.rank_rows if per_rank else breakdown.rows
     headings: tuple[str, ...] = ()
     for row in rows:
         above, headings = headings, _headings(row)
