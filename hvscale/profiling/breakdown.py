@@ -8,6 +8,7 @@ from hvscale.profiling.bins import Bins, parse_bins
 from hvscale.profiling.events import DETAILED, Recording, no_events
 from hvscale.profiling.grouping import EventGroups, Groups, TotalGroups
 from hvscale.profiling.sources import SOURCES
+from hvscale.profiling.unseen import reasons
 from hvscale.run_folder import RunFolder
 
 
@@ -77,7 +78,8 @@ def read_recording(run: RunFolder, detail: bool = False) -> Recording:
             return recording
     record = run.read()
     source = "horovod-timeline" if record.library.flavour.lower() == "gloo" else "hvprof"
-    return Recording(source, no_events(), record.np, [])
+    warnings = reasons(run, record, list(range(record.np))) if source == "hvprof" else []
+    return Recording(source, no_events(), record.np, [], warnings=warnings)
 
 
 def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:

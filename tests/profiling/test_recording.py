@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hvscale.errors import RequestError
 from hvscale.profiling import breakdown, library_path, preload_environment, step, trim
 from hvscale.profiling.breakdown import read_recording
 from hvscale.profiling.profile_file import BITWISE, RECORD, RECORDS_START, ProfileFile
 from hvscale.run_folder import RunFolder
+from tests.conftest import Run
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
 INT, DOUBLE = 4, 8
@@ -299,7 +301,10 @@ def test_kills_at_random_moments_lose_at_most_the_call_under_way(
             old.unlink()
         environment = open_mpi.environment({**preload_environment(run), "HVPROF_MIB": mib})
         with subprocess.Popen([program, str(told), str(threads)], env=environment, stderr=subprocess.DEVNULL) as job:
-            time.sleep(float(random.uniform(0, 0.8)))
+            while turn > 2 and not np.fromfile(told, "<u8").any():
+                assert job.poll() is None
+                time.sleep(0.001)
+            time.sleep(float(random.uniform(0, 1 if turn < 3 else 0.1)))
             job.kill()
         made = np.fromfile(told, "<u8")[::8][:threads]
         if not profile_of(run, 0).exists():
@@ -434,40 +439,61 @@ def test_without_an_mpi_library_the_call_says_so() -> None:
     assert "no library in this process has PMPI_Barrier" in done.stderr
 
 
-def test_address_sanitizer_finds_nothing(open_mpi: Mpi, make_run: MakeRun, tmp_path: Path) -> None:
-    found = subprocess.run(
-        ["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    if not Path(found).is_absolute():
-        pytest.skip("the C compiler has no AddressSanitizer")
-    sources = Path(__file__).parents[2] / "hvscale" / "profiling" / "hvprof"
-    library = tmp_path / "libhvprof.so"
-    flags = [
-        "-std=c11",
-        "-g",
-        "-O1",
-        "-fPIC",
-        "-shared",
-        "-fvisibility=hidden",
-        "-D_GNU_SOURCE",
-        "-fsanitize=address,undefined",
-    ]
-    subprocess.run(["cc", *flags, "-o", str(library), *map(str, sources.glob("*.c")), "-ldl", "-pthread"], check=True)
-    run = make_run(2)
-    # Open MPI's own leaks and odd arithmetic are not ours to judge.
-    options = {
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-        "HVPROF_DIRECTORY": str(run.hvprof),
+TINY_MPI = """
+int {P}MPI_Init(int *argc, char ***argv) {{ return 0; }}
+int {P}MPI_Allreduce(const void *in, void *out, int count, void *type, void *operation, void *communicator)
+{{ return 0; }}
+int {P}MPI_Finalize(void) {{ return 0; }}
+"""
+MINIMAL_PROGRAM = """
+int MPI_Init(int *, char ***), MPI_Finalize(void);
+int MPI_Allreduce(const void *, void *, int, void *, void *, void *);
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    int status = MPI_Allreduce(0, 0, 0, 0, 0, 0);
+    MPI_Finalize();
+    return status;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("linked", "reason"),
+    [
+        ("static", "is linked statically"),
+        ("with a static MPI", "holds an MPI library of its own"),
+        ("with an MPI without PMPI", "the MPI library lacks a function that a profile needs"),
+    ],
+)
+def test_an_mpi_that_cannot_be_seen_is_said(hvscale: Run, tmp_path: Path, linked: str, reason: str) -> None:
+    """The job goes on, whatever it was linked with."""
+    (tmp_path / "mpi.c").write_text(TINY_MPI.format(P=""))
+    (tmp_path / "program.c").write_text(MINIMAL_PROGRAM)
+    library = tmp_path / "libtiny.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "mpi.c"], check=True)
+    sources = {
+        "static": ["-static", tmp_path / "program.c", tmp_path / "mpi.c"],
+        "with a static MPI": [tmp_path / "program.c", tmp_path / "mpi.c"],
+        "with an MPI without PMPI": [tmp_path / "program.c", library, f"-Wl,-rpath,{tmp_path}"],
     }
-    preload = {"LD_PRELOAD": f"{Path(found).resolve()}:{library}"}
-    rank = [
-        sys.executable,
-        "-c",
-        "import os, sys; os.environ.update(LD_PRELOAD=sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])",
-    ]
-    done = open_mpi.start(2, [*rank, preload["LD_PRELOAD"], str(open_mpi.compile("every_nonblocking"))], options)
+    program = tmp_path / "program"
+    subprocess.run(["cc", "-o", program, *sources[linked]], check=True)
+    done = hvscale("profile", "-np", "2", "--run", str(tmp_path / "run"), "--", str(program))
     assert done.returncode == 0, done.stderr
-    assert "Sanitizer" not in done.stderr
-    assert "runtime error" not in done.stderr
-    assert breakdown(run).warnings == []
+    assert reason in done.stderr
+    assert "no collective was recorded" in done.stderr
+
+
+def test_files_of_different_jobs_are_refused(open_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(2)
+    program = [str(open_mpi.compile("barriers")), "3"]
+    open_mpi.record(run, 2, program)
+    kept = profile_of(run, 1).read_bytes()
+    for path in run.hvprof.iterdir():
+        path.unlink()
+    open_mpi.record(run, 2, program)
+    assert sum(row.calls for row in breakdown(run).rows) == 6
+    profile_of(run, 1).write_bytes(kept)
+    with pytest.raises(RequestError, match=r"different jobs: rank-0000\d\.hvp and rank-0000\d\.hvp"):
+        breakdown(run)

@@ -12,6 +12,7 @@ from hvscale.profiling.counters import Totals, size_limits
 from hvscale.profiling.events import Events, Recording, source
 from hvscale.profiling.profile_file import BITWISE, BUFFER_BITS, OWN_IDENTITY, POINT_TO_POINT, STEP, ProfileFile
 from hvscale.profiling.ring_file import ODD
+from hvscale.profiling.unseen import reasons
 from hvscale.run_folder import RunFolder
 
 IDENTITIES = 1 << 64
@@ -37,7 +38,8 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
     paths = sorted(run.hvprof.glob("rank-*.hvp"))
     if not paths:
         return None
-    np_of_job = run.read().np
+    record = run.read()
+    np_of_job = record.np
     tables = _Tables(detail)
     clock_error_ns: dict[int, int | None] = {}
     errors: list[RequestError] = []
@@ -63,7 +65,8 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
     _refuse_mixed(run, list(jobs.values()))
     missing = sorted(set(range(np_of_job)) - set(clock_error_ns))
     if missing:
-        warnings.append(f"no profile of rank {_list(missing)}: it made no collective call, or its file is lost")
+        warnings.append(f"no profile of rank {_list(missing)}: it called no MPI, or its file is lost")
+        warnings += reasons(run, record, missing)
     if overwritten:
         warnings.append(
             f"{sum(overwritten.values())} single calls of rank {_list(sorted(overwritten))} are lost, because the ring of records "
