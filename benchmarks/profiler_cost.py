@@ -40,7 +40,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         record, calls = Path(folder, "record"), Path(folder, "calls")
         subprocess.run(
-            ["cc", *FLAGS, "-I", HVPROF, "-o", record, HERE / "profiler_cost.c", *(HVPROF / name for name in RECORDER)], check=True
+            ["cc", *FLAGS, "-I", HVPROF, "-o", record, HERE / "profiler_cost.c", *(HVPROF / name for name in RECORDER)],
+            check=True,
         )
         mpicc = Path(sys.executable).with_name("mpicc")
         subprocess.run([mpicc, *FLAGS, "-o", calls, HERE / "profiler_calls.c"], check=True)

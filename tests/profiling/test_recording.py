@@ -15,6 +15,7 @@ import pytest
 from hvscale.errors import RequestError
 from hvscale.profiling import breakdown, library_path, preload_environment, step, trim
 from hvscale.profiling.breakdown import read_recording
+from hvscale.profiling.compare import compare
 from hvscale.profiling.profile_file import BITWISE, RECORD, RECORDS_START, ProfileFile
 from hvscale.run_folder import RunFolder
 from tests.conftest import Run
@@ -86,7 +87,7 @@ def expected(rank: int, size: int) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize(("program", "prefix"), [("every_collective", ""), ("every_nonblocking", "i")])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, 3, 8])
 def test_every_collective_is_counted_exactly(
     any_mpi: Mpi, make_run: MakeRun, size: int, program: str, prefix: str
 ) -> None:
@@ -336,6 +337,8 @@ def test_the_oldest_records_are_overwritten(open_mpi: Mpi, make_run: MakeRun) ->
     assert [row.calls for row in result.rows] == [20000]
     assert len(result.warnings) == 1
     assert "HVPROF_MIB" in result.warnings[0]
+    with pytest.raises(RequestError, match="lost 3616 single calls.*HVPROF_MIB"):
+        compare(run, run)
 
 
 def test_a_killed_rank_leaves_its_records(open_mpi: Mpi, make_run: MakeRun) -> None:
