@@ -337,7 +337,7 @@ def test_the_oldest_records_are_overwritten(open_mpi: Mpi, make_run: MakeRun) ->
     assert [row.calls for row in result.rows] == [20000]
     assert len(result.warnings) == 1
     assert "HVPROF_MIB" in result.warnings[0]
-    with pytest.raises(RequestError, match="lost 3616 single calls.*HVPROF_MIB"):
+    with pytest.raises(RequestError, match=r"lost 3616 single calls.*HVPROF_MIB"):
         compare(run, run)
 
 
