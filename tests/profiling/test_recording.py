@@ -475,7 +475,7 @@ def test_an_mpi_that_cannot_be_seen_is_said(hvscale: Run, tmp_path: Path, linked
     (tmp_path / "program.c").write_text(MINIMAL_PROGRAM)
     library = tmp_path / "libtiny.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "mpi.c"], check=True)
-    sources = {
+    sources: dict[str, list[str | Path]] = {
         "static": ["-static", tmp_path / "program.c", tmp_path / "mpi.c"],
         "with a static MPI": [tmp_path / "program.c", tmp_path / "mpi.c"],
         "with an MPI without PMPI": [tmp_path / "program.c", library, f"-Wl,-rpath,{tmp_path}"],
