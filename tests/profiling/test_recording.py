@@ -498,5 +498,5 @@ def test_files_of_different_jobs_are_refused(open_mpi: Mpi, make_run: MakeRun) -
     open_mpi.record(run, 2, program)
     assert sum(row.calls for row in breakdown(run).rows) == 6
     profile_of(run, 1).write_bytes(kept)
-    with pytest.raises(RequestError, match=r"different jobs: rank-0000\d\.hvp and rank-0000\d\.hvp"):
+    with pytest.raises(RequestError, match=r"different runs: rank-0000\d\.hvp and rank-0000\d\.hvp"):
         breakdown(run)

@@ -92,7 +92,7 @@ def _refuse_mixed(run: RunFolder, jobs: list[dict[int, str]]) -> None:
     for first, second in combinations(jobs, 2):
         if not set(first) & set(second):
             raise RequestError(
-                f"{run.hvprof} holds files of different jobs: {next(iter(first.values()))} and {next(iter(second.values()))} "
+                f"{run.hvprof} mixes files of different runs: {next(iter(first.values()))} and {next(iter(second.values()))} "
                 f"were not recorded together. Put each run's files back into its own folder"
             )
 
