@@ -11,6 +11,9 @@ import pytest
 from hvscale.errors import RequestError
 from hvscale.profiling import tabulate
 from hvscale.profiling.bins import parse_bins
+from hvscale.profiling.compare import Recorded
+from hvscale.profiling.events import HorovodMessages
+from hvscale.profiling.explanation import ExplainedBreakdown, explain_recording, join
 from hvscale.profiling.report import View, render, report, report_path
 from hvscale.run_folder import RunFolder
 from tests.profiling.test_compare import NP, STEPS, recorded
@@ -20,7 +23,12 @@ HOSTILE = "</script><script>alert('1')</script>&amp;"
 
 def view(result: dict[str, Any] | None = None, **options: Any) -> View:
     run = recorded(**options)
-    return View("job", run, tabulate(run.recording, parse_bins("study"), "job"), result or {}, None, None, [])
+    return View("job", run, explained(run), result or {}, None)
+
+
+def explained(run: Recorded, messages: HorovodMessages | None = None) -> ExplainedBreakdown:
+    found = explain_recording(run.record, run.recording, run.log, messages)
+    return join(tabulate(run.recording, parse_bins("study"), run.path), found)
 
 
 def figures(page: str) -> dict[str, Any]:
@@ -73,7 +81,7 @@ def test_text_from_a_run_stays_text() -> None:
     shown.breakdown.warnings.append(HOSTILE)
     events = shown.recorded.recording.events
     object.__setattr__(events, "operations", (HOSTILE,))
-    shown.breakdown = tabulate(shown.recorded.recording, parse_bins("study"), HOSTILE)
+    shown.breakdown = explained(shown.recorded)
     shown.breakdown.warnings.append(HOSTILE)
     page = render([shown], parse_bins("study"))
     assert "alert('1')" not in page
