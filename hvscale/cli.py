@@ -58,7 +58,7 @@ Explain = Annotated[
     typer.Option(
         "--explain/--no-explain",
         help="Also say which rank the others waited for, what Horovod did with its tensors, how much of a step communication was exposed, and "
-        "how often buffers come again. By default where the run's profiles take 64 MiB together at most (a million calls).",
+        "how often buffers come again. By default where a run has recorded 64 MiB at most (a million calls).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]

@@ -1,5 +1,7 @@
 """Why communication takes its time: what a run's messages tell beyond their table, in one document."""
 
+from contextlib import suppress
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
@@ -12,6 +14,7 @@ from hvscale.profiling.events import HorovodMessages, Recording
 from hvscale.profiling.exposed import ExposedCommunication, exposed_communication
 from hvscale.profiling.horovod_phases import HorovodPhases, horovod_phases
 from hvscale.profiling.output import human_bytes, human_seconds
+from hvscale.profiling.profile_file import RECORD, read_header
 from hvscale.profiling.sources.horovod_timeline import read_messages
 from hvscale.profiling.step_times import StepLog, read_step_log, step_edges
 from hvscale.profiling.waiting import Calls, Waiting, waiting
@@ -43,20 +46,29 @@ class _NotKnownError(Exception):
 
 
 def explained_breakdown(run: RunFolder, bins: str = "study", explained: bool | None = None) -> ExplainedBreakdown:
-    """The table of a run and, if `explained`, what explains it; None: where its profiles take EXPLAINED_BYTES together at most.
+    """The table of a run and, if `explained`, what explains it; None: where its records take EXPLAINED_BYTES together at most.
 
     Raises what `breakdown` raises.
     """
     ranges = parse_bins(bins)
-    size = sum(path.stat().st_size for path in run.hvprof.glob("*") if path.is_file())
     if explained is None:
-        explained = size <= EXPLAINED_BYTES
+        explained = _recorded_bytes(run) <= EXPLAINED_BYTES
     recording = read_recording(run, detail=explained)
     table = tabulate(recording, ranges, str(run.path))
     if explained:
         return join(table, explain(run, recording))
-    why = f"not asked for: --explain does it also for profiles larger than {human_bytes(EXPLAINED_BYTES)}"
+    why = f"not asked for: --explain does it also for profiles of more than {human_bytes(EXPLAINED_BYTES)}"
     return join(table, _document({name: _NotKnownError(why) for name in _PARTS}, []))
+
+
+def _recorded_bytes(run: RunFolder) -> int:
+    """Of hvprof's records and Horovod's timeline, without reading them. NCCL's calls take little to explain."""
+    size = run.timeline.stat().st_size if run.timeline.is_file() else 0
+    for path in run.hvprof.glob("rank-*.hvp"):
+        with suppress(OSError, RequestError), path.open("rb") as stream:
+            header = read_header(path, stream)
+            size += min(header.recorded, header.capacity) * RECORD.itemsize
+    return size
 
 
 def join(table: Breakdown, explanation: Explanation) -> ExplainedBreakdown:

@@ -18,18 +18,24 @@ LATE_RANKS = 8  # of possibly hundreds: those that cost most
 
 def explanation_tables(explanation: Explanation) -> Iterator[RenderableType]:
     """What is known, in 80 columns; nothing where nothing is."""
-    if explanation.waiting is not None:
-        yield _waiting_table(explanation.waiting)
-        yield _late_ranks_table(explanation.waiting)
-    if explanation.horovod_phases is not None:
-        yield _phases_table(explanation.horovod_phases)
-    lines = []
+    waiting, phases = explanation.waiting, explanation.horovod_phases
+    if waiting is not None:
+        yield _heading("waiting for the last rank, and moving data")
+        yield _waiting_table(waiting)
+        yield _heading(f"who came last, of {matched_words(waiting)}; {clock_sentence(waiting)}")
+        yield _late_ranks_table(waiting)
+    if phases is not None:
+        yield _heading("what Horovod did, on rank 0")
+        yield _phases_table(phases)
+        yield Text(f"{fusion_sentence(phases.fusion)}\n{tensors_sentence(phases.fusion)}")
     if explanation.exposed_communication is not None:
-        lines.append(exposed_sentence(explanation.exposed_communication))
+        yield Text("\n" + exposed_sentence(explanation.exposed_communication))
     if explanation.buffer_reuse is not None:
-        lines.append(_reuse_sentence(explanation.buffer_reuse))
-    if lines:
-        yield Text("\n" + "\n".join(lines))
+        yield Text("\n" + reuse_sentence(explanation.buffer_reuse))
+
+
+def _heading(text: str) -> Text:
+    return Text(f"\n{text}", style="italic")  # as the title of a table, which would wrap at the width of its columns
 
 
 def waiting_name(row: OperationWaiting) -> str:
@@ -52,9 +58,7 @@ def matched_words(found: Waiting) -> str:
 
 
 def _waiting_table(found: Waiting) -> Table:
-    result = plain_table(
-        "\nwaiting for the last rank, and moving data", None, "operation", "calls", "waiting", "%", "moving data"
-    )
+    result = plain_table(None, None, "operation", "calls", "waiting", "%", "moving data")
     for row in found.operations:
         total = row.waiting_seconds + row.transfer_seconds
         result.add_row(
@@ -68,11 +72,7 @@ def _waiting_table(found: Waiting) -> Table:
 
 
 def _late_ranks_table(found: Waiting) -> Table:
-    others = len(found.late_ranks) - LATE_RANKS
-    caption = f"of {matched_words(found)}; {clock_sentence(found)}"
-    if others > 0:
-        caption += f"; {others} more ranks were last at times"
-    result = plain_table("\nwho came last", caption, "rank", "times", "%", "mean wait", "waiting caused")
+    result = plain_table(None, None, "rank", "times", "%", "mean wait", "waiting caused")
     for row in found.late_ranks[:LATE_RANKS]:
         result.add_row(
             str(row.rank),
@@ -81,15 +81,14 @@ def _late_ranks_table(found: Waiting) -> Table:
             human_seconds(row.mean_seconds),
             human_seconds(row.total_seconds),
         )
+    if len(found.late_ranks) > LATE_RANKS:
+        result.add_row(f"{len(found.late_ranks) - LATE_RANKS} more")
     return result
 
 
 def _phases_table(found: HorovodPhases) -> Table:
-    result = plain_table(
-        "\nwhat Horovod did, on rank 0",
-        f"{fusion_sentence(found.fusion)}\n{tensors_sentence(found.fusion)}",
-        *("operation", "messages", "negotiate", "queue", "copy in", "move", "copy out", "other"),
-    )
+    columns = ("operation", "messages", "negotiate", "queue", "copy in", "move", "copy out", "other")
+    result = plain_table(None, None, *columns)
     for row in found.operations:
         result.add_row(
             row.operation,
@@ -126,27 +125,30 @@ def fusion_sentence(fusion: Fusion) -> str:
 def tensors_sentence(fusion: Fusion) -> str:
     """How many tensors made a message."""
     bins = ", ".join(
-        f"{limits.tensors_min}{'' if limits.tensors_min == limits.tensors_max else f'-{limits.tensors_max}'}: {limits.messages}"
+        f"{limits.messages} of {limits.tensors_min}{'' if limits.tensors_min == limits.tensors_max else f'-{limits.tensors_max}'}"
         for limits in fusion.tensors_per_message
     )
-    return (
-        f"tensors per message: mean {fusion.tensors_per_message_mean:.3g}, most {fusion.tensors_per_message_max}"
-        f" (messages of {bins})"
-    )
+    mean, most = fusion.tensors_per_message_mean, fusion.tensors_per_message_max
+    return f"tensors per message: mean {mean:.3g}, most {most}; messages: {bins}"
 
 
 def exposed_sentence(exposed: ExposedCommunication) -> str:
     """The share of a step, and what it rests on."""
-    steps = f"{len(exposed.steps)} steps, {human_seconds(exposed.mean_step_seconds)} each"
     mean = human_between(exposed.mean_share_at_least, exposed.mean_share_at_most)
     median = human_between(exposed.median_share_at_least, exposed.median_share_at_most)
     if exposed.basis == "measured":
         why = "as the program measured it"
-    elif mean == human_share(exposed.mean_share_at_least):
-        why = "calls on the thread that marks steps"
+    elif exposed.mean_share_at_least == exposed.mean_share_at_most:
+        why = "all of it in blocking calls on the thread that marks steps"
     else:
-        why = "the rest is calls of other threads, or that do not block: computing may hide them"
-    return f"exposed communication: {mean} % of a step (median {median} %); {why}; {steps}"
+        why = (
+            "blocking calls on the thread that marks steps count in both bounds, all others in the upper one only, because "
+            "computing may hide them"
+        )
+    return (
+        f"exposed communication: {mean} % of a step (median {median} %), over {len(exposed.steps)} steps of "
+        f"{human_seconds(exposed.mean_step_seconds)}; {why}"
+    )
 
 
 def human_between(low: float, high: float) -> str:
@@ -155,7 +157,8 @@ def human_between(low: float, high: float) -> str:
     return texts[0] if texts[0] == texts[1] else " to ".join(texts)
 
 
-def _reuse_sentence(rates: list[HitRate]) -> str:
+def reuse_sentence(rates: list[HitRate]) -> str:
+    """The hit rates of caches of several sizes."""
     capacities = ", ".join(str(rate.capacity_entries) for rate in rates)
     hits = ", ".join(human_share(rate.hit_rate or 0) for rate in rates)
     return (

@@ -58,7 +58,7 @@ def _human_bandwidth(gigabytes_per_second: float | None) -> str:
     return "<0.01" if gigabytes_per_second < 0.005 else f"{gigabytes_per_second:.2f}"
 
 
-def plain_table(title: str, caption: str | None, first: str, *columns: str) -> Table:
+def plain_table(title: str | None, caption: str | None, first: str, *columns: str) -> Table:
     """The look of all tables: the first column on the left, figures on the right."""
     result = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     result.add_column(first, no_wrap=True)

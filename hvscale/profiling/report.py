@@ -34,6 +34,7 @@ from hvscale.profiling.output import human_bytes, human_range, human_seconds, hu
 from hvscale.profiling.report_figures import (
     breakdown_figures,
     comparison_figures,
+    exposed_figure,
     phases_figure,
     timeline_caption,
     timeline_figures,
@@ -225,6 +226,8 @@ def _figures(views: list[View], comparison: Comparison | None) -> dict[str, go.F
     for number, view in enumerate(views):
         if view.breakdown.horovod_phases is not None:
             figures[f"phases-{number}"] = phases_figure(view.breakdown.horovod_phases)
+        if view.breakdown.exposed_communication is not None:
+            figures[f"exposed-{number}"] = exposed_figure(view.breakdown.exposed_communication)
     return figures
 
 
@@ -284,5 +287,5 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
 
 def _shown(environment: dict[str, str]) -> dict[str, str]:
     """Without what the profiler itself put there."""
-    ours = ("LD_PRELOAD", "HVPROF_DIRECTORY", "HOROVOD_TIMELINE")
+    ours = ("LD_PRELOAD", "HVPROF_DIRECTORY", "HOROVOD_TIMELINE", "NCCL_PROFILER_PLUGIN")
     return {name: value for name, value in environment.items() if name not in ours}

@@ -11,6 +11,7 @@ from hvscale.profiling.compare import Comparison, Recorded, median_step
 from hvscale.profiling.compare_output import human_calls
 from hvscale.profiling.events import PHASES
 from hvscale.profiling.explanation_output import phase_seconds
+from hvscale.profiling.exposed import ExposedCommunication
 from hvscale.profiling.horovod_phases import HorovodPhases
 from hvscale.profiling.output import human_bytes, human_range, human_seconds
 
@@ -20,6 +21,7 @@ GREY, INK, RULE = "#a3acb5", "#1c2733", "#e3e7eb"
 OPERATION_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW)
 TIMELINE_BARS = 4000  # more make a browser slow; the shortest are left out
 TIMELINE_CALLS = 400  # shown of a run whose steps are not known
+MARKED_STEPS = 100  # by a dot each
 CHART_ROWS = 14  # bars for people to compare; the table holds all
 PHASE_COLOURS = dict(zip(PHASES, (PINK, YELLOW, SKY, BLUE, GREEN, GREY), strict=True))
 
@@ -81,6 +83,29 @@ def phases_figure(phases: HorovodPhases) -> go.Figure:
         if any(seconds[phase] for seconds in spent.values())
     }
     return _bars([html.escape(name) for name in spent], series, "seconds, rank 0", human_seconds, stacked=True)
+
+
+def exposed_figure(exposed: ExposedCommunication) -> go.Figure:
+    """Each step's time, and what of it was exposed communication, between its two bounds."""
+    steps = [row.step for row in exposed.steps]
+    most = [1e3 * row.exposed_seconds_at_most for row in exposed.steps]
+    least = [1e3 * row.exposed_seconds_at_least for row in exposed.steps]
+    lines = {"step": ([1e3 * row.seconds for row in exposed.steps], GREY), "exposed": (most, BLUE)}
+    if most != least:
+        lines = {"step": lines["step"], "exposed at most": (most, SKY), "exposed at least": (least, BLUE)}
+    figure = go.Figure()
+    for name, (values, colour) in lines.items():
+        figure.add_scatter(
+            name=name,
+            x=steps,
+            y=values,
+            mode="lines+markers" if len(steps) <= MARKED_STEPS else "lines",
+            line={"color": colour, "width": 1.5},
+            hovertemplate=f"step %{{x}}<br>{name}: %{{y:.3f}} ms<extra></extra>",
+        )
+    _style(figure, "step", 260)
+    figure.update_yaxes(autorange=True, rangemode="tozero", title={"text": "ms", "font_size": 13}, gridcolor=RULE)
+    return figure
 
 
 def _label(row: Any) -> str:
@@ -174,6 +199,7 @@ def _style(figure: go.Figure, axis: str, height: int) -> None:
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         legend={"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom", "traceorder": "normal"},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": INK},
         hoverlabel={"bgcolor": "white", "font_color": INK},
         bargap=0.25,
     )
