@@ -173,7 +173,7 @@ def profile(
     finished = profiled_launch(
         np, command, timeline=timeline, mpi=mpi, env=env, run_path=run, show=show, warn=print_warning
     )
-    print_breakdown(explained_breakdown(finished, bins, explain), per_rank, json, csv)
+    print_breakdown(explained_breakdown(finished, bins, explain), per_rank, json, csv, unasked=explain is None)
     print_message(f"run folder: {finished.path}")
 
 
@@ -193,7 +193,8 @@ def breakdown(
     from hvscale.profiling.explanation import explained_breakdown
     from hvscale.run_folder import RunFolder
 
-    print_breakdown(explained_breakdown(RunFolder.open(run), bins, explain), per_rank, json, csv)
+    table = explained_breakdown(RunFolder.open(run), bins, explain)
+    print_breakdown(table, per_rank, json, csv, unasked=explain is None)
 
 
 @app.command()
@@ -300,12 +301,17 @@ def working(on: str) -> AbstractContextManager[object]:
     return messages.status(on) if messages.is_terminal else nullcontext()
 
 
-def print_breakdown(breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None) -> None:
+def print_breakdown(
+    breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None, unasked: bool = True
+) -> None:
+    """`unasked`: whether to explain the table was left to the size of the run."""
     from hvscale.profiling import table, write_csv
     from hvscale.profiling.explanation_output import explanation_tables
 
     shown = [table(breakdown), *([table(breakdown, per_rank=True)] if per_rank else []), *explanation_tables(breakdown)]
     print_document(breakdown, shown, write_csv, json, csv)
+    if unasked and not breakdown.explained:
+        print_message("a large run, so nothing is said beyond its table: --explain does")
 
 
 def print_document(

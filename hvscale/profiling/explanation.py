@@ -1,5 +1,6 @@
 """Why communication takes its time: what a run's messages tell beyond their table, in one document."""
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -24,11 +25,16 @@ from hvscale.run_folder import RunFolder, RunRecord
 EXPLAINED_BYTES = 64 * MIB
 REPLAYED_MESSAGES = 500_000  # against each size of cache, about a second
 SHOWN_PAIRS = 3
+PARTS = ("waiting", "exposed_communication", "buffer_reuse", "horovod_phases")
 
 
 class Explanation(BaseModel):
-    """`not_known` names each field that is null, and why. `warnings`: what puts the figures in doubt."""
+    """`not_known` names each field that is null, and why; of all of them where the run was not `explained`.
 
+    `warnings`: what puts the figures in doubt.
+    """
+
+    explained: bool
     waiting: Waiting | None
     exposed_communication: ExposedCommunication | None
     buffer_reuse: list[HitRate] | None
@@ -51,14 +57,15 @@ def explained_breakdown(run: RunFolder, bins: str = "study", explained: bool | N
     Raises what `breakdown` raises.
     """
     ranges = parse_bins(bins)
-    if explained is None:
-        explained = _recorded_bytes(run) <= EXPLAINED_BYTES
-    recording = read_recording(run, detail=explained)
+    small = explained is None and _recorded_bytes(run) <= EXPLAINED_BYTES
+    recording = read_recording(run, detail=explained or small)
     table = tabulate(recording, ranges, str(run.path))
-    if explained:
+    if explained or small:
         return join(table, explain(run, recording))
-    why = f"not asked for: --explain does it also for profiles of more than {human_bytes(EXPLAINED_BYTES)}"
-    return join(table, _document({name: _NotKnownError(why) for name in _PARTS}, []))
+    why = "left out, as asked for"
+    if explained is None:
+        why = f"the run has recorded more than {human_bytes(EXPLAINED_BYTES)}: --explain explains it all the same"
+    return join(table, _document({name: _NotKnownError(why) for name in PARTS}, [], explained=False))
 
 
 def _recorded_bytes(run: RunFolder) -> int:
@@ -104,26 +111,24 @@ def explain_recording(
     """The same of what was read before; an error stands for what cannot be read."""
     parts: dict[str, object] = {}
     warnings: list[str] = []
-    for name, find in (
-        ("waiting", lambda: _waiting(recording, warnings)),
-        ("exposed_communication", lambda: _exposed(recording, log)),
-        ("buffer_reuse", lambda: _buffer_reuse(recording)),
-        ("horovod_phases", lambda: _phases(messages, record)),
-    ):
+    find: tuple[Callable[[], object], ...] = (
+        lambda: _waiting(recording, warnings),
+        lambda: _exposed(recording, log),
+        lambda: _buffer_reuse(recording),
+        lambda: _phases(messages, record),
+    )
+    for name, part in zip(PARTS, find, strict=True):
         try:
-            parts[name] = find()
+            parts[name] = part()
         except _NotKnownError as why:
             parts[name] = why
-    return _document(parts, warnings)
+    return _document(parts, warnings, explained=True)
 
 
-_PARTS = ("waiting", "exposed_communication", "buffer_reuse", "horovod_phases")
-
-
-def _document(parts: dict[str, object], warnings: list[str]) -> Explanation:
+def _document(parts: dict[str, object], warnings: list[str], explained: bool) -> Explanation:
     not_known = {name: str(part) for name, part in parts.items() if isinstance(part, _NotKnownError)}
     known = {name: None if name in not_known else part for name, part in parts.items()}
-    return Explanation.model_validate({**known, "not_known": not_known, "warnings": warnings})
+    return Explanation.model_validate({**known, "explained": explained, "not_known": not_known, "warnings": warnings})
 
 
 def _waiting(recording: Recording, warnings: list[str]) -> Waiting:

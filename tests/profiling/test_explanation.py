@@ -157,7 +157,7 @@ def test_a_large_run_is_explained_when_asked_for(run: RunFolder, monkeypatch: py
     assert explained_breakdown(run).waiting is not None
     monkeypatch.setattr(explanation, "EXPLAINED_BYTES", records * RECORD.itemsize - 1)
     left_out = explained_breakdown(run)
-    assert left_out.waiting is None
+    assert (left_out.waiting, left_out.explained) == (None, False)
     assert "--explain" in left_out.not_known["waiting"]
     assert left_out.rows == explained_breakdown(run, explained=True).rows
     assert explained_breakdown(run, explained=True).waiting is not None
@@ -174,7 +174,9 @@ def test_what_the_terminal_shows(hvscale: Run, run: RunFolder) -> None:
     ):
         assert said in text
     assert "who came last" not in hvscale("breakdown", run.path, "--no-explain").stdout
-    plain = json.loads(hvscale("breakdown", run.path, "--no-explain", "--json").stdout)
+    left_out = hvscale("breakdown", run.path, "--no-explain", "--json")
+    assert left_out.stderr == ""
+    plain = json.loads(left_out.stdout)
     assert plain["waiting"] is None
     assert plain["rows"] == json.loads(hvscale("breakdown", run.path, "--json").stdout)["rows"]
 
