@@ -29,7 +29,7 @@ def explanation_tables(explanation: Explanation) -> Iterator[RenderableType]:
         yield _phases_table(phases)
         yield Text(f"{fusion_sentence(phases.fusion)}\n{tensors_sentence(phases.fusion)}")
     if explanation.exposed_communication is not None:
-        yield Text("\n" + exposed_sentence(explanation.exposed_communication))
+        yield Text("\nexposed communication: " + exposed_words(explanation.exposed_communication))
     if explanation.buffer_reuse is not None:
         yield Text("\n" + reuse_sentence(explanation.buffer_reuse))
 
@@ -132,7 +132,7 @@ def tensors_sentence(fusion: Fusion) -> str:
     return f"tensors per message: mean {mean:.3g}, most {most}; messages: {bins}"
 
 
-def exposed_sentence(exposed: ExposedCommunication) -> str:
+def exposed_words(exposed: ExposedCommunication) -> str:
     """The share of a step, and what it rests on."""
     mean = human_between(exposed.mean_share_at_least, exposed.mean_share_at_most)
     median = human_between(exposed.median_share_at_least, exposed.median_share_at_most)
@@ -146,8 +146,8 @@ def exposed_sentence(exposed: ExposedCommunication) -> str:
             "computing may hide them"
         )
     return (
-        f"exposed communication: {mean} % of a step (median {median} %), over {len(exposed.steps)} steps of "
-        f"{human_seconds(exposed.mean_step_seconds)}; {why}"
+        f"{mean} % of a step (median {median} %), over {len(exposed.steps)} steps of "
+        f"{human_seconds(exposed.mean_step_seconds)}: {why}"
     )
 
 

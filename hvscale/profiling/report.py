@@ -21,7 +21,7 @@ from hvscale.profiling.compare_output import human_calls, human_gain, human_inte
 from hvscale.profiling.explanation import ExplainedBreakdown, explain, join
 from hvscale.profiling.explanation_output import (
     clock_sentence,
-    exposed_sentence,
+    exposed_words,
     fusion_sentence,
     human_between,
     matched_words,
@@ -80,7 +80,7 @@ def render(views: list[View], ranges: Bins) -> str:
         gain=human_gain,
         interval=human_interval,
         share=human_share,
-        exposed=exposed_sentence,
+        exposed=exposed_words,
         fusion=fusion_sentence,
         tensors=tensors_sentence,
         matched=matched_words,
