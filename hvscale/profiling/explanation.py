@@ -199,7 +199,7 @@ def _phases(messages: HorovodMessages | RequestError | None, record: RunRecord) 
     found = None if messages is None else horovod_phases(messages, record)
     if found is None:
         raise _NotKnownError(
-            "Horovod wrote no timeline: ask for one with hvscale profile --timeline"
+            "Horovod wrote no timeline: hvscale profile --timeline asks for one"
             if messages is None
             else "Horovod's timeline holds no message"
         )
