@@ -171,8 +171,11 @@ def test_the_report_of_a_horovod_job_with_marked_steps(
     assert page.locator("#exposed-0 .scatterlayer .trace").count() == 3
     assert f"{HOROVOD_STEPS} of 2" in page.inner_text("#horovod-0")
     assert page.is_visible("#late-0")
-    assert troubles == []
     page.close()
+    narrow = opened(browser, tmp_path / "job" / "report.html", troubles, width=390)
+    assert narrow.evaluate("document.documentElement.scrollWidth") <= 390
+    narrow.close()
+    assert troubles == []
 
 
 def test_the_report_of_two_runs(browser: Browser, hvscale: Run, profiled: Callable[..., Path]) -> None:
