@@ -68,7 +68,8 @@ def counters(counted: NDArray[Any]) -> NDArray[Any]:
             | (int(record["flags"]) & 1) << 13
             | 1 << 15
         )
-        thread, ranks = int(record["buffer_and_thread"]) >> 48, SIZES[int(record["communicator"])]
+        thread, communicator = int(record["buffer_and_thread"]) >> 48, int(record["communicator"])
+        ranks = SIZES[communicator] if communicator < len(SIZES) else 0
         entry = made[places.setdefault(key | thread << 16 | ranks << 32, len(places))]
         entry["calls"] += 1
         entry["bytes"] += record["bytes"]

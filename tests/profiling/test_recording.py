@@ -16,6 +16,7 @@ from hvscale.errors import RequestError
 from hvscale.profiling import breakdown, library_path, preload_environment, step, trim
 from hvscale.profiling.breakdown import read_recording
 from hvscale.profiling.compare import compare
+from hvscale.profiling.explanation import explained_breakdown
 from hvscale.profiling.profile_file import BITWISE, RECORD, RECORDS_START, ProfileFile
 from hvscale.run_folder import RunFolder
 from tests.conftest import Run
@@ -193,6 +194,10 @@ def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun) 
     first = [events.start_ns[events.rank == rank].min() + events.duration_ns[events.rank == rank][0] for rank in (0, 1)]
     # Nobody leaves a barrier before the last has come; both left it soon after.
     assert abs(int(first[0]) - int(first[1])) < 400_000_000 + error
+    explained = explained_breakdown(run)
+    assert explained.waiting is not None
+    assert explained.waiting.contradicted == 0, "clocks disagree by more than is stated"
+    assert explained.waiting.clock_error_seconds == pytest.approx(error / 1e9)
 
 
 def test_mpi4py_in_place_and_communicators_of_some_ranks(open_mpi: Mpi, make_run: MakeRun) -> None:

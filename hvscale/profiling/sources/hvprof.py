@@ -73,6 +73,7 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
             f"was full: counts, bytes and seconds still hold every call, percentiles come from histograms. "
             f"HVPROF_MIB makes the ring larger"
         )
+    marks = tables.marks()
     return Recording(
         "hvprof",
         tables.events(),
@@ -80,7 +81,8 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
         sorted(clock_error_ns),
         overwritten=sum(overwritten.values()),
         warnings=warnings,
-        steps={rank: np.sort(np.concatenate(times)) for rank, times in tables.steps.items()},
+        steps={rank: times for rank, (times, _) in marks.items()},
+        step_threads={rank: threads for rank, (_, threads) in marks.items()},
         clock_error_ns=clock_error_ns,
         totals=tables.totals(of_messages=True) if overwritten else None,
         point_to_point=tables.totals(of_messages=False),
@@ -105,7 +107,7 @@ class _Tables:
         self.columns: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
         self.operations: list[str] = []
         self.identities: dict[int, int] = {}  # their places in Events.communicators
-        self.steps: defaultdict[int, list[NDArray[np.int64]]] = defaultdict(list)
+        self.steps: defaultdict[int, list[NDArray[np.int64]]] = defaultdict(list)  # rows: times, threads
         self.processes: defaultdict[int, int] = defaultdict(int)
         self.counters: list[
             tuple[int, NDArray[np.uint8], NDArray[Any]]
@@ -122,7 +124,8 @@ class _Tables:
             is_step = whole["operation"] == STEP
             if is_step.any():
                 times = whole["start_ns"][is_step].astype(np.int64) + header.clock_offset_ns
-                self.steps[header.rank].append(times)
+                threads = (whole["buffer_and_thread"][is_step] >> np.uint64(BUFFER_BITS)).astype(np.int64)
+                self.steps[header.rank].append(np.stack([times, threads]))
             records = whole[~is_step]
             columns = {
                 "rank": np.full(len(records), header.rank, np.int32),
@@ -156,6 +159,11 @@ class _Tables:
                 identity = (identity + (rank + 1) * ODD) % IDENTITIES
             places[index] = self.identities.setdefault(identity, len(self.identities))
         return places
+
+    def marks(self) -> dict[int, NDArray[np.int64]]:
+        """By rank: when it marked a step, ascending, and on which thread."""
+        marks = {rank: np.concatenate(pieces, axis=1) for rank, pieces in self.steps.items()}
+        return {rank: found[:, np.argsort(found[0], kind="stable")] for rank, found in marks.items()}
 
     def events(self) -> Events:
         return Events(
