@@ -64,6 +64,14 @@ class RankEnd(BaseModel):
     ended_at: float | None = None  # seconds since 1970, by the rank's own host
 
 
+class InEffect(BaseModel):
+    """What one library said it uses: `settings` in its own names; `not_taken`: what was asked for and is not in effect, and why."""
+
+    library: str
+    settings: dict[str, str]
+    not_taken: dict[str, str]
+
+
 class RunRecord(BaseModel):
     """run.json. Written before the first process starts, and again, whole, at every change of state."""
 
@@ -76,6 +84,7 @@ class RunRecord(BaseModel):
     library: Library
     placement: str = "host"
     settings_asked: dict[str, str] = {}
+    settings_in_effect: list[InEffect] = []
     rank_environment: dict[str, str] = {}
     environment_passed: list[str] = []
     versions: dict[str, str] = {}
