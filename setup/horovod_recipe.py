@@ -82,7 +82,10 @@ class Recipe:
             name: value for name, value in os.environ.items() if name in VARIABLES_HANDED_ON or name.startswith("PIP_")
         }
         variables |= registry_variables() | self.options()
-        tools = [environment / "bin", *([self.cuda.home / "bin"] if self.cuda else [])]
+        mpi = self.mpi.build_variables(work)
+        # CMake takes mpicc from PATH: the wheel's under the same path as mpicxx.
+        mpi_programs = [Path(mpi["HVSCALE_BUILD_MPICXX"]).parent] if self.mpi.dependency_group else []
+        tools = [*mpi_programs, environment / "bin", *([self.cuda.home / "bin"] if self.cuda else [])]
         run_path = ["$ORIGIN/../../torch/lib", *self.mpi.library_folders]
         if self.cuda and self.cuda.with_nccl:
             nccl = nccl_for_linking(self.cuda, environment, work)
@@ -95,7 +98,7 @@ class Recipe:
             "CXX": self.compilers.cxx,
             "MAKEFLAGS": f"-j{build_jobs()}",
             "CMAKE_TOOLCHAIN_FILE": str(CMAKE_FILES / "toolchain.cmake"),
-            **self.mpi.build_variables(work),
+            **mpi,
             "HVSCALE_BUILD_RUNPATH": ";".join(run_path),
             "TMPDIR": str(work),
         }

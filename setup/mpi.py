@@ -30,7 +30,7 @@ class Mpi:
         # CMake splits what mpicxx prints at spaces, and the clone's path may hold one: have it print links without.
         link = work / "mpi"
         link.symlink_to(self.mpicxx.parent.parent)
-        # MPICH's mpicxx goes by the path it is called by, Open MPI's is told.
+        # Open MPI's are told; MPICH's go by the path they are called by.
         folders = {"OPAL_INCLUDEDIR": str(link / "include"), "OPAL_LIBDIR": str(link / "lib")}
         return {"HVSCALE_BUILD_MPICXX": str(link / "bin" / self.mpicxx.name), **folders}
 
