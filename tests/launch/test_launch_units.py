@@ -27,9 +27,10 @@ def test_mpirun_is_told_in_its_own_release_s_words(tmp_path: Path, version: str,
 
 def test_a_flavour_is_known_by_name_and_by_its_library() -> None:
     assert flavours.get("gloo").soname is None
-    assert flavours.of_soname("libmpi.so.40") == "openmpi"
-    assert flavours.of_soname("libmpi.so.99") is None
-    with pytest.raises(RequestError, match="known are gloo, openmpi"):
+    assert flavours.of_soname("libmpi.so.40") == ["openmpi"]
+    assert flavours.of_soname("libmpi.so.12") == ["intelmpi", "mpich", "mvapich2"]
+    assert flavours.of_soname("libmpi.so.99") == []
+    with pytest.raises(RequestError, match="known are gloo, intelmpi, mpich, mvapich2, openmpi"):
         flavours.get("lam")
 
 
