@@ -69,6 +69,10 @@ def device_variables(asked: dict[str, str | None], environment: dict[str, str], 
     return variables
 
 
+def rank_file(run: str, rank: int) -> str:
+    return os.path.join(run, "ranks", f"rank-{rank:05d}.json")  # noqa: PTH118
+
+
 def write_json(path: str, document: dict[str, object]) -> None:
     """Whole or not at all: the controller may read at any moment. A full disk must not take the job down."""
     temporary = f"{path}.{os.getpid()}"
@@ -190,7 +194,7 @@ def keep(run: str, rank: int, launched: int) -> int:
         job = json.load(stream)
     environment = {**os.environ, **job["rank_environment"]}
     log = Log(os.path.join(run, "logs", f"rank-{rank:05d}.log"))  # noqa: PTH118
-    state_path = os.path.join(run, "ranks", f"rank-{rank:05d}.json")  # noqa: PTH118
+    state_path = rank_file(run, rank)
     state: dict[str, object] = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid()}
 
     offered = offered_devices()
@@ -220,14 +224,21 @@ def keep(run: str, rank: int, launched: int) -> int:
     return os.WEXITSTATUS(status)
 
 
-def wait_for(keeper: int, done: int) -> int:
-    """The keeper's exit status; when the launcher goes first, this process goes, too, and the keeper ends the command."""
+def wait_for(keeper: int, done: int, run: str, rank: int) -> int:
+    """The keeper's exit status; when the launcher goes first, this process goes, too, and the keeper ends the command.
+
+    A keeper that was killed is reported in its place: Hydra ends no job for a rank's bad status.
+    """
     launcher = os.getppid()
     while not select.select([done], [], [], CHECK_SECONDS)[0]:
         if os.getppid() != launcher:
             return 128 + signal.SIGHUP
     status = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
-    return status if status >= 0 else 128 - status
+    if status >= 0:
+        return status
+    end = {"rank": rank, "host": socket.gethostname(), "pid": keeper, "signal": signal_name(-status)}
+    write_json(rank_file(run, rank), {**end, "ended_at": time.time()})
+    return 128 - status
 
 
 def main() -> int:
@@ -248,7 +259,7 @@ def main() -> int:
     os.close(launched)
     os.close(keepers_end)
     forward_signals_to(keeper)
-    return wait_for(keeper, done)
+    return wait_for(keeper, done, run, rank)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from hvscale.errors import RequestError
 from hvscale.run_folder import Library
 
+LIBRARY_DECIDES = "auto"
+
 
 def choose(library: Library, wanted: str | None) -> Library:
     """The library with the transport that `--transport` names. Raises RequestError for one that it was not built with."""

@@ -11,10 +11,10 @@ from hvscale.launch import flavours, hydra
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.launch.launcher import start_launcher
+from hvscale.launch.transport import LIBRARY_DECIDES
 from hvscale.run_folder import Library
 
 FABRICS = "I_MPI_FABRICS"
-# The default first.
 TRANSPORTS = ["shm:ofi", "ofi", "shm"]
 # Each rank's threads need all cores, not their share of them.
 UNBOUND = {"I_MPI_PIN": "0"}
@@ -34,7 +34,7 @@ class IntelMPI:
                     flavour=self.name,
                     version=version,
                     launcher=str(launcher.path),
-                    transport=environment.get(FABRICS) or TRANSPORTS[0],
+                    transport=environment.get(FABRICS) or LIBRARY_DECIDES,  # shm on one node, else shm:ofi
                     transports=TRANSPORTS,
                 )
         raise RequestError("no Intel MPI in PATH: source its setvars.sh, or put its bin folder into PATH")
@@ -45,11 +45,15 @@ class IntelMPI:
         return match[1] if match else None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        adapted = {**UNBOUND, **hydra.library_first(environment, library), FABRICS: library.transport}
+        adapted = {**UNBOUND, **hydra.library_first(environment, library)}
+        if library.transport != LIBRARY_DECIDES:
+            adapted[FABRICS] = library.transport
         root = Path(library.launcher or "").resolve().parent.parent
         for folder in (root / name for name in LIBFABRIC_FOLDERS):
             if (folder / "libfabric.so.1").exists():
-                adapted["LD_LIBRARY_PATH"] += f"{os.pathsep}{folder}"
+                adapted["LD_LIBRARY_PATH"] = f"{adapted.get('LD_LIBRARY_PATH', '')}{os.pathsep}{folder}".lstrip(
+                    os.pathsep
+                )
                 adapted.setdefault("FI_PROVIDER_PATH", str(folder / "prov"))
         return adapted
 

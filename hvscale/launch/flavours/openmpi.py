@@ -13,11 +13,10 @@ from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.launch.launcher import start_launcher
 from hvscale.launch.mpi_library import library_version, told_by
+from hvscale.launch.transport import LIBRARY_DECIDES
 from hvscale.run_folder import Library
 
 PML = "OMPI_MCA_pml"
-# Open MPI takes ucx or cm where they find a network (or GPUs) that they are made for, and else ob1.
-OWN_CHOICE = "auto"
 # What a pml component is called that carries messages for others only.
 NOT_A_TRANSPORT = ("monitoring", "v")
 # Both releases refuse root unless both are set: a container's only user is often root.
@@ -50,7 +49,8 @@ class OpenMPI:
             flavour=self.name,
             version=f"{match[1]}.{match[2]}",
             launcher=mpirun,
-            transport=environment.get(PML) or OWN_CHOICE,
+            transport=environment.get(PML)
+            or LIBRARY_DECIDES,  # ucx or cm where they find a network that they are made for, else ob1
             transports=transports_of(mpirun, environment),
         )
 
@@ -60,7 +60,7 @@ class OpenMPI:
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
         """The pml by name when one was chosen: a rank then fails where it cannot be used, and does not fall back unseen."""
-        return environment if library.transport == OWN_CHOICE else {**environment, PML: library.transport}
+        return environment if library.transport == LIBRARY_DECIDES else {**environment, PML: library.transport}
 
     def split_devices_variable(self, library: Library) -> str | None:
         return None
