@@ -37,8 +37,11 @@ def launchers(environment: Mapping[str, str], name: str = LAUNCHER) -> Iterator[
 
 def text_of(launcher: Path, environment: Mapping[str, str]) -> str:
     """What names the library best: its own program, and else the launcher's banner, in which MPICH and MVAPICH2 look alike."""
-    namers = ([str(launcher.parent / namer), *arguments] for namer, *arguments in NAMERS)
-    texts = (told_by(command, environment) for command in namers)
+    programs = launcher.resolve().parent
+    namers = ([str(programs / namer), *arguments] for namer, *arguments in NAMERS)
+    # MPICH 5's asks the library that it is linked to, which LD_LIBRARY_PATH may have replaced by another flavour's.
+    unmixed = own_library_first(dict(environment), launcher)
+    texts = (told_by(command, unmixed) for command in namers)
     return next(filter(None, texts), "") or told_by([str(launcher), "--version"], environment)
 
 
@@ -49,9 +52,9 @@ def library_folder(launcher: Path) -> Path | None:
     return next((folder for folder in folders if (folder / SONAME).exists()), None)
 
 
-def library_first(environment: dict[str, str], library: Library) -> dict[str, str]:
+def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, str]:
     """The environment with the launcher's own libmpi first, for a Horovod that was built on another MPI of the same ABI."""
-    folder = library_folder(Path(library.launcher or ""))
+    folder = library_folder(launcher)
     if folder is None:
         return environment
     others = environment.get("LD_LIBRARY_PATH")

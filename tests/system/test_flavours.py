@@ -183,6 +183,68 @@ def test_a_rank_without_a_device_of_its_own_fails_and_says_so(hvscale: Run, tmp_
     assert run_json(tmp_path / "job")["failed_rank"] == 2
 
 
+@pytest.fixture
+def mvapich2_gdr(tmp_path: Path) -> Path:
+    """A prefix with MPICH's Hydra and a mpiname that says MVAPICH2-GDR, because that library cannot be had everywhere."""
+    programs = tmp_path / "mvapich2" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("mpiexec.hydra", "hydra_pmi_proxy"):
+        shutil.copy(MPICH_PREFIX / "bin" / name, programs / name)
+    (programs / "mpiname").write_text("#!/bin/sh\necho 'MVAPICH2-GDR 2.3.7 Sun Apr 10 22:00:00 EST 2022 ch3:mrail'\n")
+    (programs / "mpiname").chmod(0o755)
+    return programs.parent
+
+
+@needs_mpich
+def test_split_gives_the_program_its_own_device_and_the_library_all(
+    hvscale: Run, tmp_path: Path, mvapich2_gdr: Path
+) -> None:
+    show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES / $MV2_VISIBLE_DEVICES / $MV2_ENABLE_AFFINITY")
+    path = f"{os.environ['PATH']}:{mvapich2_gdr / 'bin'}"  # found although MPICH's Hydra stands before it
+    command = ("launch", "-np", 2, "--mpi", "mvapich2", "--devices", "split", "--run", "job", "--", *show)
+    done = hvscale(*command, PATH=path, CUDA_VISIBLE_DEVICES="4,6")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] 4 / 4,6 / 0", "[1] 6 / 4,6 / 0"]
+    record = run_json(tmp_path / "job")
+    assert record["library"]["version"] == "2.3.7-GDR"
+    assert record["library"]["launcher"] == str(mvapich2_gdr / "bin/mpiexec.hydra")
+    assert record["devices"] == {"policy": "split", "library_variable": "MV2_VISIBLE_DEVICES"}
+    seen = [rank["devices"]["variables"] for rank in record["ranks"]]
+    assert seen == [{"CUDA_VISIBLE_DEVICES": own, "MV2_VISIBLE_DEVICES": "4,6"} for own in ("4", "6")]
+
+
+@needs_mpich
+def test_the_library_beside_the_launcher_is_put_first_and_asked_who_it_is(
+    hvscale: Run, tmp_path: Path, mvapich2_gdr: Path
+) -> None:
+    says_mvapich2 = r"""
+#include <string.h>
+int MPI_Get_library_version(char *text, int *length)
+{
+    strcpy(text, "MVAPICH2 Version      :\t2.3.5\n");
+    *length = (int)strlen(text);
+    return 0;
+}
+"""
+    (tmp_path / "mpi.c").write_text(says_mvapich2)
+    library = mvapich2_gdr / "lib" / "libmpi.so.12"
+    library.parent.mkdir()
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-Wl,-soname,libmpi.so.12", "-o", library, tmp_path / "mpi.c"], check=True
+    )
+    path = f"{mvapich2_gdr / 'bin'}:{os.environ['PATH']}"
+    in_the_way = hvscale(
+        "launch", "--mpi", "mpich", "--", "python", "-c", "pass", PATH=path, LD_LIBRARY_PATH=str(library.parent)
+    )
+    assert in_the_way.returncode == 2
+    assert "is built for mvapich2 2.3.5 (libmpi.so.12), but" in in_the_way.stderr
+    assert "LD_LIBRARY_PATH" in in_the_way.stderr
+    first = hvscale("launch", "--mpi", "mvapich2", "--", "sh", "-c", "echo $LD_LIBRARY_PATH", PATH=path)
+    assert first.stdout == f"[0] {library.parent}\n"
+    passes_the_check = hvscale("launch", "--mpi", "mvapich2", "--", "python", "-c", "print(1)", PATH=path)
+    assert passes_the_check.stdout == "[0] 1\n", passes_the_check.stderr
+
+
 def test_intel_mpi_runs_the_mpich_environment_s_horovod(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:

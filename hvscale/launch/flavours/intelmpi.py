@@ -45,7 +45,7 @@ class IntelMPI:
         return match[1] if match else None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        adapted = {**UNBOUND, **hydra.library_first(environment, library)}
+        adapted = {**UNBOUND, **hydra.own_library_first(environment, Path(library.launcher or ""))}
         if library.transport != LIBRARY_DECIDES:
             adapted[FABRICS] = library.transport
         root = Path(library.launcher or "").resolve().parent.parent

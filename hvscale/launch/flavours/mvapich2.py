@@ -45,7 +45,7 @@ class MVAPICH2:
         return f"{match[2]}{match[1] or ''}" if match else None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        return {**UNBOUND, **hydra.library_first(environment, library)}
+        return {**UNBOUND, **hydra.own_library_first(environment, Path(library.launcher or ""))}
 
     def split_devices_variable(self, library: Library) -> str | None:
         """The GDR release alone keeps a list of devices of its own."""
