@@ -7,7 +7,7 @@ MPI = openmpi
 demo test lint: override MPI = openmpi
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint clean
+.PHONY: help setup setup-dev setup-mpich demo test lint clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -18,10 +18,14 @@ setup: ## install everything into .venv and build Horovod, once for this machine
 setup-dev: ## the same, and what the tests need
 	@$(PYTHON) setup/install.py --mpi $(MPI) --dev
 
+# The tests start ranks under both MPIs.
+setup-mpich:
+	@$(PYTHON) setup/install.py --mpi mpich --dev
+
 demo: setup ## train, profile and report in about a minute
 	@.venv/bin/hvscale demo
 
-test: setup-dev lint ## run the linters and all tests
+test: setup-dev setup-mpich lint ## run the linters and all tests
 	@.venv/bin/python -m pytest
 
 lint: setup-dev ## check style and types
