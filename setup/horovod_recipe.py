@@ -83,9 +83,10 @@ class Recipe:
         }
         variables |= registry_variables() | self.options()
         mpi = self.mpi.build_variables(work)
-        # CMake takes mpicc from PATH: the wheel's under the same path as mpicxx.
-        mpi_programs = [Path(mpi["HVSCALE_BUILD_MPICXX"]).parent] if self.mpi.dependency_group else []
-        tools = [*mpi_programs, environment / "bin", *([self.cuda.home / "bin"] if self.cuda else [])]
+        # CMake takes mpicc from PATH: it has to be mpicxx's neighbour, under the same path, and cmake the environment's own.
+        mpi_programs, own_programs = Path(mpi["HVSCALE_BUILD_MPICXX"]).parent, environment / "bin"
+        both = [mpi_programs, own_programs] if self.mpi.dependency_group else [own_programs, mpi_programs]
+        tools = [*both, *([self.cuda.home / "bin"] if self.cuda else [])]
         run_path = ["$ORIGIN/../../torch/lib", *self.mpi.library_folders]
         if self.cuda and self.cuda.with_nccl:
             nccl = nccl_for_linking(self.cuda, environment, work)

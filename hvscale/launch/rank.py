@@ -84,6 +84,12 @@ def write_json(path: str, document: dict[str, object]) -> None:
             os.unlink(temporary)  # noqa: PTH108
 
 
+def write_end(run: str, rank: int, pid: int, end: dict[str, object]) -> None:
+    """The end of a rank whose command's own end nobody saw."""
+    state = {"rank": rank, "host": socket.gethostname(), "pid": pid, "ended_at": time.time()}
+    write_json(rank_file(run, rank), {**state, **end})
+
+
 def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -201,7 +207,7 @@ def keep(run: str, rank: int, launched: int) -> int:
         environment |= device_variables(job["devices"], environment, offered)
     except ValueError as error:
         log.write(f"{error}\n".encode())
-        write_json(state_path, {**state, "exit_status": STATUS_WRONG_REQUEST, "ended_at": time.time()})
+        write_end(run, rank, os.getpid(), {"exit_status": STATUS_WRONG_REQUEST})
         return STATUS_WRONG_REQUEST
     shown = [VISIBLE, *filter(None, [job["devices"]["library_variable"]])]
     state["devices"] = {"variables": {name: environment.get(name) for name in shown}, "offered": offered}
@@ -235,8 +241,7 @@ def wait_for(keeper: int, done: int, run: str, rank: int) -> int:
     status = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
     if status >= 0:
         return status
-    end = {"rank": rank, "host": socket.gethostname(), "pid": keeper, "signal": signal_name(-status)}
-    write_json(rank_file(run, rank), {**end, "ended_at": time.time()})
+    write_end(run, rank, keeper, {"signal": signal_name(-status)})
     return 128 - status
 
 
@@ -254,6 +259,7 @@ def main() -> int:
         except BaseException:
             sys.excepthook(*sys.exc_info())  # the traceback module costs 10 ms to import
             status = 1
+            write_end(run, rank, os.getpid(), {"exit_status": status})
         os._exit(status)
     os.close(launched)
     os.close(keepers_end)
