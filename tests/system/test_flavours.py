@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hvscale.host import available_cores
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
 
 RANKS = 4
@@ -85,7 +86,7 @@ def test_without_the_mpich_environment_the_remedy_is_named(hvscale: Run, tmp_pat
     done = subprocess.run(
         [alone / "bin/python", "-c", run, "launch", "--mpi", "mpich", "--", "python", "-c", "pass"],
         cwd=tmp_path,
-        env={**os.environ, "PATH": "/usr/bin:/bin"},
+        env={**os.environ, "PATH": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -135,6 +136,16 @@ def test_open_mpi_takes_the_transport_that_is_named_and_else_its_own(
     assert set(re.findall(r"select: component (\w+) selected", named.stdout)) == {"ob1"}
     assert "component ucx" in own.stdout
     assert "component ucx" not in named.stdout
+
+
+@pytest.mark.parametrize("mpi", WITH_MPI)
+def test_ranks_have_all_cores_and_may_outnumber_them(hvscale: Run, program: Callable[[str], Path], mpi: str) -> None:
+    ranks = available_cores() + 1
+    script = program("import os; print(sorted(os.sched_getaffinity(0)))")
+    done = hvscale("launch", "-np", ranks, "--mpi", mpi, "--", "python", script)
+    assert done.returncode == 0, done.stderr
+    own = sorted(os.sched_getaffinity(0))
+    assert sorted(done.stdout.splitlines()) == sorted(f"[{rank}] {own}" for rank in range(ranks))
 
 
 @pytest.mark.parametrize("mpi", WITH_MPI)
