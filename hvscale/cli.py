@@ -33,7 +33,24 @@ Command = Annotated[
     list[str], typer.Argument(metavar="COMMAND", help="The program to start, with its arguments; write it behind --.")
 ]
 Np = Annotated[int, typer.Option("-np", "--np", metavar="N", help="How many ranks to start.")]
-Mpi = Annotated[str, typer.Option("--mpi", metavar="FLAVOUR", help="What starts the ranks: openmpi or gloo.")]
+Mpi = Annotated[
+    str,
+    typer.Option("--mpi", metavar="FLAVOUR", help="What starts the ranks: openmpi, mpich, mvapich2, intelmpi or gloo."),
+]
+Transport = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What carries the messages: ob1, ucx or cm (openmpi), ucx or ofi (mpich), shm:ofi, ofi or shm (intelmpi); else the library decides.",
+    ),
+]
+Devices = Annotated[
+    str,
+    typer.Option(
+        metavar="own|all|split",
+        help="GPUs that a rank sees: its own, all, or split: the program its own and the MPI library all.",
+    ),
+]
 Env = Annotated[
     list[str],
     typer.Option(
@@ -129,14 +146,32 @@ def demo(run: RunPath = None) -> None:
 
 
 @app.command(context_settings=COMMAND_LAST)
-def launch(command: Command, np: Np = 1, mpi: Mpi = "openmpi", env: Env = [], run: RunPath = None) -> None:  # noqa: B006 - Typer copies it
+def launch(
+    command: Command,
+    np: Np = 1,
+    mpi: Mpi = "openmpi",
+    transport: Transport = None,
+    devices: Devices = "all",
+    env: Env = [],  # noqa: B006 - Typer copies it
+    run: RunPath = None,
+) -> None:
     """Start a command on N ranks, keep each rank's output, and leave nothing behind.
 
     Example: `hvscale launch -np 2 -- python train.py`
     """
     from hvscale.launch import launch
 
-    finished = launch(np, command, mpi=mpi, env=env, run_path=run, show=print_rank_line, warn=print_warning)
+    finished = launch(
+        np,
+        command,
+        mpi=mpi,
+        transport_name=transport,
+        devices=devices,
+        env=env,
+        run_path=run,
+        show=print_rank_line,
+        warn=print_warning,
+    )
     print_message(f"run folder: {finished.path}")
 
 
@@ -145,6 +180,8 @@ def profile(
     command: Command,
     np: Np = 1,
     mpi: Mpi = "openmpi",
+    transport: Transport = None,
+    devices: Devices = "all",
     env: Env = [],  # noqa: B006 - Typer copies it
     run: RunPath = None,
     timeline: Annotated[
@@ -171,7 +208,16 @@ def profile(
     parse_bins(bins)  # a mistake here is to be known before the job, not after it
     show = print_rank_line_aside if json else print_rank_line
     finished = profiled_launch(
-        np, command, timeline=timeline, mpi=mpi, env=env, run_path=run, show=show, warn=print_warning
+        np,
+        command,
+        timeline=timeline,
+        mpi=mpi,
+        transport_name=transport,
+        devices=devices,
+        env=env,
+        run_path=run,
+        show=show,
+        warn=print_warning,
     )
     print_breakdown(explained_breakdown(finished, bins, explain), per_rank, json, csv, unasked=explain is None)
     print_message(f"run folder: {finished.path}")

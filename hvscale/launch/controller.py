@@ -17,8 +17,9 @@ from types import FrameType
 
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.host import describe_host
+from hvscale.launch import devices as job_devices
 from hvscale.launch import environment as job_environment
-from hvscale.launch import flavours, horovod_build, processes, rank
+from hvscale.launch import flavours, horovod_build, prefixes, processes, rank, transport
 from hvscale.launch.job import Job
 from hvscale.launch.output import RankOutput, last_lines
 from hvscale.run_folder import RankEnd, RunFolder, RunRecord, default_run_path
@@ -28,6 +29,7 @@ LOOK_AT_RANKS_SECONDS = 0.25
 # After the first failure the launcher may end the other ranks itself, then it is asked to, then nothing is asked: 10 s are promised in all.
 LAUNCHER_GRACE_SECONDS = 2.0
 TERMINATE_GRACE_SECONDS = 4.0
+LAST_WORDS_SECONDS = 1.0
 VERSIONS_OF = ("hvscale", "horovod", "torch", "numpy")
 
 Instrument = Callable[[RunFolder, str, Mapping[str, str]], dict[str, str]]
@@ -48,6 +50,8 @@ def launch(
     *,
     mpi: str = "openmpi",
     env: list[str] | None = None,
+    transport_name: str | None = None,
+    devices: str = "all",
     run_path: Path | None = None,
     instrument: Instrument | None = None,
     show: Show | None = None,
@@ -64,12 +68,14 @@ def launch(
         raise RequestError(f"-np {np}: at least one rank is needed")
     if not command:
         raise RequestError("no command: write it behind --, for example: hvscale launch -np 2 -- python train.py")
+    flavour = flavours.get(mpi)
     named = job_environment.named(env or [])
-    passed = {**own_programs_first(job_environment.clean()), **named}
+    passed = {**prefixes.programs_first(job_environment.clean(), flavour), **named}
     if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
         raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
-    flavour = flavours.get(mpi)
-    library = flavour.find(passed)
+    library = transport.choose(flavour.find(passed), transport_name)
+    devices_asked = job_devices.asked(devices, flavour, library)
+    passed = flavour.adapt(passed, library)
     horovod_build.check(command, passed, flavour, library)
 
     run = RunFolder.create((run_path or default_run_path(command)).absolute())
@@ -79,6 +85,7 @@ def launch(
         command=command,
         np=np,
         library=library,
+        devices=devices_asked,
         rank_environment=instrument(run, mpi, passed) if instrument else {},
         settings_asked=job_environment.recordable(named),
         environment_passed=sorted(passed),
@@ -140,13 +147,6 @@ def launch(
     return run
 
 
-def own_programs_first(environment: dict[str, str]) -> dict[str, str]:
-    """PATH with the programs of this Python environment first, unless PATH has them already: `python` then means the one with Horovod."""
-    own = str(Path(sys.prefix) / "bin")
-    path = environment.get("PATH", os.defpath)
-    return environment if own in path.split(os.pathsep) else {**environment, "PATH": own + os.pathsep + path}
-
-
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in VERSIONS_OF:
@@ -198,10 +198,20 @@ def end(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
     for process in started:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
+    wait_for_last_words(run)
     killed = processes.kill_all(run)
     statuses = [process.wait() for process in started]
     processes.reap_orphans()
     return statuses, killed
+
+
+def wait_for_last_words(run: Path) -> None:
+    """Give ranks that a launcher has killed, as Hydra does after an abort, the moment in which their keepers write how they ended."""
+    deadline = time.monotonic() + LAST_WORDS_SECONDS
+    while time.monotonic() < deadline and processes.of_run(run):
+        if all(entry.ended_at for entry in read_ranks(RunFolder(run))):
+            return
+        time.sleep(POLL_SECONDS)
 
 
 def read_ranks(run: RunFolder) -> list[RankEnd]:
@@ -213,9 +223,15 @@ def read_ranks(run: RunFolder) -> list[RankEnd]:
 
 
 def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
-    """The rank that ended badly before the others did, by its own host's clock."""
+    """The rank that ended badly before the others did, by its own host's clock.
+
+    Where the launcher took all down at once, as Hydra does after an abort, it is the one that wrote last: it said that it aborts.
+    """
     failed = [entry for entry in ranks if entry.signal or entry.exit_status]
-    return min(failed, key=lambda entry: entry.ended_at or float("inf"), default=None)
+    by_itself = [entry for entry in failed if not entry.taken_down]
+    if failed and not by_itself:
+        return max(failed, key=lambda entry: entry.wrote_at)
+    return min(by_itself, key=lambda entry: entry.ended_at or float("inf"), default=None)
 
 
 def close(record: RunRecord, statuses: list[int], interrupted_by: int) -> None:
