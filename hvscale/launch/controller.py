@@ -19,7 +19,7 @@ from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.host import describe_host
 from hvscale.launch import devices as job_devices
 from hvscale.launch import environment as job_environment
-from hvscale.launch import flavours, horovod_build, prefixes, processes, rank, transport
+from hvscale.launch import flavours, horovod_build, in_effect, prefixes, processes, rank, transport
 from hvscale.launch.job import Job
 from hvscale.launch.output import RankOutput, last_lines
 from hvscale.run_folder import RankEnd, RunFolder, RunRecord, default_run_path
@@ -104,6 +104,9 @@ def launch(
         )
     for text in record.warnings:
         warn(text)
+    libraries = in_effect.Started(run, library, command, {**passed, **record.rank_environment})
+    record.rank_environment |= in_effect.questions(libraries)
+    answers = in_effect.Answers(libraries)
     run.write(record)
 
     job = Job(
@@ -115,8 +118,17 @@ def launch(
     )
     output = RankOutput(run, np, show or (lambda number, line: None))
 
+    def note_settings(ended: bool = False) -> None:
+        for told in answers.new(ended):
+            record.settings_in_effect.append(told)
+            for text in in_effect.warnings(told):
+                record.warnings.append(text)
+                warn(text)
+            run.write(record)
+
     def each_time() -> None:
         output.poll()
+        note_settings()
         if watch:
             watch(run)
 
@@ -133,6 +145,7 @@ def launch(
         finally:
             statuses, left_behind = end(started, run.path)
             output.finish()
+        note_settings(ended=True)
         record.ranks = read_ranks(run)
         close(record, statuses, 0 if by_itself else caught[0] if caught else 0)
         if by_itself and left_behind and not any(statuses):

@@ -60,7 +60,11 @@ class OpenMPI:
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
         """The pml by name when one was chosen: a rank then fails where it cannot be used, and does not fall back unseen."""
-        return environment if library.transport == LIBRARY_DECIDES else {**environment, PML: library.transport}
+        if library.transport == LIBRARY_DECIDES:
+            return environment
+        # By itself pml ucx is there for networks of its own only, not for shared memory or TCP.
+        anywhere = {f"{PML}_ucx_tls": "any", f"{PML}_ucx_devices": "any"} if library.transport == "ucx" else {}
+        return {**anywhere, **environment, PML: library.transport}
 
     def split_devices_variable(self, library: Library) -> str | None:
         return None

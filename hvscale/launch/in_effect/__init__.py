@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Protocol
 from hvscale.run_folder import InEffect, Library, RunFolder
 
 FOLDER = "in-effect"  # of a run
+LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,14 @@ class Answers:
     def __init__(self, started: Started) -> None:
         self._started = started
         self._silent = dict(_reporters)
+        self._look_at = 0.0
 
     def new(self, ended: bool = False) -> Iterator[InEffect]:
-        """What was told since the last time."""
+        """What was told since the last time; looks once a second, and once more when the job has ended."""
+        now = time.monotonic()
+        if now < self._look_at and not ended:
+            return
+        self._look_at = now + LOOK_SECONDS
         for name, reporter in list(self._silent.items()):
             told = reporter.read(self._started, ended)
             if told is not None:
