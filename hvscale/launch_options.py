@@ -33,6 +33,9 @@ StartTimeout = Annotated[
     ),
 ]
 
+# The switches whose default is not the same everywhere, so that one may want to say no.
+WITH_NEGATIVE = ("cma",)
+
 
 def takes_launch_options(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator: replaces a command's parameter `launch_options` by the options of every command that starts ranks.
@@ -62,6 +65,11 @@ def takes_launch_options(command: Callable[..., None]) -> Callable[..., None]:
         keywords = {name: values.pop(name) for name in ("np", "mpi", "env", "start_timeout")}
         keywords["run_path"] = values.pop("run")
         keywords["placement"] = PlacementOptions.of(**{name: values.pop(name) for name in placing})
+        if keywords["placement"].sbatch is not None and not keywords["placement"].submit:
+            from hvscale.launch.slurm_job import write_job_script
+
+            print(write_job_script(command.__name__, values["command"], **keywords))
+            return
         command(launch_options=keywords, **values)
 
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + shared
@@ -78,7 +86,7 @@ def placement_option(name: str, field: FieldInfo) -> Any:
     elif get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     elif get_origin(kind) is tuple:
-        kind = list[Path]
+        kind = list[get_args(kind)[0]]  # type: ignore[misc]
     words = name.replace("_", "-")
-    spelling = f"--{words}/--no-{words}" if kind is bool else f"--{words}"
+    spelling = f"--{words}/--no-{words}" if name in WITH_NEGATIVE else f"--{words}"
     return Annotated[kind | None, typer.Option(spelling, help=field.description, metavar=metavar_of(field))]

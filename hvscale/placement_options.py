@@ -10,7 +10,7 @@ from hvscale.errors import RequestError
 
 
 def option(metavar: str, text: str) -> Any:
-    """A field of PlacementOptions: how the command line names its value, and its help."""
+    """A field of PlacementOptions: how the command line names its value (empty for a switch), and its help."""
     return Field(description=text, json_schema_extra={"metavar": metavar})
 
 
@@ -26,13 +26,19 @@ class PlacementOptions(BaseModel):
 
     placement: Annotated[
         str | None,
-        option("PLACEMENT", "Where the ranks run: host, docker:rank, docker:node or netns. [default: host]"),
+        option(
+            "PLACEMENT", "Where the ranks run: host, docker:rank, docker:node, netns, ssh or slurm. [default: host]"
+        ),
     ] = None
     ranks_per_container: Annotated[
         PositiveInt | None, option("K", "docker:node: how many ranks share a container. [default: 2]")
     ] = None
     nodes: Annotated[
-        PositiveInt | None, option("N", "netns: how many network namespaces share the ranks. [default: 2]")
+        PositiveInt | None,
+        option(
+            "N",
+            "netns: how many network namespaces share the ranks. [default: 2] slurm: how many nodes a job asks for.",
+        ),
     ] = None
     link: Annotated[
         str | None,
@@ -69,6 +75,25 @@ class PlacementOptions(BaseModel):
         option("DIR", "docker: one more folder that the ranks may read, such as a data set; can be given again."),
     ] = None
 
+    hosts: Annotated[
+        str | None,
+        option("LIST", "ssh: the hosts with their slots, such as a:4,b:4; stands for --placement ssh."),
+    ] = None
+    hostfile: Annotated[
+        Path | None,
+        option("FILE", "ssh: a file with a line for each host, `a:4` or `a slots=4`; stands for --placement ssh."),
+    ] = None
+
+    sbatch: Annotated[
+        Path | None,
+        option("FILE", "slurm: write the script of a job that does this; with no --submit, do nothing else."),
+    ] = None
+    submit: Annotated[bool | None, option("", "slurm: submit it as a job and follow that to its end.")] = None
+    sbatch_option: Annotated[
+        tuple[str, ...] | None,
+        option("OPTION", "slurm: an option of sbatch for the job, such as --time=1:00:00; can be given again."),
+    ] = None
+
     @classmethod
     def of(cls, **values: object) -> "PlacementOptions":
         """Raises RequestError, naming the option, for a value that cannot be."""
@@ -81,7 +106,10 @@ class PlacementOptions(BaseModel):
 
     @property
     def name(self) -> str:
-        return self.placement or "host"
+        """The placement asked for, or the one that the other options stand for."""
+        if self.placement is None and (self.sbatch or self.submit):
+            return "slurm"
+        return self.placement or ("ssh" if self.hosts or self.hostfile else "host")
 
     def asked(self) -> set[str]:
         """The options that were asked for, beside the placement itself."""

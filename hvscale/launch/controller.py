@@ -17,7 +17,7 @@ from types import FrameType
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.host import describe_host
 from hvscale.launch import environment as job_environment
-from hvscale.launch import flavours, horovod_build, placements, processes, rank, start_watch
+from hvscale.launch import flavours, horovod_build, placements, processes, rank, slurm_job, start_watch
 from hvscale.launch.job import Job
 from hvscale.launch.nodes import Nodes
 from hvscale.launch.outcome import Failure, find_failure, first_failed, late_start, read_ranks
@@ -74,6 +74,14 @@ def launch(
     if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
         raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
     options = placement or PlacementOptions()
+    if options.submit and not slurm_job.is_inside_an_allocation():
+        run = RunFolder((run_path or default_run_path(command)).absolute())
+        verb = "profile" if instrument else "launch"
+        script = slurm_job.job_script(
+            verb, command, np=np, mpi=mpi, env=env, start_timeout=start_timeout, placement=options, run=run.path
+        )
+        submit_and_follow(script, run, np, show, watch)
+        return run
     place = placements.get(options, np)
     flavour = flavours.get(mpi)
     library = flavour.find(passed)
@@ -128,6 +136,26 @@ def launch(
         case "failed" if failure is not None:
             raise RankFailedError(f"{failure.what}; its last lines, from {failure.log}:", last_lines(failure.log))
     return run
+
+
+def submit_and_follow(
+    script: str, run: RunFolder, np: int, show: Show | None, watch: Callable[[RunFolder], None] | None
+) -> None:
+    """Have Slurm run the script, and show what its ranks write. Raises what a launch here would raise."""
+    slurm_job.prepare_folder(run)
+    with catching_signals() as caught:
+        number = slurm_job.submit(script)
+        slurm_job.follow(
+            number,
+            run,
+            np,
+            show or (lambda rank, line: None),
+            lambda: watch(run) if watch else None,
+            lambda: bool(caught),
+        )
+    if caught:
+        raise RunInterruptedError(caught[0], run)
+    slurm_job.outcome(number, run)
 
 
 def run_job(

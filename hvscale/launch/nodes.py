@@ -77,7 +77,8 @@ class Nodes:
 
     `controller` is an address of this machine that every node reaches. `subnet` (CIDR) is the network that ranks shall talk over; None
     leaves it to their library. `settings` is what the placement did, for run.json. `unwanted` names variables of the caller that mean
-    nothing in the nodes. `lost()` gives nodes that have gone since, each with how.
+    nothing in the nodes. `starter` is what to write before a program to start all ranks of it at once, over PMI-2, where the place has such a
+    thing (srun). `lost()` gives nodes that have gone since, each with how.
     """
 
     nodes: tuple[Node, ...]
@@ -86,6 +87,7 @@ class Nodes:
     on_this_machine: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
     unwanted: tuple[str, ...] = ()
+    starter: tuple[str, ...] = ()
     lost: Callable[[], dict[str, str]] = dict
 
     @property

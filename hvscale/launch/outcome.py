@@ -45,25 +45,26 @@ def late_start(job: Job, start: StartWatch, late: list[int]) -> Failure | None:
 def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: list[int]) -> Failure | None:
     """What explains the rest: a node that was lost, else the first rank that failed, else the launcher, else a rank that fell silent."""
     run = RunFolder(job.run)
+    first = first_failed(ranks)
+    # Open MPI's mpirun ends with status 0 when it loses a node: a rank of another node has to say how it ended.
+    ended = {entry.rank for entry in ranks if entry.exit_status is not None}
+    silent = [] if job.nodes.are_here else [rank for rank in range(job.np) if rank not in ended]
+    if first is None and not silent and not any(statuses):
+        return None
     for name, fate in job.nodes.lost().items():
         rank = job.nodes.ranks_of(name)[0]
         return Failure(rank, f"rank {rank} on {name} is lost: {fate}", run.log(rank))
-    if first := first_failed(ranks):
+    if first is not None:
         how = f"was killed by {first.signal}" if first.signal else exit_words(first.exit_status or 0)
         return Failure(first.rank, f"rank {first.rank} on {first.host} {how}", run.log(first.rank))
     if any(statuses):
         who = library.launcher or f"rank {next(rank for rank, status in enumerate(statuses) if status)}"
         how = exit_words(next(status for status in statuses if status))
         return Failure(None, f"{who} {how}", run.logs / "launcher.log")
-    # Open MPI's mpirun ends with status 0 when it loses a node.
-    ended = {entry.rank for entry in ranks if entry.exit_status is not None}
-    silent = [rank for rank in range(job.np) if rank not in ended and not job.nodes.are_here]
-    for rank in silent:
-        who = f"rank {rank} on {job.nodes.node_of(rank).name}"
-        return Failure(
-            rank, f"{who} has not said how it ended: its node was lost or cannot write into {run.path}", run.log(rank)
-        )
-    return None
+    who = f"rank {silent[0]} on {job.nodes.node_of(silent[0]).name}"
+    return Failure(
+        silent[0], f"{who} has not said how it ended: it was lost, or cannot write into {run.path}", run.log(silent[0])
+    )
 
 
 def exit_words(status: int) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 
 from hvscale.errors import RequestError
 
+REMOVAL_IN_PROGRESS = 409  # Docker's answer when somebody else is at it
+REMOVAL_SECONDS = 30
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 
@@ -50,7 +52,12 @@ def remove_container(container: Any) -> None:
     import docker
 
     with suppress(docker.errors.NotFound):
-        container.remove(force=True, v=True)
+        try:
+            container.remove(force=True, v=True)
+        except docker.errors.APIError as error:
+            if error.status_code != REMOVAL_IN_PROGRESS:
+                raise
+            container.wait(condition="removed", timeout=REMOVAL_SECONDS)
 
 
 def no_answer(error: Exception) -> str:

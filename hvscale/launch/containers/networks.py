@@ -70,8 +70,12 @@ def swarm_label(client: Any) -> RunLabel | None:
 
 def leave_swarm(client: Any, own: str = "") -> bool:
     """Leave a swarm that was made by hvscale, with its gateway, unless another run's network than `own` is still in it."""
-    # A network that was just removed may be listed for a while.
-    others = [one for one in client.networks.list(filters={"label": RUN, "driver": "overlay"}) if one.name != own]
+    # A network that was just removed may be listed for a while: a dead run's does not count either.
+    others = [
+        one
+        for one in client.networks.list(filters={"label": RUN, "driver": "overlay"})
+        if one.name != own and RunLabel.read(one.attrs["Labels"]).is_live
+    ]
     if swarm_label(client) is None or others:
         return False
     made_gateway = client.swarm.attrs["Spec"]["Labels"].get(MADE_GATEWAY) == "yes"

@@ -103,12 +103,14 @@ def over_nodes(job: Job, library: Library) -> list[str]:
     if job.nodes.are_here:
         return []
     agent = str(job.nodes.write_agent(job.run))
-    # A daemon in a node cannot start another one: it has no agent there.
-    remote_start = (
-        ["--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", agent, "--prtemca", "plm_ssh_no_tree_spawn", "1"]
+    # A daemon in a node cannot start another one: it has no agent there. It stays with its agent: srun ends what leaves it.
+    parameters = (
+        {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_leave_session_attached": "1"}
         if library.version.startswith("5")
-        else ["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca", "plm_rsh_no_tree_spawn", "1"]
+        else {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "orte_leave_session_attached": "1"}
     )
+    option = "--prtemca" if library.version.startswith("5") else "--mca"
+    remote_start = [word for name, value in parameters.items() for word in (option, name, value)]
     named = [word for name in sorted(job.environment) for word in ("-x", name)]
     return ["--host", job.nodes.hosts, *remote_start, *named]
 
