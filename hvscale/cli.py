@@ -16,6 +16,7 @@ from rich.table import Table
 
 from hvscale import __version__
 from hvscale.errors import HvscaleError, RankFailedError
+from hvscale.launch_options import RunPath, takes_launch_options
 from hvscale.trainer.config import TrainConfig, flag
 
 app = typer.Typer(
@@ -31,36 +32,6 @@ STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # what Typer makes of it
 COMMAND_LAST = {"allow_interspersed_args": False}
 Command = Annotated[
     list[str], typer.Argument(metavar="COMMAND", help="The program to start, with its arguments; write it behind --.")
-]
-Np = Annotated[int, typer.Option("-np", "--np", metavar="N", help="How many ranks to start.")]
-Mpi = Annotated[
-    str,
-    typer.Option("--mpi", metavar="FLAVOUR", help="What starts the ranks: openmpi, mpich, mvapich2, intelmpi or gloo."),
-]
-Transport = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="What carries the messages: ob1, ucx or cm (openmpi), ucx or ofi (mpich), shm:ofi, ofi or shm (intelmpi); else the library decides.",
-    ),
-]
-Devices = Annotated[
-    str,
-    typer.Option(
-        metavar="own|all|split",
-        help="GPUs that a rank sees: its own, all, or split: the program its own and the MPI library all.",
-    ),
-]
-Env = Annotated[
-    list[str],
-    typer.Option(
-        "--env",
-        metavar="NAME[=VALUE]",
-        help="Pass a variable on to the ranks; the rest of this shell's environment stays here.",
-    ),
-]
-RunPath = Annotated[
-    Path | None, typer.Option("--run", metavar="DIR", help="The run folder to make; by default a new one under runs/.")
 ]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Bins = Annotated[
@@ -146,44 +117,23 @@ def demo(run: RunPath = None) -> None:
 
 
 @app.command(context_settings=COMMAND_LAST)
-def launch(
-    command: Command,
-    np: Np = 1,
-    mpi: Mpi = "openmpi",
-    transport: Transport = None,
-    devices: Devices = "all",
-    env: Env = [],  # noqa: B006 - Typer copies it
-    run: RunPath = None,
-) -> None:
+@takes_launch_options
+def launch(command: Command, launch_options: dict[str, Any]) -> None:
     """Start a command on N ranks, keep each rank's output, and leave nothing behind.
 
     Example: `hvscale launch -np 2 -- python train.py`
     """
     from hvscale.launch import launch
 
-    finished = launch(
-        np,
-        command,
-        mpi=mpi,
-        transport_name=transport,
-        devices=devices,
-        env=env,
-        run_path=run,
-        show=print_rank_line,
-        warn=print_warning,
-    )
+    finished = launch(command=command, **launch_options, show=print_rank_line, warn=print_warning)
     print_message(f"run folder: {finished.path}")
 
 
 @app.command(context_settings=COMMAND_LAST)
+@takes_launch_options
 def profile(
     command: Command,
-    np: Np = 1,
-    mpi: Mpi = "openmpi",
-    transport: Transport = None,
-    devices: Devices = "all",
-    env: Env = [],  # noqa: B006 - Typer copies it
-    run: RunPath = None,
+    launch_options: dict[str, Any],
     timeline: Annotated[
         bool,
         typer.Option(
@@ -207,18 +157,7 @@ def profile(
 
     parse_bins(bins)  # a mistake here is to be known before the job, not after it
     show = print_rank_line_aside if json else print_rank_line
-    finished = profiled_launch(
-        np,
-        command,
-        timeline=timeline,
-        mpi=mpi,
-        transport_name=transport,
-        devices=devices,
-        env=env,
-        run_path=run,
-        show=show,
-        warn=print_warning,
-    )
+    finished = profiled_launch(command=command, timeline=timeline, **launch_options, show=show, warn=print_warning)
     print_breakdown(explained_breakdown(finished, bins, explain), per_rank, json, csv, unasked=explain is None)
     print_message(f"run folder: {finished.path}")
 
@@ -294,6 +233,54 @@ def report(
     if left_out is not None:
         print_warning(left_out)
     print_message(f"report: {page}")
+
+
+@app.command()
+def cleanup(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove what runs left whose launcher was killed: containers, networks, a swarm, network namespaces. Living runs are not touched.
+
+    Example: `hvscale cleanup --dry-run`
+    """
+    from hvscale.launch.leftovers import Cleanup, clean_up
+
+    with working("looking around"):
+        found, problems = clean_up(remove=not dry_run)
+    if json:
+        print_json(Cleanup(removed=not dry_run, leftovers=found, problems=problems))
+        return
+    for problem in problems:
+        print_warning(problem)
+    for thing in found:
+        results.print(
+            f"{'found' if dry_run else 'removed'} {thing.kind} {thing.name} of {thing.run}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if not found:
+        print_message("nothing was left behind")
+
+
+image = typer.Typer(help="The image that ranks run in, in Docker placements.")
+app.add_typer(image, name="image")
+
+
+@image.command("build")
+def image_build(
+    name: Annotated[str, typer.Option("--name", metavar="IMAGE", help="What to call it.")] = "hvscale:base",
+) -> None:
+    """Make the small image from this machine's own distribution, once. Remove it with `docker rmi` to have it made again.
+
+    Example: `hvscale image build`
+    """
+    from hvscale.launch.containers import engine
+    from hvscale.launch.containers.image import build
+
+    with working("building the image"), engine.connection() as client:
+        made = build(client, name)
+    print_message(f"image {name}: {made}")
 
 
 def options_of(config: type[BaseModel], argument: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -73,6 +73,15 @@ class RankDevices(BaseModel):
     offered: int
 
 
+class NodeRecord(BaseModel):
+    """One place where ranks ran, as the others reached it."""
+
+    name: str
+    address: str
+    interface: str
+    ranks: list[int]
+
+
 class RankEnd(BaseModel):
     """How one rank ended: `exit_status` or `signal`, or neither when it was still running as the job was taken down."""
 
@@ -107,6 +116,8 @@ class RunRecord(BaseModel):
     library: Library
     placement: str = "host"
     devices: DevicesAsked = DevicesAsked()
+    placement_settings: dict[str, Any] = {}
+    nodes: list[NodeRecord] = []
     settings_asked: dict[str, str] = {}
     settings_in_effect: list[InEffect] = []
     rank_environment: dict[str, str] = {}

@@ -10,13 +10,14 @@ from hvscale.errors import RequestError
 from hvscale.launch import devices, environment, flavours
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job
+from hvscale.launch.nodes import Node, Nodes
 from hvscale.launch.output import last_lines, visible
 from hvscale.run_folder import Library, default_run_path
 
 
 @pytest.mark.parametrize(("version", "mapping"), [("5.0.11", "slot:OVERSUBSCRIBE"), ("4.1.4", "--oversubscribe")])
 def test_mpirun_is_told_in_its_own_release_s_words(tmp_path: Path, version: str, mapping: str) -> None:
-    job = Job(np=3, command=["train me"], run=tmp_path, environment={})
+    job = Job(np=3, command=["train me"], run=tmp_path, environment={}, nodes=Nodes((Node(name="here", slots=3),)))
     words = openmpi.arguments(
         job, ["python", "rank.py"], Library(flavour="openmpi", version=version, launcher="/opt/bin/mpirun")
     )
@@ -71,7 +72,7 @@ def test_the_transports_are_read_from_what_the_build_says() -> None:
 
 
 def test_mpirun_rsh_gets_a_host_for_each_rank(tmp_path: Path) -> None:
-    job = Job(np=2, command=["train me"], run=tmp_path, environment={})
+    job = Job(np=2, command=["train me"], run=tmp_path, environment={}, nodes=Nodes((Node("here", 2),)))
     found = Library(flavour="mvapich2", version="2.3.7", launcher="/opt/bin/mpirun_rsh")
     words = mvapich2.arguments(job, ["python", "rank.py"], found)
     assert words == ["/opt/bin/mpirun_rsh", "-export-all", "-np", "2", "localhost", "localhost", "python", "rank.py"]

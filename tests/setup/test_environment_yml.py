@@ -12,7 +12,7 @@ CLONE = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((CLONE / "pyproject.toml").read_text())
 LOCKED: list[dict[str, Any]] = tomllib.loads((CLONE / "uv.lock").read_text())["package"]
 
-CONDA_NAMES = {"torch": "pytorch"}
+CONDA_NAMES = {"torch": "pytorch", "docker": "docker-py"}
 NOT_IN_CONDA_ENVIRONMENT = {
     "horovod",  # built after the environment: it needs PyTorch and the settings of docs/install.md
     "uv",  # only fills .venv, which conda's environment stands for

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hvscale.errors import RequestError
+from hvscale.host import available_cores
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.launch.launcher import start_launcher
@@ -80,7 +81,7 @@ class OpenMPI:
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
-        environment = {**job.environment, **(ROOT_ALLOWED if os.geteuid() == 0 else {})}
+        environment = {**defaults(job, library), **job.environment, **(ROOT_ALLOWED if os.geteuid() == 0 else {})}
         yield [start_launcher(arguments(job, rank_program, library), environment, job.run)]
 
 
@@ -102,7 +103,34 @@ def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
         if library.version.startswith("5")
         else ["--map-by", "slot", "--oversubscribe"]
     )
-    return [launcher, "-np", str(job.np), "--bind-to", "none", *mapping, *rank_program]
+    return [launcher, "-np", str(job.np), "--bind-to", "none", *mapping, *over_nodes(job, library), *rank_program]
+
+
+def over_nodes(job: Job, library: Library) -> list[str]:
+    """The words that spread the ranks over the job's nodes, each of which gets the job's environment through mpirun."""
+    if job.nodes.are_here:
+        return []
+    agent = str(job.nodes.write_agent(job.run))
+    # A daemon in a node cannot start another one: it has no agent there. It stays with its agent: srun ends what leaves it.
+    parameters = (
+        {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_leave_session_attached": "1"}
+        if library.version.startswith("5")
+        else {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "orte_leave_session_attached": "1"}
+    )
+    option = "--prtemca" if library.version.startswith("5") else "--mca"
+    remote_start = [word for name, value in parameters.items() for word in (option, name, value)]
+    named = [word for name in sorted(job.environment) for word in ("-x", name)]
+    return ["--host", job.nodes.hosts, *remote_start, *named]
+
+
+def defaults(job: Job, library: Library) -> dict[str, str]:
+    """MCA parameters that follow from where the ranks run; the user's own, given with --env, win."""
+    if job.nodes.are_here:
+        return {}
+    network = {"OMPI_MCA_btl_tcp_if_include": job.nodes.subnet} if job.nodes.subnet else {}
+    # mpirun counts this machine's cores once for each node on it, and its ranks then spin while the one they wait for has no core.
+    crowded = {"OMPI_MCA_mpi_yield_when_idle": "1"} if job.nodes.on_this_machine and job.np > available_cores() else {}
+    return {**network, **crowded}
 
 
 register(OpenMPI())
