@@ -357,6 +357,7 @@ def test_a_swarm_that_was_there_stays(hvscale: Run, docker_host: str, tmp_path: 
     docker = ["docker", "--host", docker_host]
     subprocess.run([*docker, "swarm", "init", "--advertise-addr", "127.0.0.1"], check=True, capture_output=True)
     try:
+        wait_until(lambda: "docker_gwbridge" in everything_there(docker_host, tmp_path)["networks"])
         before = everything_there(docker_host, tmp_path)
         done = hvscale(
             "launch", "--placement", "docker:rank", "--network", "overlay", "--", "true", DOCKER_HOST=docker_host

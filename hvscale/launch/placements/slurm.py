@@ -107,8 +107,10 @@ def examine(job: str, node: str) -> dict[str, Any]:
         start_new_session=True,
     )
     if asked.returncode:
-        said = [line for line in asked.stderr.splitlines() if line.strip()] or [f"status {asked.returncode}"]
-        raise RequestError(f"srun cannot start {sys.executable} on {node}: {said[0].removeprefix('srun: ').strip()}")
+        lines = [line for line in asked.stderr.splitlines() if line.strip()] or [f"status {asked.returncode}"]
+        # What it says before is information; what it says after follows from the first error.
+        said = next((line.partition("error: ")[2] for line in lines if "error: " in line), lines[-1])
+        raise RequestError(f"srun cannot start {sys.executable} on {node}: {said.strip()}")
     found: dict[str, Any] = json.loads(asked.stdout)
     return found
 
