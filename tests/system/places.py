@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -170,9 +171,7 @@ def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
         ]
         ssh = f"ssh -F {folder / 'ssh_config'}"
         for name in names:
-            wait_until(
-                lambda name=name: subprocess.run([*ssh.split(), name, "true"], capture_output=True).returncode == 0
-            )
+            wait_until(partial(_answers, [*ssh.split(), name, "true"]))
         try:
             yield SshHosts(ssh, dict(zip(names, namespaces, strict=True)), addresses)
         finally:
@@ -299,3 +298,7 @@ def run_of(process: psutil.Process) -> str:
         return "" if process.status() == psutil.STATUS_ZOMBIE else process.environ().get("HVSCALE_RUN", "")
     except psutil.Error:
         return ""
+
+
+def _answers(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True).returncode == 0

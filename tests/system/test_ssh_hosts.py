@@ -125,7 +125,7 @@ def test_hosts_that_cannot_be_are_one_line(refused: Refuse, arguments: list[obje
 
 
 def test_a_run_folder_that_a_host_does_not_see_is_said(hvscale: Run, ssh: SshHosts) -> None:
-    """/dev/shm is shared here; a folder below /proc/self is another one for each process."""
+    """A file system that is mounted for one process only is not seen by the others."""
     hidden = Path("/run/netns-test-hidden")
     hidden.mkdir(exist_ok=True)
     subprocess.run(
