@@ -66,4 +66,23 @@ def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
 
     What Hydra passes on to the ranks is its own environment, which is the job's.
     """
-    return [library.launcher or LAUNCHER, "-np", str(job.np), *rank_program]
+    return [library.launcher or LAUNCHER, *over_nodes(job), "-np", str(job.np), *rank_program]
+
+
+def over_nodes(job: Job) -> list[str]:
+    """The words that spread the ranks over the job's nodes, whose proxies call back at the controller's address."""
+    if job.nodes.are_here:
+        return []
+    agent = str(job.nodes.write_agent(job.run))
+    return ["-hosts", job.nodes.hosts, "-launcher", "ssh", "-launcher-exec", agent, "-localhost", job.nodes.controller]
+
+
+def defaults(job: Job) -> dict[str, str]:
+    """Variables that follow from where the ranks run; the user's own, given with --env, win.
+
+    Nodes on one machine would reach each other through its memory: UCX looks at the kernel, not at the host's name.
+    """
+    if job.nodes.are_here or not job.nodes.on_this_machine:
+        return {}
+    interface = job.nodes.nodes[0].interface
+    return {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface, "FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface}

@@ -65,7 +65,11 @@ class IntelMPI:
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
-        yield [start_launcher(hydra.arguments(job, rank_program, library), job.environment, job.run)]
+        yield [
+            start_launcher(
+                hydra.arguments(job, rank_program, library), {**hydra.defaults(job), **job.environment}, job.run
+            )
+        ]
 
 
 register(IntelMPI())

@@ -60,7 +60,11 @@ class MPICH:
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
-        yield [start_launcher(hydra.arguments(job, rank_program, library), job.environment, job.run)]
+        yield [
+            start_launcher(
+                hydra.arguments(job, rank_program, library), {**hydra.defaults(job), **job.environment}, job.run
+            )
+        ]
 
 
 def transports_in(text: str) -> list[str]:

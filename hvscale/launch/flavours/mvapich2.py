@@ -56,7 +56,9 @@ class MVAPICH2:
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
-        yield [start_launcher(arguments(job, rank_program, library), job.environment, job.run)]
+        yield [
+            start_launcher(arguments(job, rank_program, library), {**hydra.defaults(job), **job.environment}, job.run)
+        ]
 
 
 def device_in(text: str) -> str:
@@ -70,6 +72,8 @@ def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
     launcher = Path(library.launcher or RSH_LAUNCHER)
     if launcher.name != RSH_LAUNCHER:
         return hydra.arguments(job, rank_program, library)
+    if not job.nodes.are_here:
+        raise RequestError(f"{launcher} starts ranks on this machine only: put MVAPICH2's mpiexec.hydra into PATH")
     return [str(launcher), "-export-all", "-np", str(job.np), *["localhost"] * job.np, *rank_program]
 
 
