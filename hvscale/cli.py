@@ -3,7 +3,7 @@
 import inspect
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import UnionType
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from hvscale import __version__
@@ -41,6 +41,14 @@ Bins = Annotated[
     ),
 ]
 PerRank = Annotated[bool, typer.Option("--per-rank", help="One table row for each rank as well.")]
+Explain = Annotated[
+    bool | None,
+    typer.Option(
+        "--explain/--no-explain",
+        help="Also say which rank the others waited for, what Horovod did with its tensors, how much of a step communication was exposed, and "
+        "how often buffers come again. By default where a run has recorded 64 MiB at most (a million calls).",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table to a CSV file too.")]
 
@@ -126,8 +134,16 @@ def launch(command: Command, launch_options: dict[str, Any]) -> None:
 def profile(
     command: Command,
     launch_options: dict[str, Any],
+    timeline: Annotated[
+        bool,
+        typer.Option(
+            "--timeline",
+            help="Have Horovod write its timeline under MPI, too: it tells negotiation, queueing and copies. Under Gloo it always does.",
+        ),
+    ] = False,
     bins: Bins = "study",
     per_rank: PerRank = False,
+    explain: Explain = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
@@ -136,28 +152,34 @@ def profile(
     Example: `hvscale profile -np 2 -- python train.py`
     """
     from hvscale.profiled_launch import profiled_launch
-    from hvscale.profiling import breakdown
     from hvscale.profiling.bins import parse_bins
+    from hvscale.profiling.explanation import explained_breakdown
 
     parse_bins(bins)  # a mistake here is to be known before the job, not after it
     show = print_rank_line_aside if json else print_rank_line
-    finished = profiled_launch(command=command, **launch_options, show=show, warn=print_warning)
-    print_breakdown(breakdown(finished, bins), per_rank, json, csv)
+    finished = profiled_launch(command=command, timeline=timeline, **launch_options, show=show, warn=print_warning)
+    print_breakdown(explained_breakdown(finished, bins, explain), per_rank, json, csv, unasked=explain is None)
     print_message(f"run folder: {finished.path}")
 
 
 @app.command()
 def breakdown(
-    run: RunArgument, bins: Bins = "study", per_rank: PerRank = False, json: Json = False, csv: Csv = None
+    run: RunArgument,
+    bins: Bins = "study",
+    per_rank: PerRank = False,
+    explain: Explain = None,
+    json: Json = False,
+    csv: Csv = None,
 ) -> None:
-    """Print where the communication time of a recorded run went, by message size.
+    """Print where the communication time of a recorded run went, by message size, and what explains it.
 
     Example: `hvscale breakdown runs/20261121T001530Z-train --bins pow2`
     """
-    from hvscale.profiling import breakdown
+    from hvscale.profiling.explanation import explained_breakdown
     from hvscale.run_folder import RunFolder
 
-    print_breakdown(breakdown(RunFolder.open(run), bins), per_rank, json, csv)
+    table = explained_breakdown(RunFolder.open(run), bins, explain)
+    print_breakdown(table, per_rank, json, csv, unasked=explain is None)
 
 
 @app.command()
@@ -172,14 +194,7 @@ def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json:
 
     with working("comparing"):
         comparison = compare(RunFolder.open(before), RunFolder.open(after), bins)
-    for text in comparison.warnings:
-        print_warning(text)
-    if csv is not None:
-        write_comparison_csv(comparison, csv)
-    if json:
-        print_json(comparison)
-    else:
-        results.print(comparison_table(comparison))
+    print_document(comparison, [comparison_table(comparison)], write_comparison_csv, json, csv)
 
 
 @app.command()
@@ -319,19 +334,37 @@ def working(on: str) -> AbstractContextManager[object]:
     return messages.status(on) if messages.is_terminal else nullcontext()
 
 
-def print_breakdown(breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None) -> None:
-    from hvscale.profiling import table, write_csv
+def print_breakdown(
+    breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None, unasked: bool = True
+) -> None:
+    """`unasked`: whether to explain the table was left to the size of the run."""
+    from hvscale.profiling import point_to_point_table, table, write_csv
+    from hvscale.profiling.explanation_output import explanation_tables
 
-    for text in breakdown.warnings:
+    shown = [
+        table(breakdown),
+        *([table(breakdown, per_rank=True)] if per_rank else []),
+        *([point_to_point_table(breakdown)] if breakdown.point_to_point else []),
+        *explanation_tables(breakdown),
+    ]
+    print_document(breakdown, shown, write_csv, json, csv)
+    if unasked and not breakdown.explained:
+        print_message("a large run, so nothing is said beyond its table: --explain does")
+
+
+def print_document(
+    document: Any, shown: Iterable[RenderableType], write: Callable[[Any, Path], None], json: bool, csv: Path | None
+) -> None:
+    """A document with `warnings`: as tables or as JSON, and as CSV too where a file is given."""
+    for text in document.warnings:
         print_warning(text)
     if csv is not None:
-        write_csv(breakdown, csv)
+        write(document, csv)
     if json:
-        print_json(breakdown)
+        print_json(document)
         return
-    results.print(table(breakdown))
-    if per_rank:
-        results.print(table(breakdown, per_rank=True))
+    for table in shown:
+        results.print(table)
 
 
 def print_json(document: BaseModel) -> None:

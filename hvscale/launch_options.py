@@ -13,7 +13,25 @@ from pydantic.fields import FieldInfo
 from hvscale.placement_options import PlacementOptions, metavar_of
 
 Np = Annotated[int, typer.Option("-np", "--np", metavar="N", help="How many ranks to start.")]
-Mpi = Annotated[str, typer.Option("--mpi", metavar="FLAVOUR", help="What starts the ranks: openmpi or gloo.")]
+Mpi = Annotated[
+    str,
+    typer.Option("--mpi", metavar="FLAVOUR", help="What starts the ranks: openmpi, mpich, mvapich2, intelmpi or gloo."),
+]
+Transport = Annotated[
+    str | None,
+    typer.Option(
+        "--transport",
+        metavar="NAME",
+        help="What carries the messages: ob1, ucx or cm (openmpi), ucx or ofi (mpich), shm:ofi, ofi or shm (intelmpi); else the library decides.",
+    ),
+]
+Devices = Annotated[
+    str,
+    typer.Option(
+        metavar="own|all|split",
+        help="GPUs that a rank sees: its own, all, or split: the program its own and the MPI library all.",
+    ),
+]
 Env = Annotated[
     list[str],
     typer.Option(
@@ -53,6 +71,8 @@ def takes_launch_options(command: Callable[..., None]) -> Callable[..., None]:
         for name, hint, default in [
             ("np", Np, 1),
             ("mpi", Mpi, "openmpi"),
+            ("transport_name", Transport, None),
+            ("devices", Devices, "all"),
             ("env", Env, []),
             ("run", RunPath, None),
             *((name, placement_option(name, field), None) for name, field in placing.items()),
@@ -62,7 +82,9 @@ def takes_launch_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_launch_options(**values: Any) -> None:
-        keywords = {name: values.pop(name) for name in ("np", "mpi", "env", "start_timeout")}
+        keywords = {
+            name: values.pop(name) for name in ("np", "mpi", "transport_name", "devices", "env", "start_timeout")
+        }
         keywords["run_path"] = values.pop("run")
         keywords["placement"] = PlacementOptions.of(**{name: values.pop(name) for name in placing})
         if keywords["placement"].sbatch is not None and not keywords["placement"].submit:

@@ -16,8 +16,20 @@ from types import FrameType
 
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.host import describe_host
+from hvscale.launch import devices as job_devices
 from hvscale.launch import environment as job_environment
-from hvscale.launch import flavours, horovod_build, placements, processes, rank, slurm_job, start_watch
+from hvscale.launch import (
+    flavours,
+    horovod_build,
+    in_effect,
+    placements,
+    prefixes,
+    processes,
+    rank,
+    slurm_job,
+    start_watch,
+    transport,
+)
 from hvscale.launch.job import Job
 from hvscale.launch.nodes import Nodes
 from hvscale.launch.outcome import Failure, find_failure, first_failed, late_start, read_ranks
@@ -31,6 +43,7 @@ LOOK_AT_RANKS_SECONDS = 0.25
 # After the first failure the launcher may end the other ranks itself, then it is asked to, then nothing is asked: 10 s are promised in all.
 LAUNCHER_GRACE_SECONDS = 2.0
 TERMINATE_GRACE_SECONDS = 4.0
+LAST_WORDS_SECONDS = 1.0
 VERSIONS_OF = ("hvscale", "horovod", "torch", "numpy")
 
 Instrument = Callable[[RunFolder, str, Mapping[str, str]], dict[str, str]]
@@ -51,6 +64,8 @@ def launch(
     *,
     mpi: str = "openmpi",
     env: list[str] | None = None,
+    transport_name: str | None = None,
+    devices: str = "all",
     run_path: Path | None = None,
     placement: PlacementOptions | None = None,
     start_timeout: float | None = None,
@@ -69,8 +84,9 @@ def launch(
         raise RequestError(f"-np {np}: at least one rank is needed")
     if not command:
         raise RequestError("no command: write it behind --, for example: hvscale launch -np 2 -- python train.py")
+    flavour = flavours.get(mpi)
     named = job_environment.named(env or [])
-    passed = {**own_programs_first(job_environment.clean()), **named}
+    passed = {**prefixes.programs_first(job_environment.clean(), flavour), **named}
     if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
         raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
     options = placement or PlacementOptions()
@@ -83,8 +99,9 @@ def launch(
         submit_and_follow(script, run, np, show, watch)
         return run
     place = placements.get(options, np)
-    flavour = flavours.get(mpi)
-    library = flavour.find(passed)
+    library = transport.choose(flavour.find(passed), transport_name)
+    devices_asked = job_devices.asked(devices, flavour, library)
+    passed = flavour.adapt(passed, library)
     horovod_build.check(command, passed, flavour, library)
 
     run = RunFolder.create((run_path or default_run_path(command)).absolute())
@@ -95,6 +112,7 @@ def launch(
         np=np,
         placement=place.name,
         library=library,
+        devices=devices_asked,
         rank_environment=instrument(run, mpi, passed) if instrument else {},
         settings_asked=job_environment.recordable(named),
         environment_passed=sorted(passed),
@@ -106,6 +124,8 @@ def launch(
     if start_timeout is not None:
         behind = {**passed, **record.rank_environment}
         record.rank_environment |= start_watch.environment(run.path, behind)
+    libraries = in_effect.Started(run, library, command, {**passed, **record.rank_environment})
+    record.rank_environment |= in_effect.questions(libraries)
     request = placements.Request(np, command, run.path, passed, library, options)
     run.write(record)
     with processes.adopting_orphans(), catching_signals() as caught, ExitStack() as stack:
@@ -129,7 +149,9 @@ def launch(
             nodes,
             record.rank_environment,
         )
-        failure = run_job(job, flavour, record, run, StartWatch(run.path, np, start_timeout), caught, show, warn, watch)
+        failure = run_job(
+            job, flavour, record, run, StartWatch(run.path, np, start_timeout), libraries, caught, show, warn, watch
+        )
     match record.state:
         case "interrupted":
             raise RunInterruptedError(caught[0], run)
@@ -164,6 +186,7 @@ def run_job(
     record: RunRecord,
     run: RunFolder,
     start: StartWatch,
+    libraries: in_effect.Started,
     caught: list[int],
     show: Show | None,
     warn: Callable[[str], None],
@@ -171,9 +194,19 @@ def run_job(
 ) -> Failure | None:
     """Start the job, follow it and end it; brings the record to its last state. Gives what went wrong, None when nothing did."""
     output = RankOutput(run, job.np, show or (lambda number, line: None))
+    answers = in_effect.Answers(libraries)
+
+    def note_settings(ended: bool = False) -> None:
+        for told in answers.new(ended):
+            record.settings_in_effect.append(told)
+            for text in in_effect.warnings(told):
+                record.warnings.append(text)
+                warn(text)
+            run.write(record)
 
     def each_time() -> None:
         output.poll()
+        note_settings()
         if watch:
             watch(run)
 
@@ -187,6 +220,7 @@ def run_job(
         finally:
             statuses, left_behind = end(started, run.path)
             output.finish()
+    note_settings(ended=True)
     record.ranks = read_ranks(run)
     failure = (
         None if caught else late_start(job, start, late) or find_failure(job, record.library, record.ranks, statuses)
@@ -227,13 +261,6 @@ def forewarnings(record: RunRecord, nodes: Nodes, passed: Mapping[str, str]) -> 
     if dropped := job_environment.dropped_knobs(passed):
         warnings.append(f"not passed on to the ranks: {', '.join(dropped)}; add --env NAME for each that you want")
     return warnings
-
-
-def own_programs_first(environment: dict[str, str]) -> dict[str, str]:
-    """PATH with the programs of this Python environment first, unless PATH has them already: `python` then means the one with Horovod."""
-    own = str(Path(sys.prefix) / "bin")
-    path = environment.get("PATH", os.defpath)
-    return environment if own in path.split(os.pathsep) else {**environment, "PATH": own + os.pathsep + path}
 
 
 def versions() -> dict[str, str]:
@@ -300,10 +327,20 @@ def end(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
     for process in started:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
+    wait_for_last_words(run)
     killed = processes.kill_all(run)
     statuses = [process.wait() for process in started]
     processes.reap_orphans()
     return statuses, killed
+
+
+def wait_for_last_words(run: Path) -> None:
+    """Give ranks that a launcher has killed, as Hydra does after an abort, the moment in which their keepers write how they ended."""
+    deadline = time.monotonic() + LAST_WORDS_SECONDS
+    while time.monotonic() < deadline and processes.of_run(run):
+        if all(entry.ended_at for entry in read_ranks(RunFolder(run))):
+            return
+        time.sleep(POLL_SECONDS)
 
 
 def close(record: RunRecord, failure: Failure | None, interrupted_by: int) -> None:

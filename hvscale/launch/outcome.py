@@ -28,9 +28,15 @@ def read_ranks(run: RunFolder) -> list[RankEnd]:
 
 
 def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
-    """The rank that ended badly before the others did, by its own host's clock."""
+    """The rank that ended badly before the others did, by its own host's clock.
+
+    Where the launcher took all down at once, as Hydra does after an abort, it is the one that wrote last: it said that it aborts.
+    """
     failed = [entry for entry in ranks if entry.signal or entry.exit_status]
-    return min(failed, key=lambda entry: entry.ended_at or float("inf"), default=None)
+    by_itself = [entry for entry in failed if not entry.taken_down]
+    if failed and not by_itself:
+        return max(failed, key=lambda entry: entry.wrote_at)
+    return min(by_itself, key=lambda entry: entry.ended_at or float("inf"), default=None)
 
 
 def late_start(job: Job, start: StartWatch, late: list[int]) -> Failure | None:

@@ -1,71 +1,59 @@
-"""Runs once in each node before the ranks do, and prints as JSON what they will find there. Standard library only, no import of hvscale."""
+"""An MPI library started alone, without a launcher: what it chose on this machine, and whether it takes GPU memory."""
 
-import ctypes
-import fcntl
-import json
 import os
-import platform
-import socket
-import struct
+import re
+import subprocess
 import sys
-import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
-SIOCGIFADDR = 0x8915
-
-
-class Piece(ctypes.Structure):
-    _fields_ = [("start", ctypes.c_void_p), ("length", ctypes.c_size_t)]
-
-
-def interfaces() -> dict[str, str]:
-    """IPv4 address of each network interface: the name by the address."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(asking, SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:  # an interface without an address
-                continue
-            found[socket.inet_ntoa(answer[20:24])] = name
-    return found
+# The standard's C functions of which every ABI has the same form. Open MPI and MPICH have the last one, and MPICH after MPI_Init only.
+START_ALONE = """
+import ctypes, sys
+mpi = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+mpi.MPI_Init(None, None)
+query = getattr(mpi, "MPIX_Query_cuda_support", None)
+print("cuda", "unknown" if query is None else bool(query()), flush=True)
+mpi.MPI_Finalize()
+"""
+# Each library ignores the others' words.
+TALKATIVE = {"OMPI_MCA_pml_base_verbose": "10", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
+CHOSEN = (re.compile(r"select: component (\w+) selected"), re.compile(r"^==== (\w+) netmod", re.MULTILINE))
+PROBE_SECONDS = 60
 
 
-def cma_works() -> bool:
-    """Whether one process may read another's memory (process_vm_readv), which MPI libraries use for large messages inside a node."""
-    text = b"cma"
-    source, target = ctypes.create_string_buffer(text), ctypes.create_string_buffer(len(text))
-    libc = ctypes.CDLL(None)
-    pid = os.fork()
-    if pid == 0:
-        time.sleep(60)
-        os._exit(0)
-    here, there = Piece(ctypes.addressof(target), len(text)), Piece(ctypes.addressof(source), len(text))
+@dataclass(frozen=True)
+class Probed:
+    """`problem` is why it did not start, else empty; `transport` is empty where the library does not tell."""
+
+    transport: str = ""
+    cuda_aware: bool = False
+    ucx_with_cuda: bool | None = None  # None: it brings no UCX
+    problem: str = ""
+
+
+def probe(library: Path, environment: Mapping[str, str] = os.environ) -> Probed:
+    """Load libmpi in a process of its own, start and finish MPI there. Takes a second with Open MPI."""
+    command = [sys.executable, "-I", "-S", "-c", START_ALONE, str(library)]
     try:
-        return bool(libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) == len(text))
-    finally:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
+        asked = subprocess.run(
+            command, env={**environment, **TALKATIVE}, capture_output=True, text=True, timeout=PROBE_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return Probed(problem=f"it did not start within {PROBE_SECONDS} s")
+    said = asked.stdout + asked.stderr
+    if asked.returncode != 0:
+        return Probed(problem=(asked.stderr.strip().splitlines() or [f"it ended with status {asked.returncode}"])[-1])
+    chosen = next((match[1].lower() for pattern in CHOSEN if (match := pattern.search(said))), "")
+    return Probed(transport=chosen, cuda_aware="cuda True" in said, ucx_with_cuda=ucx_with_cuda(library))
 
 
-def shm_bytes() -> int:
-    """The size of /dev/shm; 0 where there is none."""
-    try:
-        room = os.statvfs("/dev/shm")  # noqa: S108 - the place itself is asked for
-    except OSError:
-        return 0
-    return room.f_blocks * room.f_frsize
-
-
-def main() -> None:
-    found = {
-        "hostname": socket.gethostname(),
-        "python": platform.python_version(),
-        "interfaces": interfaces(),
-        "shm_bytes": shm_bytes(),
-        "cma": cma_works(),
-    }
-    json.dump(found, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+def ucx_with_cuda(library: Path) -> bool | None:
+    """Whether the UCX that libmpi finds has its CUDA part; None when it finds none."""
+    listed = subprocess.run(["ldd", library], capture_output=True, text=True).stdout
+    found = re.search(r"libuct\.so\.\d+ => (\S+)", listed)
+    folder = Path(found[1]).parent if found else next(library.parent.glob("*/libuct.so.0"), library).parent
+    if not any(folder.glob("libuct.so*")):
+        return None
+    return any(folder.glob("ucx/libuct_cuda.so*"))

@@ -4,18 +4,26 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
-from tests.conftest import PROGRAMS
+from hvscale.launch import network_namespaces
+from hvscale.launch.labels import RunLabel
+from tests.conftest import PROGRAMS, wait_until
 
 DAEMON_SECONDS = 60
 BUILD_SECONDS = 900
+SSHD = "/usr/sbin/sshd"  # it refuses to be started by another name than its full path
+ADMIN_PATH = "/usr/sbin:/sbin"
 
 
 def why_no_namespaces() -> str | None:
@@ -100,6 +108,168 @@ def build_image(address: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def why_no_ssh() -> str | None:
+    """Why no ssh hosts can be made here; None when they can. Each is a namespace with a server of its own."""
+    missing = [program for program in ("ssh", "ssh-keygen") if shutil.which(program) is None]
+    if shutil.which(SSHD) is None:
+        missing.append("sshd")
+    return f"not installed: {', '.join(missing)}" if missing else why_no_namespaces()
+
+
+@dataclass(frozen=True)
+class SshHosts:
+    """Hosts that HVSCALE_SSH reaches by the names `alpha`, `beta` and, without the environment, `bare`; `nobody` is a host that is not there."""
+
+    ssh: str
+    namespaces: dict[str, str]
+    addresses: dict[str, str]
+
+
+@contextmanager
+def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
+    names = ("alpha", "beta", "bare")
+    with network_namespaces.network(RunLabel.of(folder), len(names)) as (subnet, namespaces):
+        Path("/run/sshd").mkdir(exist_ok=True)
+        for key in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+        server = {
+            "HostKey": folder / "host",
+            "AuthorizedKeysFile": folder / "user.pub",
+            "StrictModes": "no",
+            "PidFile": "none",
+            "UsePAM": "no",
+            "PermitRootLogin": "yes",
+        }
+        (folder / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in server.items()))
+        addresses = dict(zip(names, map(str, list(subnet.hosts())[1:]), strict=False)) | {"nobody": str(subnet[99])}
+        client = {
+            "IdentityFile": folder / "user",
+            "StrictHostKeyChecking": "no",
+            "UserKnownHostsFile": "/dev/null",
+            "LogLevel": "ERROR",
+        }
+        (folder / "ssh_config").write_text(
+            "".join(f"Host {name}\n HostName {address}\n" for name, address in addresses.items())
+            + "Host *\n"
+            + "".join(f" {name} {value}\n" for name, value in client.items())
+        )
+        # A host name of its own for each, and for the bare one an empty folder where the environment should be.
+        hide = 'mount -t tmpfs none "$2"'
+        starting = 'echo "$1" >/proc/sys/kernel/hostname && {} && exec "$0" -D -e -f "$3"'
+        servers = [
+            subprocess.Popen(
+                [
+                    *("ip", "netns", "exec", namespace, "unshare", "--uts", "/bin/sh", "-c"),
+                    starting.format(hide if name == "bare" else "true"),
+                    *(SSHD, namespace, sys.prefix, str(folder / "sshd_config")),
+                ],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            for name, namespace in zip(names, namespaces, strict=True)
+        ]
+        ssh = f"ssh -F {folder / 'ssh_config'}"
+        for name in names:
+            wait_until(partial(_answers, [*ssh.split(), name, "true"]))
+        try:
+            yield SshHosts(ssh, dict(zip(names, namespaces, strict=True)), addresses)
+        finally:
+            for one in servers:
+                one.kill()
+                one.wait()
+
+
+def why_no_slurm() -> str | None:
+    """Why no Slurm cluster can be started here; None when one can."""
+    missing = [
+        program for program in ("munged", "slurmctld", "slurmd") if shutil.which(program, path=ADMIN_PATH) is None
+    ]
+    if missing:
+        return f"not installed: {', '.join(missing)} (packages slurm-wlm, munge)"
+    return None if os.geteuid() == 0 else "starting Slurm's daemons takes root"
+
+
+@contextmanager
+def slurm_cluster(folder: Path) -> Iterator[Path]:
+    """Four nodes, n1 to n4, which have a host name each and share this machine; gives Slurm's configuration."""
+    nodes, here = [f"n{number}" for number in range(1, 5)], socket.gethostname()
+    for name in ("state", "spool", "munge"):
+        (folder / name).mkdir()
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o600)
+    hosts = folder / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost {' '.join(nodes)}\n")
+    configuration = folder / "slurm.conf"
+    settings = {
+        "ClusterName": "hvtest",
+        "SlurmctldHost": f"{here}(127.0.0.1)",
+        "SlurmctldPort": free_port(),
+        "SlurmUser": "root",
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={folder}/munge/socket",
+        "StateSaveLocation": folder / "state",
+        "SlurmdSpoolDir": folder / "spool/%n",
+        "SlurmctldPidFile": folder / "slurmctld.pid",
+        "SlurmdPidFile": folder / "slurmd-%n.pid",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core",
+        "SwitchType": "switch/none",
+        "MpiDefault": "none",
+        "ReturnToService": 2,
+        "KillWait": 5,
+    }
+    configuration.write_text(
+        "".join(f"{name}={value}\n" for name, value in settings.items())
+        + "".join(
+            f"NodeName={node} NodeHostname={here} NodeAddr=127.0.0.1 Port={free_port()} CPUs=2\n" for node in nodes
+        )
+        + "PartitionName=all Nodes=ALL Default=YES State=UP\n"
+    )
+    munge = ["munged", "--foreground", "--force", "--key-file", str(key), "--socket", f"{folder}/munge/socket"]
+    munge += [
+        "--pid-file",
+        f"{folder}/munge/pid",
+        "--log-file",
+        f"{folder}/munge/log",
+        "--seed-file",
+        f"{folder}/munge/seed",
+    ]
+    in_own_name = 'mount --bind "$1" /etc/hosts && echo "$2" >/proc/sys/kernel/hostname && exec "$0" -D -N "$2" -f "$3"'
+    daemon = ["unshare", "--uts", "--mount", "/bin/sh", "-c", in_own_name]
+    commands = [
+        munge,
+        ["slurmctld", "-D", "-f", str(configuration)],
+        *([*daemon, "slurmd", str(hosts), node, str(configuration)] for node in nodes),
+    ]
+    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{ADMIN_PATH}", "SLURM_CONF": str(configuration)}
+    with (folder / "log").open("wb") as log:
+        daemons = []
+        for words in commands:
+            daemons.append(subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True))
+            if words is munge:
+                wait_until((folder / "munge/socket").exists)
+    try:
+        idle = ["sinfo", "--noheader", "--Node", "--format", "%T"]
+        wait_until(
+            lambda: subprocess.run(idle, env=environment, capture_output=True, text=True).stdout.split() == ["idle"] * 4
+        )
+        yield configuration
+    finally:
+        for one in reversed(daemons):
+            one.terminate()
+            one.wait(timeout=DAEMON_SECONDS)
+
+
+def free_port() -> int:
+    with socket.socket() as asking:
+        asking.bind(("127.0.0.1", 0))
+        return int(asking.getsockname()[1])
+
+
 def everything_there(address: str | None, runs: Path) -> dict[str, list[str]]:
     """What runs with folders under `runs` make outside them, by kind; networks of anybody, because a run's own may lose its name."""
     folders = Path("/etc/netns")
@@ -128,3 +298,7 @@ def run_of(process: psutil.Process) -> str:
         return "" if process.status() == psutil.STATUS_ZOMBIE else process.environ().get("HVSCALE_RUN", "")
     except psutil.Error:
         return ""
+
+
+def _answers(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True).returncode == 0

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from hvscale.launch.labels import RunLabel
-from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.conftest import PROGRAMS, Run, needs_mpich, run_json, wait_until
 from tests.system.places import everything_there
 
 FLAVOURS = ("openmpi", "gloo")
+WITH_MPICH = (*FLAVOURS, pytest.param("mpich", marks=needs_mpich))
 RANKS = 3
 ROUNDS = 4
 BYTES = 2**20
@@ -76,7 +77,7 @@ def nothing_left(place: list[str], tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("mpi", FLAVOURS)
+@pytest.mark.parametrize("mpi", WITH_MPICH)
 def test_a_horovod_program_runs_and_is_profiled_in_every_place(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str], mpi: str
 ) -> None:
@@ -111,9 +112,8 @@ def test_a_horovod_program_runs_and_is_profiled_in_every_place(
 def test_a_shaped_link_is_as_slow_as_it_was_made(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str]
 ) -> None:
-    done = hvscale(
-        "launch", "-np", 2, *place, "--link", "1gbit", "--run", "job", "--", "python", program(BIG_ALLREDUCE)
-    )
+    words = ("launch", "-np", 2, *place, "--link", "1gbit", "--run", "job")
+    done = hvscale(*words, "--", "python", program(BIG_ALLREDUCE))
     assert done.returncode == 0, done.stderr
     assert run_json(tmp_path / "job")["placement_settings"]["link"] == "1gbit"
     seconds = [float(line) for line in (tmp_path / "job/logs/rank-00000.log").read_text().splitlines()]
@@ -357,6 +357,7 @@ def test_a_swarm_that_was_there_stays(hvscale: Run, docker_host: str, tmp_path: 
     docker = ["docker", "--host", docker_host]
     subprocess.run([*docker, "swarm", "init", "--advertise-addr", "127.0.0.1"], check=True, capture_output=True)
     try:
+        wait_until(lambda: "docker_gwbridge" in everything_there(docker_host, tmp_path)["networks"])
         before = everything_there(docker_host, tmp_path)
         done = hvscale(
             "launch", "--placement", "docker:rank", "--network", "overlay", "--", "true", DOCKER_HOST=docker_host

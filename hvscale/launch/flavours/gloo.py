@@ -13,6 +13,7 @@ from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.run_folder import Library
 
+TRANSPORT = "tcp"
 # Where a rank enters its address, for the others to find, in the group of all ranks.
 GLOBAL_PLACE = re.compile(r"/global_?/(?:rank_)?(\d+)")
 GLOO_ONLY = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
@@ -24,9 +25,19 @@ class Gloo:
 
     def find(self, environment: dict[str, str]) -> Library:
         try:
-            return Library(flavour=self.name, version=f"inside Horovod {metadata.version('horovod')}")
+            version = f"inside Horovod {metadata.version('horovod')}"
         except metadata.PackageNotFoundError as error:
             raise RequestError("Horovod is not installed, and Gloo lies inside it: run `make setup`") from error
+        return Library(flavour=self.name, version=version, transport=TRANSPORT, transports=[TRANSPORT])
+
+    def version_in(self, text: str) -> str | None:
+        return None
+
+    def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
+        return environment
+
+    def split_devices_variable(self, library: Library) -> str | None:
+        return None
 
     def other_release(self, file: Path | None, library: Library) -> str | None:
         return None

@@ -13,7 +13,7 @@ from typing import Any
 
 from hvscale.errors import RequestError
 from hvscale.host import gpus
-from hvscale.launch import link, probe
+from hvscale.launch import link, node_probe
 from hvscale.launch.containers import engine, networks
 from hvscale.launch.containers.image import DEFAULT_IMAGE, require_image
 from hvscale.launch.containers.mounts import volumes
@@ -166,7 +166,7 @@ def agent(container: Any) -> tuple[str, ...]:
 def examine(container: Any) -> dict[str, Any]:
     """What the ranks will find in it. Raises RequestError when this Python does not run there."""
     asked = subprocess.run(
-        [*agent(container), sys.executable, "-I", "-S", probe.__file__],
+        [*agent(container), sys.executable, "-I", "-S", node_probe.__file__],
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,

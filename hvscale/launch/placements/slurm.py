@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hvscale.errors import RequestError
-from hvscale.launch import probe
+from hvscale.launch import node_probe
 from hvscale.launch.nodes import Node, Nodes
 from hvscale.launch.placements import PlacementOptions, Request, register
 from hvscale.launch.tools import call, require
@@ -99,7 +99,7 @@ def agent(job: str, node: str) -> tuple[str, ...]:
 def examine(job: str, node: str) -> dict[str, Any]:
     """What the ranks will find in the node. Raises RequestError, in srun's own words, when nothing can be started there."""
     asked = subprocess.run(
-        [*agent(job, node), sys.executable, "-I", "-S", probe.__file__],
+        [*agent(job, node), sys.executable, "-I", "-S", node_probe.__file__],
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
@@ -107,8 +107,10 @@ def examine(job: str, node: str) -> dict[str, Any]:
         start_new_session=True,
     )
     if asked.returncode:
-        said = [line for line in asked.stderr.splitlines() if line.strip()] or [f"status {asked.returncode}"]
-        raise RequestError(f"srun cannot start {sys.executable} on {node}: {said[0].removeprefix('srun: ').strip()}")
+        lines = [line for line in asked.stderr.splitlines() if line.strip()] or [f"status {asked.returncode}"]
+        # What it says before is information; what it says after follows from the first error.
+        said = next((line.partition("error: ")[2] for line in lines if "error: " in line), lines[-1])
+        raise RequestError(f"srun cannot start {sys.executable} on {node}: {said.strip()}")
     found: dict[str, Any] = json.loads(asked.stdout)
     return found
 

