@@ -24,7 +24,7 @@ from hvscale.host import (
     shared_memory_bytes,
     single_copy_problem,
 )
-from hvscale.launch import flavours, horovod_build, mpi_library, prefixes
+from hvscale.launch import flavours, horovod_build, mpi_library, placements, prefixes
 from hvscale.launch.probe import probe
 
 OLDEST_PYTHON = (3, 11)
@@ -67,6 +67,8 @@ def examine() -> Iterator[Check]:
     """The checks, one by one, because some take seconds."""
     for check in _examinations:
         yield check()
+    for name in placements.names():
+        yield placement(name)
 
 
 @examination
@@ -250,6 +252,14 @@ def locked_memory() -> Check:
         + (f", network cards {', '.join(cards)}" if cards else ", no InfiniBand or RoCE card to need it"),
         mend="the cards register the buffers that they send: ulimit -l unlimited (limits.conf: memlock), in Docker --ulimit memlock=-1",
     )
+
+
+def placement(name: str) -> Check:
+    """What `--placement NAME` finds here, or would need."""
+    try:
+        return Check(name=f"placement {name}", good=True, found=placements.readiness(name))
+    except RequestError as problem:
+        return Check(name=f"placement {name}", good=False, found="cannot be used here", mend=str(problem))
 
 
 def first_line(text: str) -> str:

@@ -39,6 +39,7 @@ from hvscale.placement_options import PlacementOptions
 from hvscale.run_folder import NodeRecord, RunFolder, RunRecord, default_run_path
 
 POLL_SECONDS = 0.05
+SHORT_JOB_SECONDS = 1.0  # up to here its end is looked for more often
 LOOK_AT_RANKS_SECONDS = 0.25
 # After the first failure the launcher may end the other ranks itself, then it is asked to, then nothing is asked: 10 s are promised in all.
 LAUNCHER_GRACE_SECONDS = 2.0
@@ -299,7 +300,7 @@ def follow(
 ) -> bool:
     """True when the job has ended by itself; False when the user wants it to end, when a rank has failed and the launcher had its grace, or
     when the start takes too long: then `late` names the ranks."""
-    look_at_ranks_at, give_up_at = 0.0, float("inf")
+    began, look_at_ranks_at, give_up_at = time.monotonic(), 0.0, float("inf")
     while None in [process.poll() for process in started]:
         now = time.monotonic()
         if caught or now > give_up_at:
@@ -314,7 +315,7 @@ def follow(
                 late += start.late({entry.rank for entry in ranks if entry.exit_status is not None})
                 if late:
                     return False
-        time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS if now - began > SHORT_JOB_SECONDS else POLL_SECONDS / 5)
     return True
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,3 +61,49 @@ def test_a_small_shared_memory_is_bad_and_the_remedy_is_named() -> None:
     (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == SHARED]
     assert (check["good"], check["found"]) == (False, "64 MiB")
     assert "--shm-size" in check["mend"]
+
+
+def placements_found(**environment: str) -> dict[str, dict[str, Any]]:
+    done = subprocess.run(
+        [PROGRAMS / "hvscale", "doctor", "--json"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    return {
+        check["name"].removeprefix("placement "): check
+        for check in json.loads(done.stdout)["checks"]
+        if check["name"].startswith("placement ")
+    }
+
+
+def test_what_each_placement_lacks_on_a_machine_without_its_tools(tmp_path: Path) -> None:
+    for program in ("python", "hvscale"):
+        (tmp_path / program).symlink_to(PROGRAMS / program)
+    found = placements_found(PATH=str(tmp_path), HVSCALE_SSH="no-such-ssh", DOCKER_HOST="unix:///nobody")
+    assert set(found) == {"host", "netns", "docker:rank", "docker:node", "ssh", "slurm"}
+    assert found["host"]["good"]
+    assert "no docker in PATH: install it" in found["docker:rank"]["mend"]
+    assert "apt install openssh-client" in found["ssh"]["mend"]
+    assert not found["slurm"]["good"]
+    if os.geteuid() != 0:
+        assert "takes root" in found["netns"]["mend"]
+
+
+def test_a_daemon_an_image_and_namespaces_that_are_there(docker_host: str, namespaces: None) -> None:
+    found = placements_found(DOCKER_HOST=docker_host)
+    version = subprocess.check_output(
+        ["docker", "--host", docker_host, "version", "--format", "{{.Server.Version}}"], text=True
+    ).strip()
+    for name in ("docker:rank", "docker:node"):
+        assert found[name]["found"] == f"Docker {version} at {docker_host}, image hvscale:base"
+    assert found["netns"]["found"].startswith("root, ")
+    assert "does not answer" in placements_found(DOCKER_HOST="unix:///nobody")["docker:node"]["mend"]
+
+
+def test_a_cluster_that_is_there(slurm: Path) -> None:
+    found = placements_found(SLURM_CONF=str(slurm))["slurm"]
+    assert found["good"]
+    assert ", 4 nodes, outside an allocation" in found["found"]

@@ -41,8 +41,11 @@ class Placement(Protocol):
     @property
     def takes(self) -> frozenset[str]: ...
 
+    def readiness(self) -> str:
+        """What there is for it on this machine, in words. Raises RequestError, saying how to get it, when something lacks; starts nothing."""
+
     def check(self, options: PlacementOptions, np: int) -> None:
-        """Raises RequestError, saying how to mend it, when this machine cannot do it; starts nothing."""
+        """Raises RequestError, saying how to mend it, when this machine cannot do what is asked for; starts nothing."""
 
     def prepare(self, request: Request) -> AbstractContextManager[Nodes]:
         """Make the nodes; everything is freed on exit, however the run ends. Raises RequestError when it fails half-way."""
@@ -57,6 +60,11 @@ def register(placement: Placement) -> None:
 
 def names() -> list[str]:
     return sorted(_placements)
+
+
+def readiness(name: str) -> str:
+    """What there is for a known placement; raises RequestError with what lacks."""
+    return _placements[name].readiness()
 
 
 def get(options: PlacementOptions, np: int) -> Placement:

@@ -40,13 +40,21 @@ class Docker:
             {"ranks_per_container"} if takes_ranks_per_container else set()
         )
 
-    def check(self, options: PlacementOptions, np: int) -> None:
+    def readiness(self) -> str:
+        return self.ready_with(DEFAULT_IMAGE)
+
+    def ready_with(self, image: str) -> str:
+        """Raises RequestError when Docker or the image lacks."""
         engine.command()
+        with engine.connection() as client:
+            require_image(client, image)
+            return f"Docker {client.version()['Version']} at {engine.address()}, image {image}"
+
+    def check(self, options: PlacementOptions, np: int) -> None:
         shm_bytes(options.shm_size or DEFAULT_SHM_SIZE)
         if options.link:
             link.bits_per_second(options.link)
-        with engine.connection() as client:
-            require_image(client, options.image or DEFAULT_IMAGE)
+        self.ready_with(options.image or DEFAULT_IMAGE)
 
     def slots(self, request: Request) -> list[int]:
         """Ranks for each container."""

@@ -12,6 +12,9 @@ class Host:
     name = "host"
     takes: frozenset[str] = frozenset()
 
+    def readiness(self) -> str:
+        return "nothing more is needed"
+
     def check(self, options: PlacementOptions, np: int) -> None:
         """Nothing is needed."""
 

@@ -11,6 +11,7 @@ from hvscale.launch.placements import PlacementOptions, Request, register
 from hvscale.launch.tools import call, require
 
 DEFAULT_NODES = 2
+PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
 # A name of its own for each node: launchers and libraries tell nodes apart by it. The words after `sh -c` are "$0" and "$@".
 IN_NAMESPACE = ("unshare", "--uts", "/bin/sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"')
 
@@ -19,13 +20,16 @@ class NetworkNamespaces:
     name = "netns"
     takes = frozenset({"nodes", "link"})
 
-    def check(self, options: PlacementOptions, np: int) -> None:
-        require("ip", "iproute2", "--placement netns")
-        require("unshare", "util-linux", "--placement netns")
+    def readiness(self) -> str:
+        found = [require(program, package, "--placement netns") for program, package in PROGRAMS.items()]
         if os.geteuid() != 0:
             raise RequestError(
                 "--placement netns makes network namespaces, which takes root: use sudo, or --placement docker:rank"
             )
+        return f"root, {', '.join(found)}"
+
+    def check(self, options: PlacementOptions, np: int) -> None:
+        self.readiness()
         wanted = options.nodes or DEFAULT_NODES
         if wanted > network_namespaces.MOST_NODES:
             raise RequestError(
@@ -36,7 +40,6 @@ class NetworkNamespaces:
                 f"--nodes {options.nodes} for -np {np}: each node needs a rank; ask for fewer nodes or more ranks"
             )
         if options.link:
-            require("tc", "iproute2", "--link")
             link.bits_per_second(options.link)
 
     @contextmanager

@@ -28,6 +28,21 @@ class Slurm:
     name = "slurm"
     takes = frozenset({"nodes", "sbatch", "submit", "sbatch_option"})
 
+    def readiness(self) -> str:
+        require("srun", "slurm-client", "--placement slurm")
+        try:
+            nodes = call(["sinfo", "--noheader", "--format", "%D"]).split()
+        except RequestError as error:
+            raise RequestError(
+                f"Slurm's controller does not answer ({error}): ask your site, or set SLURM_CONF"
+            ) from error
+        where = (
+            f"inside allocation {os.environ['SLURM_JOB_ID']}"
+            if "SLURM_JOB_ID" in os.environ
+            else "outside an allocation"
+        )
+        return f"{call(['srun', '--version']).strip()}, {sum(map(int, nodes))} nodes, {where}"
+
     def check(self, options: PlacementOptions, np: int) -> None:
         require("srun", "slurm-client", "--placement slurm")
         if "SLURM_JOB_ID" not in os.environ:

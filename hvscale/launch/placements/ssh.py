@@ -32,8 +32,12 @@ class Ssh:
     name = "ssh"
     takes = frozenset({"hosts", "hostfile"})
 
+    def readiness(self) -> str:
+        ssh = require(ssh_words()[0], "openssh-client", "--placement ssh")
+        return f"{ssh}; a launch asks the hosts themselves"
+
     def check(self, options: PlacementOptions, np: int) -> None:
-        require(ssh_words()[0], "openssh-client", "--placement ssh")
+        self.readiness()
         slots = dict(asked_hosts(options))
         if sum(slots.values()) < np:
             raise RequestError(
