@@ -95,7 +95,16 @@ def launch(
         run = RunFolder((run_path or default_run_path(command)).absolute())
         verb = "profile" if instrument else "launch"
         script = slurm_job.job_script(
-            verb, command, np=np, mpi=mpi, env=env, start_timeout=start_timeout, placement=options, run=run.path
+            verb,
+            command,
+            placement=options,
+            run=run.path,
+            np=np,
+            mpi=mpi,
+            env=env,
+            transport_name=transport_name,
+            devices=devices,
+            start_timeout=start_timeout,
         )
         submit_and_follow(script, run, np, show, watch)
         return run

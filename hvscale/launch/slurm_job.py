@@ -5,7 +5,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,15 @@ from hvscale.launch.tools import call, require
 from hvscale.placement_options import PlacementOptions
 from hvscale.run_folder import RunFolder, cannot_write, default_run_path
 
+# How the command line spells the keywords of a launch.
+OPTIONS = {
+    "np": "-np",
+    "mpi": "--mpi",
+    "env": "--env",
+    "transport_name": "--transport",
+    "devices": "--devices",
+    "start_timeout": "--start-timeout",
+}
 POLL_SECONDS = 0.5
 CANCEL_SECONDS = 60
 # Of a job that has not come to its end.
@@ -25,43 +34,25 @@ def script(np: int, nodes: int | None, words: list[str], run: Path, options: lis
     """A job script that calls this hvscale with `words` inside its allocation."""
     log = run / "logs" / "slurm.log"
     asked = [f"--job-name={run.name}", f"--ntasks={np}", *([f"--nodes={nodes}"] if nodes else []), *options]
-    lines = [f"#SBATCH {option}" for option in [*asked, f"--output={log}", "--open-mode=append"]]
+    lines = [f"#SBATCH {shlex.quote(option)}" for option in [*asked, f"--output={log}", "--open-mode=append"]]
     program = [str(Path(sys.prefix) / "bin" / "hvscale"), *words]
     return "\n".join(
         ["#!/bin/sh", *lines, f"cd {shlex.quote(str(Path.cwd()))} || exit", f"exec {shlex.join(program)}", ""]
     )
 
 
-def words_inside(
-    verb: str,
-    command: list[str],
-    *,
-    np: int,
-    mpi: str,
-    env: list[str],
-    start_timeout: float | None,
-    run: Path,
-) -> list[str]:
-    """What is to be asked of hvscale inside the allocation."""
-    named = [word for variable in env for word in ("--env", variable)]
-    limit = [] if start_timeout is None else ["--start-timeout", f"{start_timeout:g}"]
-    options = ["-np", str(np), "--mpi", mpi, *named, *limit, "--placement", "slurm", "--run", str(run)]
-    return [verb, *options, "--", *command]
+def words_inside(verb: str, command: list[str], launch: Mapping[str, Any], run: Path) -> list[str]:
+    """What is to be asked of hvscale inside the allocation; `launch` holds keywords of `hvscale.launch.launch`."""
+    words = [verb]
+    for name, value in launch.items():
+        for one in value if isinstance(value, list) else [value]:
+            words += [OPTIONS[name], str(one)] if one is not None else []
+    return [*words, "--placement", "slurm", "--run", str(run), "--", *command]
 
 
-def job_script(
-    verb: str,
-    command: list[str],
-    *,
-    np: int,
-    mpi: str,
-    env: list[str] | None,
-    start_timeout: float | None,
-    placement: PlacementOptions,
-    run: Path,
-) -> str:
+def job_script(verb: str, command: list[str], *, placement: PlacementOptions, run: Path, np: int, **launch: Any) -> str:
     """The script of a job that runs `hvscale VERB` with these options; written to --sbatch's file too, where one was asked for."""
-    words = words_inside(verb, command, np=np, mpi=mpi, env=env or [], start_timeout=start_timeout, run=run)
+    words = words_inside(verb, command, {"np": np, **launch}, run)
     text = script(np, placement.nodes, words, run, list(placement.sbatch_option or ()))
     if placement.sbatch is not None:
         write_script(placement.sbatch, text)
