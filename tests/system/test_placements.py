@@ -161,10 +161,30 @@ pathlib.Path("out").write_text("kept")
     assert settings["image_id"].startswith("sha256:")
 
 
-def start_waiting(tmp_path: Path, place: list[str], mpi: str) -> subprocess.Popen[str]:
-    """`hvscale launch` of two ranks that have found each other and now wait, into the folder "job"."""
+StartWaiting = Callable[[str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
+    """Starts `hvscale launch` of two ranks of a flavour, and comes back when they have found each other and wait; run folder "job"."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(mpi: str) -> subprocess.Popen[str]:
+        started.append(waiting_launcher(tmp_path, place, mpi))
+        logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
+        wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+        return started[0]
+
+    yield start
+    for launcher in started:
+        if launcher.poll() is None:
+            launcher.terminate()
+            launcher.communicate(timeout=60)
+
+
+def waiting_launcher(tmp_path: Path, place: list[str], mpi: str) -> subprocess.Popen[str]:
     (tmp_path / "program.py").write_text(WAITING_PROGRAM)
-    launcher = subprocess.Popen(
+    return subprocess.Popen(
         [
             PROGRAMS / "hvscale",
             "launch",
@@ -185,17 +205,16 @@ def start_waiting(tmp_path: Path, place: list[str], mpi: str) -> subprocess.Pope
         text=True,
         start_new_session=True,
     )
-    logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
-    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
-    return launcher
 
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("place", ["docker:node on an overlay", "netns"], indirect=True)
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_a_signal_frees_everything(tmp_path: Path, place: list[str], mpi: str, number: signal.Signals) -> None:
-    launcher = start_waiting(tmp_path, place, mpi)
+def test_a_signal_frees_everything(
+    tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str, number: signal.Signals
+) -> None:
+    launcher = start_waiting(mpi)
     os.killpg(launcher.pid, number)
     launcher.communicate(timeout=60)
     assert launcher.returncode == 128 + number
@@ -222,8 +241,10 @@ def test_a_signal_before_the_ranks_start_frees_everything(tmp_path: Path, place:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank", "docker:node on an overlay", "netns"], indirect=True)
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_cleanup_removes_what_a_killed_launcher_left(hvscale: Run, tmp_path: Path, place: list[str], mpi: str) -> None:
-    launcher = start_waiting(tmp_path, place, mpi)
+def test_cleanup_removes_what_a_killed_launcher_left(
+    hvscale: Run, tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str
+) -> None:
+    launcher = start_waiting(mpi)
     living = json.loads(hvscale("cleanup", "--json").stdout)
     assert living["leftovers"] == []
     launcher.kill()
@@ -244,8 +265,10 @@ def test_cleanup_removes_what_a_killed_launcher_left(hvscale: Run, tmp_path: Pat
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
 @pytest.mark.parametrize("mpi", FLAVOURS)
 @pytest.mark.parametrize("how", ["kill", "rm --force"])
-def test_a_container_that_is_killed_takes_the_job_down(tmp_path: Path, place: list[str], mpi: str, how: str) -> None:
-    launcher = start_waiting(tmp_path, place, mpi)
+def test_a_container_that_is_killed_takes_the_job_down(
+    tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str, how: str
+) -> None:
+    launcher = start_waiting(mpi)
     victim = run_json(tmp_path / "job")["nodes"][1]["name"]
     subprocess.run(["docker", *how.split(), victim], check=True, capture_output=True)
     _, said = launcher.communicate(timeout=60)

@@ -174,7 +174,7 @@ def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path
 
 def test_an_allocation_that_is_taken_away_is_a_lost_node(program: Callable[[str], Path], tmp_path: Path) -> None:
     with subprocess.Popen(
-        ["salloc", "--quiet", "--ntasks=2", "--nodes=2", "sleep", "600"], start_new_session=True
+        ["salloc", "--quiet", "--kill-command=TERM", "--ntasks=2", "--nodes=2", "sleep", "600"], start_new_session=True
     ) as allocation:
         wait_until(lambda: len(queue()) == 1)
         (job,) = (line.split()[0] for line in queue())
