@@ -1,6 +1,7 @@
-"""What a profile costs a training step: the demo's EDSR on two ranks with no profiler, with hvprof, and with Horovod's own timeline.
+"""What a profile costs a training step: the demo's EDSR with no profiler, with hvprof, and with Horovod's own timeline.
 
 Run it on a machine that does nothing else, with the environment's Python: `python benchmarks/training_step_cost.py [--rounds 9]`.
+Two ranks on two cores hinder each other far more than any profiler does: there, `--ranks 1` makes the same calls and steps that repeat.
 """
 
 import argparse
@@ -21,7 +22,6 @@ from hvscale.profiling import breakdown
 from hvscale.run_folder import RunFolder
 from hvscale.trainer import demo_config
 
-RANKS = 2
 WARM_UP_STEPS = 50
 
 
@@ -35,13 +35,13 @@ def quiet(text: str) -> None:
     """The ranks share the cores here as in every variant."""
 
 
-def run_once(variant: str, steps: int, folder: Path) -> RunFolder:
+def run_once(variant: str, ranks: int, steps: int, folder: Path) -> RunFolder:
     path = folder / variant
     shutil.rmtree(path, ignore_errors=True)
     if variant == "hvprof":
-        return profiled_launch(RANKS, command(steps), run_path=path, warn=quiet)
+        return profiled_launch(ranks, command(steps), run_path=path, warn=quiet)
     env = [f"HOROVOD_TIMELINE={folder / 'timeline.json'}"] if variant == "timeline" else []
-    return launch(RANKS, command(steps), run_path=path, env=env, warn=quiet)
+    return launch(ranks, command(steps), run_path=path, env=env, warn=quiet)
 
 
 def median_step(run: RunFolder) -> float:
@@ -52,6 +52,7 @@ def median_step(run: RunFolder) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9, help="two or more")
     parser.add_argument("--steps", type=int, default=500)
     arguments = parser.parse_args()
@@ -62,12 +63,12 @@ def main() -> None:
         for number in track(range(arguments.rounds), "rounds"):
             # Another one begins each round: what a machine does meanwhile meets all of them.
             for variant in np.roll(variants, number).tolist():
-                run = run_once(variant, arguments.steps, Path(folder))
+                run = run_once(variant, arguments.ranks, arguments.steps, Path(folder))
                 seconds[variant].append(median_step(run))
                 if variant == "hvprof":
-                    calls_per_step = sum(row.calls for row in breakdown(run).rows) / RANKS / arguments.steps
+                    calls_per_step = sum(row.calls for row in breakdown(run).rows) / arguments.ranks / arguments.steps
     table = Table(
-        title=f"the demo's step, {RANKS} ranks, {arguments.rounds} rounds of {arguments.steps} steps in turns"
+        title=f"the demo's step, {arguments.ranks} rank(s), {arguments.rounds} rounds of {arguments.steps} steps in turns"
     )
     for name in ("profiler", "median step, ms", "against none, %", "95 % interval, %"):
         table.add_column(name, justify="left" if name == "profiler" else "right")
