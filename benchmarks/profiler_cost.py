@@ -18,6 +18,7 @@ from hvscale.profiling import library_path
 
 HERE = Path(__file__).parent
 HVPROF = HERE.parent / "hvscale" / "profiling" / "hvprof"
+RECORDER = ("recorder.c", "counters.c", "mapped_file.c")
 FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-pthread"]
 
 
@@ -39,7 +40,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         record, calls = Path(folder, "record"), Path(folder, "calls")
         subprocess.run(
-            ["cc", *FLAGS, "-I", HVPROF, "-o", record, HERE / "profiler_cost.c", HVPROF / "recorder.c"], check=True
+            ["cc", *FLAGS, "-I", HVPROF, "-o", record, HERE / "profiler_cost.c", *(HVPROF / name for name in RECORDER)],
+            check=True,
         )
         mpicc = Path(sys.executable).with_name("mpicc")
         subprocess.run([mpicc, *FLAGS, "-o", calls, HERE / "profiler_calls.c"], check=True)

@@ -2,18 +2,22 @@
 
 import signal
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from hvscale import __version__
-from hvscale.commands import data, evaluation, models
-from hvscale.commands.console import messages, print_error, print_json, print_message, print_warning, results, working
+from hvscale.commands import cleanup, data, evaluation, image, models
+from hvscale.commands.console import print_error, print_json, print_message, print_warning, results, say, working
 from hvscale.commands.options import Csv, Json, options_of
 from hvscale.errors import HvscaleError, RankFailedError
+from hvscale.launch_options import RunPath, takes_launch_options
 from hvscale.trainer.config import TrainConfig
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 app = typer.Typer(
     name="hvscale",
@@ -22,23 +26,11 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
+
 STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # what Typer makes of it
 COMMAND_LAST = {"allow_interspersed_args": False}
 Command = Annotated[
     list[str], typer.Argument(metavar="COMMAND", help="The program to start, with its arguments; write it behind --.")
-]
-Np = Annotated[int, typer.Option("-np", "--np", metavar="N", help="How many ranks to start.")]
-Mpi = Annotated[str, typer.Option("--mpi", metavar="FLAVOUR", help="What starts the ranks: openmpi or gloo.")]
-Env = Annotated[
-    list[str],
-    typer.Option(
-        "--env",
-        metavar="NAME[=VALUE]",
-        help="Pass a variable on to the ranks; the rest of this shell's environment stays here.",
-    ),
-]
-RunPath = Annotated[
-    Path | None, typer.Option("--run", metavar="DIR", help="The run folder to make; by default a new one under runs/.")
 ]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Bins = Annotated[
@@ -48,6 +40,14 @@ Bins = Annotated[
     ),
 ]
 PerRank = Annotated[bool, typer.Option("--per-rank", help="One table row for each rank as well.")]
+Explain = Annotated[
+    bool | None,
+    typer.Option(
+        "--explain/--no-explain",
+        help="Also say which rank the others waited for, what Horovod did with its tensors, how much of a step communication was exposed, and "
+        "how often buffers come again. By default where a run has recorded 64 MiB at most (a million calls).",
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -73,6 +73,8 @@ def doctor(json: Json = False) -> None:
         checks = list(examine())
     if json:
         return print_json(Report(checks=checks))
+    from rich.table import Table
+
     table = Table.grid(padding=(0, 2))
     for check in checks:
         table.add_row(
@@ -80,7 +82,7 @@ def doctor(json: Json = False) -> None:
             check.name,
             check.found if check.good else f"{check.found}\n-> {check.mend}",
         )
-    results.print(table)
+    results().print(table)
     return None
 
 
@@ -96,17 +98,17 @@ def demo(run: RunPath = None) -> None:
     from hvscale.trainer.progress import Bar
 
     print_message("training a small EDSR x2 on the bundled photos, two Horovod ranks over Open MPI, about a minute")
-    if messages.is_terminal:
+    if sys.stderr.isatty():
         with Bar() as bar:
             done = demo(run_path=run, warn=print_warning, watch=lambda running: bar.follow(running.steps))
     else:
         done = demo(run_path=run, warn=print_warning, show=print_rank_line)
-    results.print(f"\n{done.training.summary()}\n", highlight=False, soft_wrap=True)
+    results().print(f"\n{done.training.summary()}\n", highlight=False, soft_wrap=True)
     print_breakdown(done.communication)
     folder = RunFolder.open(done.training.run)
     with working("writing the report"):
         write_report([folder], report_path([folder]))
-    results.print(
+    results().print(
         f"\nrun folder: {folder.path}\npicture:    {done.training.picture}\nreport:     {report_path([folder])}",
         highlight=False,
         soft_wrap=True,
@@ -114,26 +116,33 @@ def demo(run: RunPath = None) -> None:
 
 
 @app.command(context_settings=COMMAND_LAST)
-def launch(command: Command, np: Np = 1, mpi: Mpi = "openmpi", env: Env = [], run: RunPath = None) -> None:  # noqa: B006 - Typer copies it
+@takes_launch_options
+def launch(command: Command, launch_options: dict[str, Any]) -> None:
     """Start a command on N ranks, keep each rank's output, and leave nothing behind.
 
     Example: `hvscale launch -np 2 -- python train.py`
     """
     from hvscale.launch import launch
 
-    finished = launch(np, command, mpi=mpi, env=env, run_path=run, show=print_rank_line, warn=print_warning)
+    finished = launch(command=command, **launch_options, show=print_rank_line, warn=print_warning)
     print_message(f"run folder: {finished.path}")
 
 
 @app.command(context_settings=COMMAND_LAST)
+@takes_launch_options
 def profile(
     command: Command,
-    np: Np = 1,
-    mpi: Mpi = "openmpi",
-    env: Env = [],  # noqa: B006 - Typer copies it
-    run: RunPath = None,
+    launch_options: dict[str, Any],
+    timeline: Annotated[
+        bool,
+        typer.Option(
+            "--timeline",
+            help="Have Horovod write its timeline under MPI, too: it tells negotiation, queueing and copies. Under Gloo it always does.",
+        ),
+    ] = False,
     bins: Bins = "study",
     per_rank: PerRank = False,
+    explain: Explain = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
@@ -142,28 +151,34 @@ def profile(
     Example: `hvscale profile -np 2 -- python train.py`
     """
     from hvscale.profiled_launch import profiled_launch
-    from hvscale.profiling import breakdown
     from hvscale.profiling.bins import parse_bins
+    from hvscale.profiling.explanation import explained_breakdown
 
     parse_bins(bins)  # a mistake here is to be known before the job, not after it
     show = print_rank_line_aside if json else print_rank_line
-    finished = profiled_launch(np, command, mpi=mpi, env=env, run_path=run, show=show, warn=print_warning)
-    print_breakdown(breakdown(finished, bins), per_rank, json, csv)
+    finished = profiled_launch(command=command, timeline=timeline, **launch_options, show=show, warn=print_warning)
+    print_breakdown(explained_breakdown(finished, bins, explain), per_rank, json, csv, unasked=explain is None)
     print_message(f"run folder: {finished.path}")
 
 
 @app.command()
 def breakdown(
-    run: RunArgument, bins: Bins = "study", per_rank: PerRank = False, json: Json = False, csv: Csv = None
+    run: RunArgument,
+    bins: Bins = "study",
+    per_rank: PerRank = False,
+    explain: Explain = None,
+    json: Json = False,
+    csv: Csv = None,
 ) -> None:
-    """Print where the communication time of a recorded run went, by message size.
+    """Print where the communication time of a recorded run went, by message size, and what explains it.
 
     Example: `hvscale breakdown runs/20261121T001530Z-train --bins pow2`
     """
-    from hvscale.profiling import breakdown
+    from hvscale.profiling.explanation import explained_breakdown
     from hvscale.run_folder import RunFolder
 
-    print_breakdown(breakdown(RunFolder.open(run), bins), per_rank, json, csv)
+    table = explained_breakdown(RunFolder.open(run), bins, explain)
+    print_breakdown(table, per_rank, json, csv, unasked=explain is None)
 
 
 @app.command()
@@ -178,14 +193,7 @@ def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json:
 
     with working("comparing"):
         comparison = compare(RunFolder.open(before), RunFolder.open(after), bins)
-    for text in comparison.warnings:
-        print_warning(text)
-    if csv is not None:
-        write_comparison_csv(comparison, csv)
-    if json:
-        print_json(comparison)
-    else:
-        results.print(comparison_table(comparison))
+    print_document(comparison, [comparison_table(comparison)], write_comparison_csv, json, csv)
 
 
 @app.command()
@@ -242,21 +250,41 @@ app.command()(models.models)
 app.add_typer(data.app, name="data")
 app.command("eval")(evaluation.evaluate)
 app.command()(evaluation.upscale)
+app.command()(cleanup.cleanup)
+app.add_typer(image.app, name="image")
 
 
-def print_breakdown(breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None) -> None:
-    from hvscale.profiling import table, write_csv
+def print_breakdown(
+    breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None, unasked: bool = True
+) -> None:
+    """`unasked`: whether to explain the table was left to the size of the run."""
+    from hvscale.profiling import point_to_point_table, table, write_csv
+    from hvscale.profiling.explanation_output import explanation_tables
 
-    for text in breakdown.warnings:
+    shown = [
+        table(breakdown),
+        *([table(breakdown, per_rank=True)] if per_rank else []),
+        *([point_to_point_table(breakdown)] if breakdown.point_to_point else []),
+        *explanation_tables(breakdown),
+    ]
+    print_document(breakdown, shown, write_csv, json, csv)
+    if unasked and not breakdown.explained:
+        print_message("a large run, so nothing is said beyond its table: --explain does")
+
+
+def print_document(
+    document: Any, shown: "Iterable[RenderableType]", write: Callable[[Any, Path], None], json: bool, csv: Path | None
+) -> None:
+    """A document with `warnings`: as tables or as JSON, and as CSV too where a file is given."""
+    for text in document.warnings:
         print_warning(text)
     if csv is not None:
-        write_csv(breakdown, csv)
+        write(document, csv)
     if json:
-        print_json(breakdown)
+        print_json(document)
         return
-    results.print(table(breakdown))
-    if per_rank:
-        results.print(table(breakdown, per_rank=True))
+    for table in shown:
+        results().print(table)
 
 
 def print_rank_line(rank: int, line: str) -> None:
@@ -279,5 +307,5 @@ def main() -> None:
         status = print_error(str(error), error.exit_status)
         if isinstance(error, RankFailedError):
             for line in error.last_lines:
-                messages.print(f"    {line}", highlight=False, soft_wrap=True, markup=False)
+                say(f"    {line}")
     sys.exit(status)

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from hvscale.profiled_launch import profiled_launch
-from hvscale.profiling import Breakdown, breakdown
+from hvscale.profiling.explanation import ExplainedBreakdown, explained_breakdown
 from hvscale.run_folder import RunFolder
 from hvscale.trainer import TrainResult, demo_config
 
@@ -15,13 +15,13 @@ RANKS = 2
 
 class Demo(BaseModel):
     training: TrainResult
-    communication: Breakdown
+    communication: ExplainedBreakdown
 
 
 def demo(**launch_options: Any) -> Demo:
-    """Train under the profiler and tabulate. Raises what `hvscale.launch.launch` and `hvscale.profiling.breakdown` raise."""
+    """Train under the profiler and tabulate. Raises what `hvscale.launch.launch` and `explained_breakdown` raise."""
     run = profiled_launch(RANKS, ["hvscale", "train", *demo_config().arguments()], **launch_options)
-    return Demo(training=read_result(run), communication=breakdown(run))
+    return Demo(training=read_result(run), communication=explained_breakdown(run))
 
 
 def read_result(run: RunFolder) -> TrainResult:

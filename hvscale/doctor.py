@@ -15,11 +15,22 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale import profiling
 from hvscale.errors import RequestError
-from hvscale.host import describe_host
-from hvscale.launch import flavours, horovod_build
+from hvscale.host import (
+    describe_host,
+    gpu_topology,
+    lockable_bytes,
+    network_cards,
+    ptrace_scope,
+    shared_memory_bytes,
+    single_copy_problem,
+)
+from hvscale.launch import flavours, horovod_build, mpi_library, placements, prefixes
+from hvscale.launch.probe import probe
 
 OLDEST_PYTHON = (3, 11)
 SET_UP_AGAIN = "run `make setup`"
+# What Docker gives a container by default is 64 MiB: PyTorch's data loaders and a few ranks fill it.
+ENOUGH_SHARED_MEMORY = 256 * 2**20
 # The CPU's own names, as Linux lists them, for instructions that make bf16 faster than fp32.
 BF16_FLAGS = ("amx_bf16", "avx512_bf16")
 ASK_HOROVOD = "import horovod.torch as h; print(*(n for n in ('mpi', 'gloo', 'nccl') if getattr(h, n + '_built')()))"
@@ -56,6 +67,8 @@ def examine() -> Iterator[Check]:
     """The checks, one by one, because some take seconds."""
     for check in _examinations:
         yield check()
+    for name in placements.names():
+        yield placement(name)
 
 
 @examination
@@ -115,31 +128,46 @@ def horovod() -> Check:
 
 @examination
 def mpi() -> Check:
+    """Each flavour as a job would get it: from the environment of its ABI, or from PATH."""
     found, problems = [], []
     for flavour in flavours.all_with_mpi():
         try:
-            library = flavour.find(
-                dict(os.environ, PATH=f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}")
-            )
-            found.append(f"{flavour.name} {library.version} ({library.launcher})")
+            library = flavour.find(prefixes.programs_first(dict(os.environ), flavour))
         except RequestError as problem:
             problems.append(str(problem))
-    return Check(name="MPI", good=bool(found), found="; ".join(found) or "none", mend="; ".join(problems))
+            continue
+        transports = ", ".join(library.transports) or "not told"
+        found.append(f"{flavour.name} {library.version} ({library.launcher}; transports: {transports})")
+    return Check(name="MPI", good=bool(found), found="\n".join(found) or "none", mend="; ".join(problems))
 
 
 @examination
 def horovod_linked() -> Check:
-    library = horovod_build.horovod_library(["python"], {"PATH": str(Path(sys.prefix) / "bin")})
-    if library is None:
-        return Check(name="Horovod's MPI", good=False, found="no Horovod to look at", mend=SET_UP_AGAIN)
-    soname, file = horovod_build.linked_mpi(library, dict(os.environ)) or (None, None)
-    flavour = flavours.of_soname(soname) if soname else None
+    """In each environment, the library that its Horovod is linked to, started alone: what it chose here, and what it knows of GPUs."""
+    found, problems = [], []
+    for prefix in prefixes.side_by_side():
+        library = horovod_build.library_in(prefix)
+        if library is None:
+            problems.append(f"no Horovod in {prefix}: {SET_UP_AGAIN}")
+            continue
+        soname, file = horovod_build.linked_mpi(library, dict(os.environ)) or (None, None)
+        if file is None or soname is None:
+            problems.append(f"{library} is linked to {soname or 'no MPI'}: --mpi gloo works, for MPI {SET_UP_AGAIN}")
+            continue
+        file = file.resolve()
+        name = flavours.described(mpi_library.library_version(file, os.environ))
+        tried = probe(file)
+        if tried.problem:
+            problems.append(f"{file} ({name}) does not start: {tried.problem}")
+            continue
+        ucx = {True: "its UCX is CUDA-aware", False: "its UCX is not CUDA-aware", None: "without UCX"}
+        found.append(
+            f"{file} ({name}; transport here: {tried.transport or 'not told'}; "
+            f"{'CUDA-aware' if tried.cuda_aware else 'not CUDA-aware: GPU tensors go through host memory or NCCL'}; "
+            f"{ucx[tried.ucx_with_cuda]})"
+        )
     return Check(
-        name="Horovod's MPI",
-        good=flavour is not None and file is not None,
-        found=f"{file or soname or 'none'} ({flavour or 'not one that hvscale can start'})",
-        mend="--mpi gloo works; for MPI build Horovod against one of "
-        + ", ".join(f.name for f in flavours.all_with_mpi()),
+        name="Horovod's MPI", good=not problems, found="\n".join([*found, *problems]), mend="; ".join(problems)
     )
 
 
@@ -179,6 +207,59 @@ def bf16() -> Check:
 def gpus() -> Check:
     names = describe_host().gpus
     return Check(name="GPUs", good=True, found=", ".join(names) if names else "none: training runs on the CPU")
+
+
+@examination
+def gpus_connected() -> Check:
+    topology = gpu_topology()
+    return Check(name="GPU topology", good=True, found=topology or "no nvidia-smi here to tell it")
+
+
+@examination
+def shared_memory() -> Check:
+    size = shared_memory_bytes()
+    return Check(
+        name="/dev/shm",  # noqa: S108
+        good=size >= ENOUGH_SHARED_MEMORY,
+        found=f"{size / 2**20:.0f} MiB",
+        mend="ranks and data loaders pass data through it: start the container with --shm-size=1g, or "
+        "mount -o remount,size=1g /dev/shm",
+    )
+
+
+@examination
+def single_copy() -> Check:
+    """By doing it: Docker's seccomp profile blocks it as well as Yama does."""
+    problem, scope = single_copy_problem(), ptrace_scope()
+    found = problem or "ranks read each other's memory directly"
+    told = f"ptrace_scope {scope}" if scope is not None else "no ptrace_scope"
+    return Check(
+        name="CMA",
+        good=not problem,
+        found=f"{found} ({told})",
+        mend="large messages on a node are copied twice: sysctl kernel.yama.ptrace_scope=0, or in Docker --cap-add SYS_PTRACE",
+    )
+
+
+@examination
+def locked_memory() -> Check:
+    """A limit matters with a network card only."""
+    limit, cards = lockable_bytes(), network_cards()
+    return Check(
+        name="locked memory",
+        good=limit is None or not cards,
+        found=("unlimited" if limit is None else f"{limit / 2**20:.0f} MiB")
+        + (f", network cards {', '.join(cards)}" if cards else ", no InfiniBand or RoCE card to need it"),
+        mend="the cards register the buffers that they send: ulimit -l unlimited (limits.conf: memlock), in Docker --ulimit memlock=-1",
+    )
+
+
+def placement(name: str) -> Check:
+    """What `--placement NAME` finds here, or would need."""
+    try:
+        return Check(name=f"placement {name}", good=True, found=placements.readiness(name))
+    except RequestError as problem:
+        return Check(name=f"placement {name}", good=False, found="cannot be used here", mend=str(problem))
 
 
 def first_line(text: str) -> str:

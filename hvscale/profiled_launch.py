@@ -9,10 +9,10 @@ from hvscale.profiling.nccl_recording import nccl_environment, trim_nccl
 from hvscale.run_folder import RunFolder
 
 
-def profiled_launch(np: int, command: list[str], **options: Any) -> RunFolder:
+def profiled_launch(np: int, command: list[str], timeline: bool = False, **options: Any) -> RunFolder:
     """`hvscale.launch.launch` with hvprof preloaded into every rank; under Gloo, which it cannot see, with Horovod's timeline instead.
 
-    Where the ranks use NCCL, its calls are recorded, too.
+    `timeline`: have Horovod write it under MPI, too, beside hvprof's files. Where the ranks use NCCL, its calls are recorded, too.
 
     What was recorded until then can be tabulated also when this raises what `launch` raises.
     """
@@ -21,8 +21,8 @@ def profiled_launch(np: int, command: list[str], **options: Any) -> RunFolder:
     def instrument(run: RunFolder, flavour: str, environment: Mapping[str, str]) -> dict[str, str]:
         recorded.append(run)
         mpi = {} if flavour == "gloo" else profiling.preload_environment(run, environment)
-        gloo = profiling.timeline_environment(run) if flavour == "gloo" else {}
-        return {**mpi, **gloo, **nccl_environment(run, environment)}
+        horovod = profiling.timeline_environment(run) if timeline or flavour == "gloo" else {}
+        return {**mpi, **horovod, **nccl_environment(run, environment)}
 
     try:
         return launch(np, command, instrument=instrument, **options)

@@ -35,11 +35,17 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
 
 
 class Library(BaseModel):
-    """A communication library as it names itself."""
+    """A communication library as it names itself.
+
+    `transports` are those it was built with, in its own words (Open MPI: its pml; MPICH: its netmod); `transport` is the one asked for
+    or that it takes by itself, "auto" when it decides at start.
+    """
 
     flavour: str
     version: str
     launcher: str | None = None
+    transport: str = ""
+    transports: list[str] = []
 
 
 class Host(BaseModel):
@@ -53,6 +59,29 @@ class Host(BaseModel):
     gpus: list[str] = []
 
 
+class DevicesAsked(BaseModel):
+    """Which GPUs each rank is to see: `policy` is own, all or split; `library_variable` lists all of them for the library alone."""
+
+    policy: str = "all"
+    library_variable: str | None = None
+
+
+class RankDevices(BaseModel):
+    """The GPUs as one rank has them: the variables that select among them (null: not set), and how many the driver offers where it runs."""
+
+    variables: dict[str, str | None]
+    offered: int
+
+
+class NodeRecord(BaseModel):
+    """One place where ranks ran, as the others reached it."""
+
+    name: str
+    address: str
+    interface: str
+    ranks: list[int]
+
+
 class RankEnd(BaseModel):
     """How one rank ended: `exit_status` or `signal`, or neither when it was still running as the job was taken down."""
 
@@ -62,6 +91,17 @@ class RankEnd(BaseModel):
     exit_status: int | None = None
     signal: str | None = None
     ended_at: float | None = None  # seconds since 1970, by the rank's own host
+    taken_down: bool = False  # its launcher had killed the job
+    wrote_at: float = 0.0  # of a rank that was taken down: when it wrote last, as `ended_at`
+    devices: RankDevices | None = None
+
+
+class InEffect(BaseModel):
+    """What one library said it uses: `settings` in its own names; `not_taken`: what was asked for and is not in effect, and why."""
+
+    library: str
+    settings: dict[str, str]
+    not_taken: dict[str, str]
 
 
 class RunRecord(BaseModel):
@@ -75,7 +115,11 @@ class RunRecord(BaseModel):
     np: int
     library: Library
     placement: str = "host"
+    devices: DevicesAsked = DevicesAsked()
+    placement_settings: dict[str, Any] = {}
+    nodes: list[NodeRecord] = []
     settings_asked: dict[str, str] = {}
+    settings_in_effect: list[InEffect] = []
     rank_environment: dict[str, str] = {}
     environment_passed: list[str] = []
     versions: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The virtual environment: made from uv.lock, with Horovod's wheel put in beside what uv knows."""
+"""A virtual environment: made from uv.lock, with Horovod's wheel put in beside what uv knows."""
 
 import fcntl
 import json
@@ -15,13 +15,13 @@ from registry import mirror, registry_variables
 
 
 class Environment:
-    """The virtual environment of one clone, and beside it a folder with the set-up's own notes on it."""
+    """A virtual environment of one clone, and beside it a folder with the set-up's own notes on it."""
 
-    def __init__(self, clone: Path, uv: Path) -> None:
+    def __init__(self, clone: Path, name: str, uv: Path) -> None:
         self.clone = clone
-        self.folder = clone / ".venv"
+        self.folder = clone / name
         self.uv = uv
-        self.notes = clone / ".venv-setup"
+        self.notes = clone / f"{name}-setup"
         self.log = self.notes / "uv.log"
 
     @contextmanager
@@ -35,7 +35,7 @@ class Environment:
                 say("another set-up is at work in this clone: waiting for it")
                 fcntl.lockf(lock, fcntl.LOCK_EX)
             if self.installing.exists():
-                say("the last set-up was cut off while it installed: making .venv anew")
+                say(f"the last set-up was cut off while it installed: making {self.folder.name} anew")
                 shutil.rmtree(self.folder, ignore_errors=True)
                 self.installing.unlink()
             yield

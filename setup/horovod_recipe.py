@@ -82,7 +82,11 @@ class Recipe:
             name: value for name, value in os.environ.items() if name in VARIABLES_HANDED_ON or name.startswith("PIP_")
         }
         variables |= registry_variables() | self.options()
-        tools = [environment / "bin", *([self.cuda.home / "bin"] if self.cuda else [])]
+        mpi = self.mpi.build_variables(work)
+        # CMake takes mpicc from PATH: it has to be mpicxx's neighbour, under the same path, and cmake the environment's own.
+        mpi_programs, own_programs = Path(mpi["HVSCALE_BUILD_MPICXX"]).parent, environment / "bin"
+        both = [mpi_programs, own_programs] if self.mpi.dependency_group else [own_programs, mpi_programs]
+        tools = [*both, *([self.cuda.home / "bin"] if self.cuda else [])]
         run_path = ["$ORIGIN/../../torch/lib", *self.mpi.library_folders]
         if self.cuda and self.cuda.with_nccl:
             nccl = nccl_for_linking(self.cuda, environment, work)
@@ -95,7 +99,7 @@ class Recipe:
             "CXX": self.compilers.cxx,
             "MAKEFLAGS": f"-j{build_jobs()}",
             "CMAKE_TOOLCHAIN_FILE": str(CMAKE_FILES / "toolchain.cmake"),
-            **self.mpi.build_variables(work),
+            **mpi,
             "HVSCALE_BUILD_RUNPATH": ";".join(run_path),
             "TMPDIR": str(work),
         }

@@ -12,7 +12,7 @@ from horovod_recipe import Recipe, choose_recipe
 from lock_file import read_locked_package
 from machine import check_that_horovod_can_be_compiled, find_tools
 from messages import InterruptedBySignal, SetUpError, say
-from mpi import choose_mpi
+from mpi import CHOICES, Choice, choose_mpi
 from uv_tool import get_uv, uv_can_be_had
 from wheel_cache import build_wheel, cache_folder, find_wheel
 
@@ -23,13 +23,17 @@ EXIT_INTERRUPTED = 130
 
 def main(arguments: Sequence[str]) -> int:
     """Run the set-up and return the exit status."""
-    parser = argparse.ArgumentParser(prog="setup/install.py", description="Set up hvscale in .venv (docs/install.md).")
+    parser = argparse.ArgumentParser(
+        prog="setup/install.py",
+        description="Set up hvscale in .venv, or in .venv-mpich for --mpi mpich (docs/install.md).",
+    )
     parser.add_argument("--dev", action="store_true", help="also install what the tests and linters need")
+    parser.add_argument("--mpi", choices=CHOICES, default="openmpi", help="the MPI that Horovod is built against")
     options = parser.parse_args(arguments)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end_early)
     try:
-        set_up(dev=options.dev)
+        set_up(CHOICES[options.mpi], dev=options.dev)
     except SetUpError as error:
         say(str(error))
         return EXIT_WRONG_REQUEST
@@ -49,17 +53,17 @@ def end_early(_number: int, _frame: FrameType | None) -> None:
     raise InterruptedBySignal
 
 
-def set_up(*, dev: bool) -> None:
-    """Bring .venv to what uv.lock and the chosen MPI ask for; next to nothing happens when it is there already."""
+def set_up(choice: Choice, *, dev: bool) -> None:
+    """Bring the choice's environment to what uv.lock and the chosen MPI ask for; next to nothing happens when it is there already."""
     lock_file = CLONE / "uv.lock"
     cache = cache_folder()
     locked_uv = read_locked_package(lock_file, "uv")
     compilers = find_tools(uv_can_be_had=uv_can_be_had(cache, locked_uv))
-    mpi = choose_mpi(CLONE / ".venv", lock_file)
+    mpi = choose_mpi(choice, CLONE / choice.folder, lock_file)
     recipe = choose_recipe(lock_file, mpi, choose_cuda(), compilers)
     if not find_wheel(cache, recipe.key):
         check_that_horovod_can_be_compiled(compilers)
-    environment = Environment(CLONE, get_uv(cache, locked_uv))
+    environment = Environment(CLONE, choice.folder, get_uv(cache, locked_uv))
     with environment.held_by_this_set_up():
         fill(environment, cache, recipe, dev=dev)
 

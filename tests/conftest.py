@@ -12,6 +12,11 @@ from typing import Any
 import pytest
 
 PROGRAMS = Path(sys.prefix) / "bin"
+# The environment of `make setup MPI=mpich`, beside this one.
+MPICH_PREFIX = Path(sys.prefix).with_name(".venv-mpich")
+needs_mpich = pytest.mark.skipif(
+    not (MPICH_PREFIX / "bin" / "hvscale").exists(), reason="no MPICH environment here: make setup-dev MPI=mpich"
+)
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from hvscale.commands.console import messages, print_json, print_message, print_table, results, write_csv
 from hvscale.commands.options import Csv, Json
@@ -75,16 +74,18 @@ def check(
         print_message(f"{len(report.problems)} problems in {report.images} images")
         raise typer.Exit(EXIT_WRONG_REQUEST)
     if not json:
-        results.print(f"{report.images} images, all good")
+        results().print(f"{report.images} images, all good")
 
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[], None]]:
     """Gives a function to be called after each image; shows how many, where somebody watches."""
-    if not messages.is_terminal:
+    if not messages().is_terminal:
         yield lambda: None
         return
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
     columns = SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TextColumn("images")
-    with Progress(*columns, console=messages, transient=True) as progress:
+    with Progress(*columns, console=messages(), transient=True) as progress:
         task = progress.add_task(what, total=None)
         yield lambda: progress.advance(task)

@@ -26,7 +26,7 @@ def evaluate(json: bool, csv: Path | None, **options: Any) -> None:
     if json:
         return print_json(result)
     if result.top1 is not None and result.top5 is not None:
-        results.print(
+        results().print(
             f"{result.model}: top-1 {result.top1:.2%}, top-5 {result.top5:.2%} of {result.image_count} images"
         )
         return None

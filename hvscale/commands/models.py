@@ -47,9 +47,9 @@ def models(
             for row in found.models
         ],
     )
-    results.print("GFLOPs: one forward pass of one image, a multiply-add counted as two", style="dim")
+    results().print("GFLOPs: one forward pass of one image, a multiply-add counted as two", style="dim")
     if not names:
-        results.print(
+        results().print(
             "also: torchvision's other classification models, and your own as package.module:function", style="dim"
         )
     return None

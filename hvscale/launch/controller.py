@@ -1,6 +1,5 @@
 """Starts a job, follows it, and ends it: nothing of it is left behind, and its folder is readable from the first second to the last."""
 
-import json
 import os
 import platform
 import shutil
@@ -9,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -17,17 +16,35 @@ from types import FrameType
 
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.host import describe_host
+from hvscale.launch import devices as job_devices
 from hvscale.launch import environment as job_environment
-from hvscale.launch import flavours, horovod_build, processes, rank
+from hvscale.launch import (
+    flavours,
+    horovod_build,
+    in_effect,
+    placements,
+    prefixes,
+    processes,
+    rank,
+    slurm_job,
+    start_watch,
+    transport,
+)
 from hvscale.launch.job import Job
+from hvscale.launch.nodes import Nodes
+from hvscale.launch.outcome import Failure, find_failure, first_failed, late_start, read_ranks
 from hvscale.launch.output import RankOutput, last_lines
-from hvscale.run_folder import RankEnd, RunFolder, RunRecord, default_run_path
+from hvscale.launch.start_watch import StartWatch
+from hvscale.placement_options import PlacementOptions
+from hvscale.run_folder import NodeRecord, RunFolder, RunRecord, default_run_path
 
 POLL_SECONDS = 0.05
+SHORT_JOB_SECONDS = 1.0  # up to here its end is looked for more often
 LOOK_AT_RANKS_SECONDS = 0.25
 # After the first failure the launcher may end the other ranks itself, then it is asked to, then nothing is asked: 10 s are promised in all.
 LAUNCHER_GRACE_SECONDS = 2.0
 TERMINATE_GRACE_SECONDS = 4.0
+LAST_WORDS_SECONDS = 1.0
 VERSIONS_OF = ("hvscale", "horovod", "torch", "numpy")
 
 Instrument = Callable[[RunFolder, str, Mapping[str, str]], dict[str, str]]
@@ -48,28 +65,53 @@ def launch(
     *,
     mpi: str = "openmpi",
     env: list[str] | None = None,
+    transport_name: str | None = None,
+    devices: str = "all",
     run_path: Path | None = None,
+    placement: PlacementOptions | None = None,
+    start_timeout: float | None = None,
     instrument: Instrument | None = None,
     show: Show | None = None,
     warn: Callable[[str], None] = lambda text: print(f"hvscale: warning: {text}", file=sys.stderr),
     watch: Callable[[RunFolder], None] | None = None,
 ) -> RunFolder:
-    """Run `command` on `np` ranks and wait for its end.
+    """Run `command` on `np` ranks where `placement` says (by default on this machine) and wait for its end.
 
     `instrument(run, flavour, environment)` gives variables for the command alone, on top of the job's `environment`; `show(rank, line)`
-    gets the ranks' output; `watch(run)` is called about 20 times a second. Raises RequestError before anything is started,
+    gets the ranks' output; `watch(run)` is called about 20 times a second. Raises RequestError before a rank is started,
     RankFailedError and RunInterruptedError afterwards.
     """
     if np < 1:
         raise RequestError(f"-np {np}: at least one rank is needed")
     if not command:
         raise RequestError("no command: write it behind --, for example: hvscale launch -np 2 -- python train.py")
+    flavour = flavours.get(mpi)
     named = job_environment.named(env or [])
-    passed = {**own_programs_first(job_environment.clean()), **named}
+    passed = {**prefixes.programs_first(job_environment.clean(), flavour), **named}
     if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
         raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
-    flavour = flavours.get(mpi)
-    library = flavour.find(passed)
+    options = placement or PlacementOptions()
+    if options.submit and not slurm_job.is_inside_an_allocation():
+        run = RunFolder((run_path or default_run_path(command)).absolute())
+        verb = "profile" if instrument else "launch"
+        script = slurm_job.job_script(
+            verb,
+            command,
+            placement=options,
+            run=run.path,
+            np=np,
+            mpi=mpi,
+            env=env,
+            transport_name=transport_name,
+            devices=devices,
+            start_timeout=start_timeout,
+        )
+        submit_and_follow(script, run, np, show, watch)
+        return run
+    place = placements.get(options, np)
+    library = transport.choose(flavour.find(passed), transport_name)
+    devices_asked = job_devices.asked(devices, flavour, library)
+    passed = flavour.adapt(passed, library)
     horovod_build.check(command, passed, flavour, library)
 
     run = RunFolder.create((run_path or default_run_path(command)).absolute())
@@ -78,7 +120,9 @@ def launch(
     record = RunRecord(
         command=command,
         np=np,
+        placement=place.name,
         library=library,
+        devices=devices_asked,
         rank_environment=instrument(run, mpi, passed) if instrument else {},
         settings_asked=job_environment.recordable(named),
         environment_passed=sorted(passed),
@@ -87,64 +131,146 @@ def launch(
         working_directory=str(Path.cwd()),
         started_at=datetime.now(UTC),
     )
-    if np > host.cores:
-        record.warnings.append(
-            f"{np} ranks on {host.cores} cores: they share cores, so times say little about a machine with enough of them"
-        )
-    if dropped := job_environment.dropped_knobs(passed):
-        record.warnings.append(
-            f"not passed on to the ranks: {', '.join(dropped)}; add --env NAME for each that you want"
-        )
-    for text in record.warnings:
-        warn(text)
+    if start_timeout is not None:
+        behind = {**passed, **record.rank_environment}
+        record.rank_environment |= start_watch.environment(run.path, behind)
+    libraries = in_effect.Started(run, library, command, {**passed, **record.rank_environment})
+    record.rank_environment |= in_effect.questions(libraries)
+    request = placements.Request(np, command, run.path, passed, library, options)
     run.write(record)
+    with processes.adopting_orphans(), catching_signals() as caught, ExitStack() as stack:
+        try:
+            nodes = stack.enter_context(place.prepare(request))
+        except RequestError as error:
+            ended_before_the_start(record, run, caught)
+            if caught:
+                raise RunInterruptedError(caught[0], run) from error
+            raise
+        describe_nodes(record, nodes)
+        record.warnings += forewarnings(record, nodes, passed)
+        for text in record.warnings:
+            warn(text)
+        variables = {name: value for name, value in passed.items() if name not in nodes.unwanted}
+        job = Job(
+            np,
+            command,
+            run.path,
+            {**variables, processes.RUN_VARIABLE: str(run.path), "HVSCALE_NP": str(np)},
+            nodes,
+            record.rank_environment,
+        )
+        failure = run_job(
+            job, flavour, record, run, StartWatch(run.path, np, start_timeout), libraries, caught, show, warn, watch
+        )
+    match record.state:
+        case "interrupted":
+            raise RunInterruptedError(caught[0], run)
+        case "failed" if failure is not None:
+            raise RankFailedError(f"{failure.what}; its last lines, from {failure.log}:", last_lines(failure.log))
+    return run
 
-    job = Job(
-        np,
-        command,
-        run.path,
-        {**passed, processes.RUN_VARIABLE: str(run.path), "HVSCALE_NP": str(np)},
-        record.rank_environment,
-    )
-    output = RankOutput(run, np, show or (lambda number, line: None))
+
+def submit_and_follow(
+    script: str, run: RunFolder, np: int, show: Show | None, watch: Callable[[RunFolder], None] | None
+) -> None:
+    """Have Slurm run the script, and show what its ranks write. Raises what a launch here would raise."""
+    slurm_job.prepare_folder(run)
+    with catching_signals() as caught:
+        number = slurm_job.submit(script)
+        slurm_job.follow(
+            number,
+            run,
+            np,
+            show or (lambda rank, line: None),
+            lambda: watch(run) if watch else None,
+            lambda: bool(caught),
+        )
+    if caught:
+        raise RunInterruptedError(caught[0], run)
+    slurm_job.outcome(number, run)
+
+
+def run_job(
+    job: Job,
+    flavour: flavours.Flavour,
+    record: RunRecord,
+    run: RunFolder,
+    start: StartWatch,
+    libraries: in_effect.Started,
+    caught: list[int],
+    show: Show | None,
+    warn: Callable[[str], None],
+    watch: Callable[[RunFolder], None] | None,
+) -> Failure | None:
+    """Start the job, follow it and end it; brings the record to its last state. Gives what went wrong, None when nothing did."""
+    output = RankOutput(run, job.np, show or (lambda number, line: None))
+    answers = in_effect.Answers(libraries)
+
+    def note_settings(ended: bool = False) -> None:
+        for told in answers.new(ended):
+            record.settings_in_effect.append(told)
+            for text in in_effect.warnings(told):
+                record.warnings.append(text)
+                warn(text)
+            run.write(record)
 
     def each_time() -> None:
         output.poll()
+        note_settings()
         if watch:
             watch(run)
 
     rank_program = [sys.executable, "-I", "-S", rank.__file__, str(run.path)]
-    with (
-        processes.adopting_orphans(),
-        catching_signals() as caught,
-        flavour.start(job, rank_program, library) as started,
-    ):
+    with flavour.start(job, rank_program, record.library) as started:
         record.state = "running"
         run.write(record)
+        late: list[int] = []
         try:
-            by_itself = follow(run, started, caught, each_time)
+            by_itself = follow(run, started, start, late, caught, each_time)
         finally:
             statuses, left_behind = end(started, run.path)
             output.finish()
-        record.ranks = read_ranks(run)
-        close(record, statuses, 0 if by_itself else caught[0] if caught else 0)
-        if by_itself and left_behind and not any(statuses):
-            record.warnings.append(f"processes that the command left running were killed: {left_behind}")
-            warn(record.warnings[-1])
-        run.write(record)
-    match record.state:
-        case "interrupted":
-            raise RunInterruptedError(caught[0], run)
-        case "failed":
-            raise rank_failure(record, run, statuses)
-    return run
+    note_settings(ended=True)
+    record.ranks = read_ranks(run)
+    failure = (
+        None if caught else late_start(job, start, late) or find_failure(job, record.library, record.ranks, statuses)
+    )
+    close(record, failure, 0 if by_itself else caught[0] if caught else 0)
+    # In other nodes it may be an agent that has not quite ended yet.
+    if by_itself and left_behind and not any(statuses) and job.nodes.are_here:
+        record.warnings.append(f"processes that the command left running were killed: {left_behind}")
+        warn(record.warnings[-1])
+    run.write(record)
+    return failure
 
 
-def own_programs_first(environment: dict[str, str]) -> dict[str, str]:
-    """PATH with the programs of this Python environment first, unless PATH has them already: `python` then means the one with Horovod."""
-    own = str(Path(sys.prefix) / "bin")
-    path = environment.get("PATH", os.defpath)
-    return environment if own in path.split(os.pathsep) else {**environment, "PATH": own + os.pathsep + path}
+def ended_before_the_start(record: RunRecord, run: RunFolder, caught: list[int]) -> None:
+    """The nodes could not be made, or the user did not wait for them."""
+    record.ended_at = datetime.now(UTC)
+    record.state = "interrupted" if caught else "failed"
+    record.exit_status = 128 + caught[0] if caught else RequestError.exit_status
+    run.write(record)
+
+
+def describe_nodes(record: RunRecord, nodes: Nodes) -> None:
+    record.placement_settings = dict(nodes.settings)
+    record.nodes = [
+        NodeRecord(name=node.name, address=node.address, interface=node.interface, ranks=nodes.ranks_of(node.name))
+        for node in nodes.nodes
+    ]
+
+
+def forewarnings(record: RunRecord, nodes: Nodes, passed: Mapping[str, str]) -> list[str]:
+    """What the user should know before the job starts."""
+    warnings = []
+    if nodes.on_this_machine and record.np > record.host.cores:
+        warnings.append(
+            f"{record.np} ranks on {record.host.cores} cores: "
+            "they share cores, so times say little about a machine with enough of them"
+        )
+    if dropped := job_environment.dropped_knobs(passed):
+        warnings.append(f"not passed on to the ranks: {', '.join(dropped)}; add --env NAME for each that you want")
+    return warnings
 
 
 def versions() -> dict[str, str]:
@@ -173,9 +299,17 @@ def catching_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def follow(run: RunFolder, started: flavours.Processes, caught: list[int], each_time: Callable[[], None]) -> bool:
-    """True when the job has ended by itself; False when the user wants it to end, or a rank has failed and the launcher had its grace."""
-    look_at_ranks_at, give_up_at = 0.0, float("inf")
+def follow(
+    run: RunFolder,
+    started: flavours.Processes,
+    start: StartWatch,
+    late: list[int],
+    caught: list[int],
+    each_time: Callable[[], None],
+) -> bool:
+    """True when the job has ended by itself; False when the user wants it to end, when a rank has failed and the launcher had its grace, or
+    when the start takes too long: then `late` names the ranks."""
+    began, look_at_ranks_at, give_up_at = time.monotonic(), 0.0, float("inf")
     while None in [process.poll() for process in started]:
         now = time.monotonic()
         if caught or now > give_up_at:
@@ -183,9 +317,14 @@ def follow(run: RunFolder, started: flavours.Processes, caught: list[int], each_
         each_time()
         if now > look_at_ranks_at and give_up_at == float("inf"):
             look_at_ranks_at = now + LOOK_AT_RANKS_SECONDS
-            if any(process.returncode for process in started) or first_failed(read_ranks(run)):
+            ranks = read_ranks(run)
+            if any(process.returncode for process in started) or first_failed(ranks):
                 give_up_at = now + LAUNCHER_GRACE_SECONDS
-        time.sleep(POLL_SECONDS)
+            else:
+                late += start.late({entry.rank for entry in ranks if entry.exit_status is not None})
+                if late:
+                    return False
+        time.sleep(POLL_SECONDS if now - began > SHORT_JOB_SECONDS else POLL_SECONDS / 5)
     return True
 
 
@@ -198,51 +337,29 @@ def end(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
     for process in started:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
+    wait_for_last_words(run)
     killed = processes.kill_all(run)
     statuses = [process.wait() for process in started]
     processes.reap_orphans()
     return statuses, killed
 
 
-def read_ranks(run: RunFolder) -> list[RankEnd]:
-    """What the ranks have written about themselves so far, in order of rank."""
-    return [
-        RankEnd.model_validate(json.loads(path.read_text()))
-        for path in sorted((run.path / "ranks").glob("rank-?????.json"))
-    ]
+def wait_for_last_words(run: Path) -> None:
+    """Give ranks that a launcher has killed, as Hydra does after an abort, the moment in which their keepers write how they ended."""
+    deadline = time.monotonic() + LAST_WORDS_SECONDS
+    while time.monotonic() < deadline and processes.of_run(run):
+        if all(entry.ended_at for entry in read_ranks(RunFolder(run))):
+            return
+        time.sleep(POLL_SECONDS)
 
 
-def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
-    """The rank that ended badly before the others did, by its own host's clock."""
-    failed = [entry for entry in ranks if entry.signal or entry.exit_status]
-    return min(failed, key=lambda entry: entry.ended_at or float("inf"), default=None)
-
-
-def close(record: RunRecord, statuses: list[int], interrupted_by: int) -> None:
-    """Bring the record to its last state, from the ranks' ends, the launcher's exit statuses and the signal that ended it, if any."""
+def close(record: RunRecord, failure: Failure | None, interrupted_by: int) -> None:
+    """Bring the record to its last state, from what went wrong and the signal that ended it, if any."""
     record.ended_at = datetime.now(UTC)
-    first = first_failed(record.ranks)
     if interrupted_by:
         record.state, record.exit_status = "interrupted", 128 + interrupted_by
-    elif first or any(statuses):
+    elif failure is not None:
         record.state, record.exit_status = "failed", RankFailedError.exit_status
-        record.failed_rank = first.rank if first else None
+        record.failed_rank = failure.rank
     else:
         record.state, record.exit_status = "finished", 0
-
-
-def rank_failure(record: RunRecord, run: RunFolder, statuses: list[int]) -> RankFailedError:
-    """One line that says which rank failed and how, and the last lines it wrote."""
-    first = first_failed(record.ranks)
-    if first is None:
-        who = record.library.launcher or f"rank {next(rank for rank, status in enumerate(statuses) if status)}"
-        how, log = exit_words(next(status for status in statuses if status)), run.logs / "launcher.log"
-    else:
-        who, log = f"rank {first.rank} on {first.host}", run.log(first.rank)
-        how = f"was killed by {first.signal}" if first.signal else exit_words(first.exit_status or 0)
-    return RankFailedError(f"{who} {how}; its last lines, from {log}:", last_lines(log))
-
-
-def exit_words(status: int) -> str:
-    """A process's exit status in words; negative is the signal that killed it, as subprocess has it."""
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

@@ -10,12 +10,14 @@ PASSED_ON = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX",
     "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "COLORTERM",
     "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
+    "I_MPI_ROOT", "FI_PROVIDER_PATH",
     "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
 )  # fmt: skip
 
 # Variables of these families change how a job communicates or computes: dropping one is said aloud.
 KNOB_PREFIXES = (
-    "HOROVOD_", "OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "MPICH_", "MPIR_CVAR_", "MV2_", "NCCL_", "GLOO_",
+    "HOROVOD_", "OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "MPICH_", "MPIR_CVAR_", "MV2_", "MVP_", "I_MPI_", "FI_",
+    "NCCL_", "GLOO_",
     "OMP_", "MKL_", "KMP_", "HVPROF_",
 )  # fmt: skip
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL")

@@ -8,10 +8,15 @@ from pathlib import Path
 
 from hvscale.errors import RequestError
 from hvscale.launch import flavours
+from hvscale.launch.mpi_library import library_version
 from hvscale.run_folder import Library
 
+# Debian gives MPICH's library a name of its own.
+SONAMES = {"libmpich.so.12": "libmpi.so.12"}
 MPI_LIBRARY = re.compile(r"^\s*(libmpi\w*\.so\.\d+) => (?:not found|(\S+))", re.MULTILINE)
 REBUILD = "run `make setup` again"
+# What makes an environment whose Horovod is built for an ABI.
+SET_UP = {"libmpi.so.40": "make setup", "libmpi.so.12": "make setup MPI=mpich"}
 
 
 def horovod_library(command: list[str], environment: dict[str, str]) -> Path | None:
@@ -22,11 +27,23 @@ def horovod_library(command: list[str], environment: dict[str, str]) -> Path | N
     prefix = (
         Path(program).absolute().parent.parent
     )  # not resolved: a virtual environment's python is a link to another prefix
+    return library_in(prefix)
+
+
+def library_in(prefix: Path) -> Path | None:
+    """Horovod's PyTorch library in an environment; None where there is none."""
     return next(iter(sorted(prefix.glob("lib/python3*/site-packages/horovod/torch/mpi_lib*.so"))), None)
 
 
+def needs(library: Path, soname: str) -> bool:
+    """Whether the library names `soname` among what it needs: quicker than the dynamic linker, which tells the file as well."""
+    names = [soname, *(name for name, usual in SONAMES.items() if usual == soname)]
+    strings = library.read_bytes()
+    return any(b"\0" + name.encode() + b"\0" in strings for name in names)
+
+
 def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | None] | None:
-    """The soname of the MPI library it needs and the file that this means here, None when it was built without MPI.
+    """The soname of the MPI library it needs (MPICH's usual one for Debian's) and the file that this means here; None without MPI.
 
     Raises RequestError for a file that is no library.
     """
@@ -35,7 +52,7 @@ def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | 
     except (OSError, subprocess.CalledProcessError) as error:
         raise RequestError(f"{library} cannot be read as a library: {REBUILD}") from error
     found = MPI_LIBRARY.search(listed)
-    return None if found is None else (found[1], Path(found[2]) if found[2] else None)
+    return None if found is None else (SONAMES.get(found[1], found[1]), Path(found[2]) if found[2] else None)
 
 
 def check(command: list[str], environment: dict[str, str], flavour: flavours.Flavour, library: Library) -> None:
@@ -51,13 +68,26 @@ def check(command: list[str], environment: dict[str, str], flavour: flavours.Fla
         raise RequestError(
             f"{horovod} needs {soname}, which is nowhere to be found: put its folder into LD_LIBRARY_PATH, or {REBUILD}"
         )
-    other = (
-        flavours.of_soname(soname) or "another MPI"
-        if soname != flavour.soname
-        else flavour.other_release(file, library)
-    )
+    other = flavour.other_release(file, library) if soname == flavour.soname else owner(soname, file)
     if other:
         raise RequestError(
             f"{horovod} is built for {other} ({soname}), but {library.launcher} is {flavour.name} {library.version}: "
-            "the ranks would not find each other. Use the mpirun that Horovod was built for, or --mpi gloo"
+            f"the ranks would not find each other. {remedy(soname, flavour)}, or --mpi gloo"
         )
+
+
+def owner(soname: str, file: Path | None) -> str:
+    """Whose library it is, as it says itself; by its soname where it cannot be asked."""
+    said = library_version(file, {}) if file else ""
+    return flavours.described(said) if said else " or ".join(flavours.of_soname(soname)) or "another MPI"
+
+
+def remedy(soname: str, flavour: flavours.Flavour) -> str:
+    """How Horovod and the launcher come together."""
+    if soname == flavour.soname:
+        return "Take the one's folder out of LD_LIBRARY_PATH or the other's out of PATH"
+    if flavour.soname in SET_UP:
+        return (
+            f"Use the --mpi that Horovod was built for, or `{SET_UP[flavour.soname]}` for one built for {flavour.name}"
+        )
+    return "Use the --mpi that Horovod was built for"

@@ -3,6 +3,9 @@
 Standard library only and no import of hvscale, because a rank may run where only the run folder and Python are at hand. It is started as
 `python -I -S rank.py RUN` by mpirun or by the Gloo flavour, reads the command from RUN/run.json, writes RUN/logs/rank-NNNNN.log while the
 command runs, and RUN/ranks/rank-NNNNN.json when it starts and when it ends. Its own exit status is the command's, or 128 + signal.
+
+It is two processes: the one that the launcher knows, and below it, in a session of its own, the keeper, which is the command's parent. Hydra
+answers an abort with SIGKILL to the launched process group: the keeper is not in it and still writes down the rank's last words and its end.
 """
 
 import contextlib
@@ -19,19 +22,54 @@ import time
 import tty
 from types import FrameType
 
-# Where each launcher says which rank this is: Open MPI, Horovod's Gloo, MPICH and its kin.
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK")
-CHECK_LAUNCHER_SECONDS = 1.0
+# Where each launcher says which rank this is: Open MPI, Horovod's Gloo, MPICH and its kin, MVAPICH2's mpirun_rsh.
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
+# The same launchers' numbers on the node.
+LOCAL_RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
+)  # fmt: skip
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+CHECK_SECONDS = 1.0
 DRAIN_SECONDS = 0.5
+# How long a command whose launcher has gone may take to end by itself, for the status of one that was aborting.
+ABORT_SECONDS = 0.3
 PR_SET_PDEATHSIG = 1
+STATUS_WRONG_REQUEST = 2
 STATUS_NOT_FOUND = 127
 
 
-def own_rank() -> int:
-    for name in RANK_VARIABLES:
+def number_from(names: tuple[str, ...]) -> int:
+    for name in names:
         if name in os.environ:
             return int(os.environ[name])
-    raise SystemExit(f"hvscale: no rank number in the environment (looked for {', '.join(RANK_VARIABLES)})")
+    raise SystemExit(f"hvscale: no rank number in the environment (looked for {', '.join(names)})")
+
+
+def offered_devices() -> int:
+    """How many NVIDIA GPUs this process could open: their device files, of which a container may have some only."""
+    return sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir("/dev"))  # noqa: PTH208
+
+
+def device_variables(asked: dict[str, str | None], environment: dict[str, str], offered: int) -> dict[str, str]:
+    """What gives this rank its devices. ValueError when it has none of its own although its node has GPUs."""
+    if asked["policy"] == "all":
+        return {}
+    local = number_from(LOCAL_RANK_VARIABLES)
+    listed = environment.get(VISIBLE) or ",".join(map(str, range(offered)))
+    devices = listed.split(",") if listed else []
+    if devices and local >= len(devices):
+        raise ValueError(
+            f"hvscale: --devices {asked['policy']}: local rank {local} has no GPU of its own, its node offers {listed}; "
+            "start fewer ranks on it, or use --devices all"
+        )
+    variables = {VISIBLE: devices[local] if devices else str(local)}
+    if asked["library_variable"]:
+        variables[asked["library_variable"]] = listed
+    return variables
+
+
+def rank_file(run: str, rank: int) -> str:
+    return os.path.join(run, "ranks", f"rank-{rank:05d}.json")  # noqa: PTH118
 
 
 def write_json(path: str, document: dict[str, object]) -> None:
@@ -44,6 +82,12 @@ def write_json(path: str, document: dict[str, object]) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)  # noqa: PTH108
+
+
+def write_end(run: str, rank: int, pid: int, end: dict[str, object]) -> None:
+    """The end of a rank whose command's own end nobody saw."""
+    state = {"rank": rank, "host": socket.gethostname(), "pid": pid, "ended_at": time.time()}
+    write_json(rank_file(run, rank), {**state, **end})
 
 
 def signal_name(number: int) -> str:
@@ -78,7 +122,7 @@ class Log:
                 self.give_up(self.path, error)
 
 
-def start(command: list[str], environment: dict[str, str]) -> tuple[int, int]:
+def start_command(command: list[str], environment: dict[str, str]) -> tuple[int, int]:
     """Fork the command with stdout and stderr on a pseudo-terminal, so that C programs flush line by line as under mpirun."""
     master, slave = pty.openpty()
     tty.setraw(slave, termios.TCSANOW)
@@ -101,15 +145,22 @@ def start(command: list[str], environment: dict[str, str]) -> tuple[int, int]:
     return pid, master
 
 
-def copy_until_end(pid: int, master: int, log: Log) -> int:
-    """Copy the command's output into the log until it ends; returns its wait status. Ends it when the launcher is gone."""
-    launcher = os.getppid()
+def copy_until_end(pid: int, master: int, launched: int, log: Log) -> tuple[int, bool, float]:
+    """Copy the command's output into the log until it ends; returns its wait status, whether it was taken down, and when it wrote last.
+
+    `launched` is a pipe that closes with the launched process: the command is then taken down.
+    """
     status: int | None = None
-    give_up_at = float("inf")
+    give_up_at = kill_at = float("inf")
+    wrote_at = 0.0
+    watched = [master, launched]
     while True:
-        readable, _, _ = select.select(
-            [master], [], [], DRAIN_SECONDS if status is not None else CHECK_LAUNCHER_SECONDS
-        )
+        patience = DRAIN_SECONDS if status is not None else ABORT_SECONDS if kill_at < float("inf") else CHECK_SECONDS
+        ready, _, _ = select.select(watched, [], [], patience)
+        if launched in ready:
+            watched.remove(launched)
+            kill_at = time.monotonic() + ABORT_SECONDS
+        readable = master in ready
         if readable:
             try:
                 data = os.read(master, 65536)
@@ -117,49 +168,105 @@ def copy_until_end(pid: int, master: int, log: Log) -> int:
                 data = b""
             if data:
                 log.write(data)
+                wrote_at = time.time()
             else:
                 break
         if status is None:
             ended, code = os.waitpid(pid, os.WNOHANG)
             if ended:
                 status, give_up_at = code, time.monotonic() + DRAIN_SECONDS
-            elif os.getppid() != launcher:
+            elif time.monotonic() > kill_at:
                 os.kill(pid, signal.SIGKILL)
         elif not readable or time.monotonic() > give_up_at:
             break  # a child of the command still holds the terminal: its output is not waited for
     if status is None:
         _, status = os.waitpid(pid, 0)
-    return status
+    return status, kill_at < float("inf"), wrote_at
 
 
-def main() -> int:
-    run = sys.argv[1]
-    rank = own_rank()
-    with open(os.path.join(run, "run.json")) as stream:  # noqa: PTH118, PTH123
-        job = json.load(stream)
-    environment = {**os.environ, **job["rank_environment"]}
-    log = Log(os.path.join(run, "logs", f"rank-{rank:05d}.log"))  # noqa: PTH118
-    state_path = os.path.join(run, "ranks", f"rank-{rank:05d}.json")  # noqa: PTH118
-
-    pid, master = start(job["command"], environment)
-
+def forward_signals_to(pid: int) -> None:
     def forward(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
     for forwarded in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(forwarded, forward)
-    state: dict[str, object] = {"rank": rank, "host": socket.gethostname(), "pid": pid}
+
+
+def keep(run: str, rank: int, launched: int) -> int:
+    """The keeper: run the command, write its log, its start and its end. Returns the command's exit status, or 128 + signal."""
+    with open(os.path.join(run, "run.json")) as stream:  # noqa: PTH118, PTH123
+        job = json.load(stream)
+    environment = {**os.environ, **job["rank_environment"]}
+    if "HVSCALE_STARTED" in environment:
+        environment["HVSCALE_STARTED"] += f"/rank-{rank:05d}"
+    log = Log(os.path.join(run, "logs", f"rank-{rank:05d}.log"))  # noqa: PTH118
+    state_path = rank_file(run, rank)
+    state: dict[str, object] = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid()}
+
+    offered = offered_devices()
+    try:
+        environment |= device_variables(job["devices"], environment, offered)
+    except ValueError as error:
+        log.write(f"{error}\n".encode())
+        write_end(run, rank, os.getpid(), {"exit_status": STATUS_WRONG_REQUEST})
+        return STATUS_WRONG_REQUEST
+    shown = [VISIBLE, *filter(None, [job["devices"]["library_variable"]])]
+    state["devices"] = {"variables": {name: environment.get(name) for name in shown}, "offered": offered}
+
+    pid, master = start_command(job["command"], environment)
+    forward_signals_to(pid)
+    state["pid"] = pid
     write_json(state_path, state)
 
-    status = copy_until_end(pid, master, log)
+    status, taken_down, wrote_at = copy_until_end(pid, master, launched, log)
     ended_at = time.time()
+    if taken_down:
+        state |= {"taken_down": True, "wrote_at": wrote_at}
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         write_json(state_path, {**state, "signal": signal_name(number), "ended_at": ended_at})
         return 128 + number
     write_json(state_path, {**state, "exit_status": os.WEXITSTATUS(status), "ended_at": ended_at})
     return os.WEXITSTATUS(status)
+
+
+def wait_for(keeper: int, done: int, run: str, rank: int) -> int:
+    """The keeper's exit status; when the launcher goes first, this process goes, too, and the keeper ends the command.
+
+    A keeper that was killed is reported in its place: Hydra ends no job for a rank's bad status.
+    """
+    launcher = os.getppid()
+    while not select.select([done], [], [], CHECK_SECONDS)[0]:
+        if os.getppid() != launcher:
+            return 128 + signal.SIGHUP
+    status = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
+    if status >= 0:
+        return status
+    write_end(run, rank, keeper, {"signal": signal_name(-status)})
+    return 128 - status
+
+
+def main() -> int:
+    run, rank = sys.argv[1], number_from(RANK_VARIABLES)
+    launched, held = os.pipe()  # `held` closes with this process
+    done, keepers_end = os.pipe()
+    keeper = os.fork()
+    if keeper == 0:
+        os.close(held)
+        os.close(done)
+        os.setsid()
+        try:
+            status = keep(run, rank, launched)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())  # the traceback module costs 10 ms to import
+            status = 1
+            write_end(run, rank, os.getpid(), {"exit_status": status})
+        os._exit(status)
+    os.close(launched)
+    os.close(keepers_end)
+    forward_signals_to(keeper)
+    return wait_for(keeper, done, run, rank)
 
 
 if __name__ == "__main__":

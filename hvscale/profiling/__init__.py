@@ -3,7 +3,7 @@
 from hvscale.profiling.breakdown import Breakdown, RankRow, Row, breakdown, tabulate
 from hvscale.profiling.events import Events, Recording
 from hvscale.profiling.marks import step
-from hvscale.profiling.output import table, write_csv
+from hvscale.profiling.output import point_to_point_table, table, write_csv
 from hvscale.profiling.recording import library_path, preload_environment, timeline_environment, trim
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Row",
     "breakdown",
     "library_path",
+    "point_to_point_table",
     "preload_environment",
     "step",
     "table",

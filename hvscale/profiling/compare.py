@@ -119,6 +119,12 @@ def compare(before: RunFolder, after: RunFolder, bins: str = "study") -> Compari
 def compare_recorded(before: Recorded, after: Recorded, bins: Bins) -> Comparison:
     """The same for runs that were read before."""
     by_step = before.edges_ns is not None and after.edges_ns is not None
+    for run in (before, after):
+        if run.recording.overwritten and not by_step:
+            raise RequestError(
+                f"{run.path} has lost {run.recording.overwritten} single calls, and marks no steps by which the rest could be "
+                f"compared: record it again with a larger ring, --env HVPROF_MIB=N"
+            )
     names = tuple(sorted({*before.recording.events.operations, *after.recording.events.operations}))
     tables = [_Table(run, bins, names, by_step) for run in (before, after)]
     differences = _differences(before, after, tables, names, by_step)

@@ -1,16 +1,11 @@
 """A comparison for people: a table for the terminal, and a CSV file."""
 
-import csv
-import io
 from pathlib import Path
 
-from rich import box
 from rich.table import Table
 
-from hvscale.errors import RequestError
 from hvscale.profiling.compare import Comparison, ComparisonRow, Gain
-from hvscale.profiling.output import human_range, human_seconds
-from hvscale.run_folder import write_atomically
+from hvscale.profiling.output import human_range, human_seconds, plain_table, write_rows
 
 
 def human_gain(gain: Gain) -> str:
@@ -33,20 +28,14 @@ def human_verdict(gain: Gain) -> str:
 
 def comparison_table(comparison: Comparison) -> Table:
     """The rows grouped by operation, and the total. About 80 columns wide."""
-    result = Table(
-        title=f"communication per {comparison.per}, np {comparison.np}\n"
+    result = plain_table(
+        f"communication per {comparison.per}, np {comparison.np}\n"
         f"before: {Path(comparison.run_before).name}\nafter:  {Path(comparison.run_after).name}",
-        caption="calls and times: summed over ranks; gain: time saved, with its 95 % interval over "
+        "calls and times: summed over ranks; gain: time saved, with its 95 % interval over "
         + ("steps" if comparison.per == "step" else "blocks of calls")
         + "\nchange: less or more time, or none that the interval shows",
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
+        *("size", "calls", "after", "before", "after", "gain %", "interval", "change"),
     )
-    result.add_column("size", no_wrap=True)
-    for name in ("calls", "after", "before", "after", "gain %", "interval"):
-        result.add_column(name, justify="right", no_wrap=True)
-    result.add_column("change", no_wrap=True)
     operation = ""
     for row in comparison.rows:
         if row.operation != operation:
@@ -75,11 +64,5 @@ def human_calls(calls: float) -> str:
 
 def write_comparison_csv(comparison: Comparison, path: Path) -> None:
     """The columns of the JSON document's rows, and the total. Raises RequestError when `path` cannot be written."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, ["operation", *(name for name in ComparisonRow.model_fields if name != "operation")])
-    writer.writeheader()
-    writer.writerows(row.model_dump() for row in (*comparison.rows, comparison.total))
-    try:
-        write_atomically(path, lambda stream: stream.write(text.getvalue().encode()))
-    except OSError as error:
-        raise RequestError(f"cannot write {path}: {error.strerror}") from error
+    columns = ["operation", *(name for name in ComparisonRow.model_fields if name != "operation")]
+    write_rows(path, columns, [*comparison.rows, comparison.total])

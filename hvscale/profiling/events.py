@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hvscale.profiling.counters import Totals
 from hvscale.run_folder import RunFolder
 
 
@@ -37,7 +38,24 @@ class Events:
         return len(self.rank)
 
 
+# What a message that Horovod makes goes through, in this order; `other` is the rest of its operation, such as allocating the output.
+PHASES = ("negotiation", "queueing", "copy_in", "communication", "copy_out", "other")
+
+
+@dataclass(frozen=True)
+class HorovodMessages:
+    """The messages of Horovod's timeline, as its rank 0 saw them: arrays of one length n."""
+
+    operations: tuple[str, ...]
+    operation: NDArray[np.uint8]
+    bytes: NDArray[np.int64]
+    sized: NDArray[np.bool_]  # the timeline names the size of all its tensors
+    tensors: NDArray[np.int64]  # of more than one: they were fused
+    phases_ns: NDArray[np.int64]  # (n, PHASES)
+
+
 Times = NDArray[np.int64]
+Threads = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -51,10 +69,17 @@ class Recording:
     ranks_per_event: int = 1  # a source that sees one rank only counts its messages for all of them
     overwritten: int = 0
     warnings: list[str] = field(default_factory=list)
+    # Exact sums over all calls, where single events are missing from `events`.
+    totals: Totals | None = None
+    point_to_point: Totals | None = None
     # By rank: when it marked a step, ascending, on the clock of `start_ns`.
     steps: dict[int, Times] = field(default_factory=dict)
+    # By rank, as long as its `steps`: the thread that marked each, numbered as in `Events.thread`.
+    step_threads: dict[int, Threads] = field(default_factory=dict)
     # By rank: how far its clock may be off from rank 0's; None where that was not measured.
     clock_error_ns: dict[int, int | None] = field(default_factory=dict)
+    # Of a source that is Horovod's timeline, with details.
+    horovod: HorovodMessages | None = None
 
 
 def no_events() -> Events:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.errors import RequestError
-from hvscale.profiling.profile_file import check_words
+from hvscale.profiling.ring_file import LARGEST, check_words, header_layout, read_fields, text
 
 HEADER_FIELDS = [  # name, type, offset
     ("magic", "V8", 0),
@@ -26,14 +26,7 @@ HEADER_FIELDS = [  # name, type, offset
     ("interface", "<u4", 128),
     ("recorded", "<u8", 4032),
 ]
-HEADER = np.dtype(
-    {
-        "names": [name for name, _, _ in HEADER_FIELDS],
-        "formats": [kind for _, kind, _ in HEADER_FIELDS],
-        "offsets": [offset for _, _, offset in HEADER_FIELDS],
-        "itemsize": 4096,
-    }
-)
+HEADER = header_layout(HEADER_FIELDS)
 RECORD = np.dtype(
     [
         ("sequence", "<u8"),
@@ -56,7 +49,6 @@ RECORD = np.dtype(
 MAGIC = b"hvnccl\r\n"
 VERSION = 1
 ON_DEVICE, SEEN_BY_HOST, ENQUEUED = range(3)  # a record's timing
-LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -89,20 +81,8 @@ def read_nccl_profile(path: Path) -> NcclProfile:
 
 
 def _read(path: Path, stream: IO[bytes]) -> NcclProfile:
-    raw = stream.read(HEADER.itemsize)
-    if raw[: len(MAGIC)] != MAGIC:
-        raise RequestError(f"{path} is not a profile that hvprof's NCCL plug-in wrote")
-    if len(raw) < HEADER.itemsize:
-        raise RequestError(f"{path} was cut short: {len(raw)} bytes are left of a header of {HEADER.itemsize}")
-    header = np.frombuffer(raw, HEADER, count=1)[0]
-    if header["version"] != VERSION:
-        raise RequestError(f"{path} has format version {header['version']}; this hvscale reads version {VERSION}")
-    checked = np.frombuffer(raw, "<u8", count=504).copy()
-    checked[7] = 0
-    if check_words(checked[None, :])[0] != header["check"]:
-        raise RequestError(f"{path} is damaged: its header does not match its checksum")
-    if header["header_bytes"] != HEADER.itemsize or header["record_bytes"] != RECORD.itemsize or not header["capacity"]:
-        raise RequestError(f"{path} is damaged: its header names sizes that version {VERSION} does not have")
+    sizes = {"header_bytes": HEADER.itemsize, "record_bytes": RECORD.itemsize}
+    header = read_fields(path, stream, HEADER, MAGIC, VERSION, sizes, maker="hvprof's NCCL plug-in")
     capacity, recorded = int(header["capacity"]), int(header["recorded"])
     used = stream.read(min(capacity, recorded) * RECORD.itemsize)
     slots = np.frombuffer(used, RECORD, count=len(used) // RECORD.itemsize)
@@ -119,7 +99,7 @@ def _read(path: Path, stream: IO[bytes]) -> NcclProfile:
         rank=int(header["rank"]),
         job_size=int(header["job_size"]),
         pid=int(header["pid"]),
-        host=bytes(header["host"]).decode(errors="replace"),
+        host=text(header["host"]),
         interface=int(header["interface"]),
         capacity=capacity,
         recorded=recorded,

@@ -1,10 +1,12 @@
-"""A breakdown for people: a table for the terminal, and a CSV file."""
+"""Figures for people: how they are written, the look of a table in the terminal, and the breakdown's own; CSV files."""
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+from pydantic import BaseModel
 from rich import box
 from rich.table import Table
 
@@ -45,7 +47,8 @@ def human_range(bytes_min: int, bytes_max: int | None) -> str:
     return f"{low.split()[0] if low.split()[1] == high.split()[1] else low}-{high}"
 
 
-def _human_share(share: float) -> str:
+def human_share(share: float) -> str:
+    """In percent, without its sign."""
     return "<1" if 0 < share < 0.005 else f"{share:.0%}".rstrip("%")
 
 
@@ -55,19 +58,33 @@ def _human_bandwidth(gigabytes_per_second: float | None) -> str:
     return "<0.01" if gigabytes_per_second < 0.005 else f"{gigabytes_per_second:.2f}"
 
 
+def plain_table(title: str | None, caption: str | None, first: str, *columns: str) -> Table:
+    """The look of all tables: the first column on the left, figures on the right."""
+    result = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    result.add_column(first, no_wrap=True)
+    for name in columns:
+        result.add_column(name, justify="right", no_wrap=True)
+    return result
+
+
 def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
     """The rows over all ranks, or those of each rank, grouped by operation, with a line for the total. About 80 columns wide."""
-    result = Table(
-        title=f"{Path(breakdown.run).name}: communication, np {breakdown.np}, from {breakdown.source}",
-        caption=_caption(breakdown, per_rank),
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
+    return _table(
+        f"{Path(breakdown.run).name}: communication, np {breakdown.np}, from {breakdown.source}",
+        _caption(breakdown, per_rank),
+        breakdown.rank_rows if per_rank else breakdown.rows,
     )
-    result.add_column("size", no_wrap=True)
-    for name in ("calls", "bytes", "total", "%", "mean", "p50", "p99", "algbw", "busbw"):
-        result.add_column(name, justify="right", no_wrap=True)
-    rows: Sequence[Row] = breakdown.rank_rows if per_rank else breakdown.rows
+
+
+def point_to_point_table(breakdown: Breakdown) -> Table:
+    """Sends and receives by size, over all ranks."""
+    return _table("point-to-point calls", "%: of their own total", breakdown.point_to_point)
+
+
+def _table(title: str, caption: str, rows: Sequence[Row]) -> Table:
+    result = plain_table(
+        title, caption, *("size", "calls", "bytes", "total", "%", "mean", "p50", "p99", "algbw", "busbw")
+    )
     headings: tuple[str, ...] = ()
     for row in rows:
         above, headings = headings, _headings(row)
@@ -102,7 +119,7 @@ def _cells(row: Row) -> list[str]:
         str(row.calls),
         human_bytes(row.bytes),
         human_seconds(row.seconds),
-        _human_share(row.share),
+        human_share(row.share),
         *(human_seconds(seconds) for seconds in (row.mean_seconds, row.p50_seconds, row.p99_seconds)),
         _human_bandwidth(row.algbw_gigabytes_per_second),
         _human_bandwidth(row.busbw_gigabytes_per_second),
@@ -111,10 +128,15 @@ def _cells(row: Row) -> list[str]:
 
 def write_csv(breakdown: Breakdown, path: Path) -> None:
     """The columns of the JSON document; `rank` is empty in the rows over all ranks. Raises RequestError when `path` cannot be written."""
+    write_rows(path, ["rank", *Row.model_fields], [*breakdown.rows, *breakdown.rank_rows])
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[BaseModel]) -> None:
+    """A CSV file with a header. Raises RequestError when `path` cannot be written."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, ["rank", *Row.model_fields], lineterminator="\n")
+    writer: csv.DictWriter[Any] = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(row.model_dump() for row in (*breakdown.rows, *breakdown.rank_rows))
+    writer.writerows(row.model_dump() for row in rows)
     try:
         write_atomically(path, lambda stream: stream.write(text.getvalue().encode()))
     except OSError as error:

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.errors import RequestError
+from hvscale.profiling.counters import COUNTER, COUNTERS, sound_counters
+from hvscale.profiling.ring_file import LARGEST, check_words, header_layout, read_fields, text
 
 HEADER_FIELDS = [  # name, type, offset
     ("magic", "V8", 0),
@@ -28,16 +30,10 @@ HEADER_FIELDS = [  # name, type, offset
     ("operations", ("S24", 64), 416),
     ("clock_offset_ns", "<i8", 1952),
     ("clock_error_ns", "<u8", 1960),
-    ("recorded", "<u8", 4032),
+    ("job", "<u8", 1968),
+    ("reserved_records", "<u8", 4032),
 ]
-HEADER = np.dtype(
-    {
-        "names": [name for name, _, _ in HEADER_FIELDS],
-        "formats": [kind for _, kind, _ in HEADER_FIELDS],
-        "offsets": [offset for _, _, offset in HEADER_FIELDS],
-        "itemsize": 4096,
-    }
-)
+HEADER = header_layout(HEADER_FIELDS)
 RECORD = np.dtype(
     [
         ("sequence", "<u8"),
@@ -57,25 +53,18 @@ COMMUNICATOR = np.dtype(
     [("identity", "<u8"), ("size", "<u4"), ("rank", "<u4"), ("flags", "<u4"), ("remote_size", "<u4"), ("check", "<u8")]
 )
 COMMUNICATORS = 4096
-RECORDS_START = HEADER.itemsize + COMMUNICATORS * COMMUNICATOR.itemsize
+COUNTERS_START = HEADER.itemsize + COMMUNICATORS * COMMUNICATOR.itemsize
+RECORDS_START = COUNTERS_START + COUNTERS * COUNTER.itemsize
 NO_COMMUNICATOR = 2**32 - 1
+POINT_TO_POINT = (23, 24, 25, 55, 56)  # operations that are counted, not recorded
 STEP = 63  # operation: not a call, the begin of a step
 BUFFER_BITS = 48
 UNKNOWN_ERROR = 2**64 - 1
 BITWISE = 1  # flag of a record: reduced by MPI_BAND, MPI_BOR or MPI_BXOR
 OWN_IDENTITY = 1  # flag of a communicator: the other members may know it by another identity
 MAGIC = b"hvprof\r\n"
-VERSION = 2
-ODD = 0x9E3779B97F4A7C15
-LARGEST = 2**63 - 1
+VERSION = 3
 CHUNK_RECORDS = 1 << 14  # a MiB: it stays in the processor's cache between the passes over it
-
-
-def check_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The file's checksum of each row of `words` (n, k): the sum, modulo 2^64, of every word times its own odd number."""
-    factors = (np.arange(words.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)) * np.uint64(ODD)
-    checks: NDArray[np.uint64] = words @ factors + np.uint64(ODD)
-    return checks
 
 
 @dataclass(frozen=True)
@@ -89,40 +78,30 @@ class Header:
     flavour: str
     library: str
     capacity: int
-    recorded: int
+    reserved_records: int  # sequence numbers handed out to threads
     clock_offset_ns: int  # to be added to the times of its records: nanoseconds since 1970 by the clock of rank 0
     clock_error_ns: int | None  # of that; None: not measured, the offset is that of the rank's own host
+    job: int | None  # the same in all ranks that were initialised together; None: not known
     operations: tuple[str, ...]
 
 
 def read_header(path: Path, stream: IO[bytes]) -> Header:
     """Raises RequestError, naming `path`, when the file is not a whole profile of this version."""
-    raw = stream.read(HEADER.itemsize)
-    if raw[: len(MAGIC)] != MAGIC:
-        raise RequestError(f"{path} is not a profile that hvprof wrote")
-    if len(raw) < HEADER.itemsize:
-        raise RequestError(f"{path} was cut short: {len(raw)} bytes are left of a header of {HEADER.itemsize}")
-    fields = np.frombuffer(raw, HEADER)[0]
-    if fields["version"] != VERSION:
-        raise RequestError(f"{path} has format version {fields['version']}; this hvscale reads version {VERSION}")
-    checked = np.frombuffer(raw, "<u8", count=HEADER.fields["recorded"][1] // 8).copy()  # type: ignore[index]
-    checked[HEADER.fields["check"][1] // 8] = 0  # type: ignore[index]
-    if check_words(checked[None, :])[0] != fields["check"]:
-        raise RequestError(f"{path} is damaged: its header does not match its checksum")
-    if fields["header_bytes"] != RECORDS_START or fields["record_bytes"] != RECORD.itemsize or not fields["capacity"]:
-        raise RequestError(f"{path} is damaged: its header names sizes that version {VERSION} does not have")
+    sizes = {"header_bytes": RECORDS_START, "record_bytes": RECORD.itemsize}
+    fields = read_fields(path, stream, HEADER, MAGIC, VERSION, sizes, maker="hvprof")
     return Header(
         rank=int(fields["rank"]),
         world_size=int(fields["world_size"]),
         pid=int(fields["pid"]),
-        host=_text(fields["host"]),
-        flavour=_text(fields["flavour"]),
-        library=_text(fields["library"]).partition("\n")[0],
+        host=text(fields["host"]),
+        flavour=text(fields["flavour"]),
+        library=text(fields["library"]).partition("\n")[0],
         capacity=int(fields["capacity"]),
-        recorded=int(fields["recorded"]),
+        reserved_records=int(fields["reserved_records"]),
         clock_offset_ns=int(fields["clock_offset_ns"]),
         clock_error_ns=None if fields["clock_error_ns"] == UNKNOWN_ERROR else int(fields["clock_error_ns"]),
-        operations=tuple(_text(name) for name in fields["operations"]),
+        job=int(fields["job"]) or None,
+        operations=tuple(text(name) for name in fields["operations"]),
     )
 
 
@@ -137,12 +116,19 @@ def read_communicators(stream: IO[bytes]) -> NDArray[Any]:
     return entries
 
 
-def _text(field: Any) -> str:
-    return bytes(field).decode(errors="replace")
+def read_counters(path: Path, stream: IO[bytes]) -> tuple[NDArray[Any], int]:
+    """The counters in use, of dtype COUNTER, and how many more are damaged. Raises RequestError when the file ends among them."""
+    raw = stream.read(COUNTERS * COUNTER.itemsize)
+    if len(raw) < COUNTERS * COUNTER.itemsize:
+        raise RequestError(f"{path} was cut short: it ends before its first record")
+    return sound_counters(np.frombuffer(raw, COUNTER))
 
 
 class ProfileFile:
-    """One rank's profile. After `chunks` has run to its end, `overwritten` and `warnings` tell what it could not give."""
+    """One rank's profile: its counters, and its records in chunks.
+
+    After `chunks` has run to its end, `overwritten` and `warnings` tell what it could not give.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises RequestError when `path` cannot be read or its header is not sound."""
@@ -153,6 +139,7 @@ class ProfileFile:
             with path.open("rb") as stream:
                 self.header = read_header(path, stream)
                 self.communicators = read_communicators(stream)
+                self.counters, self.damaged_counters = read_counters(path, stream)
         except OSError as error:
             raise RequestError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -181,7 +168,7 @@ class ProfileFile:
                     last = max(last, int(records["sequence"].max()))
                     threads.update(np.unique(records["buffer_and_thread"] >> np.uint64(BUFFER_BITS)).tolist())
                     yield records
-                elif slot >= header.recorded:
+                elif slot >= header.reserved_records:
                     break
         self._judge(slot, whole, damaged, last, len(threads))
 
@@ -205,13 +192,15 @@ class ProfileFile:
         return whole
 
     def _judge(self, slots: int, whole: int, damaged: int, last: int, threads: int) -> None:
-        recorded, capacity = self.header.recorded, self.header.capacity
-        self.overwritten = max(0, last - capacity)
-        if not whole and recorded > 1:
-            raise RequestError(f"{self.path} is damaged: none of its {recorded} records is whole")
-        missing = min(max(recorded, last), capacity) - whole
-        if slots < min(recorded, capacity):
-            self.warnings.append(f"{self.path} was cut short: {whole} of {min(recorded, capacity)} records are left")
-        # A killed process may have been inside one record, its sequence still 0, on each of its threads. More is damage.
-        elif damaged or missing > threads or recorded < last:
+        reserved, capacity = self.header.reserved_records, self.header.capacity
+        operations = (self.counters["key"] & np.uint64(63)).astype(np.int64)
+        counted = sum(self.counters["calls"][~np.isin(operations, POINT_TO_POINT)].tolist())
+        if last > capacity:
+            self.overwritten = max(0, counted - whole)
+        elif not whole and counted > threads:
+            raise RequestError(f"{self.path} is damaged: none of its {counted} records is whole")
+        if slots < min(reserved, capacity):
+            self.warnings.append(f"{self.path} was cut short: {whole} records are left of {counted} calls")
+        # A killed process may have been inside one call on each of its threads: recorded, and not yet counted.
+        elif damaged or self.damaged_counters or (whole < counted and last <= capacity) or whole > counted + threads:
             self.warnings.append(f"{self.path} is damaged: {whole} whole records are counted, the others left out")

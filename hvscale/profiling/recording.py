@@ -75,4 +75,4 @@ def trim_files(folder: Path, pattern: str, used_bytes: Callable[[Path], int]) ->
 def _used_bytes(path: Path) -> int:
     with path.open("rb") as stream:
         header = read_header(path, stream)
-    return RECORDS_START + min(header.recorded, header.capacity) * RECORD.itemsize
+    return RECORDS_START + min(header.reserved_records, header.capacity) * RECORD.itemsize

@@ -1,7 +1,6 @@
 """One run, or two before and after, as one HTML file that needs no network."""
 
 import base64
-import html
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,22 +16,32 @@ from hvscale import __version__
 from hvscale.errors import RequestError
 from hvscale.profiling.bins import Bins, parse_bins
 from hvscale.profiling.breakdown import Breakdown, tabulate
-from hvscale.profiling.buffer_reuse import HitRate, hit_rates
-from hvscale.profiling.compare import Comparison, Gain, Recorded, compare_recorded, median_step, read_recorded
+from hvscale.profiling.compare import Comparison, Gain, Recorded, compare_recorded, read_recorded
 from hvscale.profiling.compare_output import human_calls, human_gain, human_interval, human_verdict
-from hvscale.profiling.output import human_bytes, human_range, human_seconds
-from hvscale.profiling.waiting import Calls, Waiting, waiting
+from hvscale.profiling.explanation import ExplainedBreakdown, explain, join
+from hvscale.profiling.explanation_output import (
+    clock_sentence,
+    exposed_words,
+    fusion_sentence,
+    human_between,
+    matched_words,
+    phase_seconds,
+    tensors_sentence,
+    waiting_name,
+)
+from hvscale.profiling.exposed import ExposedCommunication
+from hvscale.profiling.output import human_bytes, human_range, human_seconds, human_share
+from hvscale.profiling.report_figures import (
+    breakdown_figures,
+    comparison_figures,
+    exposed_figure,
+    phases_figure,
+    timeline_caption,
+    timeline_figures,
+)
 from hvscale.run_folder import RunFolder, write_atomically
 
 TEMPLATES = Path(__file__).parent / "templates"
-# Okabe and Ito's colours, which people with any colour vision can tell apart; what is not data is grey.
-BLUE, ORANGE, GREEN, PINK, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
-GREY, INK, RULE = "#a3acb5", "#1c2733", "#e3e7eb"
-OPERATION_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW)
-TIMELINE_BARS = 4000  # more make a browser slow; the shortest are left out
-TIMELINE_CALLS = 400  # shown of a run whose steps are not known
-REPLAYED_MESSAGES = 500_000  # against each size of cache, about a second
-CHART_ROWS = 14  # bars for people to compare; the table holds all
 
 
 @dataclass
@@ -41,11 +50,9 @@ class View:
 
     title: str
     recorded: Recorded
-    breakdown: Breakdown
+    breakdown: ExplainedBreakdown
     result: dict[str, Any]
     picture: str | None  # a data URL
-    waiting: Waiting | None
-    buffer_reuse: list[HitRate]
 
 
 def report(runs: list[RunFolder], bins: str = "study") -> str:
@@ -67,7 +74,20 @@ def render(views: list[View], ranges: Bins) -> str:
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     environment.filters.update(
-        seconds=human_seconds, bytes=human_bytes, calls=human_calls, gain=human_gain, interval=human_interval
+        seconds=human_seconds,
+        bytes=human_bytes,
+        calls=human_calls,
+        gain=human_gain,
+        interval=human_interval,
+        share=human_share,
+        exposed=exposed_words,
+        fusion=fusion_sentence,
+        tensors=tensors_sentence,
+        matched=matched_words,
+        clocks=clock_sentence,
+        phase_seconds=phase_seconds,
+        waiting_name=waiting_name,
+        sentence=lambda text: f"{text[:1].upper()}{text[1:]}.",
     )
     return environment.get_template("report.html.j2").render(
         views=views,
@@ -75,9 +95,9 @@ def render(views: list[View], ranges: Bins) -> str:
         headlines=_headlines(views, comparison),
         sentence=_sentence(views[-1].breakdown, comparison),
         figures=Markup(_script_safe(_figures(views, comparison))),  # noqa: S704 - made safe there
-        timelines=[_timeline_caption(view.recorded) for view in views],
+        timelines=[timeline_caption(view.recorded) for view in views],
         settings=_settings(views),
-        warnings=comparison.warnings if comparison else views[0].breakdown.warnings,
+        warnings=_warnings(views, comparison),
         plotly=Markup(get_plotlyjs()),  # noqa: S704 - Plotly's own file
         human_range=human_range,
         verdict=human_verdict,
@@ -101,9 +121,8 @@ def report_path(runs: list[RunFolder]) -> Path:
 
 def _view(run: RunFolder, bins: Bins) -> View:
     recorded = read_recorded(run, detail=True)
-    breakdown = tabulate(recorded.recording, bins, str(run.path))
-    reuse = _buffer_reuse(recorded)
-    return View(run.path.resolve().name, recorded, breakdown, _result(run), _picture(run), _waiting(recorded), reuse)
+    breakdown = join(tabulate(recorded.recording, bins, str(run.path)), explain(run, recorded.recording))
+    return View(run.path.resolve().name, recorded, breakdown, _result(run), _picture(run))
 
 
 def _result(run: RunFolder) -> dict[str, Any]:
@@ -113,27 +132,6 @@ def _result(run: RunFolder) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _waiting(run: Recorded) -> Waiting | None:
-    """Late ranks, where the source tells which calls belong together."""
-    events = run.recording.events
-    if len(events.ordinal) != len(events):
-        return None
-    columns = (events.rank, events.operation, events.communicator, events.ordinal, events.communicator_size)
-    times = (events.start_ns, events.duration_ns)
-    found = waiting(Calls(*(column.astype(np.int64) for column in (*columns, *times))), events.operations)
-    return found if found.late_ranks else None
-
-
-def _buffer_reuse(run: Recorded) -> list[HitRate]:
-    """Hit rates of caches of buffers, where the source tells the buffers; of the last messages, in order of time."""
-    events = run.recording.events
-    if len(events.buffer) != len(events):
-        return []
-    order = np.argsort(events.start_ns, kind="stable")[-REPLAYED_MESSAGES:]
-    rates = hit_rates(events.rank[order].astype(np.int64), events.buffer[order], events.bytes[order])
-    return [rate for rate in rates if rate.messages]
 
 
 def _picture(run: RunFolder) -> str | None:
@@ -151,7 +149,7 @@ def _headlines(views: list[View], comparison: Comparison | None) -> list[tuple[s
         if comparison.step is not None:
             found.append(_gain_headline(comparison.step, "time of a step"))
     else:
-        found += _communication_headlines(views[0].recorded)
+        found += _communication_headlines(views[0].recorded, views[0].breakdown.exposed_communication)
     speeds = [view.result.get("images_per_second") for view in views]
     if all(isinstance(speed, int | float) for speed in speeds):
         before = f"before: {speeds[0]:.1f}" if comparison else "all ranks together"
@@ -176,7 +174,7 @@ def _gain_headline(gain: Gain, what: str) -> tuple[str, str, str]:
     return figure, what, f"{times}; 95 % interval of the gain: {human_interval(gain)} %"
 
 
-def _communication_headlines(run: Recorded) -> list[tuple[str, str, str]]:
+def _communication_headlines(run: Recorded, exposed: ExposedCommunication | None) -> list[tuple[str, str, str]]:
     events, ranks = run.recording.events, len(run.recording.ranks)
     edges = run.edges_ns
     if edges is None:
@@ -193,16 +191,10 @@ def _communication_headlines(run: Recorded) -> list[tuple[str, str, str]]:
             f"{seconds / step:.0%} of the step, beside computing or not",
         ),
     ]
-    exposed = run.log.exposed_seconds if run.log is not None else np.full(1, np.nan)
-    if not np.isnan(exposed).all():
-        waited = float(np.nanmean(exposed))
-        found.append(
-            (
-                human_seconds(waited),
-                "exposed communication per step",
-                f"{waited / step:.0%} of the step waits for gradients",
-            )
-        )
+    if exposed is not None:
+        share = human_between(exposed.mean_share_at_least, exposed.mean_share_at_most)
+        basis = "measured by the program" if exposed.basis == "measured" else "as far as the calls tell"
+        found.append((f"{share} %", "of a step is exposed communication", basis))
     return found
 
 
@@ -229,143 +221,22 @@ def _sentence(breakdown: Breakdown, comparison: Comparison | None) -> str:
 
 def _figures(views: list[View], comparison: Comparison | None) -> dict[str, go.Figure]:
     """By the id of the page's element."""
-    figures = {}
-    if comparison is None:
-        rows = sorted(views[0].breakdown.rows, key=lambda row: -row.seconds)[:CHART_ROWS]
-        labels = [_label(row) for row in rows]
-        agreement = [row.bitwise_seconds for row in rows]
-        data = [row.seconds - row.bitwise_seconds for row in rows]
-        seconds = {"data": (data, BLUE), "agreement": (agreement, GREY)}
-        calls = {
-            "data": ([float(row.calls - row.bitwise_calls) for row in rows], BLUE),
-            "agreement": ([float(row.bitwise_calls) for row in rows], GREY),
-        }
-        if not any(agreement):
-            seconds, calls = {"data": seconds["data"]}, {"data": calls["data"]}
-        figures["seconds"] = _bars(labels, seconds, "seconds, all ranks", human_seconds, stacked=True)
-        figures["calls"] = _bars(labels, calls, "calls, all ranks", human_calls, stacked=True)
-    else:
-        compared = sorted(comparison.rows, key=lambda row: -max(row.seconds_before, row.seconds_after))[:CHART_ROWS]
-        labels = [_label(row) for row in compared]
-        seconds = {
-            "before": ([row.seconds_before for row in compared], GREY),
-            "after": ([row.seconds_after for row in compared], BLUE),
-        }
-        calls = {
-            "before": ([row.calls_before for row in compared], GREY),
-            "after": ([row.calls_after for row in compared], BLUE),
-        }
-        per = f"per {comparison.per}, all ranks"
-        figures["seconds"] = _bars(labels, seconds, f"seconds {per}", human_seconds, stacked=False)
-        figures["calls"] = _bars(labels, calls, f"calls {per}", human_calls, stacked=False)
-    windows = [_timeline_window(view.recorded) for view in views]
-    widest = max(end - start for start, end in windows) / 1e6
-    for number, (view, window) in enumerate(zip(views, windows, strict=True)):
-        figures[f"timeline-{number}"] = _timeline(view.recorded, *window, widest)
+    figures = breakdown_figures(views[0].breakdown) if comparison is None else comparison_figures(comparison)
+    figures |= timeline_figures([view.recorded for view in views])
+    for number, view in enumerate(views):
+        if view.breakdown.horovod_phases is not None:
+            figures[f"phases-{number}"] = phases_figure(view.breakdown.horovod_phases)
+        if view.breakdown.exposed_communication is not None:
+            figures[f"exposed-{number}"] = exposed_figure(view.breakdown.exposed_communication)
     return figures
 
 
-def _label(row: Any) -> str:
-    return html.escape(f"{row.operation} {human_range(row.bytes_min, row.bytes_max)}")
-
-
-def _bars(
-    labels: list[str], series: dict[str, tuple[list[float], str]], axis: str, human: Any, stacked: bool
-) -> go.Figure:
-    figure = go.Figure()
-    for name, (values, colour) in series.items():
-        figure.add_bar(
-            name=name,
-            y=labels,
-            x=values,
-            orientation="h",
-            marker_color=colour,
-            customdata=[human(value) for value in values],
-            hovertemplate=f"%{{y}}<br>{name}: %{{customdata}}<extra></extra>",
-        )
-    height = 110 + len(labels) * (30 if stacked else 42)
-    _style(figure, axis, height)
-    figure.update_layout(barmode="stack" if stacked else "group", showlegend=len(series) > 1)
-    return figure
-
-
-def _timeline_window(run: Recorded) -> tuple[int, int]:
-    """Begin and end, in nanoseconds since 1970: of the median step, or of some calls in the middle of the run."""
-    if run.edges_ns is not None:
-        step = median_step(run.edges_ns)
-        return int(run.edges_ns[step]), int(run.edges_ns[step + 1])
-    events = run.recording.events
-    order = np.argsort(events.start_ns, kind="stable")
-    middle = order[max(0, (len(order) - TIMELINE_CALLS) // 2) :][:TIMELINE_CALLS]
-    begin, ends = events.start_ns[middle[0]], events.start_ns[middle] + events.duration_ns[middle]
-    return int(begin), max(int(ends.max()), int(begin) + 1)
-
-
-def _timeline_caption(run: Recorded) -> str:
-    if run.edges_ns is not None:
-        step = median_step(run.edges_ns)
-        seconds = float(run.edges_ns[step + 1] - run.edges_ns[step]) / 1e9
-        return f"step {step + 1} of {len(run.edges_ns) - 1}, the one of median time: {human_seconds(seconds)}"
-    return f"the run's steps are not known: {min(TIMELINE_CALLS, len(run.recording.events))} calls from its middle"
-
-
-def _timeline(run: Recorded, begin_ns: int, end_ns: int, widest_milliseconds: float) -> go.Figure:
-    events = run.recording.events
-    shown = np.flatnonzero((events.start_ns < end_ns) & (events.start_ns + events.duration_ns > begin_ns))
-    if len(shown) > TIMELINE_BARS:
-        shown = shown[np.argsort(-events.duration_ns[shown], kind="stable")[:TIMELINE_BARS]]
-    figure = go.Figure()
-    groups = [("agreement", GREY, events.bitwise[shown])]
-    used = np.unique(events.operation[shown])
-    seconds = np.bincount(events.operation[shown], weights=events.duration_ns[shown], minlength=len(events.operations))
-    for place, code in enumerate(sorted(used, key=lambda code: -seconds[code])):
-        chosen = (events.operation[shown] == code) & ~events.bitwise[shown]
-        groups.append((events.operations[code], OPERATION_COLOURS[place % len(OPERATION_COLOURS)], chosen))
-    for name, colour, chosen in groups:
-        own = shown[chosen]
-        if not len(own):
-            continue
-        figure.add_bar(
-            name=html.escape(name),
-            orientation="h",
-            y=[f"rank {rank}" for rank in events.rank[own]],
-            base=((events.start_ns[own] - begin_ns) / 1e6).tolist(),
-            x=(events.duration_ns[own] / 1e6).tolist(),
-            marker={"color": colour, "line": {"color": colour, "width": 1}},  # the line keeps short calls visible
-            customdata=[
-                (human_bytes(size), human_seconds(duration / 1e9))
-                for size, duration in zip(events.bytes[own].tolist(), events.duration_ns[own].tolist(), strict=True)
-            ],
-            hovertemplate=f"%{{y}}: {html.escape(name)} of %{{customdata[0]}}<br>%{{customdata[1]}} from %{{base:.3f}} ms<extra></extra>",
-        )
-    ranks = run.recording.ranks
-    _style(figure, "ms since the step began" if run.edges_ns is not None else "ms", 120 + 46 * len(ranks))
-    figure.update_layout(barmode="overlay", bargap=0.35, showlegend=True)
-    figure.update_xaxes(range=[0, widest_milliseconds])
-    figure.update_yaxes(categoryorder="array", categoryarray=[f"rank {rank}" for rank in ranks])
-    return figure
-
-
-def _style(figure: go.Figure, axis: str, height: int) -> None:
-    figure.update_layout(
-        template="none",
-        height=height,
-        margin={"l": 8, "r": 16, "t": 40, "b": 48},
-        font={"family": "system-ui, sans-serif", "size": 13, "color": INK},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        legend={"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom", "traceorder": "normal"},
-        hoverlabel={"bgcolor": "white", "font_color": INK},
-        bargap=0.25,
-    )
-    figure.update_xaxes(
-        title={"text": axis, "font_size": 13},
-        gridcolor=RULE,
-        zerolinecolor=RULE,
-        automargin=True,
-        exponentformat="none",
-    )
-    figure.update_yaxes(autorange="reversed", automargin=True, ticksuffix="  ", fixedrange=True)
+def _warnings(views: list[View], comparison: Comparison | None) -> list[str]:
+    """Each once: a comparison repeats those of its runs, but not what explaining them found."""
+    if comparison is None:
+        return views[0].breakdown.warnings
+    of_runs = [f"{view.recorded.path}: {text}" for view in views for text in view.breakdown.warnings]
+    return list(dict.fromkeys([*comparison.warnings, *of_runs]))
 
 
 def _script_safe(figures: dict[str, go.Figure]) -> str:
@@ -416,5 +287,5 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
 
 def _shown(environment: dict[str, str]) -> dict[str, str]:
     """Without what the profiler itself put there."""
-    ours = ("LD_PRELOAD", "HVPROF_DIRECTORY", "HOROVOD_TIMELINE")
+    ours = ("LD_PRELOAD", "HVPROF_DIRECTORY", "HOROVOD_TIMELINE", "NCCL_PROFILER_PLUGIN")
     return {name: value for name, value in environment.items() if name not in ours}

@@ -7,16 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.errors import RequestError
-from hvscale.launch import environment, flavours
-from hvscale.launch.flavours import openmpi
+from hvscale.launch import devices, environment, flavours
+from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job
+from hvscale.launch.nodes import Node, Nodes
 from hvscale.launch.output import last_lines, visible
 from hvscale.run_folder import Library, default_run_path
 
 
 @pytest.mark.parametrize(("version", "mapping"), [("5.0.11", "slot:OVERSUBSCRIBE"), ("4.1.4", "--oversubscribe")])
 def test_mpirun_is_told_in_its_own_release_s_words(tmp_path: Path, version: str, mapping: str) -> None:
-    job = Job(np=3, command=["train me"], run=tmp_path, environment={})
+    job = Job(np=3, command=["train me"], run=tmp_path, environment={}, nodes=Nodes((Node(name="here", slots=3),)))
     words = openmpi.arguments(
         job, ["python", "rank.py"], Library(flavour="openmpi", version=version, launcher="/opt/bin/mpirun")
     )
@@ -27,10 +28,62 @@ def test_mpirun_is_told_in_its_own_release_s_words(tmp_path: Path, version: str,
 
 def test_a_flavour_is_known_by_name_and_by_its_library() -> None:
     assert flavours.get("gloo").soname is None
-    assert flavours.of_soname("libmpi.so.40") == "openmpi"
-    assert flavours.of_soname("libmpi.so.99") is None
-    with pytest.raises(RequestError, match="known are gloo, openmpi"):
+    assert flavours.of_soname("libmpi.so.40") == ["openmpi"]
+    assert flavours.of_soname("libmpi.so.12") == ["intelmpi", "mpich", "mvapich2"]
+    assert flavours.of_soname("libmpi.so.99") == []
+    with pytest.raises(RequestError, match="known are gloo, intelmpi, mpich, mvapich2, openmpi"):
         flavours.get("lam")
+
+
+# What each says to MPI_Get_library_version, and what its own program prints.
+OF_MPICH = "MPICH Version:      5.0.2\nMPICH Device:       ch4:ucx ofi\n"
+OF_MPICH_4 = "MPICH Version:    \t4.0.2\nMPICH Device:    \tch4:ofi\n"
+OF_MVAPICH2 = "MVAPICH2 Version      :\t2.3.5\nMVAPICH2 Device       :\tch3:mrail\n"
+OF_MPINAME = "MVAPICH2-GDR 2.3.7 Sun Apr 10 22:00:00 EST 2022 ch3:mrail\n\nCompilation\n"
+OF_INTEL = "Intel(R) MPI Library 2021.19.0 for Linux* OS\n"
+OF_INTEL_S_LAUNCHER = "Intel(R) MPI Library for Linux* OS, Version 2021.19.0 Build 20260929 (id: 1821d9b)\n"
+OF_OPEN_MPI = "Open MPI v5.0.11, package: Open MPI root@host Distribution, ident: 5.0.11\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "described"),
+    [
+        (OF_MPICH, "mpich 5.0.2"),
+        (OF_MPICH_4, "mpich 4.0.2"),
+        (OF_MVAPICH2, "mvapich2 2.3.5"),
+        (OF_MPINAME, "mvapich2 2.3.7-GDR"),
+        (OF_INTEL, "intelmpi 2021.19.0"),
+        (OF_INTEL_S_LAUNCHER, "intelmpi 2021.19.0"),
+        (OF_OPEN_MPI, "openmpi 5.0.11"),
+        ("MVAPICH Version: 4.0\n", "unknown (MVAPICH Version: 4.0)"),
+    ],
+)
+def test_libraries_of_one_soname_are_told_apart_by_what_they_say(text: str, described: str) -> None:
+    assert flavours.described(text) == described
+    knowing = [flavour.name for flavour in flavours.all_with_mpi() if flavour.version_in(text)]
+    assert knowing == ([] if described.startswith("unknown") else [described.split()[0]])
+
+
+def test_the_transports_are_read_from_what_the_build_says() -> None:
+    assert mpich.transports_in(OF_MPICH) == ["ucx", "ofi"]
+    assert mpich.transports_in(OF_MPICH_4) == ["ofi"]
+    assert mpich.transports_in("MPICH Device: ch3:nemesis\n") == []
+    assert mvapich2.device_in(OF_MPINAME) == "ch3:mrail"
+
+
+def test_mpirun_rsh_gets_a_host_for_each_rank(tmp_path: Path) -> None:
+    job = Job(np=2, command=["train me"], run=tmp_path, environment={}, nodes=Nodes((Node("here", 2),)))
+    found = Library(flavour="mvapich2", version="2.3.7", launcher="/opt/bin/mpirun_rsh")
+    words = mvapich2.arguments(job, ["python", "rank.py"], found)
+    assert words == ["/opt/bin/mpirun_rsh", "-export-all", "-np", "2", "localhost", "localhost", "python", "rank.py"]
+
+
+def test_devices_split_is_for_a_library_with_a_list_of_its_own() -> None:
+    split = devices.asked("split", mvapich2.MVAPICH2(), Library(flavour="mvapich2", version="2.3.7-GDR"))
+    assert split.library_variable == "MV2_VISIBLE_DEVICES"
+    for name in ("gloo", "mpich", "openmpi", "intelmpi", "mvapich2"):
+        with pytest.raises(RequestError, match=f"{name} 2.3.7 cannot"):
+            devices.asked("split", flavours.get(name), Library(flavour=name, version="2.3.7"))
 
 
 def test_an_mpirun_of_another_family_is_refused_by_name(tmp_path: Path) -> None:

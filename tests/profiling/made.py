@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hvscale.profiling.counters import COUNTER, COUNTERS, LIMITS_NS, counter_checks
 from hvscale.profiling.profile_file import (
     COMMUNICATOR,
     COMMUNICATORS,
@@ -13,8 +14,8 @@ from hvscale.profiling.profile_file import (
     RECORD,
     RECORDS_START,
     VERSION,
-    check_words,
 )
+from hvscale.profiling.ring_file import check_words
 
 OPERATIONS = {1: b"barrier", 2: b"broadcast", 7: b"allgather", 13: b"allreduce"}
 SIZES = [1, 2, 64]  # ranks in each communicator
@@ -27,7 +28,8 @@ def header(recorded: int, capacity: int, rank: int = 0) -> NDArray[Any]:
     fields["magic"] = np.void(MAGIC)
     fields["version"] = VERSION
     fields["header_bytes"], fields["record_bytes"] = RECORDS_START, RECORD.itemsize
-    fields["rank"], fields["world_size"], fields["capacity"], fields["recorded"] = rank, 2, capacity, recorded
+    fields["rank"], fields["world_size"], fields["capacity"] = rank, 2, capacity
+    fields["reserved_records"] = recorded
     fields["monotonic_ns"], fields["realtime_ns"] = START_NS, 10**18
     fields["clock_offset_ns"] = 10**18 - START_NS
     fields["flavour"], fields["host"] = b"Open MPI", b"node1"
@@ -51,9 +53,39 @@ def communicators() -> NDArray[Any]:
     return made
 
 
-def head(recorded: int, capacity: int, rank: int = 0) -> bytes:
-    """All before the first record."""
-    return header(recorded, capacity, rank).tobytes() + communicators().tobytes()
+def size_class(size: int) -> int:
+    return (size - 1).bit_length() + 1 if size else 0
+
+
+def counters(counted: NDArray[Any]) -> NDArray[Any]:
+    """What counts the given records."""
+    made = np.zeros(COUNTERS, COUNTER)
+    places: dict[int, int] = {}
+    for record in counted:
+        key = (
+            int(record["operation"])
+            | size_class(int(record["bytes"])) << 6
+            | (int(record["flags"]) & 1) << 13
+            | 1 << 15
+        )
+        thread, communicator = int(record["buffer_and_thread"]) >> 48, int(record["communicator"])
+        ranks = SIZES[communicator] if communicator < len(SIZES) else 0
+        entry = made[places.setdefault(key | thread << 16 | ranks << 32, len(places))]
+        entry["calls"] += 1
+        entry["bytes"] += record["bytes"]
+        entry["duration_ns"] += record["duration_ns"]
+        entry["latencies"][int(np.searchsorted(LIMITS_NS, record["duration_ns"], side="right")) - 1] += 1
+    for key, place in places.items():
+        made[place]["key"] = key
+    used = made[: len(places)]
+    used["check"] = counter_checks(used)
+    return made
+
+
+def head(recorded: int, capacity: int, rank: int = 0, counted: NDArray[Any] | None = None) -> bytes:
+    """All before the first record; `counted`: the records that the counters hold."""
+    counts = np.zeros(COUNTERS, COUNTER) if counted is None else counters(counted)
+    return header(recorded, capacity, rank).tobytes() + communicators().tobytes() + counts.tobytes()
 
 
 def records(count: int, seed: int = 0) -> NDArray[Any]:
@@ -76,4 +108,5 @@ def signed(made: NDArray[Any]) -> NDArray[Any]:
 
 def profile(count: int, rank: int = 0, seed: int = 0) -> bytes:
     """A trimmed file of `count` records."""
-    return head(count, 1 << 20, rank) + records(count, seed).tobytes()
+    made = records(count, seed)
+    return head(count, 1 << 20, rank, made) + made.tobytes()

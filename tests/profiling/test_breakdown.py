@@ -14,7 +14,7 @@ from rich.console import Console
 from hvscale.errors import RequestError
 from hvscale.profiling import Breakdown, Events, Recording, breakdown, table, tabulate, write_csv
 from hvscale.profiling.bins import GIB, KIB, MIB, Bins, parse_bins
-from hvscale.profiling.breakdown import busbw_factors
+from hvscale.profiling.grouping import busbw_factors
 from hvscale.profiling.output import human_bytes, human_range, human_seconds
 from hvscale.run_folder import RunFolder
 from tests.profiling import made
@@ -203,7 +203,7 @@ def test_the_document(make_run: MakeRun, tmp_path: Path) -> None:
     document = json.loads(result.model_dump_json(by_alias=True))
     assert document["schema"] == "hvscale/breakdown/1"
     assert (document["source"], document["np"], document["ranks"], document["overwritten"]) == ("hvprof", 3, [0, 1], 0)
-    assert document["warnings"] == ["no profile of rank 2: it made no collective call, or its file is lost"]
+    assert document["warnings"] == ["no profile of rank 2: it called no MPI, or its file is lost"]
     assert set(document["rows"][0]) == {
         *("operation", "bytes_min", "bytes_max", "calls", "bytes", "seconds", "share"),
         *("mean_seconds", "p50_seconds", "p99_seconds"),

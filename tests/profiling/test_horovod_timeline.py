@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ from hypothesis import strategies as st
 
 from hvscale.errors import RequestError
 from hvscale.profiling import breakdown, timeline_environment
+from hvscale.profiling.explanation import explained_breakdown
+from hvscale.profiling.horovod_phases import HorovodPhases, horovod_phases
 from hvscale.profiling.sources import horovod_timeline
 from hvscale.profiling.sources.horovod_timeline import OPERATIONS, Timeline
+from hvscale.run_folder import Host, Library, RunFolder, RunRecord
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
 Messages = list[tuple[str, int, int]]
@@ -90,9 +94,12 @@ def example() -> Writer:
 
 
 def read(text: str) -> tuple[Timeline, Messages]:
-    timeline = Timeline()
+    timeline = Timeline(detail=True)
     timeline.read(io.StringIO(text))
     events = timeline.events(2)
+    messages = timeline.horovod_messages(2)
+    assert messages.bytes.tolist() == events.bytes.tolist()
+    assert (messages.phases_ns >= 0).all()
     return timeline, [
         (OPERATIONS[operation], size, duration)
         for operation, size, duration in zip(
@@ -109,6 +116,109 @@ def test_fused_tensors_are_one_message() -> None:
     assert timeline.damaged == 0
     assert found[0] == ("allreduce", 4 * (100 + 1 + 7), 500_000)
     assert timeline.events(2).start_ns[0] > 1795223215382502 * 1000
+
+
+def staged(writer: Writer, tensors: list[str], microseconds: dict[str, int]) -> None:
+    """One message of four-byte tensors whose phases take so long; fused tensors begin and end each of them one by one."""
+    for tensor in tensors:
+        writer.event(tensor, "B", "NEGOTIATE_ALLREDUCE")
+    writer.time += microseconds["negotiation"]
+    for tensor in tensors:
+        writer.event(tensor, "E")
+    writer.time += microseconds["gap"]
+    for tensor in tensors:
+        writer.event(tensor, "B", "ALLREDUCE")
+    for activity in ("WAIT_FOR_DATA", "QUEUE", "INIT_FUSION_BUFFER", "MEMCPY_IN_FUSION_BUFFER", "NCCL_ALLREDUCE"):
+        for tensor in tensors:
+            writer.event(tensor, "B", activity)
+        writer.time += microseconds[activity]
+        for tensor in tensors:
+            writer.event(tensor, "E")
+    for tensor in tensors:
+        writer.event(tensor, "B", "MEMCPY_OUT_FUSION_BUFFER")
+    writer.time += microseconds["MEMCPY_OUT_FUSION_BUFFER"]
+    for tensor in tensors:  # Horovod ends an operation with its last activity open
+        writer.event(tensor, "E")
+        writer.event(tensor, "E", args='"dtype": "float32", "shape": "[]"')
+
+
+MICROSECONDS = {
+    **{"negotiation": 10_000, "gap": 2_000, "WAIT_FOR_DATA": 3_000, "QUEUE": 4_000, "INIT_FUSION_BUFFER": 50_000},
+    **{"MEMCPY_IN_FUSION_BUFFER": 600_000, "NCCL_ALLREDUCE": 7_000_000, "MEMCPY_OUT_FUSION_BUFFER": 80_000},
+}
+TENSORS = 5
+
+
+def phases_of(text: str, **settings_asked: str) -> HorovodPhases:
+    timeline, _ = read(text)
+    found = horovod_phases(timeline.horovod_messages(2), record(settings_asked))
+    assert found is not None
+    return found
+
+
+def record(settings_asked: dict[str, str]) -> RunRecord:
+    return RunRecord(
+        command=["program"],
+        np=2,
+        library=Library(flavour="gloo", version="1"),
+        host=Host(name="here", kernel="k", cpu="c", cores=2, memory_bytes=1),
+        working_directory="/",
+        started_at=datetime.now(UTC),
+        settings_asked=settings_asked,
+    )
+
+
+def test_the_phases_of_a_fused_message_count_once() -> None:
+    writer = Writer()
+    for _ in range(3):
+        staged(writer, [f"t{number}" for number in range(TENSORS)], MICROSECONDS)
+    (row,) = phases_of(writer.text).operations
+    assert (row.operation, row.messages, row.tensors) == ("allreduce", 3, 3 * TENSORS)
+    found = row.model_dump()
+    for phase, of_one in {
+        "negotiation": 10_000,
+        "queueing": 2_000 + 3_000 + 4_000,
+        "copy_in": 600_000,
+        "communication": 7_000_000,
+        "copy_out": 80_000,
+        "other": 50_000,
+    }.items():
+        # Each event takes a microsecond of its own; the tensors' add up to a tenth of a millisecond at most.
+        assert found[f"{phase}_seconds"] == pytest.approx(3 * of_one * 1e-6, abs=3 * 1e-4), phase
+
+
+def test_a_message_that_was_not_fused_is_not_copied() -> None:
+    writer = Writer()
+    writer.event("a", "B", "ALLREDUCE")
+    writer.event("a", "B", "GLOO_ALLREDUCE")
+    writer.time += 500
+    writer.event("a", "E")
+    writer.event("a", "E", args='"dtype": "float32", "shape": "[7]"')
+    found = phases_of(writer.text)
+    (row,) = found.operations
+    assert (row.copy_in_seconds, row.copy_out_seconds, row.negotiation_seconds, row.queueing_seconds) == (0, 0, 0, 0)
+    assert row.communication_seconds == pytest.approx(501e-6)
+    assert (found.fusion.fused_messages, found.fusion.fill_mean) == (0, None)
+
+
+def test_how_tensors_are_fused_and_how_full_the_buffer_is() -> None:
+    writer = Writer()
+    sizes = [1, 2, 3, 4, 5, 100]
+    for tensors in sizes:
+        writer.message("ALLREDUCE", "GLOO_ALLREDUCE", {f"t{number}": [25] for number in range(tensors)}, 100)
+    fusion = phases_of(writer.text, HOROVOD_FUSION_THRESHOLD="20000").fusion
+    assert [(limits.tensors_min, limits.tensors_max, limits.messages) for limits in fusion.tensors_per_message] == [
+        *((1, 1, 1), (2, 2, 1), (3, 4, 2), (5, 8, 1), (65, 128, 1))
+    ]
+    assert fusion.tensors_per_message_mean == pytest.approx(sum(sizes) / 6)
+    assert fusion.tensors_per_message_max == 100
+    assert (fusion.threshold_bytes, fusion.fused_messages) == (20000, 5)
+    assert fusion.fill_mean == pytest.approx(sum(sizes[1:]) * 100 / 20000 / 5)
+    assert fusion.fill_p50 == pytest.approx(400 / 20000)
+    assert fusion.fill_max == pytest.approx(100 * 100 / 20000)
+    assert phases_of(writer.text).fusion.threshold_bytes == 128 << 20
+    for off in ({"HOROVOD_FUSION_THRESHOLD": "0"}, {"HOROVOD_AUTOTUNE": "1"}):
+        assert phases_of(writer.text, **off).fusion.fill_mean is None
 
 
 def test_a_reduce_scatter_counts_every_part() -> None:
@@ -214,13 +324,31 @@ def test_horovod_over_gloo(make_run: MakeRun, tmp_path: Path) -> None:
         ("broadcast", 2, 0),
         ("reduce-scatter", 2, 2 * (18 * 4)),
     }
+    assert_phases(run)
+
+
+def assert_phases(run: RunFolder) -> None:
+    """Of fused.py: one message of three tensors, which were copied into the fusion buffer and out of it."""
+    found = explained_breakdown(run).horovod_phases
+    assert found is not None
+    rows = {row.operation: row for row in found.operations}
+    assert (rows["allreduce"].messages, rows["allreduce"].tensors) == (2, 4)
+    assert rows["allreduce"].negotiation_seconds > 0
+    assert rows["allreduce"].copy_in_seconds > 0
+    assert rows["allreduce"].copy_out_seconds > 0
+    assert rows["allgather"].copy_in_seconds == 0
+    assert (found.fusion.fused_messages, found.fusion.tensors_per_message_max) == (1, 3)
+    assert found.fusion.fill_max == pytest.approx(4 * (100 + 600 + 5) / (128 << 20))
 
 
 def test_horovod_over_mpi_is_seen_whole(open_mpi: Mpi, make_run: MakeRun) -> None:
     pytest.importorskip("horovod.torch")
     run = make_run(2)
-    open_mpi.record(run, 2, [sys.executable, str(PROGRAMS / "fused.py")], OMP_NUM_THREADS="1")
+    more = {"OMP_NUM_THREADS": "1", **timeline_environment(run)}
+    open_mpi.record(run, 2, [sys.executable, str(PROGRAMS / "fused.py")], **more)
     result = breakdown(run, "64,65536")
+    assert result.source == "hvprof"
+    assert_phases(run)
     assert result.warnings == []
     found = {
         row.operation: (row.calls, row.bytes)

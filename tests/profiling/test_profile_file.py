@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from hvscale.errors import RequestError
 from hvscale.profiling import breakdown, trim
-from hvscale.profiling.profile_file import COMMUNICATOR, HEADER, RECORD, RECORDS_START, ProfileFile
+from hvscale.profiling.counters import COUNTER, counter_checks, sound_counters
+from hvscale.profiling.profile_file import COMMUNICATOR, COUNTERS_START, HEADER, RECORD, RECORDS_START, ProfileFile
 from tests.profiling import made
 from tests.profiling.conftest import MakeRun
 
@@ -29,7 +30,16 @@ def read(content: bytes) -> tuple[ProfileFile, list[tuple[Any, ...]]]:
         return profile, [record for chunk in profile.chunks() for record in chunk.tolist()]
 
 
+def totals_of(counters: np.ndarray) -> list[list[int]]:
+    """The words of each counter in use but its check, by key."""
+    used = counters[(counters["key"] != 0) & (counters["calls"] != 0)]
+    return sorted(np.ascontiguousarray(used).view("<u8").reshape(len(used), COUNTER.itemsize // 8)[:, :-1].tolist())
+
+
 ORIGINAL = read(WHOLE)[1]
+ORIGINAL_TOTALS = totals_of(made.counters(made.records(COUNT)))
+# What a reader may make of a file whose process was killed while it counted its last call.
+WITHOUT_ONE_CALL = [totals_of(made.counters(np.delete(made.records(COUNT), index))) for index in range(COUNT)]
 
 
 def test_a_whole_file() -> None:
@@ -42,6 +52,7 @@ def test_a_whole_file() -> None:
 def test_the_layout_is_that_of_the_c_header(tmp_path: Path) -> None:
     fields = ", ".join(f"offsetof(struct hvprof_header, {name})" for name in HEADER.names or ())
     entry_fields = ", ".join(f"offsetof(struct hvprof_communicator, {name})" for name in COMMUNICATOR.names or ())
+    counter_fields = ", ".join(f"offsetof(struct hvprof_counter, {name})" for name in COUNTER.names or ())
     record_fields = ", ".join(f"offsetof(struct hvprof_record, {name})" for name in RECORD.names or ())
     program = tmp_path / "layout.c"
     program.write_text(
@@ -49,7 +60,7 @@ def test_the_layout_is_that_of_the_c_header(tmp_path: Path) -> None:
         #include "format.h"
         int main(void) {{
             size_t offsets[] = {{{fields}, sizeof(struct hvprof_header), {entry_fields}, sizeof(struct hvprof_communicator),
-                {record_fields}, sizeof(struct hvprof_record), sizeof(struct hvprof_file)}};
+                {counter_fields}, sizeof(struct hvprof_counter), {record_fields}, sizeof(struct hvprof_record), sizeof(struct hvprof_file)}};
             for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) printf("%zu ", offsets[i]);
         }}"""
     )
@@ -58,6 +69,7 @@ def test_the_layout_is_that_of_the_c_header(tmp_path: Path) -> None:
     printed = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True).stdout
     ours = [*(HEADER.fields[name][1] for name in HEADER.names), HEADER.itemsize]  # type: ignore[index,union-attr]
     ours += [*(COMMUNICATOR.fields[name][1] for name in COMMUNICATOR.names), COMMUNICATOR.itemsize]  # type: ignore[index,union-attr]
+    ours += [*(COUNTER.fields[name][1] for name in COUNTER.names), COUNTER.itemsize]  # type: ignore[index,union-attr]
     ours += [*(RECORD.fields[name][1] for name in RECORD.names), RECORD.itemsize]  # type: ignore[index,union-attr]
     ours.append(RECORDS_START)
     assert [int(word) for word in printed.split()] == ours
@@ -73,11 +85,12 @@ def test_one_flipped_bit_changes_no_record(bit: int) -> None:
     except RequestError:
         found = []
     if bit >= RECORDS_START * 8:
-        lost = set(ORIGINAL) - set(found)
         assert set(found) <= set(ORIGINAL)
-        assert len(lost) == 1
-        # A sequence of 0 is what a killed process leaves in the one record it was writing.
-        assert profile.warnings or int.from_bytes(damaged[bit // 512 * 64 :][:8], "little") == 0
+        assert len(set(ORIGINAL) - set(found)) == 1
+        assert profile.warnings
+    elif bit >= COUNTERS_START * 8:
+        assert found == ORIGINAL
+        assert profile.warnings or totals_of(profile.counters) in (ORIGINAL_TOTALS, *WITHOUT_ONE_CALL)
     elif bit >= HEADER.itemsize * 8:
         assert set(found) <= set(ORIGINAL)
         assert found == ORIGINAL or profile.warnings, "a communicator was lost without a word"
@@ -94,7 +107,7 @@ def test_a_file_cut_anywhere(length: int) -> None:
         return
     profile, found = read(WHOLE[:length])
     assert found == ORIGINAL[: len(found)]
-    assert profile.warnings == [f"{profile.path} was cut short: {len(found)} of {COUNT} records are left"]
+    assert profile.warnings == [f"{profile.path} was cut short: {len(found)} records are left of {COUNT} calls"]
 
 
 @settings(deadline=None, max_examples=100)
@@ -133,18 +146,44 @@ def test_a_torn_last_record_of_each_thread_is_silent() -> None:
     records = made.records(5)
     records["buffer_and_thread"] = np.array([1, 2, 1, 2, 1]) << 48
     made.signed(records)
+    counted = records[:4].copy()
     records["sequence"][4] = 0
-    profile, found = read(made.head(6, 8) + records.tobytes() + bytes(3 * RECORD.itemsize))
+    profile, found = read(made.head(16, 16, 0, counted) + records.tobytes() + bytes(11 * RECORD.itemsize))
     assert (len(found), profile.warnings) == (4, [])
-    profile, found = read(made.head(7, 7) + records.tobytes() + bytes(2 * RECORD.itemsize))
-    assert len(found) == 4
-    assert len(profile.warnings) == 1
+    # Two whole records that are not counted yet: one of each thread.
+    profile, found = read(made.head(16, 16, 0, counted[:2]) + records.tobytes() + bytes(11 * RECORD.itemsize))
+    assert (len(found), profile.warnings) == (4, [])
+    profile, found = read(made.head(16, 16, 0, counted[:1]) + records.tobytes() + bytes(11 * RECORD.itemsize))
+    assert (len(found), len(profile.warnings)) == (4, 1)
+    more = np.concatenate([counted, counted[:1]])
+    profile, found = read(made.head(16, 16, 0, more) + records.tobytes() + bytes(11 * RECORD.itemsize))
+    assert (len(found), len(profile.warnings)) == (4, 1)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(0, 20), st.integers(0, 4), st.integers(0, 1 << 40), st.integers(0, 1 << 42), st.booleans())
+def test_a_call_that_a_kill_left_half_counted(calls: int, done: int, size: int, duration: int, bitwise: bool) -> None:
+    """counters.c adds to the class of latency, the calls, the bytes, the check and the duration, in this order."""
+    records = made.records(calls + 1)
+    records["operation"], records["communicator"], records["flags"] = 13, 1, bitwise
+    records["bytes"], records["duration_ns"] = size, duration
+    before, after = (made.counters(records[:number])[:1] for number in (calls, calls + 1))
+    if not calls:
+        before["key"] = after["key"]
+        before["check"] = counter_checks(before)
+    torn = before.copy()
+    for name in ("latencies", "calls", "bytes", "check", "duration_ns")[:done]:
+        torn[name] = after[name]
+    found, damaged = sound_counters(torn)
+    assert damaged == 0
+    assert found.tobytes() in (before.tobytes(), after.tobytes())
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header: header["version"].fill(1), "version 1; this hvscale reads version 2"),
+        (lambda header: header["version"].fill(2), "version 2; this hvscale reads version 3: read it with"),
+        (lambda header: header["version"].fill(9), "version 9; this hvscale reads version 3: update hvscale"),
         (lambda header: header["record_bytes"].fill(32), "sizes"),
         (lambda header: header["capacity"].fill(0), "sizes"),
     ],
@@ -158,7 +197,7 @@ def test_a_header_of_another_kind(change: Callable[[np.ndarray], None], message:
 
 def test_no_whole_record_at_all() -> None:
     with pytest.raises(RequestError, match="none of its 9 records is whole"):
-        read(made.head(9, 9) + bytes(9 * RECORD.itemsize))
+        read(made.head(16, 16, 0, made.records(9)) + bytes(9 * RECORD.itemsize))
 
 
 def test_one_damaged_file_does_not_take_the_others_with_it(make_run: MakeRun) -> None:

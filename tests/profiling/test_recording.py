@@ -12,10 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hvscale.errors import RequestError
 from hvscale.profiling import breakdown, library_path, preload_environment, step, trim
 from hvscale.profiling.breakdown import read_recording
+from hvscale.profiling.compare import compare
+from hvscale.profiling.explanation import explained_breakdown
 from hvscale.profiling.profile_file import BITWISE, RECORD, RECORDS_START, ProfileFile
 from hvscale.run_folder import RunFolder
+from tests.conftest import Run
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
 INT, DOUBLE = 4, 8
@@ -84,7 +88,7 @@ def expected(rank: int, size: int) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize(("program", "prefix"), [("every_collective", ""), ("every_nonblocking", "i")])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, 3, 8])
 def test_every_collective_is_counted_exactly(
     any_mpi: Mpi, make_run: MakeRun, size: int, program: str, prefix: str
 ) -> None:
@@ -190,6 +194,10 @@ def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun) 
     first = [events.start_ns[events.rank == rank].min() + events.duration_ns[events.rank == rank][0] for rank in (0, 1)]
     # Nobody leaves a barrier before the last has come; both left it soon after.
     assert abs(int(first[0]) - int(first[1])) < 400_000_000 + error
+    explained = explained_breakdown(run)
+    assert explained.waiting is not None
+    assert explained.waiting.contradicted == 0, "clocks disagree by more than is stated"
+    assert explained.waiting.clock_error_seconds == pytest.approx(error / 1e9)
 
 
 def test_mpi4py_in_place_and_communicators_of_some_ranks(open_mpi: Mpi, make_run: MakeRun) -> None:
@@ -229,6 +237,98 @@ def test_many_collectives_under_way_in_many_threads(any_mpi: Mpi, make_run: Make
         assert (events.bytes[own] == (1 + events.ordinal[own] % 8) * INT).all()
 
 
+def point_to_point_expected(rank: int) -> dict[str, list[int]]:
+    """Bytes of each call of point_to_point.c's ranks 0 and 1; a receive counts the room it offers."""
+    both = {
+        "send": [200 * INT, 0],
+        "receive": [7 * INT, 2 * DOUBLE, 0],
+        "isend": [200 * INT, 7 * INT, 2 * DOUBLE, 2 * INT],
+        "ireceive": [200 * INT, 200 * INT, 2 * INT],
+        "send-receive": [300 * INT, 400 * INT],
+    }
+    if rank == 0:
+        both["send"] += [1000 * INT, 0, 3 * DOUBLE, 5 * INT]
+    else:
+        both["receive"] += [1000 * INT, 0, 3 * DOUBLE, 4096 * INT]
+    return both
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_point_to_point_calls_are_counted_by_size(any_mpi: Mpi, make_run: MakeRun, size: int) -> None:
+    run = make_run(size, any_mpi.flavour)
+    any_mpi.record(run, size, [str(any_mpi.compile("point_to_point"))])
+    result = breakdown(run, "pow2")
+    assert result.warnings == []
+    assert [(row.operation, row.calls) for row in result.rows] == [("barrier", size)]
+    counted: Counter[tuple[str, int | None]] = Counter()
+    moved: Counter[str] = Counter()
+    for row in result.point_to_point:
+        counted[row.operation, row.bytes_max] += row.calls
+        moved[row.operation] += row.bytes
+        assert row.seconds > 0
+    expected_calls: Counter[tuple[str, int | None]] = Counter()
+    expected_bytes: Counter[str] = Counter()
+    for rank in (0, 1):
+        for operation, sizes in point_to_point_expected(rank).items():
+            expected_bytes[operation] += sum(sizes)
+            for count in sizes:
+                expected_calls[operation, 1 << (count - 1).bit_length() if count else 0] += 1
+    assert counted == expected_calls
+    assert moved == expected_bytes
+
+
+def test_counters_know_each_thread_and_outlive_its_end(open_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(1)
+    open_mpi.record(run, 1, [str(open_mpi.compile("threads")), "30000"], HVPROF_MIB="1")
+    profile, found = records(profile_of(run, 0))
+    assert profile.overwritten == 4 * 30000 - len(found)
+    assert profile.counters["calls"].sum() == 4 * 30000
+    rows = breakdown(run, "pow2").rows
+    sizes = [(1 + i % 7) * INT for i in range(30000)]
+    assert {row.bytes_max: row.calls for row in rows} == {
+        edge: 4 * count for edge, count in Counter(1 << (size - 1).bit_length() for size in sizes).items()
+    }
+    assert sum(row.bytes for row in rows) == 4 * sum(sizes)
+
+
+@pytest.mark.parametrize("mib", ["1", "64"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_kills_at_random_moments_lose_at_most_the_call_under_way(
+    open_mpi: Mpi, make_run: MakeRun, tmp_path: Path, threads: int, mib: str
+) -> None:
+    """Thirteen times each, three of them from before MPI_Init on; the program tells which calls had returned."""
+    program = str(open_mpi.compile("until_killed"))
+    run = make_run(1)
+    random = np.random.default_rng()
+    told = tmp_path / "told"
+    for turn in range(13):
+        told.write_bytes(bytes(16 * 64))
+        for old in run.hvprof.iterdir():
+            old.unlink()
+        environment = open_mpi.environment({**preload_environment(run), "HVPROF_MIB": mib})
+        with subprocess.Popen([program, str(told), str(threads)], env=environment, stderr=subprocess.DEVNULL) as job:
+            while turn > 2 and not np.fromfile(told, "<u8").any():
+                assert job.poll() is None
+                time.sleep(0.001)
+            time.sleep(float(random.uniform(0, 1 if turn < 3 else 0.1)))
+            job.kill()
+        made = np.fromfile(told, "<u8")[::8][:threads]
+        if not profile_of(run, 0).exists():
+            assert made.sum() == 0
+            assert turn < 3
+            continue
+        profile, kept = records(profile_of(run, 0))
+        assert profile.warnings == []
+        threads_of = profile.counters["key"] >> np.uint64(16) & np.uint64(0xFFFF)
+        counted = [int(profile.counters["calls"][threads_of == thread].sum()) for thread in range(threads)]
+        # Threads are numbered as they make their first call, communicators too.
+        assert all(0 <= mine - said <= 1 for mine, said in zip(sorted(counted), sorted(made.tolist()), strict=True))
+        if not profile.overwritten:
+            assert 0 <= len(kept) - made.sum() <= threads
+        result = breakdown(run)
+        assert sum(row.calls for row in result.rows) in range(int(made.sum()), int(made.sum()) + threads + 1)
+
+
 def test_the_oldest_records_are_overwritten(open_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(1)
     capacity = (1 << 20) // RECORD.itemsize
@@ -239,9 +339,11 @@ def test_the_oldest_records_are_overwritten(open_mpi: Mpi, make_run: MakeRun) ->
     assert found["sequence"].tolist() == list(range(20000 - capacity + 1, 20001))
     result = breakdown(run)
     assert result.overwritten == 20000 - capacity
-    assert [row.calls for row in result.rows] == [capacity]
+    assert [row.calls for row in result.rows] == [20000]
     assert len(result.warnings) == 1
     assert "HVPROF_MIB" in result.warnings[0]
+    with pytest.raises(RequestError, match=r"lost 3616 single calls.*HVPROF_MIB"):
+        compare(run, run)
 
 
 def test_a_killed_rank_leaves_its_records(open_mpi: Mpi, make_run: MakeRun) -> None:
@@ -264,9 +366,7 @@ def test_a_killed_rank_leaves_its_records(open_mpi: Mpi, make_run: MakeRun) -> N
             job.kill()
     assert job.returncode != 0
     for rank in range(2):
-        profile, found = records(profile_of(run, rank))
-        assert profile.warnings == []
-        assert profile.header.recorded - 1 <= len(found) <= profile.header.recorded
+        assert records(profile_of(run, rank))[0].warnings == []
     calls = {row.rank: row.calls for row in breakdown(run).rank_rows}
     assert calls[1] >= 1000
     trim(run)
@@ -279,7 +379,7 @@ def wait_for_records(path: Path, count: int) -> int:
     for _ in range(600):
         if path.exists():
             header = ProfileFile(path).header
-            if header.recorded >= count:
+            if header.reserved_records >= count:
                 return header.pid
         time.sleep(0.05)
     raise AssertionError(f"{path} never held {count} records")
@@ -347,40 +447,61 @@ def test_without_an_mpi_library_the_call_says_so() -> None:
     assert "no library in this process has PMPI_Barrier" in done.stderr
 
 
-def test_address_sanitizer_finds_nothing(open_mpi: Mpi, make_run: MakeRun, tmp_path: Path) -> None:
-    found = subprocess.run(
-        ["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    if not Path(found).is_absolute():
-        pytest.skip("the C compiler has no AddressSanitizer")
-    sources = Path(__file__).parents[2] / "hvscale" / "profiling" / "hvprof"
-    library = tmp_path / "libhvprof.so"
-    flags = [
-        "-std=c11",
-        "-g",
-        "-O1",
-        "-fPIC",
-        "-shared",
-        "-fvisibility=hidden",
-        "-D_GNU_SOURCE",
-        "-fsanitize=address,undefined",
-    ]
-    subprocess.run(["cc", *flags, "-o", str(library), *map(str, sources.glob("*.c")), "-ldl", "-pthread"], check=True)
-    run = make_run(2)
-    # Open MPI's own leaks and odd arithmetic are not ours to judge.
-    options = {
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-        "HVPROF_DIRECTORY": str(run.hvprof),
+TINY_MPI = """
+int {P}MPI_Init(int *argc, char ***argv) {{ return 0; }}
+int {P}MPI_Allreduce(const void *in, void *out, int count, void *type, void *operation, void *communicator)
+{{ return 0; }}
+int {P}MPI_Finalize(void) {{ return 0; }}
+"""
+MINIMAL_PROGRAM = """
+int MPI_Init(int *, char ***), MPI_Finalize(void);
+int MPI_Allreduce(const void *, void *, int, void *, void *, void *);
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    int status = MPI_Allreduce(0, 0, 0, 0, 0, 0);
+    MPI_Finalize();
+    return status;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("linked", "reason"),
+    [
+        ("static", "is linked statically"),
+        ("with a static MPI", "holds an MPI library of its own"),
+        ("with an MPI without PMPI", "the MPI library lacks a function that a profile needs"),
+    ],
+)
+def test_an_mpi_that_cannot_be_seen_is_said(hvscale: Run, tmp_path: Path, linked: str, reason: str) -> None:
+    """The job goes on, whatever it was linked with."""
+    (tmp_path / "mpi.c").write_text(TINY_MPI.format(P=""))
+    (tmp_path / "program.c").write_text(MINIMAL_PROGRAM)
+    library = tmp_path / "libtiny.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "mpi.c"], check=True)
+    sources: dict[str, list[str | Path]] = {
+        "static": ["-static", tmp_path / "program.c", tmp_path / "mpi.c"],
+        "with a static MPI": [tmp_path / "program.c", tmp_path / "mpi.c"],
+        "with an MPI without PMPI": [tmp_path / "program.c", library, f"-Wl,-rpath,{tmp_path}"],
     }
-    preload = {"LD_PRELOAD": f"{Path(found).resolve()}:{library}"}
-    rank = [
-        sys.executable,
-        "-c",
-        "import os, sys; os.environ.update(LD_PRELOAD=sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])",
-    ]
-    done = open_mpi.start(2, [*rank, preload["LD_PRELOAD"], str(open_mpi.compile("every_nonblocking"))], options)
+    program = tmp_path / "program"
+    subprocess.run(["cc", "-o", program, *sources[linked]], check=True)
+    done = hvscale("profile", "-np", "2", "--run", str(tmp_path / "run"), "--", str(program))
     assert done.returncode == 0, done.stderr
-    assert "Sanitizer" not in done.stderr
-    assert "runtime error" not in done.stderr
-    assert breakdown(run).warnings == []
+    assert reason in done.stderr
+    assert "no collective was recorded" in done.stderr
+
+
+def test_files_of_different_jobs_are_refused(open_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(2)
+    program = [str(open_mpi.compile("barriers")), "3"]
+    open_mpi.record(run, 2, program)
+    kept = profile_of(run, 1).read_bytes()
+    for path in run.hvprof.iterdir():
+        path.unlink()
+    open_mpi.record(run, 2, program)
+    assert sum(row.calls for row in breakdown(run).rows) == 6
+    profile_of(run, 1).write_bytes(kept)
+    with pytest.raises(RequestError, match=r"different runs: rank-0000\d\.hvp and rank-0000\d\.hvp"):
+        breakdown(run)

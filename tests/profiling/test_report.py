@@ -11,6 +11,9 @@ import pytest
 from hvscale.errors import RequestError
 from hvscale.profiling import tabulate
 from hvscale.profiling.bins import parse_bins
+from hvscale.profiling.compare import Recorded
+from hvscale.profiling.events import HorovodMessages
+from hvscale.profiling.explanation import ExplainedBreakdown, explain_recording, join
 from hvscale.profiling.report import View, render, report, report_path
 from hvscale.run_folder import RunFolder
 from tests.profiling.test_compare import NP, STEPS, recorded
@@ -20,7 +23,12 @@ HOSTILE = "</script><script>alert('1')</script>&amp;"
 
 def view(result: dict[str, Any] | None = None, **options: Any) -> View:
     run = recorded(**options)
-    return View("job", run, tabulate(run.recording, parse_bins("study"), "job"), result or {}, None, None, [])
+    return View("job", run, explained(run), result or {}, None)
+
+
+def explained(run: Recorded, messages: HorovodMessages | None = None) -> ExplainedBreakdown:
+    found = explain_recording(run.record, run.recording, run.log, messages)
+    return join(tabulate(run.recording, parse_bins("study"), run.path), found)
 
 
 def figures(page: str) -> dict[str, Any]:
@@ -49,17 +57,44 @@ def test_one_run() -> None:
         assert said in shown
     assert "Late ranks" not in shown
     drawn = figures(page)
-    assert set(drawn) == {"seconds", "calls", "timeline-0"}
+    assert set(drawn) == {"seconds", "calls", "timeline-0", "exposed-0"}
+    assert [trace["name"] for trace in drawn["exposed-0"]["data"]] == ["step", "exposed"]
+    assert "10 % of a step" in shown
     assert {trace["name"] for trace in drawn["calls"]["data"]} == {"data", "agreement"}
     (messages,) = [trace for trace in drawn["timeline-0"]["data"] if trace["name"] == "allreduce"]
     assert len(messages["y"]) == 2 * NP
+
+
+def test_what_horovod_did_is_shown_of_the_run_that_tells_it() -> None:
+    told = HorovodMessages(
+        operations=("allreduce", HOSTILE),
+        operation=np.array([0, 0, 1], np.uint8),
+        bytes=np.full(3, 64 << 20, np.int64),
+        sized=np.ones(3, np.bool_),
+        tensors=np.array([12, 3, 1], np.int64),
+        phases_ns=np.tile(np.array([7_000_000, 0, 2_000_000, 30_000_000, 1_000_000, 0], np.int64), (3, 1)),
+    )
+    silent, tells = view(), view()
+    tells.breakdown = explained(tells.recorded, told)
+    page = render([silent, tells], parse_bins("study"))
+    shown = texts(page)
+    assert "What Horovod did, after" in shown
+    assert "What Horovod did, before" not in shown
+    for said in ("60 ms", "Fusion buffer of 128 MiB: filled to 50 % (mean)", "mean 5.33, most 12"):
+        assert said in shown
+    drawn = figures(page)
+    assert "phases-0" not in drawn
+    assert [trace["name"] for trace in drawn["phases-1"]["data"]] == [
+        *("negotiation", "copy in", "communication", "copy out")
+    ]
+    assert "alert('1')" not in page
 
 
 def test_two_runs() -> None:
     page = render([view(milliseconds=10), view(milliseconds=5)], parse_bins("study"))
     assert "50 % less" in texts(page)
     drawn = figures(page)
-    assert set(drawn) == {"seconds", "calls", "timeline-0", "timeline-1"}
+    assert set(drawn) == {"seconds", "calls", "timeline-0", "timeline-1", "exposed-0", "exposed-1"}
     assert [trace["name"] for trace in drawn["seconds"]["data"]] == ["before", "after"]
     with pytest.raises(RequestError, match="did different work"):
         render([view(), view(ranks=4)], parse_bins("study"))
@@ -73,7 +108,7 @@ def test_text_from_a_run_stays_text() -> None:
     shown.breakdown.warnings.append(HOSTILE)
     events = shown.recorded.recording.events
     object.__setattr__(events, "operations", (HOSTILE,))
-    shown.breakdown = tabulate(shown.recorded.recording, parse_bins("study"), HOSTILE)
+    shown.breakdown = explained(shown.recorded)
     shown.breakdown.warnings.append(HOSTILE)
     page = render([shown], parse_bins("study"))
     assert "alert('1')" not in page

@@ -5,20 +5,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.profiling.waiting import Calls, waiting
+from hvscale.profiling.waiting import Calls, Waiting, waiting
 
-NAMES = ("allreduce", "barrier")
+NAMES = ("reduce", "broadcast", "allreduce", "ibarrier", "allgatherv")
+REDUCE, BROADCAST, ALLREDUCE, IBARRIER, ALLGATHERV = range(len(NAMES))
 Call = tuple[int, int, int, int, int, int, int]  # rank, operation, communicator, ordinal, size, start, duration
 
 
-def calls(rows: list[Call]) -> Calls:
-    return Calls(*np.array(rows, np.int64).reshape(-1, 7).T)
+def calls(rows: list[Call], size: int = 8, bitwise: int = 0) -> Calls:
+    columns = np.array([(*row, size, bitwise) for row in rows], np.int64).reshape(-1, 9).T
+    return Calls(*columns)
+
+
+def split(rows: list[Call], **clock_error_ns: int) -> Waiting:
+    """`rank_1=5`: the stated error of rank 1's clock; the others' is 0."""
+    stated = {int(name.removeprefix("rank_")): error for name, error in clock_error_ns.items()}
+    return waiting(calls(rows), NAMES, dict.fromkeys(range(8), 0) | stated)
 
 
 def test_the_time_until_the_last_arrival_is_waiting() -> None:
-    found = waiting(calls([(0, 0, 5, 0, 3, 1000, 900), (1, 0, 5, 0, 3, 1600, 300), (2, 0, 5, 0, 3, 1100, 800)]), NAMES)
+    found = split([(0, 2, 5, 0, 3, 1000, 900), (1, 2, 5, 0, 3, 1600, 300), (2, 2, 5, 0, 3, 1100, 800)])
     (row,) = found.operations
-    assert (row.operation, row.calls) == ("allreduce", 3)
+    assert (row.operation, row.bitwise, row.calls) == ("allreduce", False, 3)
     assert row.waiting_seconds == pytest.approx((600 + 0 + 500) * 1e-9)
     assert row.transfer_seconds == pytest.approx((300 + 300 + 300) * 1e-9)
     (late,) = found.late_ranks
@@ -33,46 +41,102 @@ def test_the_nth_call_of_a_communicator_is_matched_whatever_the_order() -> None:
         (0, 0, 1, 0, 2, 0, 10), (0, 0, 1, 1, 2, 100, 10), (1, 0, 1, 1, 2, 105, 5), (1, 0, 1, 0, 2, 4, 6),
         (0, 1, 2, 0, 2, 50, 9), (1, 1, 2, 0, 2, 58, 1),
     ]  # fmt: skip
-    found = waiting(calls(rows), NAMES)
+    found = split(rows)
     assert found.matched == 3
     assert {row.operation: round(row.waiting_seconds * 1e9) for row in found.operations} == {
-        "allreduce": 9,
-        "barrier": 8,
+        "reduce": 9,
+        "broadcast": 8,
     }
+
+
+def test_calls_by_which_ranks_agree_stand_apart() -> None:
+    rows = [(0, ALLREDUCE, 1, 0, 2, 0, 10), (1, ALLREDUCE, 1, 0, 2, 4, 6)]
+    (row,) = waiting(calls(rows, bitwise=1), NAMES, {}).operations
+    assert (row.operation, row.bitwise) == ("allreduce", True)
 
 
 def test_what_is_not_whole_is_left_out() -> None:
     missing_rank = [(0, 0, 1, 0, 2, 0, 10)]
     other_operation = [(0, 0, 1, 1, 2, 0, 10), (1, 1, 1, 1, 2, 0, 10)]
     twice = [(0, 0, 1, 2, 2, 0, 10), (0, 0, 1, 2, 2, 5, 10)]
-    found = waiting(calls(missing_rank + other_operation + twice), NAMES)
+    found = split(missing_rank + other_operation + twice)
     assert (found.matched, found.unmatched_calls, found.operations, found.late_ranks) == (0, 5, [], [])
-    assert waiting(calls([]), NAMES).matched == 0
+    assert split([]).matched == 0
 
 
 def test_no_rank_waits_longer_than_its_call() -> None:
-    # Clocks that disagree: rank 0 has left before rank 1 seems to have come.
-    (row,) = waiting(calls([(0, 0, 1, 0, 2, 0, 10), (1, 0, 1, 0, 2, 500, 10)]), NAMES).operations
+    # Nobody need wait for a broadcast's last receiver.
+    (row,) = split([(0, BROADCAST, 1, 0, 2, 0, 10), (1, BROADCAST, 1, 0, 2, 500, 10)]).operations
     assert (round(row.waiting_seconds * 1e9), round(row.transfer_seconds * 1e9)) == (10, 10)
+
+
+def test_the_stated_clock_error_is_that_of_the_two_worst_ranks() -> None:
+    rows = [(rank, ALLREDUCE, 1, 0, 3, 0, 10) for rank in range(3)]
+    assert split(rows, rank_1=2000, rank_2=3000).clock_error_seconds == pytest.approx(5e-6)
+    assert split(rows).clock_error_seconds == 0
+    assert waiting(calls(rows), NAMES, {0: 0, 1: 5, 2: None}).clock_error_seconds is None
+    assert waiting(calls(rows), NAMES, {0: 0}).clock_error_seconds is None
+
+
+@pytest.mark.parametrize("operation", [ALLREDUCE, IBARRIER])
+def test_where_clocks_disagree_the_collective_is_left_out(operation: int) -> None:
+    jumped = 5_000_000
+    rows = [
+        (0, operation, 1, 0, 2, 0, 100), (1, operation, 1, 0, 2, 60, 40),
+        (0, operation, 1, 1, 2, 10_000, 100), (1, operation, 1, 1, 2, 10_050 + jumped, 50),
+        (0, operation, 1, 2, 2, 20_000, 100), (1, operation, 1, 2, 2, 20_060 + 2 * jumped, 40),
+    ]  # fmt: skip
+    found = split(rows, rank_1=1000)
+    (row,) = found.operations
+    assert row.calls == 2
+    assert (found.matched, found.contradicted, found.unmatched_calls) == (1, 2, 0)
+    assert [late.times_last for late in found.late_ranks] == [1]
+    (pair,) = found.clock_disagreements
+    assert (pair.rank, pair.late_rank, pair.collectives) == (0, 1, 2)
+    assert pair.at_least_seconds == pytest.approx((20_060 + 2 * jumped - 20_100) * 1e-9)
+    # A jump within the stated error says nothing.
+    assert split(rows, rank_1=3 * jumped).contradicted == 0
+
+
+def test_what_need_not_wait_for_its_last_rank_contradicts_no_clock() -> None:
+    def late(operation: int) -> list[Call]:
+        return [(0, operation, 1, 0, 2, 0, 10), (1, operation, 1, 0, 2, 10**9, 10)]
+
+    for operation in (REDUCE, BROADCAST, ALLGATHERV):
+        assert split(late(operation)).contradicted == 0
+    assert split(late(ALLREDUCE)).contradicted == 1
+    empty = [waiting(calls(late(operation), size=0), NAMES, {}).contradicted for operation in (ALLREDUCE, IBARRIER)]
+    assert empty == [0, 1]
 
 
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 3), st.integers(0, 1), st.integers(0, 2), st.integers(0, 4), st.integers(1, 4),
-            st.integers(0, 10**9), st.integers(0, 10**6),
+            st.integers(0, 3), st.integers(0, len(NAMES) - 1), st.integers(0, 2), st.integers(0, 4), st.integers(1, 4),
+            st.integers(0, 10**4), st.integers(0, 10**4),
         ),
         max_size=60,
     )
 )  # fmt: skip
 def test_nothing_is_counted_twice(rows: list[Call]) -> None:
-    found = waiting(calls(rows), NAMES)
-    counted = sum(row.calls for row in found.operations)
-    assert counted + found.unmatched_calls == len(rows)
+    found = split(rows)
+    groups: dict[tuple[int, int], list[Call]] = {}
+    for row in rows:
+        groups.setdefault((row[2], row[3]), []).append(row)
+    left_out = 0
+    for members in groups.values():
+        last = max(call[5] for call in members)
+        early = any(last - call[5] - call[6] > 1000 for call in members)
+        alike = len({call[0] for call in members}) == len(members) and len({call[1] for call in members}) == 1
+        first = min(members)  # its size is the one that counts
+        if alike and 1 < len(members) == first[4] and early and first[1] in (ALLREDUCE, IBARRIER):
+            left_out += len(members)
+    assert sum(row.calls for row in found.operations) + found.unmatched_calls + left_out == len(rows)
+    assert (found.contradicted > 0) == (left_out > 0) == bool(found.clock_disagreements)
     assert sum(late.times_last for late in found.late_ranks) == found.matched
-    for row in found.operations:
-        assert row.waiting_seconds >= 0
-        assert row.transfer_seconds >= 0
+    for operation in found.operations:
+        assert operation.waiting_seconds >= 0
+        assert operation.transfer_seconds >= 0
     assert sum(late.total_seconds for late in found.late_ranks) == pytest.approx(
         sum(row.waiting_seconds for row in found.operations)
     )

@@ -49,7 +49,7 @@ def variables(cache: Path, **more: str) -> dict[str, str]:
     return kept | {"HVSCALE_CACHE": str(cache)} | more
 
 
-def install(copy: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+def install(copy: Path, environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the set-up of a copy to its end."""
-    command = [sys.executable, str(copy / "setup" / "install.py")]
+    command = [sys.executable, str(copy / "setup" / "install.py"), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.setup.copies import CLONE, copy_clone, install, link_tools, replace, variables
 
+MPICH = CLONE / ".venv-mpich"
 CONFIGURING = "CXX compiler identification"
 
 
@@ -126,6 +127,19 @@ def test_second_clone_takes_the_built_wheel_and_its_own_mpi(copy: Path) -> None:
     assert all(library.startswith(str(copy / ".venv")) for library in libraries), libraries
 
 
+def test_the_mpich_environment_stands_beside_the_other(copy: Path) -> None:
+    """With a space in the clone's path, the two environments do not mix; the wheel is in this machine's cache."""
+    if not MPICH.exists():
+        pytest.skip("no MPICH environment in this clone: make setup-dev MPI=mpich")
+    done = install(copy, dict(os.environ), "--mpi", "mpich")
+    assert done.returncode == 0, done.stderr
+    assert "building" not in done.stderr
+    assert (copy / ".venv-mpich" / "lib" / "libmpi.so.12").exists()
+    assert not (copy / ".venv-mpich" / "lib" / "libmpi.so.40").exists()
+    assert not (copy / ".venv" / "lib" / "libmpi.so.12").exists()
+    assert key_of_installed_horovod(copy, ".venv-mpich") == key_of_installed_horovod(CLONE, ".venv-mpich")
+
+
 def test_environment_whose_filling_was_cut_off_is_made_anew(copy: Path) -> None:
     """What a kill -9 in the middle of uv's work leaves: a note beside .venv, and files that nobody vouches for."""
     half_installed = copy / ".venv" / "half-installed"
@@ -139,7 +153,7 @@ def test_environment_whose_filling_was_cut_off_is_made_anew(copy: Path) -> None:
     assert key_of_installed_horovod(copy) == key_of_installed_horovod(CLONE)
 
 
-def key_of_installed_horovod(clone: Path) -> str:
-    """The name of the cache's folder that the wheel in .venv came from."""
-    (record,) = (clone / ".venv").glob("lib/python3*/site-packages/horovod-*.dist-info/direct_url.json")
+def key_of_installed_horovod(clone: Path, environment: str = ".venv") -> str:
+    """The name of the cache's folder that the environment's wheel came from."""
+    (record,) = (clone / environment).glob("lib/python3*/site-packages/horovod-*.dist-info/direct_url.json")
     return Path(json.loads(record.read_text())["url"]).parent.name

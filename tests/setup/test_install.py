@@ -97,7 +97,7 @@ def test_make_hands_on_the_chosen_python(copy: Path, cache: Path, tmp_path: Path
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "run: setup/install.py"
+    assert done.stdout.strip() == "run: setup/install.py --mpi openmpi"
 
 
 def test_no_network_is_said_in_one_line(copy: Path, cache: Path, tmp_path: Path) -> None:
@@ -130,6 +130,19 @@ def test_site_mpi_that_is_none_is_refused(copy: Path, cache: Path, tmp_path: Pat
     assert_one_line(
         install(copy, variables(cache, HVSCALE_MPI_HOME=str(tmp_path))), "HVSCALE_MPI_HOME", "bin/mpicxx", "apt install"
     )
+
+
+def test_site_mpi_of_another_abi_is_refused_for_the_mpich_environment(copy: Path, cache: Path) -> None:
+    """The Open MPI of this clone's environment as a site's MPI."""
+    done = install(copy, variables(cache, HVSCALE_MPICH_HOME=str(CLONE / ".venv")), "--mpi", "mpich")
+    assert_one_line(done, "HVSCALE_MPICH_HOME", "libmpi.so.12", "Open MPI")
+    assert not (copy / ".venv-mpich").exists()
+
+
+def test_an_unknown_mpi_is_refused(copy: Path, cache: Path) -> None:
+    done = install(copy, variables(cache), "--mpi", "lam")
+    assert done.returncode == 2
+    assert "invalid choice: 'lam'" in done.stderr
 
 
 def test_nccl_without_a_toolkit_is_refused(copy: Path, cache: Path, path_of_links: Path) -> None:

@@ -77,6 +77,27 @@ def test_horovod_messages_are_counted_exactly(
     assert found[2**20 + 1, 4 * 2**20] == (RANKS * ROUNDS, RANKS * ROUNDS * BIG)
 
 
+def test_horovods_timeline_tells_more_under_mpi(hvscale: Run, program: Callable[[str], Path]) -> None:
+    done = hvscale(
+        "profile", "-np", RANKS, "--timeline", "--run", "job", "--json", "--", "python", program(HOROVOD_PROGRAM)
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["source"], document["ranks"]) == ("hvprof", [0, 1])
+    (allreduce,) = document["horovod_phases"]["operations"]
+    assert (allreduce["operation"], allreduce["messages"]) == ("allreduce", 2 * ROUNDS)
+    assert allreduce["tensors"] == ROUNDS * (1 + PARTS)
+    for phase in ("negotiation", "copy_in", "communication", "copy_out"):
+        assert allreduce[f"{phase}_seconds"] > 0
+    fusion = document["horovod_phases"]["fusion"]
+    assert (fusion["tensors_per_message_max"], fusion["fused_messages"]) == (PARTS, ROUNDS)
+    assert fusion["fill_max"] == pytest.approx(FUSED / fusion["threshold_bytes"])
+    assert {row["bitwise"] for row in document["waiting"]["operations"]} == {True, False}
+    text = hvscale("breakdown", "job").stdout
+    assert "allreduce, agreement" in text
+    assert "fusion buffer of 128 MiB" in text
+
+
 def test_any_mpi_program_is_tabulated(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     done = hvscale("profile", "-np", RANKS, "--run", "job", "--csv", "table.csv", "--", "python", program(MPI_PROGRAM))
     assert done.returncode == 0, done.stderr

@@ -25,6 +25,18 @@ for _ in range({ROUNDS} * int(os.environ.get("TIMES", "1"))):
     world.Allreduce(data, total)
 world.Barrier()
 """
+HOROVOD_STEPS = 6
+# A fused message of two tensors in each step.
+HOROVOD_PROGRAM = f"""
+import time, horovod.torch as hvd, torch
+from hvscale import profiling
+hvd.init()
+for step in range({HOROVOD_STEPS}):
+    profiling.step()
+    hvd.grouped_allreduce([torch.ones(1000), torch.ones(2000)], name=f"parts.{{step}}")
+profiling.step()
+time.sleep(1)  # Horovod's timeline loses at shutdown what it has not written by then
+"""
 HOSTILE = "<script>throw new Error('run')</script>"
 FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -143,6 +155,26 @@ def test_the_report_of_one_run(browser: Browser, hvscale: Run, profiled: Callabl
         page.click("summary")
         assert page.is_visible("text=1: allreduce 128 KiB-16 MiB")
         page.close()
+    assert troubles == []
+
+
+def test_the_report_of_a_horovod_job_with_marked_steps(
+    browser: Browser, hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    script = program(HOROVOD_PROGRAM)
+    done = hvscale("profile", "-np", 2, "--timeline", "--run", "job", "--", "python", script)
+    assert done.returncode == 0, done.stderr
+    assert hvscale("report", "job").returncode == 0
+    troubles: list[str] = []
+    page = opened(browser, tmp_path / "job" / "report.html", troubles)
+    assert page.locator("#phases-0 .bars .point").count() > 0
+    assert page.locator("#exposed-0 .scatterlayer .trace").count() == 3
+    assert f"{HOROVOD_STEPS} of 2" in page.inner_text("#horovod-0")
+    assert page.is_visible("#late-0")
+    page.close()
+    narrow = opened(browser, tmp_path / "job" / "report.html", troubles, width=390)
+    assert narrow.evaluate("document.documentElement.scrollWidth") <= 390
+    narrow.close()
     assert troubles == []
 
 

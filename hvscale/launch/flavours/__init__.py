@@ -9,13 +9,14 @@ from typing import Protocol
 
 from hvscale.errors import RequestError
 from hvscale.launch.job import Job
+from hvscale.launch.mpi_library import library_version
 from hvscale.run_folder import Library
 
 Processes = list[subprocess.Popen[bytes]]
 
 
 class Flavour(Protocol):
-    """A way to start ranks. `soname` is the MPI library its programs are linked to, None where there is no MPI."""
+    """A way to start ranks. `soname` is the MPI library its programs are linked to, None where there is no MPI; several may share one."""
 
     @property
     def name(self) -> str: ...
@@ -24,6 +25,15 @@ class Flavour(Protocol):
 
     def find(self, environment: dict[str, str]) -> Library:
         """What is installed, as it names itself. Raises RequestError, saying how to get it, when there is none."""
+
+    def version_in(self, text: str) -> str | None:
+        """The version when `text`, from its programs or from MPI_Get_library_version, is about this flavour."""
+
+    def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
+        """The job's environment with what this library needs to run unbound, over `library.transport`, as its own libmpi."""
+
+    def split_devices_variable(self, library: Library) -> str | None:
+        """The variable that lists the GPUs for the library alone; None when it sees those of its process."""
 
     def other_release(self, file: Path | None, library: Library) -> str | None:
         """What the MPI library in `file` is, when programs linked to it do not run under this launcher although its soname is right."""
@@ -54,9 +64,24 @@ def all_with_mpi() -> list[Flavour]:
     return [_flavours[name] for name in names() if _flavours[name].soname is not None]
 
 
-def of_soname(soname: str) -> str | None:
-    """The flavour whose programs are linked to `soname`."""
-    return next((flavour.name for flavour in _flavours.values() if flavour.soname == soname), None)
+def of_soname(soname: str) -> list[str]:
+    """The flavours whose programs are linked to `soname`."""
+    return [flavour.name for flavour in all_with_mpi() if flavour.soname == soname]
+
+
+def described(text: str) -> str:
+    """Whose text this is, with the version, as far as a flavour knows it; otherwise its first line."""
+    named = (f"{flavour.name} {version}" for flavour in all_with_mpi() if (version := flavour.version_in(text)))
+    return next(named, "") or f"unknown ({(text.strip().splitlines() or ['it says nothing'])[0]})"
+
+
+def other_flavour(flavour: Flavour, file: Path | None, library: Library) -> str | None:
+    """Whose library `file` is, when it is not the flavour's own although they share a soname."""
+    prefix = Path(library.launcher or "").resolve().parent.parent
+    if file is None or prefix in file.resolve().parents:
+        return None
+    text = library_version(file, {})
+    return None if not text or flavour.version_in(text) else described(text)
 
 
 for _module in pkgutil.iter_modules(__path__):

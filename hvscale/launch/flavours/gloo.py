@@ -1,6 +1,6 @@
 """Gloo: ranks as plain processes that meet through Horovod's own rendezvous server."""
 
-import subprocess
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,12 +8,15 @@ from importlib import metadata
 from pathlib import Path
 
 from hvscale.errors import RequestError
+from hvscale.launch import start_watch
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.run_folder import Library
 
-LOOPBACK = "127.0.0.1"
-GLOO_ONLY = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": "lo"}
+TRANSPORT = "tcp"
+# Where a rank enters its address, for the others to find, in the group of all ranks.
+GLOBAL_PLACE = re.compile(r"/global_?/(?:rank_)?(\d+)")
+GLOO_ONLY = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
 class Gloo:
@@ -22,9 +25,19 @@ class Gloo:
 
     def find(self, environment: dict[str, str]) -> Library:
         try:
-            return Library(flavour=self.name, version=f"inside Horovod {metadata.version('horovod')}")
+            version = f"inside Horovod {metadata.version('horovod')}"
         except metadata.PackageNotFoundError as error:
             raise RequestError("Horovod is not installed, and Gloo lies inside it: run `make setup`") from error
+        return Library(flavour=self.name, version=version, transport=TRANSPORT, transports=[TRANSPORT])
+
+    def version_in(self, text: str) -> str | None:
+        return None
+
+    def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
+        return environment
+
+    def split_devices_variable(self, library: Library) -> str | None:
+        return None
 
     def other_release(self, file: Path | None, library: Library) -> str | None:
         return None
@@ -35,23 +48,45 @@ class Gloo:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-        slots = get_host_assignments(parse_hosts(f"localhost:{job.np}"), job.np)
-        server = RendezvousHTTPServer((LOOPBACK, 0), RendezvousHandler, False)
+        class Handler(RendezvousHandler):  # type: ignore[misc]
+            """Leaves the files by which the ranks' start is watched: they put as they come, and delete once all have met."""
+
+            def do_PUT(self) -> None:  # noqa: N802 - http.server's own name
+                if match := GLOBAL_PLACE.fullmatch(self.path):
+                    start_watch.entered(job.run, int(match[1])).touch()
+                super().do_PUT()
+
+            def do_DELETE(self) -> None:  # noqa: N802 - http.server's own name
+                super().do_DELETE()
+                if match := GLOBAL_PLACE.fullmatch(self.path):
+                    start_watch.started(job.run, int(match[1])).touch()
+
+        nodes = {node.name: node for node in job.nodes.nodes}
+        slots = get_host_assignments(parse_hosts(job.nodes.hosts), job.np)
+        handler = Handler if start_watch.VARIABLE in job.rank_environment else RendezvousHandler
+        server = RendezvousHTTPServer((job.nodes.controller, 0), handler, False)
         server.init(slots)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        rendezvous = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port)}
+        rendezvous = {
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": job.nodes.controller,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port),
+        }
         try:
             with open(job.run / "logs" / "launcher.log", "wb") as log:  # noqa: PTH123
                 yield [
-                    subprocess.Popen(
+                    node.start(
                         rank_program,
-                        env={**job.environment, **GLOO_ONLY, **rendezvous, **slot_variables(slot)},
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
+                        {
+                            **job.environment,
+                            **GLOO_ONLY,
+                            "HOROVOD_GLOO_IFACE": node.interface,
+                            **rendezvous,
+                            **slot_variables(slot),
+                        },
+                        log,
                     )
                     for slot in slots
+                    for node in [nodes[slot.hostname]]
                 ]
         finally:
             server.shutdown()

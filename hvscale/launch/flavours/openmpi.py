@@ -1,32 +1,27 @@
 """Open MPI 4 and 5, started by their mpirun."""
 
-import ctypes
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hvscale.errors import RequestError
+from hvscale.host import available_cores
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
+from hvscale.launch.launcher import start_launcher
+from hvscale.launch.mpi_library import library_version, told_by
+from hvscale.launch.transport import LIBRARY_DECIDES
 from hvscale.run_folder import Library
 
-PR_SET_PDEATHSIG = 1
+PML = "OMPI_MCA_pml"
+# What a pml component is called that carries messages for others only.
+NOT_A_TRANSPORT = ("monitoring", "v")
 # Both releases refuse root unless both are set: a container's only user is often root.
 ROOT_ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
-ASK_LIBRARY = """
-import ctypes, sys
-text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
-ctypes.CDLL(sys.argv[1]).MPI_Get_library_version(text, ctypes.byref(length))
-print(text.value.decode())
-"""
 
 
 class OpenMPI:
@@ -51,36 +46,50 @@ class OpenMPI:
             )
         if int(match[1]) < 4:
             raise RequestError(f"{mpirun} is Open MPI {match[1]}.{match[2]}: 4 or later is needed")
-        return Library(flavour=self.name, version=f"{match[1]}.{match[2]}", launcher=mpirun)
+        return Library(
+            flavour=self.name,
+            version=f"{match[1]}.{match[2]}",
+            launcher=mpirun,
+            transport=environment.get(PML)
+            or LIBRARY_DECIDES,  # ucx or cm where they find a network that they are made for, else ob1
+            transports=transports_of(mpirun, environment),
+        )
+
+    def version_in(self, text: str) -> str | None:
+        match = re.search(r"Open MPI v(\d[^\s,]*),", text)
+        return match[1] if match else None
+
+    def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
+        """The pml by name when one was chosen: a rank then fails where it cannot be used, and does not fall back unseen."""
+        if library.transport == LIBRARY_DECIDES:
+            return environment
+        # By itself pml ucx is there for networks of its own only, not for shared memory or TCP.
+        anywhere = {f"{PML}_ucx_tls": "any", f"{PML}_ucx_devices": "any"} if library.transport == "ucx" else {}
+        return {**anywhere, **environment, PML: library.transport}
+
+    def split_devices_variable(self, library: Library) -> str | None:
+        return None
 
     def other_release(self, file: Path | None, library: Library) -> str | None:
         """Open MPI 4 and 5 share a soname, but a rank of one is not known to the other's mpirun."""
         prefix = Path(library.launcher or "").resolve().parent.parent
         if file is None or prefix in file.resolve().parents:
             return None
-        asked = subprocess.run([sys.executable, "-I", "-S", "-c", ASK_LIBRARY, file], capture_output=True, text=True)
-        match = re.search(r"Open MPI v(\d+)\.(\S+?),", asked.stdout)
-        same = match is None or match[1] == library.version.partition(".")[0]
-        return None if same or match is None else f"Open MPI {match[1]}.{match[2]}"
+        version = self.version_in(library_version(file, {}))
+        same = version is None or version.partition(".")[0] == library.version.partition(".")[0]
+        return None if same else f"Open MPI {version}"
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
-        libc = ctypes.CDLL(None)
+        environment = {**defaults(job, library), **job.environment, **(ROOT_ALLOWED if os.geteuid() == 0 else {})}
+        yield [start_launcher(arguments(job, rank_program, library), environment, job.run)]
 
-        def end_with_controller() -> None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
-        with open(job.run / "logs" / "launcher.log", "wb") as log:  # noqa: PTH123
-            mpirun = subprocess.Popen(
-                arguments(job, rank_program, library),
-                env={**job.environment, **(ROOT_ALLOWED if os.geteuid() == 0 else {})},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=end_with_controller,  # no thread runs here yet
-            )
-        yield [mpirun]
+def transports_of(mpirun: str, environment: dict[str, str]) -> list[str]:
+    """The pml components that this Open MPI was built with, from the ompi_info beside its mpirun; empty where there is none."""
+    info = told_by([str(Path(mpirun).parent / "ompi_info"), "--parsable"], environment)
+    found = re.findall(r"^mca:pml:(\w+):version", info, re.MULTILINE)
+    return [name for name in dict.fromkeys(found) if name not in NOT_A_TRANSPORT]
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
@@ -94,7 +103,34 @@ def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
         if library.version.startswith("5")
         else ["--map-by", "slot", "--oversubscribe"]
     )
-    return [launcher, "-np", str(job.np), "--bind-to", "none", *mapping, *rank_program]
+    return [launcher, "-np", str(job.np), "--bind-to", "none", *mapping, *over_nodes(job, library), *rank_program]
+
+
+def over_nodes(job: Job, library: Library) -> list[str]:
+    """The words that spread the ranks over the job's nodes, each of which gets the job's environment through mpirun."""
+    if job.nodes.are_here:
+        return []
+    agent = str(job.nodes.write_agent(job.run))
+    # A daemon in a node cannot start another one: it has no agent there. It stays with its agent: srun ends what leaves it.
+    parameters = (
+        {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_leave_session_attached": "1"}
+        if library.version.startswith("5")
+        else {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "orte_leave_session_attached": "1"}
+    )
+    option = "--prtemca" if library.version.startswith("5") else "--mca"
+    remote_start = [word for name, value in parameters.items() for word in (option, name, value)]
+    named = [word for name in sorted(job.environment) for word in ("-x", name)]
+    return ["--host", job.nodes.hosts, *remote_start, *named]
+
+
+def defaults(job: Job, library: Library) -> dict[str, str]:
+    """MCA parameters that follow from where the ranks run; the user's own, given with --env, win."""
+    if job.nodes.are_here:
+        return {}
+    network = {"OMPI_MCA_btl_tcp_if_include": job.nodes.subnet} if job.nodes.subnet else {}
+    # mpirun counts this machine's cores once for each node on it, and its ranks then spin while the one they wait for has no core.
+    crowded = {"OMPI_MCA_mpi_yield_when_idle": "1"} if job.nodes.on_this_machine and job.np > available_cores() else {}
+    return {**network, **crowded}
 
 
 register(OpenMPI())

@@ -1,6 +1,7 @@
 #include "clocks.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "format.h"
@@ -34,19 +35,21 @@ static uint64_t this_clock(void)
     return add_bytes(hash, text, readlink("/proc/self/ns/time", text, sizeof text));
 }
 
-static void send(uint64_t first, uint64_t second, int to)
+enum { WORDS = 3 };
+
+static void send(uint64_t first, uint64_t second, uint64_t third, int to)
 {
-    uint64_t message[2] = {first, second};
+    uint64_t message[WORDS] = {first, second, third};
     mpi.send(message, sizeof message, mpi.byte, to, TAG, mpi.world);
 }
 
 /* False when nothing came: a rank that was started without this library does not answer, and must not hold up the job for ever. */
-static bool receive(uint64_t message[2], int from)
+static bool receive(uint64_t message[WORDS], int from)
 {
     word request = 0;
     uint64_t status[32]; /* larger than any library's MPI_Status */
     int done = 0;
-    mpi.irecv(message, 2 * sizeof *message, mpi.byte, from, TAG, mpi.world, &request);
+    mpi.irecv(message, WORDS * sizeof *message, mpi.byte, from, TAG, mpi.world, &request);
     for (uint64_t begin = hvprof_now(); !done && hvprof_now() - begin < PATIENCE_NS;)
         mpi.test(&request, &done, status);
     if (!done) {
@@ -62,20 +65,28 @@ static struct clock_offset not_measured(int peer)
     return (struct clock_offset){.error_ns = HVPROF_UNKNOWN_ERROR};
 }
 
+static uint64_t new_job(void)
+{
+    uint64_t job = 0;
+    if (getrandom(&job, sizeof job, GRND_NONBLOCK) != sizeof job || job == 0)
+        job = (clock_ns(CLOCK_REALTIME) ^ (uint64_t)getpid() << 48) | 1;
+    return job;
+}
+
 static struct clock_offset answer_all(int size)
 {
-    struct clock_offset own = {.offset_ns = (int64_t)(hvprof_clock(CLOCK_REALTIME) - hvprof_now())};
+    struct clock_offset own = {.offset_ns = (int64_t)(clock_ns(CLOCK_REALTIME) - hvprof_now()), .job = new_job()};
     for (int peer = 1; peer < size; peer++) {
-        send(this_clock(), (uint64_t)own.offset_ns, peer);
+        send(this_clock(), (uint64_t)own.offset_ns, own.job, peer);
         for (;;) {
-            uint64_t asked[2];
+            uint64_t asked[WORDS];
             if (!receive(asked, peer)) {
                 not_measured(peer);
                 return own;
             }
             if (asked[0] == DONE)
                 break;
-            send(hvprof_now(), 0, peer);
+            send(hvprof_now(), 0, 0, peer);
         }
     }
     return own;
@@ -85,17 +96,17 @@ struct clock_offset clocks_measure(int rank, int size)
 {
     if (rank == 0)
         return answer_all(size);
-    uint64_t message[2];
+    uint64_t message[WORDS];
     if (!receive(message, 0))
         return not_measured(0);
-    uint64_t clock = message[0], best = UINT64_MAX;
+    uint64_t clock = message[0], job = message[2], best = UINT64_MAX;
     int64_t zero_since_1970 = (int64_t)message[1], ahead = 0;
     if (clock != 0 && clock == this_clock()) {
         best = 0;
     } else {
         for (int round = 0; round < ROUNDS; round++) {
             uint64_t begin = hvprof_now();
-            send(ASK, 0, 0);
+            send(ASK, 0, 0, 0);
             if (!receive(message, 0))
                 return not_measured(0);
             uint64_t trip = hvprof_now() - begin;
@@ -105,6 +116,6 @@ struct clock_offset clocks_measure(int rank, int size)
             }
         }
     }
-    send(DONE, 0, 0);
-    return (struct clock_offset){.offset_ns = zero_since_1970 + ahead, .error_ns = (best + 1) / 2};
+    send(DONE, 0, 0, 0);
+    return (struct clock_offset){.offset_ns = zero_since_1970 + ahead, .error_ns = (best + 1) / 2, .job = job};
 }

@@ -1,8 +1,7 @@
 /* The collectives that this library puts before the real ones. mpi.h is not included: one build serves every ABI. */
-#include "collectives.h"
-
 #include "communicators.h"
 #include "format.h"
+#include "operations.h"
 #include "profiler.h"
 #include "recorder.h"
 #include "requests.h"
@@ -49,15 +48,6 @@ static bool is_bitwise(const struct call *c, int argument)
         return false;
     word reduction = as_handle(c->arguments[argument]);
     return reduction == mpi.bitwise[0] || reduction == mpi.bitwise[1] || reduction == mpi.bitwise[2];
-}
-
-static uint64_t bytes_of(int64_t count, word type)
-{
-    long long size = 0;
-    /* With nothing to send a program may pass no real type. */
-    if (count > 0)
-        mpi.type_size(type, &size);
-    return count > 0 && size > 0 ? (uint64_t)count * (uint64_t)size : 0;
 }
 
 static uint64_t one(const struct call *c, int count, int type)
@@ -119,14 +109,6 @@ static word own_part(const struct call *c, int send, int receive)
 {
     return c->arguments[in_place(c, send) ? receive : send];
 }
-
-#define NON_BLOCKING 32 /* the code of a non-blocking one, less that of the blocking one */
-#define COLLECTIVE(name, i_name, operation, code, ...) [code] = operation, [NON_BLOCKING + code] = "i" operation,
-const char *const operation_names[HVPROF_OPERATIONS] = {
-#include "collectives.def"
-    [HVPROF_STEP] = "step",
-};
-#undef COLLECTIVE
 
 /* Looks at a call after it succeeded: only then are its arguments known to be sound. */
 static void look_at(struct call *c, struct hvprof_message *message, int communicator, int root)

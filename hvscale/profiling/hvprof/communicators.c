@@ -129,7 +129,7 @@ static struct communicator *enter(const struct communicator *described)
 {
     struct communicator *c = look_up(described->handle);
     if (c == NULL) {
-        c = unused != NULL ? unused : calloc(1, sizeof *c);
+        c = unused != NULL ? unused : aligned_alloc(_Alignof(struct communicator), sizeof *c);
         if (c == NULL)
             abort();
         if (c == unused)

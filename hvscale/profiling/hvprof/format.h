@@ -7,15 +7,21 @@
 #include <stdint.h>
 
 #define HVPROF_MAGIC "hvprof\r\n"
-#define HVPROF_VERSION 2u
+#define HVPROF_VERSION 3u
 #define HVPROF_OPERATIONS 64
 #define HVPROF_COMMUNICATORS 4096
+#define HVPROF_COUNTERS 1024
+#define HVPROF_LATENCIES 147
 #define HVPROF_NO_COMMUNICATOR UINT32_MAX
 #define HVPROF_NO_ROOT INT32_MIN
 #define HVPROF_BITWISE 1u /* flag of a record: reduced by MPI_BAND, MPI_BOR or MPI_BXOR */
 #define HVPROF_OWN 1u /* flag of a communicator: its identity is this process's own, the other members know another */
 #define HVPROF_SHARED 2u /* flag of a communicator: the table is full, all later ones of this size share the entry */
+#define HVPROF_SEND 23 /* operations that are counted, not recorded */
+#define HVPROF_RECEIVE 24
+#define HVPROF_SEND_RECEIVE 25
 #define HVPROF_STEP 63 /* operation: not a call, the begin of a step */
+#define HVPROF_ALL_SIZES 127u /* class of a counter that holds what found no counter of its own */
 #define HVPROF_UNKNOWN_ERROR UINT64_MAX
 
 struct hvprof_header {
@@ -29,15 +35,16 @@ struct hvprof_header {
     uint32_t pid;
     uint64_t monotonic_ns; /* the two clocks, read together */
     uint64_t realtime_ns;
-    uint64_t check; /* over everything before `recorded`, this field taken as 0 */
+    uint64_t check; /* over everything before `reserved_records`, this field taken as 0 */
     char host[64];
     char flavour[32];
     char library[256];
     char operations[HVPROF_OPERATIONS][24]; /* a record's operation is an index into these names */
     int64_t clock_offset_ns; /* CLOCK_MONOTONIC plus this: nanoseconds since 1970 by the clock of rank 0 */
     uint64_t clock_error_ns; /* of that; HVPROF_UNKNOWN_ERROR: not measured, the offset is this host's own */
-    unsigned char reserved[4032 - 1968];
-    _Atomic uint64_t recorded; /* in a cache line of its own: every record counts it up */
+    uint64_t job; /* the same in all ranks that were initialised together, another in every job; 0: not known */
+    unsigned char reserved[4032 - 1976];
+    _Atomic uint64_t reserved_records; /* sequence numbers handed out to threads; in a cache line of its own */
     unsigned char padding[56];
 };
 
@@ -48,6 +55,16 @@ struct hvprof_communicator {
     uint32_t flags; /* HVPROF_OWN, HVPROF_SHARED */
     uint32_t remote_size; /* ranks of the other group; 0 within one group */
     uint64_t check; /* over the words before it; an unused entry is all 0 */
+};
+
+/* All calls of one operation and size class by one thread: it is never full and never overwritten. */
+struct hvprof_counter {
+    _Atomic uint64_t key; /* bits 0-5 operation, 6-12 class, 13 bitwise, 15 set, 16-31 thread, 32-63 ranks; 0: not used */
+    _Atomic uint64_t calls;
+    _Atomic uint64_t bytes;
+    _Atomic uint64_t duration_ns;
+    _Atomic uint64_t latencies[HVPROF_LATENCIES]; /* calls by their duration */
+    _Atomic uint64_t check; /* over the words before it, kept up with each call */
 };
 
 struct hvprof_record {
@@ -67,12 +84,14 @@ struct hvprof_record {
 struct hvprof_file {
     struct hvprof_header header;
     struct hvprof_communicator communicators[HVPROF_COMMUNICATORS];
+    struct hvprof_counter counters[HVPROF_COUNTERS];
     struct hvprof_record records[];
 };
 
-_Static_assert(offsetof(struct hvprof_header, check) == 56 && offsetof(struct hvprof_header, reserved) == 1968, "layout");
-_Static_assert(offsetof(struct hvprof_header, recorded) == 4032 && sizeof(struct hvprof_header) == 4096, "layout");
+_Static_assert(offsetof(struct hvprof_header, check) == 56 && offsetof(struct hvprof_header, reserved) == 1976, "layout");
+_Static_assert(offsetof(struct hvprof_header, reserved_records) == 4032 && sizeof(struct hvprof_header) == 4096, "layout");
 _Static_assert(sizeof(struct hvprof_communicator) == 32 && sizeof(struct hvprof_record) == 64, "layout");
+_Static_assert(sizeof(struct hvprof_counter) == 152 * 8, "layout");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the file is little-endian");
 
 #endif

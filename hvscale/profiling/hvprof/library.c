@@ -38,6 +38,16 @@ static int collect(struct dl_phdr_info *info, size_t size, void *data)
     return objects->count == sizeof objects->names / sizeof *objects->names;
 }
 
+static const char in_this_object;
+
+static bool is_ours(function found)
+{
+    void *address;
+    memcpy(&address, &found, sizeof address);
+    Dl_info its, own;
+    return dladdr(address, &its) != 0 && dladdr(&in_this_object, &own) != 0 && its.dli_fbase == own.dli_fbase;
+}
+
 /* Names first, dlopen after: inside the callback the loader's lock is held. */
 static function look_everywhere(const char *name)
 {
@@ -45,8 +55,11 @@ static function look_everywhere(const char *name)
     dl_iterate_phdr(collect, &objects);
     function found = NULL;
     for (size_t i = 0; i < objects.count; i++) {
-        if (found == NULL && objects.names[i] != NULL)
+        if (found == NULL && objects.names[i] != NULL) {
             found = look_in(objects.names[i], name);
+            if (found != NULL && is_ours(found))
+                found = NULL;
+        }
         free(objects.names[i]);
     }
     return found;
@@ -61,7 +74,12 @@ function library_find(const char *name, const void *caller)
         found = look_in(object.dli_fname, name);
     if (found == NULL)
         found = as_function(dlsym(RTLD_DEFAULT, name));
-    return found != NULL ? found : look_everywhere(name);
+    if (found == NULL)
+        found = look_everywhere(name);
+    /* A library without PMPI names cannot be recorded, but its MPI_ function, behind ours, still makes the call. */
+    if (found == NULL)
+        found = as_function(dlsym(RTLD_NEXT, name + strlen("P")));
+    return found != NULL ? found : look_everywhere(name + strlen("P"));
 }
 
 static const struct library open_mpi = {

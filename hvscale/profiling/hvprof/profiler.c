@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "clocks.h"
-#include "collectives.h"
 #include "format.h"
+#include "operations.h"
 #include "recorder.h"
 
 struct library mpi;
@@ -42,6 +42,7 @@ static void set_up(void)
         .operation_count = HVPROF_OPERATIONS,
         .clock_offset_ns = clock.offset_ns,
         .clock_error_ns = clock.error_ns,
+        .job = clock.job,
     });
 }
 

@@ -13,6 +13,16 @@ extern struct library mpi;
 /* Opens the profile when called first. False: nothing is recorded. */
 bool profiler_ready(void);
 
+/* The bytes of `count` elements of a type that MPI has just accepted. */
+static inline uint64_t bytes_of(int64_t count, word type)
+{
+    long long size = 0;
+    /* With nothing to send a program may pass no real type. */
+    if (count > 0)
+        mpi.type_size(type, &size);
+    return count > 0 && size > 0 ? (uint64_t)count * (uint64_t)size : 0;
+}
+
 /* The real function `name`, remembered in `known`. Ends the process where no library has it: the call cannot be made. */
 function profiler_find(_Atomic(function) *known, const char *name, const void *caller);
 
@@ -38,6 +48,8 @@ static inline word handle_at(word address)
 #define PARAMETERS_8 PARAMETERS_7, word a7
 #define PARAMETERS_9 PARAMETERS_8, word a8
 #define PARAMETERS_10 PARAMETERS_9, word a9
+#define PARAMETERS_11 PARAMETERS_10, word a10
+#define PARAMETERS_12 PARAMETERS_11, word a11
 #define ARGUMENTS_1 a0
 #define ARGUMENTS_2 ARGUMENTS_1, a1
 #define ARGUMENTS_3 ARGUMENTS_2, a2
@@ -48,6 +60,8 @@ static inline word handle_at(word address)
 #define ARGUMENTS_8 ARGUMENTS_7, a7
 #define ARGUMENTS_9 ARGUMENTS_8, a8
 #define ARGUMENTS_10 ARGUMENTS_9, a9
+#define ARGUMENTS_11 ARGUMENTS_10, a10
+#define ARGUMENTS_12 ARGUMENTS_11, a11
 
 /* The head of MPI_<name>, in front of its body; in the body REAL(name, arity) calls the real function with the same arguments. */
 #define WRAPPED(name, arity) \

@@ -20,10 +20,12 @@ struct pending {
 static _Thread_local char this_thread; /* its address tells threads apart */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct pending *buckets[BUCKETS];
+static struct bucket {
+    struct pending *first, **end;
+} buckets[BUCKETS];
 static _Atomic size_t waiting;
 
-static struct pending **bucket_of(word request)
+static struct bucket *bucket_of(word request)
 {
     return &buckets[request * 0x9E3779B97F4A7C15u >> 56];
 }
@@ -39,10 +41,11 @@ static void enter(const struct pending *described)
     /* Before the entry: another thread may hold the same request and take it at once, and the count must never be too low. */
     atomic_fetch_add_explicit(&waiting, 1, memory_order_release);
     pthread_mutex_lock(&lock);
-    struct pending **place = bucket_of(new->request);
-    while (*place != NULL)
-        place = &(*place)->next;
-    *place = new;
+    struct bucket *bucket = bucket_of(new->request);
+    if (bucket->first == NULL)
+        bucket->end = &bucket->first;
+    *bucket->end = new;
+    bucket->end = &new->next;
     pthread_mutex_unlock(&lock);
 }
 
@@ -59,9 +62,10 @@ void request_makes_communicator(word request, word made, uint64_t identity)
 static struct pending *take(word request)
 {
     pthread_mutex_lock(&lock);
+    struct bucket *bucket = bucket_of(request);
     struct pending **place = NULL;
     /* Of several, rather one that this thread started. */
-    for (struct pending **at = bucket_of(request); *at != NULL; at = &(*at)->next) {
+    for (struct pending **at = &bucket->first; *at != NULL; at = &(*at)->next) {
         if ((*at)->request == request && (place == NULL || (*at)->thread == &this_thread))
             place = at;
         if (place != NULL && (*place)->thread == &this_thread)
@@ -70,6 +74,8 @@ static struct pending *take(word request)
     struct pending *found = place != NULL ? *place : NULL;
     if (found != NULL) {
         *place = found->next;
+        if (bucket->end == &found->next)
+            bucket->end = place;
         atomic_fetch_sub_explicit(&waiting, 1, memory_order_relaxed);
     }
     pthread_mutex_unlock(&lock);

@@ -5,7 +5,7 @@
 #include "library.h"
 #include "recorder.h"
 
-/* A collective has started: its record is written when `request` is seen to complete. */
+/* A call has started: it is recorded when `request` is seen to complete. */
 void request_started(word request, const struct hvprof_message *message);
 
 /* MPI_Comm_idup has started: the communicator at `made` gets its identity when `request` is seen to complete. */

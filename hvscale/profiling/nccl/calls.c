@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mapped_file.h"
 #include "record.h"
 
 #define SLOTS 4096 /* calls in flight; CUDA queues about a thousand kernels */
@@ -165,7 +166,7 @@ void *nccl_begin(const struct nccl_communicator *communicator, const struct nccl
             .root = call->root,
             .channels = call->channels,
         },
-        .enqueue_begin_ns = nccl_now(CLOCK_MONOTONIC),
+        .enqueue_begin_ns = clock_ns(CLOCK_MONOTONIC),
         .expected = !communicator->has_kernel_events ? 0 : call->channels_untold ? UINT_MAX : call->channels,
     };
     set_name(slot->record.function, call->function);
@@ -183,7 +184,7 @@ void *nccl_begin_channel(void *call, uint8_t channel, uint64_t device_ns)
     struct slot *slot = slot_of(call);
     if (slot != NULL && channel < NOTHING) {
         if (slot->begun++ == 0)
-            slot->seen_begin_ns = nccl_now(CLOCK_MONOTONIC);
+            slot->seen_begin_ns = clock_ns(CLOCK_MONOTONIC);
         if (device_ns != 0 && (slot->device_begin_ns == 0 || device_ns < slot->device_begin_ns))
             slot->device_begin_ns = device_ns;
         handle = handle_of(slot->number, channel);
@@ -206,7 +207,7 @@ void nccl_end(void *call_or_channel)
     pthread_mutex_lock(&lock);
     struct slot *slot = slot_of(call_or_channel);
     if (slot != NULL) {
-        uint64_t now = nccl_now(CLOCK_MONOTONIC);
+        uint64_t now = clock_ns(CLOCK_MONOTONIC);
         if (((uintptr_t)call_or_channel & 0xFF) == CALL) {
             slot->enqueue_end_ns = now;
         } else {

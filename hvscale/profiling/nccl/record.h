@@ -6,7 +6,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <time.h>
 
 #define NCCL_FILE_MAGIC "hvnccl\r\n"
 #define NCCL_FILE_VERSION 1u
@@ -64,12 +63,5 @@ bool nccl_file_open(uint32_t rank, uint32_t job_size, unsigned interface);
 
 /* Appends a record; its sequence and check are set here. One thread at a time. Does nothing without an open file. */
 void nccl_file_append(const struct nccl_record *record);
-
-static inline uint64_t nccl_now(clockid_t clock)
-{
-    struct timespec time;
-    clock_gettime(clock, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 #endif

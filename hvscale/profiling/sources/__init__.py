@@ -5,8 +5,10 @@ from pkgutil import iter_modules
 
 from hvscale.profiling.events import SOURCES
 
-# The first that knows a run speaks for it: beside NCCL's calls, MPI's are the ranks' agreeing on what to send next.
-import_module(f"{__name__}.nccl")
+# The first that knows a run speaks for it: beside NCCL's calls, MPI's are the ranks' agreeing on what to send next; and where MPI's
+# calls are recorded on each rank, Horovod's timeline of rank 0 tells only what MPI's do not.
+for name in ("nccl", "hvprof"):
+    import_module(f"{__name__}.{name}")
 for module in iter_modules(__path__):
     import_module(f"{__name__}.{module.name}")
 

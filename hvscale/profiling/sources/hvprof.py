@@ -1,25 +1,28 @@
 """The files that hvprof wrote, one for each process that made a collective call."""
 
 from collections import defaultdict
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.errors import RequestError
+from hvscale.profiling.counters import Totals, size_limits
 from hvscale.profiling.events import Events, Recording, source
-from hvscale.profiling.profile_file import BITWISE, BUFFER_BITS, OWN_IDENTITY, STEP, ProfileFile
+from hvscale.profiling.profile_file import BITWISE, BUFFER_BITS, OWN_IDENTITY, POINT_TO_POINT, STEP, ProfileFile
+from hvscale.profiling.ring_file import ODD
+from hvscale.profiling.unseen import reasons
 from hvscale.run_folder import RunFolder
 
 IDENTITIES = 1 << 64
-ODD = 0x9E3779B97F4A7C15
 
 
 @source("hvprof")
 def read(run: RunFolder) -> Recording | None:
     """Reads every profile of the run; one that cannot be read becomes a warning as long as another can.
 
-    Raises RequestError when none can be read.
+    Raises RequestError when none can be read, or they come from different jobs.
     """
     return _read(run, detail=False)
 
@@ -35,12 +38,14 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
     paths = sorted(run.hvprof.glob("rank-*.hvp"))
     if not paths:
         return None
-    np_of_job = run.read().np
+    record = run.read()
+    np_of_job = record.np
     tables = _Tables(detail)
     clock_error_ns: dict[int, int | None] = {}
     errors: list[RequestError] = []
     warnings: list[str] = []
-    overwritten = 0
+    overwritten: defaultdict[int, int] = defaultdict(int)  # by rank
+    jobs: defaultdict[int, dict[int, str]] = defaultdict(dict)  # their ranks, and a file of each
     for path in paths:
         try:
             profile = ProfileFile(path)
@@ -50,28 +55,48 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
             warnings.append(str(error))
             continue
         clock_error_ns[profile.header.rank] = profile.header.clock_error_ns
+        if profile.header.job is not None:
+            jobs[profile.header.job][profile.header.rank] = path.name
         warnings += profile.warnings
         if profile.overwritten:
-            overwritten += profile.overwritten
-            warnings.append(
-                f"{path}: the ring of {profile.header.capacity} records was full, and the oldest {profile.overwritten} "
-                f"were overwritten: set HVPROF_MIB higher"
-            )
+            overwritten[profile.header.rank] += profile.overwritten
     if len(errors) == len(paths):
         raise errors[0]
+    _refuse_mixed(run, list(jobs.values()))
     missing = sorted(set(range(np_of_job)) - set(clock_error_ns))
     if missing:
-        warnings.append(f"no profile of rank {_list(missing)}: it made no collective call, or its file is lost")
+        warnings.append(f"no profile of rank {_list(missing)}: it called no MPI, or its file is lost")
+        warnings += reasons(run, record, missing)
+    if overwritten:
+        warnings.append(
+            f"{sum(overwritten.values())} single calls of rank {_list(sorted(overwritten))} are lost, because the ring of records "
+            f"was full: counts, bytes and seconds still hold every call, percentiles come from histograms. "
+            f"HVPROF_MIB makes the ring larger"
+        )
+    marks = tables.marks()
     return Recording(
         "hvprof",
         tables.events(),
         np_of_job,
         sorted(clock_error_ns),
-        overwritten=overwritten,
+        overwritten=sum(overwritten.values()),
         warnings=warnings,
-        steps={rank: np.sort(np.concatenate(times)) for rank, times in tables.steps.items()},
+        steps={rank: times for rank, (times, _) in marks.items()},
+        step_threads={rank: threads for rank, (_, threads) in marks.items()},
         clock_error_ns=clock_error_ns,
+        totals=tables.totals(of_messages=True) if overwritten else None,
+        point_to_point=tables.totals(of_messages=False),
     )
+
+
+def _refuse_mixed(run: RunFolder, jobs: list[dict[int, str]]) -> None:
+    """A command may start several MPI programs one after the other: each has all ranks. Jobs without a common rank are two runs'."""
+    for first, second in combinations(jobs, 2):
+        if not set(first) & set(second):
+            raise RequestError(
+                f"{run.hvprof} mixes files of different runs: {next(iter(first.values()))} and {next(iter(second.values()))} "
+                f"were not recorded together. Put each run's files back into its own folder"
+            )
 
 
 class _Tables:
@@ -82,8 +107,11 @@ class _Tables:
         self.columns: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
         self.operations: list[str] = []
         self.identities: dict[int, int] = {}  # their places in Events.communicators
-        self.steps: defaultdict[int, list[NDArray[np.int64]]] = defaultdict(list)
+        self.steps: defaultdict[int, list[NDArray[np.int64]]] = defaultdict(list)  # rows: times, threads
         self.processes: defaultdict[int, int] = defaultdict(int)
+        self.counters: list[
+            tuple[int, NDArray[np.uint8], NDArray[Any]]
+        ] = []  # of each file: rank, places of its operations
 
     def append(self, profile: ProfileFile) -> None:
         header = profile.header
@@ -96,7 +124,8 @@ class _Tables:
             is_step = whole["operation"] == STEP
             if is_step.any():
                 times = whole["start_ns"][is_step].astype(np.int64) + header.clock_offset_ns
-                self.steps[header.rank].append(times)
+                threads = (whole["buffer_and_thread"][is_step] >> np.uint64(BUFFER_BITS)).astype(np.int64)
+                self.steps[header.rank].append(np.stack([times, threads]))
             records = whole[~is_step]
             columns = {
                 "rank": np.full(len(records), header.rank, np.int32),
@@ -114,21 +143,27 @@ class _Tables:
                 columns["buffer"] = records["buffer_and_thread"] & np.uint64((1 << BUFFER_BITS) - 1)
             for name, values in columns.items():
                 self.columns[name].append(values)
+        self.counters.append((header.rank, codes, profile.counters))
 
     def _places(self, profile: ProfileFile) -> NDArray[np.int32]:
         """For each entry of the file's table its place in Events.communicators."""
         rank = profile.header.rank
-        # A later program of the same job has another MPI_COMM_WORLD, which would be known by the same identity.
-        process = self.processes[rank]
+        # A later program of the same command has another MPI_COMM_WORLD, which would be known by the same identity.
+        job = profile.header.job or self.processes[rank] * ODD
         self.processes[rank] += 1
         places = np.zeros(len(profile.communicators), np.int32)
         for index in np.flatnonzero(profile.communicators["size"]).tolist():
             entry = profile.communicators[index]
-            identity = (int(entry["identity"]) + process * ODD) % IDENTITIES
+            identity = (int(entry["identity"]) + job) % IDENTITIES
             if int(entry["flags"]) & OWN_IDENTITY:
                 identity = (identity + (rank + 1) * ODD) % IDENTITIES
             places[index] = self.identities.setdefault(identity, len(self.identities))
         return places
+
+    def marks(self) -> dict[int, NDArray[np.int64]]:
+        """By rank: when it marked a step, ascending, and on which thread."""
+        marks = {rank: np.concatenate(pieces, axis=1) for rank, pieces in self.steps.items()}
+        return {rank: found[:, np.argsort(found[0], kind="stable")] for rank, found in marks.items()}
 
     def events(self) -> Events:
         return Events(
@@ -145,6 +180,35 @@ class _Tables:
             communicator=self._column("communicator", np.int32),
             ordinal=self._column("ordinal", np.uint32),
             buffer=self._column("buffer", np.uint64),
+        )
+
+    def totals(self, of_messages: bool) -> Totals | None:
+        """The counters of all files: of messages, or of point-to-point calls; None where there are none."""
+        chosen: list[NDArray[Any]] = []
+        ranks: list[NDArray[np.int32]] = []
+        places: list[NDArray[np.uint8]] = []
+        for rank, codes, counters in self.counters:
+            operation = (counters["key"] & np.uint64(63)).astype(np.int64)
+            wanted = (np.isin(operation, POINT_TO_POINT) != of_messages) & (operation < len(codes))
+            chosen.append(counters[wanted])
+            ranks.append(np.full(len(chosen[-1]), rank, np.int32))
+            places.append(codes[operation[wanted]])
+        entries = np.concatenate(chosen)
+        if not len(entries):
+            return None
+        smallest, largest = size_limits(entries)
+        return Totals(
+            operations=tuple(self.operations),
+            rank=np.concatenate(ranks),
+            operation=np.concatenate(places),
+            bytes_min=smallest,
+            bytes_max=largest,
+            bitwise=entries["key"] >> np.uint64(13) & np.uint64(1) != 0,
+            communicator_size=(entries["key"] >> np.uint64(32)).astype(np.int64).astype(np.int32),
+            calls=entries["calls"].astype(np.int64),
+            bytes=entries["bytes"].astype(np.int64),
+            duration_ns=entries["duration_ns"].astype(np.int64),
+            latencies=entries["latencies"].astype(np.int64),
         )
 
     def _column(self, name: str, dtype: type) -> NDArray[Any]:

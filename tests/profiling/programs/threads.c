@@ -7,12 +7,15 @@ enum { THREADS = 4 };
 
 static MPI_Comm communicators[THREADS];
 static int calls;
+static pthread_barrier_t together;
 
 static void *work(void *argument)
 {
     int in[7] = {0}, out[7];
+    pthread_barrier_wait(&together);
     for (int i = 0; i < calls; i++)
         MPI_Allreduce(in, out, 1 + i % 7, MPI_INT, MPI_SUM, *(MPI_Comm *)argument);
+    pthread_barrier_wait(&together); /* nobody ends before all have begun to record */
     return NULL;
 }
 
@@ -24,6 +27,7 @@ int main(int argc, char **argv)
         return 3;
     calls = atoi(argv[1]);
     pthread_t threads[THREADS];
+    pthread_barrier_init(&together, NULL, THREADS);
     for (int i = 0; i < THREADS; i++)
         MPI_Comm_dup(MPI_COMM_SELF, &communicators[i]);
     for (int i = 0; i < THREADS; i++)

@@ -1,0 +1,70 @@
+"""Talking to the Docker daemon; every failure is one line that says how to mend it."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from hvscale.errors import RequestError
+
+REMOVAL_IN_PROGRESS = 409  # Docker's answer when somebody else is at it
+REMOVAL_SECONDS = 30
+DEFAULT_SOCKET = "unix:///var/run/docker.sock"
+
+
+def address() -> str:
+    """Where the daemon listens, for Docker's client and for its command-line tool."""
+    return os.environ.get("DOCKER_HOST") or DEFAULT_SOCKET
+
+
+def command() -> list[str]:
+    """The words that start Docker's command-line tool against that daemon. Raises RequestError when it is not in PATH."""
+    tool = shutil.which("docker")
+    if tool is None:
+        raise RequestError("no docker in PATH: install it (Debian, Ubuntu: apt install docker.io)")
+    return [tool, "--host", address()]
+
+
+@contextmanager
+def connection() -> Iterator[Any]:
+    """A `docker.DockerClient`. Raises RequestError when the daemon does not answer, or when a call inside fails."""
+    # Imported here: it takes a quarter of a second, and other placements need none of it.
+    import requests
+
+    import docker
+
+    try:
+        with_daemon = docker.DockerClient(base_url=address(), version="auto")
+    except docker.errors.DockerException as error:
+        raise RequestError(no_answer(error)) from error
+    try:
+        yield with_daemon
+    except docker.errors.APIError as error:
+        raise RequestError(f"Docker refuses: {error.explanation or error}") from error
+    except requests.exceptions.ConnectionError as error:
+        raise RequestError(f"the Docker daemon at {address()} has gone while it was used: look at its log") from error
+    finally:
+        with_daemon.close()
+
+
+def remove_container(container: Any) -> None:
+    """SIGKILL to all that runs in it, and away with it; nothing happens when somebody else did it."""
+    import docker
+
+    with suppress(docker.errors.NotFound):
+        try:
+            container.remove(force=True, v=True)
+        except docker.errors.APIError as error:
+            if error.status_code != REMOVAL_IN_PROGRESS:
+                raise
+            container.wait(condition="removed", timeout=REMOVAL_SECONDS)
+
+
+def no_answer(error: Exception) -> str:
+    if "Permission denied" in str(error):
+        return f"{address()} may not be used by this user: add it to the group docker (`usermod -aG docker NAME`), then log in again"
+    return (
+        f"the Docker daemon does not answer at {address()}: start it (`systemctl start docker`, or `dockerd` as root), "
+        "or say with DOCKER_HOST where it listens"
+    )

@@ -1,0 +1,146 @@
+"""The small image that ranks run in: this machine's distribution with what Python, PyTorch and Open MPI need, nothing of hvscale."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvscale.errors import RequestError
+from hvscale.launch.tools import call, require
+
+DEFAULT_IMAGE = "hvscale:base"
+# Python for environments that rest on the distribution's, with the libraries that any other Python uses, too; tc for --link.
+PACKAGES = ("ca-certificates", "iproute2", "libgomp1", "libstdc++6", "python3")
+IMAGE_LABEL = "hvscale.image"
+WITHOUT_DEBOOTSTRAP = (
+    "where Docker can pull, `docker build --tag hvscale:base docker/` makes it from Debian's own image"
+)
+LAST_LINES = 3
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where packages come from, as apt is set up on this machine."""
+
+    mirror: str
+    suite: str
+
+
+def require_image(client: Any, name: str) -> Any:
+    """Raises RequestError, saying how to get it, when Docker does not have the image."""
+    import docker
+
+    try:
+        return client.images.get(name)
+    except docker.errors.ImageNotFound as error:
+        remedy = (
+            "make it once with `hvscale image build`"
+            if name == DEFAULT_IMAGE
+            else f"`docker pull {name}`, or choose another with --image"
+        )
+        raise RequestError(f"Docker has no image {name}: {remedy}") from error
+
+
+def source() -> Source:
+    """The mirror that apt takes this distribution's main packages from. Raises RequestError where there is no apt."""
+    require("apt-get", "apt", "hvscale image build")
+    codename = next(
+        (
+            line.partition("=")[2].strip('"')
+            for line in Path("/etc/os-release").read_text().splitlines()
+            if line.startswith("VERSION_CODENAME=")
+        ),
+        "",
+    )
+    listing = call(["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME) $(COMPONENT)", "Created-By: Packages"])
+    for line in listing.splitlines():
+        site, *rest = line.split()
+        if rest == [codename, "main"]:
+            return Source(mirror=site, suite=codename)
+    raise RequestError(
+        f"apt has no source of {codename or 'this distribution'}: `apt-get update` first, or {WITHOUT_DEBOOTSTRAP}"
+    )
+
+
+def cache_folder() -> Path:
+    """Where made images wait for the next daemon: the folder that the set-up keeps built wheels in, too."""
+    named = os.environ.get("HVSCALE_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvscale"
+    return (Path(named) if named else base) / "images"
+
+
+def build(client: Any, name: str) -> str:
+    """Make the image, unless Docker has it, from the cached archive where there is one. Gives its id.
+
+    Raises RequestError when it cannot be made.
+    """
+    import docker
+
+    with suppress(docker.errors.ImageNotFound):
+        return str(client.images.get(name).id)
+    origin = source()
+    archive = (
+        cache_folder() / f"{origin.suite}-{call(['dpkg', '--print-architecture']).strip()}-{'-'.join(PACKAGES)}.tar"
+    )
+    if not archive.is_file():
+        make_archive(origin, archive)
+    with archive.open("rb") as stream:
+        client.api.import_image(
+            src=stream, repository=name, changes=[f"LABEL {IMAGE_LABEL}={origin.suite}", "ENV LANG=C.UTF-8"]
+        )
+    return str(client.images.get(name).id)
+
+
+def make_archive(origin: Source, archive: Path) -> None:
+    """A minimal system as a tar file, whole or not at all."""
+    debootstrap = require("debootstrap", "debootstrap", f"hvscale image build ({WITHOUT_DEBOOTSTRAP})")
+    if os.geteuid() != 0:
+        raise RequestError(f"hvscale image build unpacks a system, which takes root: use sudo; {WITHOUT_DEBOOTSTRAP}")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(archive.parent) as work:
+        system = work / "system"
+        log = work / "log"
+        words = [
+            debootstrap,
+            "--variant=minbase",
+            f"--include={','.join(PACKAGES)}",
+            origin.suite,
+            str(system),
+            origin.mirror,
+        ]
+        with log.open("wb") as stream:
+            done = subprocess.run(words, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env=with_apt_proxy())
+        if done.returncode:
+            said = " ".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+            raise RequestError(f"debootstrap failed: {said}")
+        for what in (
+            "var/cache/apt/archives",
+            "var/lib/apt/lists",
+            "usr/share/doc",
+            "usr/share/man",
+            "usr/share/locale",
+        ):
+            shutil.rmtree(system / what, ignore_errors=True)
+        unfinished = work / "system.tar"
+        call(["tar", "--create", "--file", str(unfinished), "--directory", str(system), "--numeric-owner", "."])
+        unfinished.replace(archive)
+
+
+def with_apt_proxy() -> dict[str, str]:
+    """This environment, with apt's proxy for what debootstrap fetches."""
+    proxy = call(["apt-config", "shell", "proxy", "Acquire::http::Proxy"]).partition("=")[2].strip().strip("'")
+    return {**os.environ, **({"http_proxy": proxy} if proxy else {})}
+
+
+@contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix=".building-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

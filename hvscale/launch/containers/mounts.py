@@ -1,0 +1,79 @@
+"""What of this machine a container sees, at the same paths: the programs read-only, the run folder and the working directory to be written."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import hvscale
+from hvscale.errors import RequestError
+
+# Of these an image has its own.
+OF_THE_IMAGE = tuple(
+    map(Path, ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr", "/var"))
+)
+BUT_NOT = tuple(map(Path, ("/usr/local", "/var/tmp")))  # noqa: S108 - only named
+FOLDER_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME")
+SEARCH_VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH")
+
+
+def is_of_the_image(folder: Path) -> bool:
+    if folder == Path("/"):
+        return True
+    inside = any(folder.is_relative_to(system) for system in OF_THE_IMAGE)
+    return inside and not any(folder.is_relative_to(own) for own in BUT_NOT)
+
+
+def prefix_of(program: Path) -> list[Path]:
+    """The installation that a program belongs to (`<prefix>/bin/<program>`), and the one that a virtual environment rests on."""
+    prefix = program.parent.parent if program.parent.name in ("bin", "sbin") else program.parent
+    found = [prefix]
+    configuration = prefix / "pyvenv.cfg"
+    if configuration.is_file():
+        settings = dict(line.partition("=")[::2] for line in configuration.read_text().splitlines())
+        home = next((value.strip() for name, value in settings.items() if name.strip() == "home"), None)
+        found += [Path(home).parent, Path(home).resolve().parent] if home else []
+    return found
+
+
+def read_only(command: list[str], environment: Mapping[str, str], launcher: str | None) -> set[Path]:
+    """The folders that the ranks' programs lie in: this Python, the command's, the launcher's, and those that variables name."""
+    found = [Path(sys.prefix), Path(sys.base_prefix), *map(Path, hvscale.__path__)]
+    for program in (shutil.which(command[0], path=environment.get("PATH")), launcher):
+        if program:
+            path = Path(program).absolute()
+            found += [*prefix_of(path), *prefix_of(path.resolve())]
+    found += [Path(environment[name]) for name in FOLDER_VARIABLES if environment.get(name)]
+    for name in SEARCH_VARIABLES:
+        found += [Path(folder) for folder in environment.get(name, "").split(os.pathsep) if folder]
+    # A script named by its full path, and a folder of data.
+    for word in command[1:]:
+        path = Path(word)
+        if path.is_absolute() and path.exists():
+            found.append(path if path.is_dir() else path.parent)
+    with_targets = [*found, *(folder.resolve() for folder in found)]
+    return {
+        folder for folder in with_targets if folder.is_absolute() and folder.is_dir() and not is_of_the_image(folder)
+    }
+
+
+def volumes(
+    command: list[str], environment: Mapping[str, str], launcher: str | None, run: Path, more: tuple[Path, ...]
+) -> dict[str, str]:
+    """`ro` or `rw` by folder. Raises RequestError when the working directory is one that an image has itself."""
+    here = Path.cwd()
+    if is_of_the_image(here):
+        raise RequestError(f"{here} cannot be given to a container, which has its own: start from a folder of yours")
+    for folder in more:
+        if not folder.is_dir():
+            raise RequestError(f"--mount {folder}: no such folder")
+    chosen = dict.fromkeys([*read_only(command, environment, launcher), *(folder.absolute() for folder in more)], "ro")
+    chosen |= dict.fromkeys((here, run), "rw")
+    # A folder inside another that is given in the same way needs no mount of its own.
+    return {str(folder): mode for folder, mode in chosen.items() if mode != mode_around(folder, chosen)}
+
+
+def mode_around(folder: Path, chosen: Mapping[Path, str]) -> str | None:
+    """The mode of the nearest folder around this one that is given too."""
+    return next((chosen[parent] for parent in folder.parents if parent in chosen), None)

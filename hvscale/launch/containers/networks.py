@@ -1,0 +1,108 @@
+"""A private network for the containers of a run: a bridge of this machine, or an overlay of Docker Swarm."""
+
+import ipaddress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from hvscale.errors import RequestError
+from hvscale.launch.labels import RUN, RunLabel
+
+# The bridge by which containers of an overlay network reach this machine. Docker makes it with the first swarm, and does not remove it.
+GATEWAY = "docker_gwbridge"
+MADE_GATEWAY = "hvscale.made-gateway"
+CLEANUP = "`hvscale cleanup` removes what a killed run left"
+
+
+@contextmanager
+def network(client: Any, label: RunLabel, kind: str) -> Iterator[Any]:
+    """Raises RequestError when a network of the run's name exists, or Docker cannot make it. On exit the network and a swarm that was
+    made for it are gone."""
+    name = label.name("network")
+    if any(other.name == name for other in client.networks.list(names=[name])):
+        raise RequestError(
+            f"Docker network {name} exists already: {CLEANUP}; `docker network rm {name}` one that it does not know"
+        )
+    if kind == "overlay":
+        join_swarm(client, label)
+    try:
+        made = client.networks.create(
+            name, driver=kind, labels=label.labels, attachable=kind == "overlay", check_duplicate=True
+        )
+        try:
+            made.reload()
+            yield made
+        finally:
+            remove(made)
+    finally:
+        if kind == "overlay":
+            leave_swarm(client, name)
+
+
+def remove(made: Any) -> None:
+    import docker
+
+    with suppress(docker.errors.NotFound):
+        made.remove()
+
+
+def join_swarm(client: Any, label: RunLabel) -> None:
+    """Make a swarm of this machine alone, labelled as ours, unless it is in one already."""
+    if client.info()["Swarm"]["LocalNodeState"] == "active":
+        return
+    had_gateway = bool(client.networks.list(names=[GATEWAY]))
+    client.swarm.init(
+        advertise_addr="127.0.0.1",
+        listen_addr="127.0.0.1",
+        labels={**label.labels, MADE_GATEWAY: "no" if had_gateway else "yes"},
+    )
+
+
+def swarm_label(client: Any) -> RunLabel | None:
+    """The label of the swarm that this machine is in, None where there is no swarm or it is not ours."""
+    swarm = client.info()["Swarm"]
+    if swarm["LocalNodeState"] != "active" or not swarm.get("ControlAvailable"):
+        return None
+    client.swarm.reload()
+    labels = client.swarm.attrs["Spec"].get("Labels") or {}
+    return RunLabel.read(labels) if RUN in labels else None
+
+
+def leave_swarm(client: Any, own: str = "") -> bool:
+    """Leave a swarm that was made by hvscale, with its gateway, unless another run's network than `own` is still in it."""
+    # A network that was just removed may be listed for a while: a dead run's does not count either.
+    others = [
+        one
+        for one in client.networks.list(filters={"label": RUN, "driver": "overlay"})
+        if one.name != own and RunLabel.read(one.attrs["Labels"]).is_live
+    ]
+    if swarm_label(client) is None or others:
+        return False
+    made_gateway = client.swarm.attrs["Spec"]["Labels"].get(MADE_GATEWAY) == "yes"
+    client.swarm.leave(force=True)
+    for gateway in client.networks.list(names=[GATEWAY]) if made_gateway else []:
+        remove(gateway)
+    return True
+
+
+def subnet(made: Any) -> str:
+    """The addresses of its containers (CIDR). An overlay network has them once a container is in it."""
+    made.reload()
+    return str(made.attrs["IPAM"]["Config"][0]["Subnet"])
+
+
+def controller_address(client: Any, made: Any) -> str:
+    """This machine's own address on the bridge that the containers reach it by."""
+    bridge = made if made.attrs["Driver"] == "bridge" else client.networks.list(names=[GATEWAY])[0]
+    bridge.reload()
+    configuration = bridge.attrs["IPAM"]["Config"][0]
+    return str(configuration.get("Gateway") or ipaddress.ip_network(configuration["Subnet"])[1])
+
+
+def leftovers(client: Any) -> list[Any]:
+    """Networks whose controllers are gone."""
+    return [
+        network
+        for network in client.networks.list(filters={"label": RUN})
+        if not RunLabel.read(network.attrs["Labels"]).is_live
+    ]

@@ -1,0 +1,75 @@
+"""Intel MPI 2019 and later, started by its own Hydra. It keeps MPICH's ABI."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hvscale.errors import RequestError
+from hvscale.launch import flavours, hydra
+from hvscale.launch.flavours import Processes, register
+from hvscale.launch.job import Job
+from hvscale.launch.launcher import start_launcher
+from hvscale.launch.transport import LIBRARY_DECIDES
+from hvscale.run_folder import Library
+
+FABRICS = "I_MPI_FABRICS"
+TRANSPORTS = ["shm:ofi", "ofi", "shm"]
+# Each rank's threads need all cores, not their share of them.
+UNBOUND = {"I_MPI_PIN": "0"}
+# Where oneAPI keeps the libfabric that it brings, from the installation's folder.
+LIBFABRIC_FOLDERS = ("opt/mpi/libfabric/lib", "libfabric/lib")
+
+
+class IntelMPI:
+    name = "intelmpi"
+    soname = hydra.SONAME
+
+    def find(self, environment: dict[str, str]) -> Library:
+        for launcher in hydra.launchers(environment):
+            version = self.version_in(launcher.text)
+            if version is not None:
+                return Library(
+                    flavour=self.name,
+                    version=version,
+                    launcher=str(launcher.path),
+                    transport=environment.get(FABRICS) or LIBRARY_DECIDES,  # shm on one node, else shm:ofi
+                    transports=TRANSPORTS,
+                )
+        raise RequestError("no Intel MPI in PATH: source its setvars.sh, or put its bin folder into PATH")
+
+    def version_in(self, text: str) -> str | None:
+        """From the launcher's banner, or from what MPI_Get_library_version says."""
+        match = re.search(r"Intel\(R\) MPI Library (?:for .*Version )?(\d[\w.]*)", text)
+        return match[1] if match else None
+
+    def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
+        adapted = {**UNBOUND, **hydra.own_library_first(environment, Path(library.launcher or ""))}
+        if library.transport != LIBRARY_DECIDES:
+            adapted[FABRICS] = library.transport
+        root = Path(library.launcher or "").resolve().parent.parent
+        for folder in (root / name for name in LIBFABRIC_FOLDERS):
+            if (folder / "libfabric.so.1").exists():
+                adapted["LD_LIBRARY_PATH"] = f"{adapted.get('LD_LIBRARY_PATH', '')}{os.pathsep}{folder}".lstrip(
+                    os.pathsep
+                )
+                adapted.setdefault("FI_PROVIDER_PATH", str(folder / "prov"))
+        return adapted
+
+    def split_devices_variable(self, library: Library) -> str | None:
+        return None
+
+    def other_release(self, file: Path | None, library: Library) -> str | None:
+        return flavours.other_flavour(self, file, library)
+
+    @contextmanager
+    def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
+        yield [
+            start_launcher(
+                hydra.arguments(job, rank_program, library), {**hydra.defaults(job), **job.environment}, job.run
+            )
+        ]
+
+
+register(IntelMPI())

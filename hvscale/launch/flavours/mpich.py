@@ -1,0 +1,76 @@
+"""MPICH 4 and 5, started by Hydra."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hvscale.errors import RequestError
+from hvscale.launch import flavours, hydra
+from hvscale.launch.flavours import Processes, register
+from hvscale.launch.job import Job
+from hvscale.launch.launcher import start_launcher
+from hvscale.run_folder import Library
+
+NETMOD = "MPIR_CVAR_CH4_NETMOD"
+OLDEST_RELEASE = 4
+
+
+class MPICH:
+    name = "mpich"
+    soname = hydra.SONAME
+
+    def find(self, environment: dict[str, str]) -> Library:
+        others = []
+        for launcher in hydra.launchers(environment):
+            version = self.version_in(launcher.text)
+            if version is None:
+                others.append(f"{launcher.path} is {flavours.described(launcher.text)}")
+            elif int(version.partition(".")[0]) < OLDEST_RELEASE:
+                others.append(f"{launcher.path} is MPICH {version}: {OLDEST_RELEASE} or later is needed")
+            else:
+                transports = transports_in(launcher.text)
+                chosen = environment.get(NETMOD) or (transports[0] if transports else "")
+                return Library(
+                    flavour=self.name,
+                    version=version,
+                    launcher=str(launcher.path),
+                    transport=chosen,
+                    transports=transports,
+                )
+        found = f" ({'; '.join(others)})" if others else ""
+        raise RequestError(
+            f"no MPICH in PATH{found}: run `make setup MPI=mpich`, or put your MPICH's bin folder into PATH"
+        )
+
+    def version_in(self, text: str) -> str | None:
+        match = re.search(r"^\s*MPICH Version:\s*(\d\S*)", text, re.MULTILINE)
+        return match[1] if match else None
+
+    def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
+        """The netmod by name: MPICH takes the first one that it was built with when nothing is said."""
+        return {**environment, NETMOD: library.transport} if library.transport in library.transports else environment
+
+    def split_devices_variable(self, library: Library) -> str | None:
+        return None
+
+    def other_release(self, file: Path | None, library: Library) -> str | None:
+        """Releases of MPICH find each other through PMI; another flavour with its soname does not count as one."""
+        return flavours.other_flavour(self, file, library)
+
+    @contextmanager
+    def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
+        yield [
+            start_launcher(
+                hydra.arguments(job, rank_program, library), {**hydra.defaults(job), **job.environment}, job.run
+            )
+        ]
+
+
+def transports_in(text: str) -> list[str]:
+    """The netmods of a ch4 device, the default one first, from what `mpichversion` prints; none for ch3, which leaves no choice."""
+    match = re.search(r"^\s*MPICH Device:\s*ch4:(.+)$", text, re.MULTILINE)
+    return re.split(r"[\s,]+", match[1].strip()) if match else []
+
+
+register(MPICH())

@@ -1,0 +1,88 @@
+"""Hydra, the process manager that MPICH, MVAPICH2 and Intel MPI share: whose a launcher is, and its command line."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvscale.launch.job import Job
+from hvscale.launch.mpi_library import told_by
+from hvscale.run_folder import Library
+
+# Of MPICH's ABI.
+SONAME = "libmpi.so.12"
+LAUNCHER = "mpiexec.hydra"
+# Programs beside the launcher that name their library: MVAPICH2 has both, its own first.
+NAMERS = (("mpiname", "-a"), ("mpichversion",))
+LIBRARY_FOLDERS = ("lib", "lib64", "lib/release")
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A launcher in PATH, and what it and the programs beside it say of themselves."""
+
+    path: Path
+    text: str
+
+
+def launchers(environment: Mapping[str, str], name: str = LAUNCHER) -> Iterator[Launcher]:
+    """Every launcher of that name in PATH, in order: another MPI of this ABI may stand before the one that is wanted."""
+    folders = environment.get("PATH", os.defpath).split(os.pathsep)
+    for folder in dict.fromkeys(folders):
+        path = Path(folder, name).absolute()
+        if not os.access(path, os.X_OK) or path.is_dir():
+            continue
+        yield Launcher(path, text_of(path, environment))
+
+
+def text_of(launcher: Path, environment: Mapping[str, str]) -> str:
+    """What names the library best: its own program, and else the launcher's banner, in which MPICH and MVAPICH2 look alike."""
+    programs = launcher.resolve().parent
+    namers = ([str(programs / namer), *arguments] for namer, *arguments in NAMERS)
+    # MPICH 5's asks the library that it is linked to, which LD_LIBRARY_PATH may have replaced by another flavour's.
+    unmixed = own_library_first(dict(environment), launcher)
+    texts = (told_by(command, unmixed) for command in namers)
+    return next(filter(None, texts), "") or told_by([str(launcher), "--version"], environment)
+
+
+def library_folder(launcher: Path) -> Path | None:
+    """The folder of libmpi in the launcher's own prefix; None where the library lies elsewhere, as in a distribution's packages."""
+    prefix = launcher.resolve().parent.parent
+    folders = (prefix / name for name in LIBRARY_FOLDERS)
+    return next((folder for folder in folders if (folder / SONAME).exists()), None)
+
+
+def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, str]:
+    """The environment with the launcher's own libmpi first, for a Horovod that was built on another MPI of the same ABI."""
+    folder = library_folder(launcher)
+    if folder is None:
+        return environment
+    others = environment.get("LD_LIBRARY_PATH")
+    return {**environment, "LD_LIBRARY_PATH": f"{folder}{os.pathsep}{others}" if others else str(folder)}
+
+
+def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
+    """The command line. As many ranks as asked for on any number of cores is how Hydra works anyway.
+
+    What Hydra passes on to the ranks is its own environment, which is the job's.
+    """
+    return [library.launcher or LAUNCHER, *over_nodes(job), "-np", str(job.np), *rank_program]
+
+
+def over_nodes(job: Job) -> list[str]:
+    """The words that spread the ranks over the job's nodes, whose proxies call back at the controller's address."""
+    if job.nodes.are_here:
+        return []
+    agent = str(job.nodes.write_agent(job.run))
+    return ["-hosts", job.nodes.hosts, "-launcher", "ssh", "-launcher-exec", agent, "-localhost", job.nodes.controller]
+
+
+def defaults(job: Job) -> dict[str, str]:
+    """Variables that follow from where the ranks run; the user's own, given with --env, win.
+
+    Nodes on one machine would reach each other through its memory: UCX looks at the kernel, not at the host's name.
+    """
+    if job.nodes.are_here or not job.nodes.on_this_machine:
+        return {}
+    interface = job.nodes.nodes[0].interface
+    return {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface, "FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface}

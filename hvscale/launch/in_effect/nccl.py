@@ -1,0 +1,35 @@
+"""NCCL logs each variable that it takes from the environment, into a file of its own for each process."""
+
+import re
+
+from hvscale.launch.in_effect import Started, register
+from hvscale.run_folder import InEffect
+
+PREFIX = "NCCL_"
+SET = re.compile(r"\b(NCCL_\w+) set by environment to (.*?)\.?$", re.MULTILINE)
+VERSION = re.compile(r"NCCL version (\S+)")
+# What steers the log itself is not reported in it.
+NOT_REPORTED = ("NCCL_DEBUG", "NCCL_PROFILER_PLUGIN")
+
+
+class NCCL:
+    def ask(self, started: Started) -> dict[str, str]:
+        if started.asked("NCCL_DEBUG"):
+            return {}
+        log = str(started.folder / "nccl-%h-%p.log")
+        return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": log}
+
+    def read(self, started: Started, ended: bool) -> InEffect | None:
+        if not ended:
+            return None
+        said = "".join(log.read_text(errors="replace") for log in sorted(started.folder.glob("nccl-*.log")))
+        version = VERSION.search(said)
+        if version is None:
+            return None
+        settings = dict(SET.findall(said))
+        asked = [name for name in started.asked(PREFIX) if not name.startswith(NOT_REPORTED)]
+        not_taken = {name: "NCCL did not read it in this job" for name in asked if name not in settings}
+        return InEffect(library=f"NCCL {version[1]}", settings=settings, not_taken=not_taken)
+
+
+register("nccl", NCCL())

@@ -1,0 +1,159 @@
+"""A private network of network namespaces on this machine: made, listed and removed by `ip`.
+
+Each node is a namespace with one interface, eth0. Their bridge lies in a namespace of its own, where no firewall rule of this machine (Docker
+drops what a bridge forwards) reaches it. One virtual cable joins it to this machine, for the launcher; its alias carries the run's label,
+because a namespace has nothing but a name. In each namespace /etc/hosts names all nodes: Gloo wants to know the address of its own host name.
+"""
+
+import ipaddress
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hvscale.errors import RequestError
+from hvscale.launch.labels import CONTROLLER, PREFIX, RUN, RunLabel
+from hvscale.launch.tools import call
+
+NODE_INTERFACE = "eth0"
+BRIDGE = "bridge0"
+SUBNETS = ipaddress.IPv4Network("10.213.0.0/16")
+MOST_NODES = 250
+LONGEST_ALIAS = 255  # bytes, the kernel's limit
+# What lies here in a folder of a namespace's name, `ip netns exec` puts over the same file of /etc.
+CONFIGURATIONS = Path("/etc/netns")
+CLEANUP = "`hvscale cleanup` removes what a killed run left"
+
+
+def cable_of(prefix: str) -> str:
+    """The interface of this machine that leads into the network of the namespaces `prefix...`; its name has at most 15 characters."""
+    return "hv" + prefix.split("-")[1]
+
+
+def free_subnet() -> ipaddress.IPv4Network:
+    """A /24 that no route of this machine leads to. Raises RequestError when there is none."""
+    routes = [entry["dst"] for entry in json.loads(call(["ip", "-4", "-json", "route", "show"]))]
+    used = [ipaddress.IPv4Network(route) for route in routes if route != "default"]
+    for subnet in SUBNETS.subnets(new_prefix=24):
+        if not any(subnet.overlaps(other) for other in used):
+            return subnet
+    raise RequestError(f"no free network in {SUBNETS} for the namespaces: {CLEANUP}")
+
+
+@contextmanager
+def network(label: RunLabel, nodes: int) -> Iterator[tuple[ipaddress.IPv4Network, list[str]]]:
+    """Make the network with namespaces `label.name(0)` and so on; gives its subnet and the namespaces' names. This machine has its first
+    address, the nodes have the following ones.
+
+    Raises RequestError when a name is taken or `ip` fails; nothing is left then.
+    """
+    cable = cable_of(label.name(""))
+    if taken := [name for name in namespaces() if name.startswith(label.name(""))]:
+        raise RequestError(f"network namespace {taken[0]} exists already: {CLEANUP}")
+    if cable in cables():
+        raise RequestError(f"network interface {cable} exists already: {CLEANUP}")
+    subnet = free_subnet()
+    try:
+        switch = label.name("switch")
+        make_namespace(switch)
+        call(["ip", "-n", switch, "link", "add", BRIDGE, "up", "type", "bridge"])
+        call(["ip", "link", "add", cable, "type", "veth", "peer", "name", "here", "netns", switch])
+        call(["ip", "link", "set", "dev", cable, "up", "alias", alias(label)])
+        call(["ip", "addr", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", cable])
+        call(["ip", "-n", switch, "link", "set", "dev", "here", "up", "master", BRIDGE])
+        names = [label.name(number) for number in range(nodes)]
+        for number, name in enumerate(names):
+            port = f"port{number}"
+            make_namespace(name)
+            call(
+                [
+                    "ip",
+                    "link",
+                    "add",
+                    NODE_INTERFACE,
+                    "netns",
+                    name,
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    port,
+                    "netns",
+                    switch,
+                ]
+            )
+            call(["ip", "-n", name, "addr", "add", f"{subnet[number + 2]}/{subnet.prefixlen}", "dev", NODE_INTERFACE])
+            call(["ip", "-n", name, "link", "set", "dev", NODE_INTERFACE, "up"])
+            call(["ip", "-n", switch, "link", "set", "dev", port, "up", "master", BRIDGE])
+        write_hosts({name: str(subnet[number + 2]) for number, name in enumerate(names)})
+        yield subnet, names
+    finally:
+        remove(label.name(""))
+
+
+def make_namespace(name: str) -> None:
+    call(["ip", "netns", "add", name])
+    call(["ip", "-n", name, "link", "set", "dev", "lo", "up"])
+
+
+def write_hosts(addresses: Mapping[str, str]) -> None:
+    lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items())]
+    try:
+        for name in addresses:
+            (CONFIGURATIONS / name).mkdir(parents=True, exist_ok=True)
+            (CONFIGURATIONS / name / "hosts").write_text("\n".join(lines) + "\n")
+    except OSError as error:
+        raise RequestError(f"{CONFIGURATIONS} cannot be written: {error.strerror}") from error
+
+
+def alias(label: RunLabel) -> str:
+    """The end of the run's path stands in it, where the whole is too long."""
+    start = f"{CONTROLLER}={label.controller} {RUN}="
+    return start + label.run.encode()[-(LONGEST_ALIAS - len(start)) :].decode(errors="ignore")
+
+
+def namespaces() -> list[str]:
+    """The names of this machine's network namespaces, those that `ip netns` knows."""
+    return [entry["name"] for entry in json.loads(call(["ip", "-json", "netns", "list"]) or "[]")]
+
+
+def cables() -> dict[str, str]:
+    """The alias of each interface of this machine by its name, for the interfaces that could be ours."""
+    links = json.loads(call(["ip", "-json", "link", "show"]))
+    return {entry["ifname"]: entry.get("ifalias", "") for entry in links if entry["ifname"].startswith("hv")}
+
+
+def remove(prefix: str) -> list[str]:
+    """Kill what runs in the namespaces whose names start with `prefix`, and remove them with their cable. Gives their names."""
+    names = [name for name in namespaces() if name.startswith(prefix)]
+    for name in names:
+        with suppress(RequestError):
+            for pid in call(["ip", "netns", "pids", name]).split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+    for name in names:
+        shutil.rmtree(CONFIGURATIONS / name, ignore_errors=True)
+        with suppress(RequestError):
+            call(["ip", "netns", "del", name])
+    # It goes with the namespace at its other end, but only some time later. Last of all: its alias says whose all this is.
+    with suppress(RequestError):
+        call(["ip", "link", "del", "dev", cable_of(prefix)])
+    return names
+
+
+def leftovers() -> list[tuple[RunLabel, str]]:
+    """Networks whose controllers are gone: the label, and the start of the namespaces' names."""
+    aliases = cables()
+    found = {}
+    for name in namespaces():
+        if re.match(rf"{PREFIX}-[0-9a-f]{{8}}-", name):
+            prefix = name.rpartition("-")[0] + "-"
+            words = aliases.get(cable_of(prefix), "").split(" ", 1)
+            label = RunLabel.read(dict(word.partition("=")[::2] for word in words))
+            if not label.is_live:
+                found[prefix] = label
+    return [(label, prefix) for prefix, label in found.items()]

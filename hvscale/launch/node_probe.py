@@ -1,0 +1,71 @@
+"""Runs once in each node before the ranks do, and prints as JSON what they will find there. Standard library only, no import of hvscale."""
+
+import ctypes
+import fcntl
+import json
+import os
+import platform
+import socket
+import struct
+import sys
+import time
+
+SIOCGIFADDR = 0x8915
+
+
+class Piece(ctypes.Structure):
+    _fields_ = [("start", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+def interfaces() -> dict[str, str]:
+    """IPv4 address of each network interface: the name by the address."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asking, SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # an interface without an address
+                continue
+            found[socket.inet_ntoa(answer[20:24])] = name
+    return found
+
+
+def cma_works() -> bool:
+    """Whether one process may read another's memory (process_vm_readv), which MPI libraries use for large messages inside a node."""
+    text = b"cma"
+    source, target = ctypes.create_string_buffer(text), ctypes.create_string_buffer(len(text))
+    libc = ctypes.CDLL(None)
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    here, there = Piece(ctypes.addressof(target), len(text)), Piece(ctypes.addressof(source), len(text))
+    try:
+        return bool(libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) == len(text))
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+
+
+def shm_bytes() -> int:
+    """The size of /dev/shm; 0 where there is none."""
+    try:
+        room = os.statvfs("/dev/shm")  # noqa: S108 - the place itself is asked for
+    except OSError:
+        return 0
+    return room.f_blocks * room.f_frsize
+
+
+def main() -> None:
+    found = {
+        "hostname": socket.gethostname(),
+        "python": platform.python_version(),
+        "interfaces": interfaces(),
+        "shm_bytes": shm_bytes(),
+        "cma": cma_works(),
+    }
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""How a run's ranks ended, and what made the run fail."""
+
+import json
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvscale.launch.job import Job
+from hvscale.launch.start_watch import StartWatch
+from hvscale.run_folder import Library, RankEnd, RunFolder
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What made a run fail: the rank, where one is to blame, in words, and the log that tells more."""
+
+    rank: int | None
+    what: str
+    log: Path
+
+
+def read_ranks(run: RunFolder) -> list[RankEnd]:
+    """What the ranks have written about themselves so far, in order of rank."""
+    return [
+        RankEnd.model_validate(json.loads(path.read_text()))
+        for path in sorted((run.path / "ranks").glob("rank-?????.json"))
+    ]
+
+
+def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
+    """The rank that ended badly before the others did, by its own host's clock.
+
+    Where the launcher took all down at once, as Hydra does after an abort, it is the one that wrote last: it said that it aborts.
+    """
+    failed = [entry for entry in ranks if entry.signal or entry.exit_status]
+    by_itself = [entry for entry in failed if not entry.taken_down]
+    if failed and not by_itself:
+        return max(failed, key=lambda entry: entry.wrote_at)
+    return min(by_itself, key=lambda entry: entry.ended_at or float("inf"), default=None)
+
+
+def late_start(job: Job, start: StartWatch, late: list[int]) -> Failure | None:
+    if not late:
+        return None
+    rank = late[0]
+    return Failure(
+        rank, f"rank {rank} on {job.nodes.node_of(rank).name} {start.say(late)}", RunFolder(job.run).log(rank)
+    )
+
+
+def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: list[int]) -> Failure | None:
+    """What explains the rest: a node that was lost, else the first rank that failed, else the launcher, else a rank that fell silent."""
+    run = RunFolder(job.run)
+    first = first_failed(ranks)
+    # Open MPI's mpirun ends with status 0 when it loses a node: a rank of another node has to say how it ended.
+    ended = {entry.rank for entry in ranks if entry.exit_status is not None}
+    silent = [] if job.nodes.are_here else [rank for rank in range(job.np) if rank not in ended]
+    if first is None and not silent and not any(statuses):
+        return None
+    for name, fate in job.nodes.lost().items():
+        rank = job.nodes.ranks_of(name)[0]
+        return Failure(rank, f"rank {rank} on {name} is lost: {fate}", run.log(rank))
+    if first is not None:
+        how = f"was killed by {first.signal}" if first.signal else exit_words(first.exit_status or 0)
+        return Failure(first.rank, f"rank {first.rank} on {first.host} {how}", run.log(first.rank))
+    if any(statuses):
+        who = library.launcher or f"rank {next(rank for rank, status in enumerate(statuses) if status)}"
+        how = exit_words(next(status for status in statuses if status))
+        return Failure(None, f"{who} {how}", run.logs / "launcher.log")
+    who = f"rank {silent[0]} on {job.nodes.node_of(silent[0]).name}"
+    return Failure(
+        silent[0], f"{who} has not said how it ended: it was lost, or cannot write into {run.path}", run.log(silent[0])
+    )
+
+
+def exit_words(status: int) -> str:
+    """A process's exit status in words; negative is the signal that killed it, as subprocess has it."""
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

@@ -1,0 +1,80 @@
+"""Runs once on each host before the ranks do: says what the host has, and whether it reaches the others. Standard library only.
+
+stdin's first line is `{"run": path, "packages": [...]}`; the answer is one line of JSON. The second line is `[[address, port], ...]`, the places
+where the others listen meanwhile; the answer is the list of those that were not reached. It ends with stdin.
+"""
+
+import fcntl
+import ipaddress
+import json
+import os
+import platform
+import socket
+import struct
+import sys
+from importlib import metadata
+
+SIOCGIFADDR, SIOCGIFNETMASK = 0x8915, 0x891B
+REACH_SECONDS = 5
+
+
+def versions(packages: list[str]) -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def interface_of(address: str) -> tuple[str, str]:
+    """The name and the network (CIDR) of the interface that has an IPv4 address; both empty for none."""
+
+    def ask(what: int, name: str) -> str:
+        return socket.inet_ntoa(fcntl.ioctl(asking, what, struct.pack("256s", name.encode()))[20:24])
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            try:
+                if ask(SIOCGIFADDR, name) == address:
+                    return name, str(ipaddress.ip_network(f"{address}/{ask(SIOCGIFNETMASK, name)}", strict=False))
+            except OSError:  # an interface without an address
+                continue
+    return "", ""
+
+
+def unreached(others: list[list[object]]) -> list[str]:
+    """The addresses that no connection can be made to."""
+    failed = []
+    for address, port in others:
+        try:
+            socket.create_connection((str(address), int(str(port))), timeout=REACH_SECONDS).close()
+        except OSError:
+            failed.append(str(address))
+    return failed
+
+
+def main() -> None:
+    question = json.loads(sys.stdin.readline())
+    # "client address, client port, server address, server port", from the server itself: no name has to be resolved.
+    controller, _, address, _ = os.environ["SSH_CONNECTION"].split()
+    name, network = interface_of(address)
+    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as listening:
+        found = {
+            "controller": controller,
+            "address": address,
+            "port": listening.getsockname()[1],
+            "interface": name,
+            "network": network,
+            "versions": versions(question["packages"]),
+            "sees_run": os.path.exists(question["run"]),  # noqa: PTH110
+        }
+        print(json.dumps(found), flush=True)
+        others = json.loads(sys.stdin.readline() or "[]")
+        print(json.dumps(unreached(others)), flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

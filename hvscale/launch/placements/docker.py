@@ -1,0 +1,249 @@
+"""Docker containers as nodes, on a private network of theirs: one for each rank, or one for several."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from hvscale.errors import RequestError
+from hvscale.host import gpus
+from hvscale.launch import link, node_probe
+from hvscale.launch.containers import engine, networks
+from hvscale.launch.containers.image import DEFAULT_IMAGE, require_image
+from hvscale.launch.containers.mounts import volumes
+from hvscale.launch.labels import RunLabel
+from hvscale.launch.nodes import Node, Nodes, blocks
+from hvscale.launch.placements import PlacementOptions, Request, register
+
+DEFAULT_RANKS_PER_CONTAINER = 2
+DEFAULT_SHM_SIZE = "1g"
+# Docker's own units.
+SIZE = re.compile(r"(\d+)([bkmg]?)", re.IGNORECASE)
+POWERS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30}
+# Folders of this machine that a container does not have.
+UNWANTED = ("TMPDIR", "XDG_RUNTIME_DIR")
+PROBE_SECONDS = 60
+
+
+class Docker:
+    """`takes_ranks_per_container` is False where each rank gets a container of its own."""
+
+    def __init__(self, name: str, takes_ranks_per_container: bool) -> None:
+        self.name = name
+        self.takes = frozenset({"link", "network", "shm_size", "cma", "container_gpus", "image", "mount"}) | (
+            {"ranks_per_container"} if takes_ranks_per_container else set()
+        )
+
+    def readiness(self) -> str:
+        return self.ready_with(DEFAULT_IMAGE)
+
+    def ready_with(self, image: str) -> str:
+        """Raises RequestError when Docker or the image lacks."""
+        engine.command()
+        with engine.connection() as client:
+            require_image(client, image)
+            return f"Docker {client.version()['Version']} at {engine.address()}, image {image}"
+
+    def check(self, options: PlacementOptions, np: int) -> None:
+        shm_bytes(options.shm_size or DEFAULT_SHM_SIZE)
+        if options.link:
+            link.bits_per_second(options.link)
+        self.ready_with(options.image or DEFAULT_IMAGE)
+
+    def slots(self, request: Request) -> list[int]:
+        """Ranks for each container."""
+        if "ranks_per_container" not in self.takes:
+            return [1] * request.np
+        per_container = request.options.ranks_per_container or DEFAULT_RANKS_PER_CONTAINER
+        return blocks(request.np, -(-request.np // per_container))
+
+    @contextmanager
+    def prepare(self, request: Request) -> Iterator[Nodes]:
+        options, label, slots = request.options, request.label, self.slots(request)
+        kind = options.network or "bridge"
+        with ExitStack() as stack:
+            client = stack.enter_context(engine.connection())
+            network = stack.enter_context(networks.network(client, label, kind))
+            image = require_image(client, options.image or DEFAULT_IMAGE)
+            containers = stack.enter_context(running(client, request, image, network.name, slots))
+            with ThreadPoolExecutor(max_workers=len(containers)) as pool:
+                found = list(pool.map(examine, containers))
+            nodes = [
+                make_node(container, number, count, network.name, seen)
+                for container, number, count, seen in zip(containers, range(len(slots)), slots, found, strict=True)
+            ]
+            if options.link:
+                for node in nodes:
+                    shape(client, image, label, node, options.link)
+            yield Nodes(
+                tuple(nodes),
+                controller=networks.controller_address(client, network),
+                subnet=networks.subnet(network),
+                settings={
+                    "image": image.tags[0] if image.tags else image.id,
+                    "image_id": image.id,
+                    "network": kind,
+                    "link": options.link,
+                    "shm_bytes": found[0]["shm_bytes"],
+                    "cma_asked": bool(options.cma),
+                    "cma": found[0]["cma"],
+                    "gpus": container_gpus(options, slots),
+                    "docker": client.version()["Version"],
+                },
+                unwanted=UNWANTED,
+                lost=lambda: fates(containers),
+            )
+
+
+def shm_bytes(size: str) -> int:
+    """Raises RequestError for what is not a size as Docker writes it: 512m, 1g."""
+    match = SIZE.fullmatch(size)
+    if match is None or int(match[1]) == 0:
+        raise RequestError(f"--shm-size {size}: not a size; write it as 512m or 1g")
+    return int(match[1]) << POWERS[match[2].lower()]
+
+
+def container_gpus(options: PlacementOptions, slots: list[int]) -> list[list[int]]:
+    """The numbers of the GPUs that each container sees. Raises RequestError when there are fewer than ranks that want one of their own."""
+    there = len(gpus())
+    if options.container_gpus == "own":
+        if sum(slots) > there:
+            raise RequestError(f"--container-gpus own: {sum(slots)} ranks, but {there} GPUs: use all, or fewer ranks")
+        starts = [sum(slots[:number]) for number in range(len(slots))]
+        return [list(range(start, start + count)) for start, count in zip(starts, slots, strict=True)]
+    return [[] if options.container_gpus == "none" else list(range(there))] * len(slots)
+
+
+@contextmanager
+def running(client: Any, request: Request, image: Any, network: str, slots: list[int]) -> Iterator[list[Any]]:
+    """One container for each entry of `slots`; they are removed on exit with all that runs in them."""
+    import docker
+
+    options, label = request.options, request.label
+    devices = container_gpus(options, slots)
+    modes = volumes(request.command, request.environment, request.library.launcher, request.run, options.mount or ())
+    common = {
+        "image": image.id,
+        # Until the container is removed; signals reach it only as its end.
+        "command": ["sleep", "infinity"],
+        "entrypoint": [],
+        "labels": label.labels,
+        "network": network,
+        "working_dir": str(Path.cwd()),
+        "volumes": {folder: {"bind": folder, "mode": mode} for folder, mode in modes.items()},
+        "user": f"{os.getuid()}:{os.getgid()}",
+        "shm_size": shm_bytes(options.shm_size or DEFAULT_SHM_SIZE),
+        "cap_add": ["SYS_PTRACE"] if options.cma else [],
+    }
+
+    def create(number: int) -> Any:
+        name = label.name(number)
+        seen = (
+            [docker.types.DeviceRequest(device_ids=[str(gpu) for gpu in devices[number]], capabilities=[["gpu"]])]
+            if devices[number]
+            else []
+        )
+        return client.containers.create(**common, name=name, hostname=name, device_requests=seen)
+
+    def start(container: Any) -> Any:
+        container.start()
+        container.reload()
+        return container
+
+    created: list[Any] = []
+    with ThreadPoolExecutor(max_workers=min(8, len(slots))) as pool:
+        try:
+            # Created in turn, so that each one that exists is known even when a later one fails.
+            for number in range(len(slots)):
+                created.append(create(number))
+            yield list(pool.map(start, created))
+        finally:
+            list(pool.map(engine.remove_container, created))
+
+
+def agent(container: Any) -> tuple[str, ...]:
+    return (*engine.command(), "exec", "--interactive", container.name)
+
+
+def examine(container: Any) -> dict[str, Any]:
+    """What the ranks will find in it. Raises RequestError when this Python does not run there."""
+    asked = subprocess.run(
+        [*agent(container), sys.executable, "-I", "-S", node_probe.__file__],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=PROBE_SECONDS,
+        start_new_session=True,
+    )
+    if asked.returncode:
+        said = (asked.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise RequestError(
+            f"{sys.executable} does not run in the image (it says: {said}): it needs the libraries of this machine's "
+            "distribution, as `hvscale image build` takes them"
+        )
+    found: dict[str, Any] = json.loads(asked.stdout)
+    here = ".".join(map(str, sys.version_info[:2]))
+    if not found["python"].startswith(f"{here}."):
+        raise RequestError(
+            f"{sys.executable} is Python {found['python']} in the image, but {here} here: use an image of this distribution"
+        )
+    return found
+
+
+def make_node(container: Any, number: int, slots: int, network: str, seen: dict[str, Any]) -> Node:
+    address = container.attrs["NetworkSettings"]["Networks"][network]["IPAddress"]
+    return Node(
+        name=container.name,
+        slots=slots,
+        address=address,
+        interface=seen["interfaces"][address],
+        agent=agent(container),
+    )
+
+
+def shape(client: Any, image: Any, label: RunLabel, node: Node, rate: str) -> None:
+    """Hold the container's link to `rate`, from a second container in its network: the ranks' own never gets the right to change it."""
+    import docker
+
+    try:
+        client.containers.run(
+            image.id,
+            link.shaping(node.interface, rate),
+            entrypoint=[],
+            network_mode=f"container:{node.name}",
+            cap_add=["NET_ADMIN"],
+            labels=label.labels,
+            remove=True,
+        )
+    except docker.errors.ContainerError as error:
+        said = (error.stderr or b"").decode(errors="replace").strip()
+        raise RequestError(f"--link {rate}: {said or error}; the image must hold tc (package iproute2)") from error
+
+
+def fates(containers: list[Any]) -> dict[str, str]:
+    """How those containers that do not run any more came to their end."""
+    import docker
+
+    lost = {}
+    for container in containers:
+        try:
+            container.reload()
+            state = container.attrs["State"]
+            if not state["Running"]:
+                why = "it ran out of memory" if state.get("OOMKilled") else f"it ended with status {state['ExitCode']}"
+                lost[container.name] = f"its container was killed ({why})"
+        except docker.errors.NotFound:
+            lost[container.name] = "its container was removed"
+        except Exception:
+            lost[container.name] = "the Docker daemon does not answer any more"
+    return lost
+
+
+register(Docker("docker:rank", takes_ranks_per_container=False))
+register(Docker("docker:node", takes_ranks_per_container=True))

@@ -1,0 +1,171 @@
+"""The nodes of a Slurm allocation: programs are started in them by srun."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from hvscale.errors import RequestError
+from hvscale.launch import node_probe
+from hvscale.launch.nodes import Node, Nodes
+from hvscale.launch.placements import PlacementOptions, Request, register
+from hvscale.launch.tools import call, require
+
+# "2(x3),1": two tasks on each of three nodes, one on the fourth.
+TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+NODE_ADDRESS = re.compile(r"NodeAddr=(\S+)")
+PROBE_SECONDS = 60
+ANY_PORT = 9  # nothing is sent to it
+
+
+class Slurm:
+    name = "slurm"
+    takes = frozenset({"nodes", "sbatch", "submit", "sbatch_option"})
+
+    def readiness(self) -> str:
+        require("srun", "slurm-client", "--placement slurm")
+        try:
+            nodes = call(["sinfo", "--noheader", "--format", "%D"]).split()
+        except RequestError as error:
+            raise RequestError(
+                f"Slurm's controller does not answer ({error}): ask your site, or set SLURM_CONF"
+            ) from error
+        where = (
+            f"inside allocation {os.environ['SLURM_JOB_ID']}"
+            if "SLURM_JOB_ID" in os.environ
+            else "outside an allocation"
+        )
+        return f"{call(['srun', '--version']).strip()}, {sum(map(int, nodes))} nodes, {where}"
+
+    def check(self, options: PlacementOptions, np: int) -> None:
+        require("srun", "slurm-client", "--placement slurm")
+        if "SLURM_JOB_ID" not in os.environ:
+            raise RequestError(
+                "--placement slurm: this is not inside an allocation; start it from one (`salloc -n N`), "
+                "or let it be submitted with --submit, or write the job's script with --sbatch FILE"
+            )
+        if sum(tasks_per_node()) < np:
+            raise RequestError(
+                f"-np {np}, but the allocation has {sum(tasks_per_node())} tasks: ask Slurm for more (`-n {np}`), or for fewer ranks"
+            )
+
+    @contextmanager
+    def prepare(self, request: Request) -> Iterator[Nodes]:
+        job = os.environ["SLURM_JOB_ID"]
+        names = call(["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]]).split()
+        left, slots = request.np, []
+        for tasks in tasks_per_node():
+            slots.append(min(tasks, left))
+            left -= slots[-1]
+        used = [(name, count) for name, count in zip(names, slots, strict=True) if count]
+        with ThreadPoolExecutor(max_workers=len(used)) as pool:
+            found = list(pool.map(lambda one: examine(job, one[0]), used))
+        nodes = []
+        for (name, count), seen in zip(used, found, strict=True):
+            address = address_of(name)
+            others = [one for one in seen["interfaces"] if not one.startswith("127.")]
+            if address not in seen["interfaces"] and others:
+                address = others[0]  # a name that means the loopback address on its own host
+            nodes.append(
+                Node(
+                    name=name,
+                    slots=count,
+                    address=address,
+                    interface=seen["interfaces"].get(address, ""),
+                    agent=agent(job, name),
+                )
+            )
+        yield Nodes(
+            tuple(nodes),
+            controller=own_address_towards(nodes[-1].address),
+            on_this_machine=len({seen["hostname"] for seen in found}) == 1
+            and found[0]["hostname"] == socket.gethostname(),
+            settings={"slurm_job": job, "nodes": ",".join(name for name, _ in used)},
+            starter=(
+                *("srun", f"--jobid={job}", "--overlap", "--mpi=pmi2", "--cpu-bind=none", "--export=ALL"),
+                *(f"--ntasks={request.np}", f"--nodes={len(used)}", f"--nodelist={','.join(name for name, _ in used)}"),
+            ),
+            lost=lambda: gone(job, [node.name for node in nodes]),
+        )
+
+
+def tasks_per_node() -> list[int]:
+    """How many ranks each node of the allocation takes, in Slurm's order."""
+    text = os.environ.get("SLURM_TASKS_PER_NODE") or os.environ["SLURM_JOB_CPUS_PER_NODE"]
+    return [int(tasks) for tasks, times in TASKS.findall(text) for _ in range(int(times or 1))]
+
+
+def agent(job: str, node: str) -> tuple[str, ...]:
+    # The job's environment is an explicit list: what srun needs of the caller's is given to it here.
+    configuration = os.environ.get("SLURM_CONF")
+    return (
+        *(("env", f"SLURM_CONF={configuration}") if configuration else ()),
+        *("srun", f"--jobid={job}", "--overlap", "--mpi=none", "--cpu-bind=none", "--mem=0", "--export=ALL"),
+        *("--nodes=1", "--ntasks=1", f"--nodelist={node}"),
+    )
+
+
+def examine(job: str, node: str) -> dict[str, Any]:
+    """What the ranks will find in the node. Raises RequestError, in srun's own words, when nothing can be started there."""
+    asked = subprocess.run(
+        [*agent(job, node), sys.executable, "-I", "-S", node_probe.__file__],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=PROBE_SECONDS,
+        start_new_session=True,
+    )
+    if asked.returncode:
+        lines = [line for line in asked.stderr.splitlines() if line.strip()] or [f"status {asked.returncode}"]
+        # What it says before is information; what it says after follows from the first error.
+        said = next((line.partition("error: ")[2] for line in lines if "error: " in line), lines[-1])
+        raise RequestError(f"srun cannot start {sys.executable} on {node}: {said.strip()}")
+    found: dict[str, Any] = json.loads(asked.stdout)
+    return found
+
+
+def address_of(node: str) -> str:
+    """Raises RequestError when Slurm does not know the node, or its name has no address."""
+    match = NODE_ADDRESS.search(call(["scontrol", "show", "node", node]))
+    name = match[1] if match else node
+    try:
+        return socket.gethostbyname(name)
+    except OSError as error:
+        raise RequestError(
+            f"Slurm's node {node} has the address {name}, which cannot be resolved: {error.strerror}"
+        ) from error
+
+
+def own_address_towards(address: str) -> str:
+    """The address of this machine that a packet to `address` would carry."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect((address, ANY_PORT))
+        return str(asking.getsockname()[0])
+
+
+def gone(job: str, nodes: list[str]) -> dict[str, str]:
+    """All nodes, when the allocation is no more; otherwise those that Slurm counts as down."""
+    listed = subprocess.run(["squeue", "--noheader", "--job", job, "--format", "%T"], capture_output=True, text=True)
+    if listed.stdout.strip() not in ("RUNNING", "CONFIGURING"):
+        state = listed.stdout.strip().lower() or "gone"
+        return dict.fromkeys(nodes, f"the allocation {job} is {state}")
+    states = subprocess.run(
+        ["sinfo", "--noheader", "--Node", "--nodes", ",".join(nodes), "--format", "%n %T"],
+        capture_output=True,
+        text=True,
+    )
+    seen = dict(line.split()[:2] for line in states.stdout.splitlines() if len(line.split()) > 1)
+    return {
+        name: f"Slurm says that it is {state}"
+        for name, state in seen.items()
+        if state.startswith("down") and name in nodes
+    }
+
+
+register(Slurm())

@@ -1,0 +1,219 @@
+"""Other hosts, reached by ssh. They share a file system with this one, where the environment and the run folder lie."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hvscale.errors import RequestError
+from hvscale.launch import peer
+from hvscale.launch.nodes import Node, Nodes
+from hvscale.launch.placements import PlacementOptions, Request, register
+from hvscale.launch.tools import require
+
+CONNECT_SECONDS = 10
+ANSWER_SECONDS = 60
+PACKAGES = ["hvscale", "horovod", "torch"]
+HOST = re.compile(r"(?P<name>[^\s:=,]+)(?::(?P<slots>\d+))?")
+HOSTFILE_LINE = re.compile(rf"{HOST.pattern}(?:\s+slots\s*=\s*(?P<named>\d+))?(?:\s+max[-_]slots\s*=\s*\d+)?")
+STATUS_OF_SSH_ITSELF = 255
+
+
+class Ssh:
+    name = "ssh"
+    takes = frozenset({"hosts", "hostfile"})
+
+    def readiness(self) -> str:
+        ssh = require(ssh_words()[0], "openssh-client", "--placement ssh")
+        return f"{ssh}; a launch asks the hosts themselves"
+
+    def check(self, options: PlacementOptions, np: int) -> None:
+        self.readiness()
+        slots = dict(asked_hosts(options))
+        if sum(slots.values()) < np:
+            raise RequestError(
+                f"-np {np}, but the hosts have {sum(slots.values())} slots: add hosts, or slots as in --hosts a:4,b:4"
+            )
+
+    @contextmanager
+    def prepare(self, request: Request) -> Iterator[Nodes]:
+        hosts = [(name, slots) for name, slots in fill(asked_hosts(request.options), request.np) if slots]
+        peers = [Peer(name) for name, _ in hosts]
+        try:
+            with ThreadPoolExecutor(max_workers=len(peers)) as pool:
+                found = list(
+                    pool.map(lambda one: one.ask({"run": str(request.run / "run.json"), "packages": PACKAGES}), peers)
+                )
+                for one, answer in zip(peers, found, strict=True):
+                    compare(one.host, answer, request.run)
+                places = [[answer["address"], answer["port"]] for answer in found]
+                unreached = list(pool.map(lambda one: one.ask(places), peers))
+        finally:
+            for one in peers:
+                one.end()
+        for one, addresses in zip(peers, unreached, strict=True):
+            for address in addresses:
+                other = next(peers[number].host for number, answer in enumerate(found) if answer["address"] == address)
+                raise RequestError(f"host {one.host} does not reach {other} ({address}): open the network between them")
+        nodes = tuple(
+            Node(
+                name=name,
+                slots=slots,
+                address=answer["address"],
+                interface=answer["interface"],
+                agent=agent(name),
+                through_shell=True,
+            )
+            for (name, slots), answer in zip(hosts, found, strict=True)
+        )
+        networks = dict.fromkeys(answer["network"] for answer in found if answer["network"])
+        yield Nodes(
+            nodes,
+            controller=found[0]["controller"],
+            subnet=",".join(networks) or None,
+            on_this_machine=False,
+            settings={"versions": {one.host: answer["versions"] for one, answer in zip(peers, found, strict=True)}},
+            lost=lambda: silent_hosts([node.name for node in nodes]),
+        )
+
+
+def asked_hosts(options: PlacementOptions) -> list[tuple[str, int]]:
+    """Name and slots of each host, in the order given. Raises RequestError for none, or for what is not a list of hosts."""
+    if options.hosts and options.hostfile:
+        raise RequestError("--hosts and --hostfile: give one of them")
+    if options.hosts:
+        matches = [(text, HOST.fullmatch(text.strip())) for text in options.hosts.split(",")]
+        what = "--hosts"
+    elif options.hostfile:
+        try:
+            text = options.hostfile.read_text()
+        except OSError as error:
+            raise RequestError(f"--hostfile {options.hostfile}: {error.strerror}") from error
+        lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+        matches = [(line, HOSTFILE_LINE.fullmatch(line)) for line in lines if line]
+        what = f"--hostfile {options.hostfile}"
+    else:
+        raise RequestError("--placement ssh: on which hosts? Say it with --hosts a:4,b:4 or --hostfile FILE")
+    hosts: dict[str, int] = {}
+    for text, match in matches:
+        if match is None or match["name"].startswith("-"):
+            raise RequestError(
+                f"{what}: {text or 'an empty name'} is not a host; write NAME:SLOTS, or NAME slots=SLOTS in a file"
+            )
+        slots = match["slots"] or match.groupdict().get("named") or "1"
+        hosts[match["name"]] = hosts.get(match["name"], 0) + int(slots)
+    if not hosts:
+        raise RequestError(f"{what}: no host in it")
+    return list(hosts.items())
+
+
+def fill(hosts: list[tuple[str, int]], np: int) -> list[tuple[str, int]]:
+    """Ranks for each host: one host is filled before the next."""
+    filled = []
+    for name, slots in hosts:
+        filled.append((name, min(slots, np)))
+        np -= filled[-1][1]
+    return filled
+
+
+def ssh_words() -> list[str]:
+    """HVSCALE_SSH names another program or adds options, as GIT_SSH_COMMAND does for git."""
+    return shlex.split(os.environ.get("HVSCALE_SSH", "ssh")) or ["ssh"]
+
+
+def agent(host: str) -> tuple[str, ...]:
+    # The job's environment is an explicit list: what ssh needs of the caller's is given to it here.
+    socket = os.environ.get("SSH_AUTH_SOCK")
+    keys = ("env", f"SSH_AUTH_SOCK={socket}") if socket else ()
+    return (*keys, *ssh_words(), "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}", host)
+
+
+@dataclass
+class Peer:
+    """A host, and the program there that answers questions about it."""
+
+    host: str
+
+    def __post_init__(self) -> None:
+        self.process = subprocess.Popen(
+            [*agent(self.host), shlex.join([sys.executable, "-I", peer.__file__])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def ask(self, question: Any) -> Any:
+        """Raises RequestError, in ssh's own words, when no answer comes."""
+        try:
+            if self.process.stdin is None or self.process.stdout is None:
+                raise BrokenPipeError
+            self.process.stdin.write(json.dumps(question) + "\n")
+            self.process.stdin.flush()
+            return json.loads(self.process.stdout.readline())
+        except (OSError, ValueError) as error:
+            raise RequestError(self.no_answer()) from error
+
+    def no_answer(self) -> str:
+        _, said = self.process.communicate(timeout=ANSWER_SECONDS)
+        last = (said.strip().splitlines() or [f"status {self.process.returncode}"])[-1]
+        if self.process.returncode == STATUS_OF_SSH_ITSELF:
+            return (
+                f"host {self.host} does not answer by ssh ({last}): `ssh {self.host} true` must work without a password"
+            )
+        return (
+            f"host {self.host} cannot run {sys.executable} ({last}): "
+            "the environment must lie at the same path on every host, as on a shared file system"
+        )
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def compare(host: str, answer: dict[str, Any], run: Path) -> None:
+    """Raises RequestError when a host has another environment than this one, or does not see the run folder."""
+    if not answer["sees_run"]:
+        raise RequestError(f"host {host} does not see {run}: choose a folder that all hosts share with --run")
+    for name, version in answer["versions"].items():
+        here = ".".join(map(str, sys.version_info[:3])) if name == "python" else version_here(name)
+        if version != here:
+            raise RequestError(
+                f"host {host} has {name} {version}, this one {here}: give all hosts the same environment"
+            )
+
+
+def version_here(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def silent_hosts(hosts: list[str]) -> dict[str, str]:
+    """The hosts that ssh does not reach any more."""
+
+    def answers(host: str) -> bool:
+        asked = subprocess.run(
+            [*agent(host), "true"], capture_output=True, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        return asked.returncode == 0
+
+    with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
+        answered = list(pool.map(answers, hosts))
+    return {
+        host: "it does not answer by ssh any more" for host, alive in zip(hosts, answered, strict=True) if not alive
+    }
+
+
+register(Ssh())

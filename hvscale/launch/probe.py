@@ -1,0 +1,59 @@
+"""An MPI library started alone, without a launcher: what it chose on this machine, and whether it takes GPU memory."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# The standard's C functions of which every ABI has the same form. Open MPI and MPICH have the last one, and MPICH after MPI_Init only.
+START_ALONE = """
+import ctypes, sys
+mpi = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+mpi.MPI_Init(None, None)
+query = getattr(mpi, "MPIX_Query_cuda_support", None)
+print("cuda", "unknown" if query is None else bool(query()), flush=True)
+mpi.MPI_Finalize()
+"""
+# Each library ignores the others' words.
+TALKATIVE = {"OMPI_MCA_pml_base_verbose": "10", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
+CHOSEN = (re.compile(r"select: component (\w+) selected"), re.compile(r"^==== (\w+) netmod", re.MULTILINE))
+PROBE_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Probed:
+    """`problem` is why it did not start, else empty; `transport` is empty where the library does not tell."""
+
+    transport: str = ""
+    cuda_aware: bool = False
+    ucx_with_cuda: bool | None = None  # None: it brings no UCX
+    problem: str = ""
+
+
+def probe(library: Path, environment: Mapping[str, str] = os.environ) -> Probed:
+    """Load libmpi in a process of its own, start and finish MPI there. Takes a second with Open MPI."""
+    command = [sys.executable, "-I", "-S", "-c", START_ALONE, str(library)]
+    try:
+        asked = subprocess.run(
+            command, env={**environment, **TALKATIVE}, capture_output=True, text=True, timeout=PROBE_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return Probed(problem=f"it did not start within {PROBE_SECONDS} s")
+    said = asked.stdout + asked.stderr
+    if asked.returncode != 0:
+        return Probed(problem=(asked.stderr.strip().splitlines() or [f"it ended with status {asked.returncode}"])[-1])
+    chosen = next((match[1].lower() for pattern in CHOSEN if (match := pattern.search(said))), "")
+    return Probed(transport=chosen, cuda_aware="cuda True" in said, ucx_with_cuda=ucx_with_cuda(library))
+
+
+def ucx_with_cuda(library: Path) -> bool | None:
+    """Whether the UCX that libmpi finds has its CUDA part; None when it finds none."""
+    listed = subprocess.run(["ldd", library], capture_output=True, text=True).stdout
+    found = re.search(r"libuct\.so\.\d+ => (\S+)", listed)
+    folder = Path(found[1]).parent if found else next(library.parent.glob("*/libuct.so.0"), library).parent
+    if not any(folder.glob("libuct.so*")):
+        return None
+    return any(folder.glob("ucx/libuct_cuda.so*"))

@@ -1,0 +1,69 @@
+"""Runs inside a node, between an agent and the program it shall start: an agent hands on neither an environment nor signals.
+
+Standard library only, no import of hvscale. The first line of stdin is `{"program": [...], "environment": {...}}`; each line after it is a
+signal's number for the program. The end of stdin means that the controller or the agent is gone: the program is killed. The exit status
+is the program's, or 128 + signal.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+
+STATUS_NOT_FOUND = 127
+
+
+def read_order() -> tuple[dict[str, object], bytes]:
+    """The first line, and what has come behind it already."""
+    data = b""
+    while b"\n" not in data:
+        new = os.read(0, 65536)
+        if not new:
+            raise SystemExit("hvscale: the start agent closed its connection before it said what to start")
+        data += new
+    line, _, rest = data.partition(b"\n")
+    return json.loads(line), rest
+
+
+def start(program: list[str], environment: dict[str, str]) -> int:
+    silence = os.open(os.devnull, os.O_RDONLY)
+    try:
+        return os.posix_spawnp(program[0], program, environment, file_actions=[(os.POSIX_SPAWN_DUP2, silence, 0)])
+    except OSError as error:
+        os.write(2, f"hvscale: cannot start {program[0]}: {error.strerror}\n".encode())
+        raise SystemExit(STATUS_NOT_FOUND) from error
+    finally:
+        os.close(silence)
+
+
+def pass_signals_on(pid: int, pending: bytes) -> None:
+    """Until the program has ended."""
+    ended = os.pidfd_open(pid)
+    while True:
+        *lines, pending = pending.split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, int(line))
+        readable, _, _ = select.select([0, ended], [], [])
+        if ended in readable:
+            return
+        new = os.read(0, 4096)
+        if not new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            return
+        pending += new
+
+
+def main() -> int:
+    order, pending = read_order()
+    pid = start(order["program"], order["environment"])  # type: ignore[arg-type]
+    pass_signals_on(pid, pending)
+    _, status = os.waitpid(pid, 0)
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""A run as a Slurm job: its script, and following it from outside."""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hvscale.errors import RankFailedError, RequestError
+from hvscale.launch.output import RankOutput, last_lines
+from hvscale.launch.tools import call, require
+from hvscale.placement_options import PlacementOptions
+from hvscale.run_folder import RunFolder, cannot_write, default_run_path
+
+# How the command line spells the keywords of a launch.
+OPTIONS = {
+    "np": "-np",
+    "mpi": "--mpi",
+    "env": "--env",
+    "transport_name": "--transport",
+    "devices": "--devices",
+    "start_timeout": "--start-timeout",
+}
+POLL_SECONDS = 0.5
+CANCEL_SECONDS = 60
+# Of a job that has not come to its end.
+UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED")
+
+
+def script(np: int, nodes: int | None, words: list[str], run: Path, options: list[str]) -> str:
+    """A job script that calls this hvscale with `words` inside its allocation."""
+    log = run / "logs" / "slurm.log"
+    asked = [f"--job-name={run.name}", f"--ntasks={np}", *([f"--nodes={nodes}"] if nodes else []), *options]
+    lines = [f"#SBATCH {shlex.quote(option)}" for option in [*asked, f"--output={log}", "--open-mode=append"]]
+    program = [str(Path(sys.prefix) / "bin" / "hvscale"), *words]
+    return "\n".join(
+        ["#!/bin/sh", *lines, f"cd {shlex.quote(str(Path.cwd()))} || exit", f"exec {shlex.join(program)}", ""]
+    )
+
+
+def words_inside(verb: str, command: list[str], launch: Mapping[str, Any], run: Path) -> list[str]:
+    """What is to be asked of hvscale inside the allocation; `launch` holds keywords of `hvscale.launch.launch`."""
+    words = [verb]
+    for name, value in launch.items():
+        for one in value if isinstance(value, list) else [value]:
+            words += [OPTIONS[name], str(one)] if one is not None else []
+    return [*words, "--placement", "slurm", "--run", str(run), "--", *command]
+
+
+def job_script(verb: str, command: list[str], *, placement: PlacementOptions, run: Path, np: int, **launch: Any) -> str:
+    """The script of a job that runs `hvscale VERB` with these options; written to --sbatch's file too, where one was asked for."""
+    words = words_inside(verb, command, {"np": np, **launch}, run)
+    text = script(np, placement.nodes, words, run, list(placement.sbatch_option or ()))
+    if placement.sbatch is not None:
+        write_script(placement.sbatch, text)
+    return text
+
+
+def write_job_script(
+    verb: str, command: list[str], *, run_path: Path | None, placement: PlacementOptions, **launch: Any
+) -> str:
+    """Write the script and do nothing else; gives a line for the user. The run folder stands in the script, so it serves one job."""
+    run = RunFolder((run_path or default_run_path(command)).absolute())
+    prepare_folder(run)
+    job_script(verb, command, placement=placement, run=run.path, **launch)
+    return f"job script: {placement.sbatch}; `sbatch {shlex.quote(str(placement.sbatch))}` submits it, its run folder is {run.path}"
+
+
+def write_script(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise RequestError(f"--sbatch {path}: {error.strerror}") from error
+
+
+def submit(text: str) -> str:
+    """Give the script to Slurm; gives the job's number. Raises RequestError in sbatch's own words."""
+    require("sbatch", "slurm-client", "--submit")
+    done = subprocess.run(["sbatch", "--parsable"], input=text, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise RequestError(f"Slurm does not take the job: {said.removeprefix('sbatch: error: ')}")
+    return done.stdout.strip().partition(";")[0]
+
+
+def state_of(job: str) -> str:
+    """Slurm's word for the job's state; empty for one that it has forgotten."""
+    listed = subprocess.run(["squeue", "--noheader", "--job", job, "--format", "%T"], capture_output=True, text=True)
+    return listed.stdout.strip()
+
+
+def follow(
+    job: str,
+    run: RunFolder,
+    np: int,
+    show: Callable[[int, str], None],
+    each_time: Callable[[], None],
+    interrupted: Callable[[], bool],
+) -> None:
+    """Show what the ranks write until the job has ended; `interrupted()` cancels it."""
+    output = RankOutput(run, np, show)
+    while state_of(job) in UNFINISHED:
+        if interrupted():
+            cancel(job)
+            break
+        output.poll()
+        each_time()
+        time.sleep(POLL_SECONDS)
+    output.finish()
+
+
+def cancel(job: str) -> None:
+    """Let the launcher in the job end its ranks and close the run's record, and wait for that."""
+    call(["scancel", "--batch", "--signal=TERM", job])
+    deadline = time.monotonic() + CANCEL_SECONDS
+    while state_of(job) in UNFINISHED and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    if state_of(job) in UNFINISHED:
+        call(["scancel", job])
+
+
+def outcome(job: str, run: RunFolder) -> None:
+    """Raises what the launcher in the job raised there: RequestError, or RankFailedError."""
+    log = run.logs / "slurm.log"
+    if not run.run_json.is_file():
+        raise RequestError(f"Slurm job {job} ended without a run ({said_in(log)}); its output is in {log}")
+    record = run.read()
+    if record.state == "finished":
+        return
+    if record.exit_status == RequestError.exit_status:
+        raise RequestError(f"Slurm job {job}: {said_in(log)}")
+    if record.failed_rank is not None:
+        own = run.log(record.failed_rank)
+        raise RankFailedError(f"Slurm job {job}: {said_in(log)}", last_lines(own))
+    raise RankFailedError(
+        f"Slurm job {job} ended while its run was {record.state}; its last lines, from {log}:", last_lines(log)
+    )
+
+
+def said_in(log: Path) -> str:
+    """The launcher's own last message in the job's output."""
+    ours = [line.removeprefix("hvscale: ") for line in last_lines(log, 1000) if line.startswith("hvscale: ")]
+    ours = [line for line in ours if not line.startswith("warning: ")]
+    return ours[-1] if ours else (last_lines(log, 1) or ["it wrote nothing"])[0]
+
+
+def prepare_folder(run: RunFolder) -> None:
+    """Make room for the job's output. Raises RequestError for a folder that holds a run, or cannot be written."""
+    if run.run_json.exists():
+        raise RequestError(f"{run.path} holds a run already: give another folder with --run")
+    try:
+        run.logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(run.path, error) from error
+
+
+def is_inside_an_allocation() -> bool:
+    return "SLURM_JOB_ID" in os.environ

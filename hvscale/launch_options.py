@@ -1,0 +1,114 @@
+"""The options of every command that starts ranks, in one place. No import of the launcher: a rank that shows --help must not load it."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from hvscale.placement_options import PlacementOptions, metavar_of
+
+Np = Annotated[int, typer.Option("-np", "--np", metavar="N", help="How many ranks to start.")]
+Mpi = Annotated[
+    str,
+    typer.Option("--mpi", metavar="FLAVOUR", help="What starts the ranks: openmpi, mpich, mvapich2, intelmpi or gloo."),
+]
+Transport = Annotated[
+    str | None,
+    typer.Option(
+        "--transport",
+        metavar="NAME",
+        help="What carries the messages: ob1, ucx or cm (openmpi), ucx or ofi (mpich), shm:ofi, ofi or shm (intelmpi); else the library decides.",
+    ),
+]
+Devices = Annotated[
+    str,
+    typer.Option(
+        metavar="own|all|split",
+        help="GPUs that a rank sees: its own, all, or split: the program its own and the MPI library all.",
+    ),
+]
+Env = Annotated[
+    list[str],
+    typer.Option(
+        "--env",
+        metavar="NAME[=VALUE]",
+        help="Pass a variable on to the ranks; the rest of this shell's environment stays here.",
+    ),
+]
+RunPath = Annotated[
+    Path | None, typer.Option("--run", metavar="DIR", help="The run folder to make; by default a new one under runs/.")
+]
+StartTimeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Give up when a rank has not come through MPI_Init or hvd.init() by then. [default: never]",
+    ),
+]
+
+# The switches whose default is not the same everywhere, so that one may want to say no.
+WITH_NEGATIVE = ("cma",)
+
+
+def takes_launch_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: replaces a command's parameter `launch_options` by the options of every command that starts ranks.
+
+    The command gets them as keywords for `hvscale.launch.launch`.
+    """
+    own = [
+        parameter
+        for parameter in inspect.signature(command, eval_str=True).parameters.values()
+        if parameter.name != "launch_options"
+    ]
+    placing = PlacementOptions.model_fields
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        for name, hint, default in [
+            ("np", Np, 1),
+            ("mpi", Mpi, "openmpi"),
+            ("transport_name", Transport, None),
+            ("devices", Devices, "all"),
+            ("env", Env, []),
+            ("run", RunPath, None),
+            *((name, placement_option(name, field), None) for name, field in placing.items()),
+            ("start_timeout", StartTimeout, None),
+        ]
+    ]
+
+    @functools.wraps(command)
+    def with_launch_options(**values: Any) -> None:
+        keywords = {
+            name: values.pop(name) for name in ("np", "mpi", "transport_name", "devices", "env", "start_timeout")
+        }
+        keywords["run_path"] = values.pop("run")
+        keywords["placement"] = PlacementOptions.of(**{name: values.pop(name) for name in placing})
+        if keywords["placement"].sbatch is not None and not keywords["placement"].submit:
+            from hvscale.launch.slurm_job import write_job_script
+
+            print(write_job_script(command.__name__, values["command"], **keywords))
+            return
+        command(launch_options=keywords, **values)
+
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + shared
+    with_launch_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_launch_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_launch_options
+
+
+def placement_option(name: str, field: FieldInfo) -> Any:
+    """The command line's form of one field of PlacementOptions, whose annotation is `a type | None`."""
+    kind = next(one for one in get_args(field.annotation) if one is not NoneType)
+    if get_origin(kind) is Literal:
+        kind = str
+    elif get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    elif get_origin(kind) is tuple:
+        kind = list[get_args(kind)[0]]  # type: ignore[misc]
+    words = name.replace("_", "-")
+    spelling = f"--{words}/--no-{words}" if name in WITH_NEGATIVE else f"--{words}"
+    return Annotated[kind | None, typer.Option(spelling, help=field.description, metavar=metavar_of(field))]

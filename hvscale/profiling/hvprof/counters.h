@@ -1,0 +1,27 @@
+/* Exact totals and latency histograms for each operation and size class. Each thread counts in entries of its own. */
+#ifndef HVPROF_COUNTERS_H
+#define HVPROF_COUNTERS_H
+
+#include <stdint.h>
+
+#include "format.h"
+
+enum { COUNTERS_KNOWN = 256 }; /* a power of two */
+
+/* The counters that one thread has used. Zeroed, with its number, before the first call. */
+struct counters {
+    uint16_t thread; /* of no other living thread */
+    uint16_t count;
+    struct {
+        uint64_t key;
+        struct hvprof_counter *counter;
+    } known[COUNTERS_KNOWN];
+};
+
+/* The table in the file that every later call counts into. */
+void counters_open(struct hvprof_counter table[HVPROF_COUNTERS]);
+
+/* Counts one call; `ranks` of its communicator. One thread at a time for each `own`. */
+void counters_add(struct counters *own, uint16_t operation, uint16_t flags, uint32_t ranks, uint64_t bytes, uint64_t duration_ns);
+
+#endif

@@ -1,0 +1,44 @@
+"""Why a job left no profile."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from hvscale.run_folder import RunFolder, RunRecord
+
+SAYS = "hvprof: "  # begins each line that the profiler writes into a rank's output
+LONGEST_LOG_BYTES = 1 << 20  # it speaks at the start of a rank
+
+
+def reasons(run: RunFolder, record: RunRecord, ranks: list[int]) -> list[str]:
+    """One line for each reason that can be found for which `ranks` have no profile; none where nothing is known."""
+    said = sorted({line for rank in ranks if (line := _said(run.log(rank))) is not None})
+    program = shutil.which(record.command[0], path=None)
+    held = _held(Path(record.working_directory, record.command[0] if program is None else program))
+    return [*said, *([held] if held is not None else [])]
+
+
+def _said(log: Path) -> str | None:
+    """The profiler's own words in a rank's output."""
+    try:
+        with log.open("rb") as stream:
+            lines = stream.read(LONGEST_LOG_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((line for line in lines if line.startswith(SAYS)), None)
+
+
+def _held(program: Path) -> str | None:
+    """Whether `program` was linked in a way that leaves no place before its MPI library."""
+    try:
+        content = program.read_bytes()
+        if not content.startswith(b"\x7fELF"):
+            return None
+        listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    if listed.returncode != 0 or "statically linked" in listed.stdout:
+        return f"{program} is linked statically, so nothing can be loaded before it: link it dynamically, MPI above all"
+    if "libmpi" not in listed.stdout and b"\0MPI_Init\0" in content:
+        return f"{program} holds an MPI library of its own (static), which cannot be seen from outside: link it with the shared one"
+    return None

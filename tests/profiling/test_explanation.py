@@ -1,0 +1,200 @@
+"""What explains a table: from profile files made by hand, as the command's document and in its terminal."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from rich.console import Console
+
+from hvscale.errors import RequestError
+from hvscale.profiling import explanation
+from hvscale.profiling.explanation import ExplainedBreakdown, explained_breakdown
+from hvscale.profiling.explanation_output import explanation_tables
+from hvscale.profiling.profile_file import NO_COMMUNICATOR, RECORD, STEP
+from hvscale.run_folder import RunFolder
+from tests.conftest import Run
+from tests.profiling import made
+from tests.profiling.conftest import MakeRun
+
+ALLREDUCE = 13
+PAIR = 1  # the communicator of two ranks
+MILLISECOND = 10**6
+ROUNDS = 50
+LATE, TRANSFER, EVERY = 3 * MILLISECOND, MILLISECOND, 10 * MILLISECOND
+
+
+def rounds(rank: int) -> NDArray[Any]:
+    """A mark and an all-reduce in turn; rank 1 comes late to each. Rank 0 calls from the thread that marks, rank 1 from another."""
+    found = np.zeros(2 * ROUNDS + 1, RECORD)
+    found["sequence"] = np.arange(1, len(found) + 1)
+    marks, calls = found[::2], found[1::2]
+    marks["operation"], marks["communicator"] = STEP, NO_COMMUNICATOR
+    marks["start_ns"] = made.START_NS + np.arange(ROUNDS + 1) * EVERY
+    calls["operation"], calls["communicator"], calls["bytes"] = ALLREDUCE, PAIR, 4096
+    calls["ordinal"] = np.arange(ROUNDS)
+    calls["start_ns"] = marks["start_ns"][:-1] + MILLISECOND + rank * LATE
+    calls["duration_ns"] = TRANSFER + (1 - rank) * LATE
+    calls["buffer_and_thread"] = rank << 48 | (4096 * (1 + np.arange(ROUNDS) % 20))
+    return made.signed(found)
+
+
+def write(run: RunFolder, rank: int, records: NDArray[Any], clock_error_ns: int = 0) -> None:
+    header = made.header(len(records), 1 << 20, rank)
+    header["clock_error_ns"] = clock_error_ns
+    header["operations"][0, STEP] = b"step"
+    parts = (made.signed_header(header), made.communicators(), made.counters(records), records)
+    (run.hvprof / f"rank-{rank:05d}.hvp").write_bytes(b"".join(part.tobytes() for part in parts))
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> RunFolder:
+    made_run = make_run(2)
+    for rank in range(2):
+        write(made_run, rank, rounds(rank))
+    return made_run
+
+
+def shown(result: ExplainedBreakdown) -> str:
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as capture:
+        for part in explanation_tables(result):
+            console.print(part)
+    return capture.get()
+
+
+def test_the_document(run: RunFolder) -> None:
+    document = json.loads(explained_breakdown(run).model_dump_json(by_alias=True))
+    assert document["schema"] == "hvscale/breakdown/1"
+    assert document["rows"][0]["calls"] == 2 * ROUNDS
+    (row,) = document["waiting"]["operations"]
+    assert (row["operation"], row["bitwise"], row["calls"]) == ("allreduce", False, 2 * ROUNDS)
+    assert row["waiting_seconds"] == pytest.approx(ROUNDS * LATE / 1e9)
+    assert row["transfer_seconds"] == pytest.approx(2 * ROUNDS * TRANSFER / 1e9)
+    (late,) = document["waiting"]["late_ranks"]
+    assert (late["rank"], late["times_last"], late["mean_seconds"]) == (1, ROUNDS, pytest.approx(LATE / 1e9))
+    assert document["waiting"]["clock_error_seconds"] == 0
+    exposed = document["exposed_communication"]
+    assert (exposed["basis"], exposed["ranks"], len(exposed["steps"])) == ("calls", [0, 1], ROUNDS)
+    # A mean of rank 0, of whose 10 ms 4 are exposed, and rank 1, of whose 1 ms nothing is sure.
+    assert exposed["mean_share_at_least"] == pytest.approx((0.4 + 0) / 2)
+    assert exposed["median_share_at_most"] == pytest.approx((0.4 + 0.1) / 2)
+    assert {rate["capacity_entries"]: rate["hits"] for rate in document["buffer_reuse"]} == {
+        16: 0,
+        **dict.fromkeys((64, 1024, 8192), 2 * (ROUNDS - 20)),
+    }
+    assert document["horovod_phases"] is None
+    assert set(document["not_known"]) == {"horovod_phases"}
+    assert document["warnings"] == []
+
+
+def test_what_the_program_measured_stands_in_the_document(run: RunFolder) -> None:
+    run.steps.write_text('{"seconds": 0.5, "communication_seconds": 0.1}\n' * 3)
+    found = explained_breakdown(run).exposed_communication
+    assert found is not None
+    assert found.basis == "measured"
+    assert found.mean_share_at_least == pytest.approx(0.2)
+    run.steps.write_text("nonsense\n")
+    # The marks are still there; without them the damage is the reason.
+    damaged = explained_breakdown(run).exposed_communication
+    assert damaged is not None
+    assert damaged.basis == "calls"
+    for rank in range(2):
+        write(run, rank, unmarked(rank))
+    assert "line 1" in explained_breakdown(run).not_known["exposed_communication"]
+
+
+def unmarked(rank: int) -> NDArray[Any]:
+    calls = rounds(rank)[1::2].copy()
+    calls["sequence"] = np.arange(1, len(calls) + 1)
+    return made.signed(calls)
+
+
+def test_clocks_that_jump_are_said_and_their_collectives_left_out(run: RunFolder) -> None:
+    jump, error = 200 * MILLISECOND, 5000
+    jumped = rounds(1)
+    jumped["start_ns"][ROUNDS + 1 :] += jump
+    write(run, 1, made.signed(jumped), error)
+    result = explained_breakdown(run)
+    assert result.waiting is not None
+    assert (result.waiting.matched, result.waiting.contradicted) == (ROUNDS // 2, ROUNDS // 2)
+    assert result.waiting.operations[0].waiting_seconds == pytest.approx(ROUNDS / 2 * LATE / 1e9)
+    (warning,) = result.warnings
+    assert "ranks 0 and 1 (by at least 199 ms)" in warning
+    assert "should agree to 5 us" in warning
+    assert f"{ROUNDS // 2} collectives" in warning
+    assert result.rows[0].calls == 2 * ROUNDS, "the table counts them all the same"
+    write(run, 1, made.signed(jumped), 2 * jump)
+    assert explained_breakdown(run).warnings == []
+
+
+def test_what_is_not_known_is_null_with_its_reason(make_run: MakeRun) -> None:
+    run = make_run(2)
+    empty = explained_breakdown(run)
+    assert set(empty.not_known) == {"waiting", "exposed_communication", "buffer_reuse", "horovod_phases"}
+    assert shown(empty) == ""
+    write(run, 0, unmarked(0))
+    alone = explained_breakdown(run)
+    assert (alone.waiting, alone.exposed_communication) == (None, None)
+    assert "all its ranks" in alone.not_known["waiting"]
+    assert "hvscale.profiling.step()" in alone.not_known["exposed_communication"]
+    assert "--timeline" in alone.not_known["horovod_phases"]
+    assert alone.buffer_reuse is not None
+    run.timeline.write_text("nothing of the kind")
+    assert "not a timeline" in explained_breakdown(run).not_known["horovod_phases"]
+    (run.hvprof / "rank-00000.hvp").write_bytes(b"")
+    with pytest.raises(RequestError):
+        explained_breakdown(run)
+
+
+def test_a_large_run_is_explained_when_asked_for(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = 2 * (2 * ROUNDS + 1)
+    monkeypatch.setattr(explanation, "EXPLAINED_BYTES", records * RECORD.itemsize)
+    # What a ring has room for does not count, only what it holds.
+    with (run.hvprof / "rank-00000.hvp").open("ab") as stream:
+        stream.truncate(4 << 20)
+    assert explained_breakdown(run).waiting is not None
+    monkeypatch.setattr(explanation, "EXPLAINED_BYTES", records * RECORD.itemsize - 1)
+    left_out = explained_breakdown(run)
+    assert (left_out.waiting, left_out.explained) == (None, False)
+    assert "--explain" in left_out.not_known["waiting"]
+    assert left_out.rows == explained_breakdown(run, explained=True).rows
+    assert explained_breakdown(run, explained=True).waiting is not None
+
+
+def test_what_the_terminal_shows(hvscale: Run, run: RunFolder) -> None:
+    text = hvscale("breakdown", run.path, COLUMNS="80").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for said in (
+        "who came last, of 50 collectives; the ranks read one clock",
+        "exposed communication: 20 to 25 % of a step",
+        "64, 1024, 8192 buffers",
+    ):
+        assert said in text
+    assert "who came last" not in hvscale("breakdown", run.path, "--no-explain").stdout
+    left_out = hvscale("breakdown", run.path, "--no-explain", "--json")
+    assert left_out.stderr == ""
+    plain = json.loads(left_out.stdout)
+    assert plain["waiting"] is None
+    assert plain["rows"] == json.loads(hvscale("breakdown", run.path, "--json").stdout)["rows"]
+
+
+def test_hundreds_of_late_ranks_take_a_few_lines(make_run: MakeRun) -> None:
+    ranks = 64
+    run = make_run(ranks)
+    world = 2  # the communicator of 64 ranks
+    for rank in range(ranks):
+        calls = np.zeros(ranks, RECORD)
+        calls["sequence"], calls["ordinal"] = np.arange(1, ranks + 1), np.arange(ranks)
+        calls["operation"], calls["communicator"], calls["bytes"] = ALLREDUCE, world, 8
+        late = np.arange(ranks) == rank  # each once
+        calls["start_ns"] = made.START_NS + np.arange(ranks) * EVERY + late * LATE
+        calls["duration_ns"] = LATE + TRANSFER - late * LATE
+        write(run, rank, made.signed(calls))
+    result = explained_breakdown(run)
+    assert result.waiting is not None
+    assert len(result.waiting.late_ranks) == ranks
+    assert "56 more" in shown(result)
+    assert len(shown(result).splitlines()) < 30

@@ -1,0 +1,68 @@
+"""hvprof compiled with the compiler's sanitizers, in real ranks."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvscale.profiling import breakdown
+from tests.profiling.conftest import MakeRun, Mpi
+
+SOURCES = Path(__file__).parents[2] / "hvscale" / "profiling" / "hvprof"
+FLAGS = ["-std=c11", "-g", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-D_GNU_SOURCE"]
+# mpirun itself must not load a sanitizer's library: only the program that the ranks become.
+PRELOADED = "import os, sys; os.environ.update(LD_PRELOAD=sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])"
+
+
+def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
+    """What LD_PRELOAD must name: the sanitizer's library and an hvprof compiled with it."""
+    asked = subprocess.run(["cc", f"-print-file-name={runtime}"], capture_output=True, text=True, check=False)
+    found = Path(asked.stdout.strip())
+    if not found.is_absolute():
+        pytest.skip(f"the C compiler has no {runtime}")
+    library = folder / "libhvprof.so"
+    # ThreadSanitizer knows no fences: the one of a record only orders what a reader of a dead process's file sees.
+    more = ["-Wno-tsan"] if sanitizer == "thread" else []
+    subprocess.run(
+        ["cc", *FLAGS, *more, f"-fsanitize={sanitizer}", "-o", str(library), *map(str, SOURCES.glob("*.c")), "-ldl"],
+        check=True,
+    )
+    return f"{found.resolve()}:{library}"
+
+
+@pytest.mark.parametrize("program", ["every_nonblocking", "point_to_point"])
+def test_address_sanitizer_finds_nothing(open_mpi: Mpi, make_run: MakeRun, tmp_path: Path, program: str) -> None:
+    preload = sanitized(tmp_path, "address,undefined", "libasan.so")
+    run = make_run(2)
+    # Open MPI's own leaks and odd arithmetic are not ours to judge.
+    options = {
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "HVPROF_DIRECTORY": str(run.hvprof),
+    }
+    done = open_mpi.start(2, [sys.executable, "-c", PRELOADED, preload, str(open_mpi.compile(program))], options)
+    assert done.returncode == 0, done.stderr
+    assert "Sanitizer" not in done.stderr
+    assert "runtime error" not in done.stderr
+    assert breakdown(run).warnings == []
+
+
+@pytest.mark.parametrize("arguments", [["overlapping"], ["threads", "3000"]])
+def test_thread_sanitizer_finds_nothing(open_mpi: Mpi, make_run: MakeRun, tmp_path: Path, arguments: list[str]) -> None:
+    preload = sanitized(tmp_path, "thread", "libtsan.so")
+    run = make_run(1)
+    options = {
+        # Open MPI is not compiled for it: only what hvprof does counts.
+        "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
+        # UCX watches madvise, PMIx wants a fixed address: both collide with ThreadSanitizer's own use of memory.
+        "UCX_MEM_EVENTS": "no",
+        "PMIX_MCA_gds": "hash",
+        "HVPROF_DIRECTORY": str(run.hvprof),
+        "HVPROF_MIB": "1",
+    }
+    program = [str(open_mpi.compile(arguments[0])), *arguments[1:]]
+    done = open_mpi.start(1, [sys.executable, "-c", PRELOADED, preload, *program], options)
+    assert done.returncode == 0, done.stderr
+    assert "ThreadSanitizer" not in done.stderr
+    assert sum(row.calls for row in breakdown(run).rows) in (4 * 3000, 4 * 8 * 200)

@@ -1,0 +1,45 @@
+"""Places for ranks, started by the tests and taken down with them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system import places
+
+
+@pytest.fixture(scope="session")
+def namespaces() -> None:
+    if reason := places.why_no_namespaces():
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def docker_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Docker daemon that has the image: one that runs already, or the tests' own."""
+    if address := places.running_daemon():
+        places.build_image(address)
+        yield address
+        return
+    if reason := places.why_no_docker():
+        pytest.skip(reason)
+    with places.docker_daemon(tmp_path_factory.mktemp("docker")) as address:
+        places.build_image(address)
+        yield address
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The configuration of a Slurm cluster of four nodes."""
+    if reason := places.why_no_slurm():
+        pytest.skip(reason)
+    with places.slurm_cluster(tmp_path_factory.mktemp("slurm")) as configuration:
+        yield configuration
+
+
+@pytest.fixture(scope="module")
+def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[places.SshHosts]:
+    if reason := places.why_no_ssh():
+        pytest.skip(reason)
+    with places.ssh_hosts(tmp_path_factory.mktemp("ssh")) as hosts:
+        yield hosts

@@ -1,0 +1,304 @@
+"""What the tests of placements need of the machine: a Docker daemon of their own, and a count of everything a run could leave behind."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from hvscale.launch import network_namespaces
+from hvscale.launch.labels import RunLabel
+from tests.conftest import PROGRAMS, wait_until
+
+DAEMON_SECONDS = 60
+BUILD_SECONDS = 900
+SSHD = "/usr/sbin/sshd"  # it refuses to be started by another name than its full path
+ADMIN_PATH = "/usr/sbin:/sbin"
+
+
+def why_no_namespaces() -> str | None:
+    """Why network namespaces cannot be had here; None when they can."""
+    if os.geteuid() != 0:
+        return "network namespaces take root"
+    if not (shutil.which("ip") and shutil.which("tc")):
+        return "no ip and tc (package iproute2)"
+    name = f"hvtest-{os.getpid()}"
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
+        return "this machine makes no network namespace"
+    subprocess.run(["ip", "netns", "del", name], check=True)
+    return None
+
+
+def running_daemon() -> str | None:
+    """The address of a Docker daemon that this user can use already. A second one beside it would undo its firewall rules."""
+    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if shutil.which("docker") is None:
+        return None
+    asked = subprocess.run(["docker", "--host", address, "version"], capture_output=True)
+    return None if asked.returncode else address
+
+
+def why_no_docker() -> str | None:
+    """Why no Docker daemon can be started here; None when one can."""
+    if os.geteuid() != 0:
+        return "starting a Docker daemon takes root"
+    missing = [
+        program for program in ("dockerd", "docker", "debootstrap", "iptables-save") if shutil.which(program) is None
+    ]
+    return f"not installed: {', '.join(missing)}" if missing else None
+
+
+@contextmanager
+def firewall_as_it_was() -> Iterator[None]:
+    """A daemon leaves its rules behind, and a stale one, for a network that the next daemon uses too, rewrites its addresses."""
+    before = subprocess.run(["iptables-save"], capture_output=True, check=True).stdout
+    yield
+    for table in ("filter", "nat"):
+        subprocess.run(["iptables", "--table", table, "--flush"], check=True)
+        subprocess.run(["iptables", "--table", table, "--delete-chain"], check=True)
+    subprocess.run(["iptables", "--policy", "FORWARD", "ACCEPT"], check=True)
+    subprocess.run(["iptables-restore"], input=before, check=True)
+
+
+@contextmanager
+def docker_daemon(folder: Path) -> Iterator[str]:
+    """A daemon that keeps everything in `folder`; gives its address."""
+    address = f"unix://{folder / 'docker.sock'}"
+    own_folders = ["--data-root", folder / "data", "--exec-root", folder / "exec", "--pidfile", folder / "pid"]
+    # No default bridge, and networks where nobody else's are.
+    network = ["--bridge", "none", "--default-address-pool", "base=10.214.0.0/16,size=24"]
+    with firewall_as_it_was(), (folder / "log").open("wb") as log:
+        daemon = subprocess.Popen(
+            ["dockerd", "--host", address, *map(str, own_folders), *network],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            deadline = time.monotonic() + DAEMON_SECONDS
+            while subprocess.run(["docker", "--host", address, "version"], capture_output=True).returncode:
+                said = (folder / "log").read_text(errors="replace")[-2000:]
+                assert daemon.poll() is None, f"dockerd does not start: {said}"
+                assert time.monotonic() < deadline, f"dockerd does not answer: {said}"
+                time.sleep(0.2)
+            yield address
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait(timeout=DAEMON_SECONDS)
+
+
+def build_image(address: str) -> None:
+    done = subprocess.run(
+        [PROGRAMS / "hvscale", "image", "build"],
+        env={**os.environ, "DOCKER_HOST": address},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def why_no_ssh() -> str | None:
+    """Why no ssh hosts can be made here; None when they can. Each is a namespace with a server of its own."""
+    missing = [program for program in ("ssh", "ssh-keygen") if shutil.which(program) is None]
+    if shutil.which(SSHD) is None:
+        missing.append("sshd")
+    return f"not installed: {', '.join(missing)}" if missing else why_no_namespaces()
+
+
+@dataclass(frozen=True)
+class SshHosts:
+    """Hosts that HVSCALE_SSH reaches by the names `alpha`, `beta` and, without the environment, `bare`; `nobody` is a host that is not there."""
+
+    ssh: str
+    namespaces: dict[str, str]
+    addresses: dict[str, str]
+
+
+@contextmanager
+def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
+    names = ("alpha", "beta", "bare")
+    with network_namespaces.network(RunLabel.of(folder), len(names)) as (subnet, namespaces):
+        Path("/run/sshd").mkdir(exist_ok=True)
+        for key in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+        server = {
+            "HostKey": folder / "host",
+            "AuthorizedKeysFile": folder / "user.pub",
+            "StrictModes": "no",
+            "PidFile": "none",
+            "UsePAM": "no",
+            "PermitRootLogin": "yes",
+        }
+        (folder / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in server.items()))
+        addresses = dict(zip(names, map(str, list(subnet.hosts())[1:]), strict=False)) | {"nobody": str(subnet[99])}
+        client = {
+            "IdentityFile": folder / "user",
+            "StrictHostKeyChecking": "no",
+            "UserKnownHostsFile": "/dev/null",
+            "LogLevel": "ERROR",
+        }
+        (folder / "ssh_config").write_text(
+            "".join(f"Host {name}\n HostName {address}\n" for name, address in addresses.items())
+            + "Host *\n"
+            + "".join(f" {name} {value}\n" for name, value in client.items())
+        )
+        # A host name of its own for each, and for the bare one an empty folder where the environment should be.
+        hide = 'mount -t tmpfs none "$2"'
+        starting = 'echo "$1" >/proc/sys/kernel/hostname && {} && exec "$0" -D -e -f "$3"'
+        servers = [
+            subprocess.Popen(
+                [
+                    *("ip", "netns", "exec", namespace, "unshare", "--uts", "/bin/sh", "-c"),
+                    starting.format(hide if name == "bare" else "true"),
+                    *(SSHD, namespace, sys.prefix, str(folder / "sshd_config")),
+                ],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            for name, namespace in zip(names, namespaces, strict=True)
+        ]
+        ssh = f"ssh -F {folder / 'ssh_config'}"
+        for name in names:
+            wait_until(partial(_answers, [*ssh.split(), name, "true"]))
+        try:
+            yield SshHosts(ssh, dict(zip(names, namespaces, strict=True)), addresses)
+        finally:
+            for one in servers:
+                one.kill()
+                one.wait()
+
+
+def why_no_slurm() -> str | None:
+    """Why no Slurm cluster can be started here; None when one can."""
+    missing = [
+        program for program in ("munged", "slurmctld", "slurmd") if shutil.which(program, path=ADMIN_PATH) is None
+    ]
+    if missing:
+        return f"not installed: {', '.join(missing)} (packages slurm-wlm, munge)"
+    return None if os.geteuid() == 0 else "starting Slurm's daemons takes root"
+
+
+@contextmanager
+def slurm_cluster(folder: Path) -> Iterator[Path]:
+    """Four nodes, n1 to n4, which have a host name each and share this machine; gives Slurm's configuration."""
+    nodes, here = [f"n{number}" for number in range(1, 5)], socket.gethostname()
+    for name in ("state", "spool", "munge"):
+        (folder / name).mkdir()
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o600)
+    hosts = folder / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost {' '.join(nodes)}\n")
+    configuration = folder / "slurm.conf"
+    settings = {
+        "ClusterName": "hvtest",
+        "SlurmctldHost": f"{here}(127.0.0.1)",
+        "SlurmctldPort": free_port(),
+        "SlurmUser": "root",
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={folder}/munge/socket",
+        "StateSaveLocation": folder / "state",
+        "SlurmdSpoolDir": folder / "spool/%n",
+        "SlurmctldPidFile": folder / "slurmctld.pid",
+        "SlurmdPidFile": folder / "slurmd-%n.pid",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core",
+        "SwitchType": "switch/none",
+        "MpiDefault": "none",
+        "ReturnToService": 2,
+        "KillWait": 5,
+    }
+    configuration.write_text(
+        "".join(f"{name}={value}\n" for name, value in settings.items())
+        + "".join(
+            f"NodeName={node} NodeHostname={here} NodeAddr=127.0.0.1 Port={free_port()} CPUs=2\n" for node in nodes
+        )
+        + "PartitionName=all Nodes=ALL Default=YES State=UP\n"
+    )
+    munge = ["munged", "--foreground", "--force", "--key-file", str(key), "--socket", f"{folder}/munge/socket"]
+    munge += [
+        "--pid-file",
+        f"{folder}/munge/pid",
+        "--log-file",
+        f"{folder}/munge/log",
+        "--seed-file",
+        f"{folder}/munge/seed",
+    ]
+    in_own_name = 'mount --bind "$1" /etc/hosts && echo "$2" >/proc/sys/kernel/hostname && exec "$0" -D -N "$2" -f "$3"'
+    daemon = ["unshare", "--uts", "--mount", "/bin/sh", "-c", in_own_name]
+    commands = [
+        munge,
+        ["slurmctld", "-D", "-f", str(configuration)],
+        *([*daemon, "slurmd", str(hosts), node, str(configuration)] for node in nodes),
+    ]
+    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{ADMIN_PATH}", "SLURM_CONF": str(configuration)}
+    with (folder / "log").open("wb") as log:
+        daemons = []
+        for words in commands:
+            daemons.append(subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True))
+            if words is munge:
+                wait_until((folder / "munge/socket").exists)
+    try:
+        idle = ["sinfo", "--noheader", "--Node", "--format", "%T"]
+        wait_until(
+            lambda: subprocess.run(idle, env=environment, capture_output=True, text=True).stdout.split() == ["idle"] * 4
+        )
+        yield configuration
+    finally:
+        for one in reversed(daemons):
+            one.terminate()
+            one.wait(timeout=DAEMON_SECONDS)
+
+
+def free_port() -> int:
+    with socket.socket() as asking:
+        asking.bind(("127.0.0.1", 0))
+        return int(asking.getsockname()[1])
+
+
+def everything_there(address: str | None, runs: Path) -> dict[str, list[str]]:
+    """What runs with folders under `runs` make outside them, by kind; networks of anybody, because a run's own may lose its name."""
+    folders = Path("/etc/netns")
+    found = {
+        "processes": [str(process.pid) for process in psutil.process_iter() if run_of(process).startswith(str(runs))],
+        "configured namespaces": sorted(path.name for path in folders.iterdir()) if folders.is_dir() else [],
+    }
+    if shutil.which("ip"):
+        found["namespaces"] = [entry["name"] for entry in json.loads(output("ip", "-json", "netns", "list") or "[]")]
+        found["interfaces"] = sorted(entry["ifname"] for entry in json.loads(output("ip", "-json", "link")))
+    if address:
+        docker = ("docker", "--host", address)
+        found["containers"] = sorted(output(*docker, "ps", "--all", "--format", "{{.Names}}").split())
+        found["networks"] = sorted(output(*docker, "network", "ls", "--format", "{{.Name}}").split())
+        found["swarm"] = output(*docker, "info", "--format", "{{.Swarm.LocalNodeState}}").split()
+    return found
+
+
+def output(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def run_of(process: psutil.Process) -> str:
+    """The run that a living process belongs to, empty for none."""
+    try:
+        return "" if process.status() == psutil.STATUS_ZOMBIE else process.environ().get("HVSCALE_RUN", "")
+    except psutil.Error:
+        return ""
+
+
+def _answers(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True).returncode == 0

@@ -1,0 +1,109 @@
+"""`hvscale doctor`: what it finds here is compared with what is here."""
+
+import json
+import os
+import resource
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MPICH_PREFIX, PROGRAMS, needs_mpich
+
+SHARED = "/dev/shm"  # noqa: S108
+
+
+@pytest.fixture(scope="module")
+def checks() -> dict[str, dict[str, Any]]:
+    done = subprocess.run([PROGRAMS / "hvscale", "doctor", "--json"], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "hvscale/doctor/1"
+    return {check["name"]: check for check in document["checks"]}
+
+
+def test_the_environment_s_own_mpi_and_what_it_chooses(checks: dict[str, dict[str, Any]]) -> None:
+    version = subprocess.check_output([PROGRAMS / "mpirun", "--version"], text=True).split()[3]
+    assert f"openmpi {version} ({PROGRAMS / 'mpirun'}; transports: cm, ob1, ucx)" in checks["MPI"]["found"]
+    linked = checks["Horovod's MPI"]
+    assert linked["good"]
+    assert f"{PROGRAMS.parent.resolve() / 'lib/libmpi.so.40'}" in linked["found"]
+    assert "not CUDA-aware: GPU tensors" in linked["found"]
+
+
+@needs_mpich
+def test_the_mpich_environment_beside_it(checks: dict[str, dict[str, Any]]) -> None:
+    told = subprocess.check_output([MPICH_PREFIX / "bin/mpichversion"], text=True)
+    version = told.split()[2]
+    assert f"mpich {version} ({MPICH_PREFIX / 'bin/mpiexec.hydra'}; transports: ucx, ofi)" in checks["MPI"]["found"]
+    assert f"(mpich {version}; transport here: ucx" in checks["Horovod's MPI"]["found"]
+
+
+def test_what_the_machine_gives_to_ranks(checks: dict[str, dict[str, Any]]) -> None:
+    size = os.statvfs(SHARED)
+    assert checks[SHARED]["found"] == f"{size.f_blocks * size.f_frsize / 2**20:.0f} MiB"
+    assert checks[SHARED]["good"] == (size.f_blocks * size.f_frsize >= 256 * 2**20)
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    found = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit / 2**20:.0f} MiB"
+    assert checks["locked memory"]["found"].startswith(found)
+    assert checks["CMA"]["good"] == ("each other's memory directly" in checks["CMA"]["found"])
+
+
+def test_a_small_shared_memory_is_bad_and_the_remedy_is_named() -> None:
+    """In a mount namespace of its own, with the size that Docker gives by default."""
+    small = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$0" doctor --json'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", small, PROGRAMS / "hvscale"], capture_output=True, text=True, timeout=120
+    )
+    if done.returncode != 0 and not done.stdout:
+        pytest.skip("no mount namespace can be made here: it takes root")
+    (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == SHARED]
+    assert (check["good"], check["found"]) == (False, "64 MiB")
+    assert "--shm-size" in check["mend"]
+
+
+def placements_found(**environment: str) -> dict[str, dict[str, Any]]:
+    done = subprocess.run(
+        [PROGRAMS / "hvscale", "doctor", "--json"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    return {
+        check["name"].removeprefix("placement "): check
+        for check in json.loads(done.stdout)["checks"]
+        if check["name"].startswith("placement ")
+    }
+
+
+def test_what_each_placement_lacks_on_a_machine_without_its_tools(tmp_path: Path) -> None:
+    for program in ("python", "hvscale"):
+        (tmp_path / program).symlink_to(PROGRAMS / program)
+    found = placements_found(PATH=str(tmp_path), HVSCALE_SSH="no-such-ssh", DOCKER_HOST="unix:///nobody")
+    assert set(found) == {"host", "netns", "docker:rank", "docker:node", "ssh", "slurm"}
+    assert found["host"]["good"]
+    assert "no docker in PATH: install it" in found["docker:rank"]["mend"]
+    assert "apt install openssh-client" in found["ssh"]["mend"]
+    assert not found["slurm"]["good"]
+    if os.geteuid() != 0:
+        assert "takes root" in found["netns"]["mend"]
+
+
+def test_a_daemon_an_image_and_namespaces_that_are_there(docker_host: str, namespaces: None) -> None:
+    found = placements_found(DOCKER_HOST=docker_host)
+    version = subprocess.check_output(
+        ["docker", "--host", docker_host, "version", "--format", "{{.Server.Version}}"], text=True
+    ).strip()
+    for name in ("docker:rank", "docker:node"):
+        assert found[name]["found"] == f"Docker {version} at {docker_host}, image hvscale:base"
+    assert found["netns"]["found"].startswith("root, ")
+    assert "does not answer" in placements_found(DOCKER_HOST="unix:///nobody")["docker:node"]["mend"]
+
+
+def test_a_cluster_that_is_there(slurm: Path) -> None:
+    found = placements_found(SLURM_CONF=str(slurm))["slurm"]
+    assert found["good"]
+    assert ", 4 nodes, outside an allocation" in found["found"]

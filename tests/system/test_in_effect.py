@@ -1,0 +1,75 @@
+"""What the libraries say they use, in run.json, and a warning by name for what they did not take."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import Run, needs_mpich, run_json
+
+PROGRAM = """
+import horovod.torch as hvd, torch
+hvd.init()
+hvd.allreduce(torch.ones(10))
+"""
+
+
+def start(hvscale: Run, script: Path, tmp_path: Path, *options: str) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """What run.json holds of each library, by its first word, and the warnings in the terminal."""
+    done = hvscale("launch", "-np", "2", "--run", "job", *options, "--", "python", script)
+    assert done.returncode == 0, done.stderr
+    record = run_json(tmp_path / "job")
+    shown = [line for line in done.stderr.splitlines() if line.startswith("hvscale: warning: ")]
+    assert [f"hvscale: warning: {text}" for text in record["warnings"]] == shown
+    return {told["library"].split()[0]: told for told in record["settings_in_effect"]}, shown
+
+
+def test_open_mpi_ucx_and_horovod_tell(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    asked = {
+        "OMPI_MCA_btl_tcp_eager_limit": "64K",
+        "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+        "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
+        "OMPI_MCA_coll_tuned_bcast_algorithm": "77",
+        "OMPI_MCA_coll_tuned_nonsense": "1",
+        "UCX_TLS": "sm,self",
+        "UCX_NONSENSE": "1",
+        "HOROVOD_CYCLE_TIME": "2",
+        "HOROVOD_FUSION_TRESHOLD": "1",
+    }
+    options = [word for name, value in asked.items() for word in ("--env", f"{name}={value}")]
+    told, shown = start(hvscale, program(PROGRAM), tmp_path, "--transport", "ucx", *options)
+    assert told["Open"]["settings"]["btl_tcp_eager_limit"] == "65536"
+    assert told["Open"]["settings"]["pml"] == "ucx"
+    assert told["Open"]["settings"]["coll_tuned_allreduce_algorithm"] == "ring"
+    assert told["Open"]["not_taken"] == {
+        "OMPI_MCA_coll_tuned_bcast_algorithm": "77 was asked for, ignore is in effect",
+        "OMPI_MCA_coll_tuned_nonsense": "Open MPI knows no such parameter",
+    }
+    assert told["UCX"]["not_taken"] == {"UCX_NONSENSE": "UCX knows no such variable"}
+    assert told["Horovod"]["not_taken"] == {"HOROVOD_FUSION_TRESHOLD": "Horovod knows no such variable"}
+    for name in ("coll_tuned_bcast_algorithm", "coll_tuned_nonsense", "UCX_NONSENSE", "HOROVOD_FUSION_TRESHOLD"):
+        assert sum(name in line for line in shown) == 1
+
+
+@needs_mpich
+def test_mpich_tells(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    asked = {
+        "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring",
+        "MPIR_CVAR_BCAST_SHORT_MSG_SIZE": "4096",
+        "MPIR_CVAR_ENABLE_GPU": "1",
+        "MPIR_CVAR_NONSENSE": "1",
+    }
+    options = [word for name, value in asked.items() for word in ("--env", f"{name}={value}")]
+    told, shown = start(hvscale, program(PROGRAM), tmp_path, "--mpi", "mpich", *options)
+    assert told["MPICH"]["settings"]["MPIR_CVAR_BCAST_SHORT_MSG_SIZE"] == "4096"
+    assert told["MPICH"]["not_taken"] == {
+        # The wheel is built without GPUs.
+        "MPIR_CVAR_ENABLE_GPU": "1 was asked for, 0 is in effect",
+        "MPIR_CVAR_NONSENSE": "MPICH knows no such variable",
+    }
+    assert len(shown) == 2
+
+
+def test_nothing_asked_nothing_warned(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    told, shown = start(hvscale, program(PROGRAM), tmp_path)
+    assert shown == []
+    assert all(not told_by["not_taken"] for told_by in told.values())

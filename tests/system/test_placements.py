@@ -1,0 +1,393 @@
+"""The same command in every place: it computes and is profiled as on the host, and nothing of it is left, however it ends."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hvscale.launch.labels import RunLabel
+from tests.conftest import PROGRAMS, Run, needs_mpich, run_json, wait_until
+from tests.system.places import everything_there
+
+FLAVOURS = ("openmpi", "gloo")
+WITH_MPICH = (*FLAVOURS, pytest.param("mpich", marks=needs_mpich))
+RANKS = 3
+ROUNDS = 4
+BYTES = 2**20
+LINK_BITS = 1e9
+BIG = 64 * 2**20
+BURST = 256 * 1024
+
+# Every rank says where it runs and what it has: placements differ in nothing else.
+HOROVOD_PROGRAM = f"""
+import json, os, socket, time
+import horovod.torch as hvd, torch
+hvd.init()
+for step in range({ROUNDS}):
+    total = hvd.allreduce(torch.full(({BYTES} // 4,), float(hvd.rank() + 1)), op=hvd.Sum, name=f"step.{{step}}")
+assert bool((total == sum(range(1, hvd.size() + 1))).all()), total
+print(json.dumps({{"rank": hvd.rank(), "size": hvd.size(), "local_size": hvd.local_size(), "host": socket.gethostname(),
+                  "here": os.getcwd(), "chosen": os.environ.get("CHOSEN"), "stray": os.environ.get("STRAY")}}), flush=True)
+time.sleep(1)  # Horovod's timeline loses at shutdown what it has not written by then
+"""
+
+WAITING_PROGRAM = """
+import time
+import horovod.torch as hvd
+hvd.init()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+BIG_ALLREDUCE = f"""
+import numpy, time
+from mpi4py import MPI
+data, total = numpy.ones({BIG}, numpy.uint8), numpy.empty({BIG}, numpy.uint8)
+for _ in range(3):
+    MPI.COMM_WORLD.Barrier()
+    start = time.monotonic()
+    MPI.COMM_WORLD.Allreduce(data, total)
+    print(time.monotonic() - start, flush=True)
+"""
+
+
+@pytest.fixture(params=["docker:rank", "docker:node", "docker:node on an overlay", "netns"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The options of a placement that this machine can make; the daemon is the tests' own."""
+    if request.param == "netns":
+        request.getfixturevalue("namespaces")
+        return ["--placement", "netns", "--nodes", "2"]
+    monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue("docker_host"))
+    name, *overlay = request.param.split(" on an ")
+    return ["--placement", name, *(["--network", "overlay"] if overlay else [])]
+
+
+@pytest.fixture
+def nothing_left(place: list[str], tmp_path: Path) -> Iterator[None]:
+    address = os.environ.get("DOCKER_HOST")
+    before = everything_there(address, tmp_path)
+    yield
+    assert everything_there(address, tmp_path) == before
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("mpi", WITH_MPICH)
+def test_a_horovod_program_runs_and_is_profiled_in_every_place(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str], mpi: str
+) -> None:
+    done = hvscale(
+        *("profile", "-np", RANKS, "--mpi", mpi, *place, "--run", "job", "--json", "--bins", "512K,1M"),
+        *("--env", "CHOSEN", "--", "python", program(HOROVOD_PROGRAM)),
+        CHOSEN='a "quoted" b=c',
+        STRAY="no",
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = [
+        row for row in json.loads(done.stdout)["rows"] if row["bytes_max"] == BYTES and row["operation"] == "allreduce"
+    ]
+    assert (row["calls"], row["bytes"]) == (RANKS * ROUNDS, RANKS * ROUNDS * BYTES)
+
+    record = run_json(tmp_path / "job")
+    assert (record["state"], record["placement"]) == ("finished", place[1])
+    nodes = record["nodes"]
+    assert [rank for node in nodes for rank in node["ranks"]] == list(range(RANKS))
+    assert len(nodes) == (3 if place[1] == "docker:rank" else 2)
+    assert len({node["address"] for node in nodes}) == len(nodes)
+    for number in range(RANKS):
+        said = json.loads((tmp_path / f"job/logs/rank-{number:05d}.log").read_text().splitlines()[-1])
+        (node,) = [node for node in nodes if number in node["ranks"]]
+        assert (said["rank"], said["size"], said["local_size"]) == (number, RANKS, len(node["ranks"]))
+        assert said["host"] == node["name"] == record["ranks"][number]["host"]
+        assert (said["here"], said["chosen"], said["stray"]) == (str(tmp_path), 'a "quoted" b=c', None)
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
+def test_a_shaped_link_is_as_slow_as_it_was_made(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str]
+) -> None:
+    words = ("launch", "-np", 2, *place, "--link", "1gbit", "--run", "job")
+    done = hvscale(*words, "--", "python", program(BIG_ALLREDUCE))
+    assert done.returncode == 0, done.stderr
+    assert run_json(tmp_path / "job")["placement_settings"]["link"] == "1gbit"
+    seconds = [float(line) for line in (tmp_path / "job/logs/rank-00000.log").read_text().splitlines()]
+    # Whatever the algorithm, each of two ranks has to receive as many bytes as the result has: that is physics, not a speed test.
+    assert min(seconds) >= (BIG - BURST) * 8 / LINK_BITS
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["docker:node"], indirect=True)
+def test_what_a_container_gets_is_what_was_asked_for(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "photo").write_text("a photo")
+    here = tmp_path / "here"
+    here.mkdir()
+    script = here / "program.py"
+    script.write_text(f"""
+import os, pathlib
+room = os.statvfs("/dev/shm")
+print("shm", room.f_blocks * room.f_frsize)
+print("data", pathlib.Path("{data}/photo").read_text())
+for folder in ("{data}", "{sys.prefix}"):
+    try:
+        pathlib.Path(folder, "written").touch()
+    except OSError as error:
+        print("not written", error.strerror)
+pathlib.Path("out").write_text("kept")
+""")
+    options = ("--shm-size", "96m", "--cma", "--mount", data, "--ranks-per-container", 1)
+    done = subprocess.run(
+        [PROGRAMS / "hvscale", "launch", *place, *map(str, options), "--run", "job", "--", "python", "program.py"],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line.removeprefix("[0] ") for line in done.stdout.splitlines()]
+    assert said == [f"shm {96 * 2**20}", "data a photo", *["not written Read-only file system"] * 2]
+    assert (here / "out").read_text() == "kept"
+    settings = run_json(here / "job")["placement_settings"]
+    assert (settings["shm_bytes"], settings["cma_asked"], settings["cma"]) == (96 * 2**20, True, True)
+    assert settings["image_id"].startswith("sha256:")
+
+
+StartWaiting = Callable[[str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
+    """Starts `hvscale launch` of two ranks of a flavour, and comes back when they have found each other and wait; run folder "job"."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(mpi: str) -> subprocess.Popen[str]:
+        started.append(waiting_launcher(tmp_path, place, mpi))
+        logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
+        wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+        return started[0]
+
+    yield start
+    for launcher in started:
+        if launcher.poll() is None:
+            launcher.terminate()
+            launcher.communicate(timeout=60)
+
+
+def waiting_launcher(tmp_path: Path, place: list[str], mpi: str) -> subprocess.Popen[str]:
+    (tmp_path / "program.py").write_text(WAITING_PROGRAM)
+    return subprocess.Popen(
+        [
+            PROGRAMS / "hvscale",
+            "launch",
+            "-np",
+            "2",
+            "--mpi",
+            mpi,
+            *place,
+            "--run",
+            "job",
+            "--",
+            "python",
+            "program.py",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("place", ["docker:node on an overlay", "netns"], indirect=True)
+@pytest.mark.parametrize("mpi", FLAVOURS)
+def test_a_signal_frees_everything(
+    tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str, number: signal.Signals
+) -> None:
+    launcher = start_waiting(mpi)
+    os.killpg(launcher.pid, number)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + number
+    assert run_json(tmp_path / "job")["state"] == "interrupted"
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
+def test_a_signal_before_the_ranks_start_frees_everything(tmp_path: Path, place: list[str]) -> None:
+    launcher = subprocess.Popen(
+        [PROGRAMS / "hvscale", "launch", "-np", "4", *place, "--run", "job", "--", "sleep", "600"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    wait_until((tmp_path / "job/run.json").exists)
+    os.killpg(launcher.pid, signal.SIGINT)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + signal.SIGINT
+    assert run_json(tmp_path / "job")["state"] == "interrupted"
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["docker:rank", "docker:node on an overlay", "netns"], indirect=True)
+@pytest.mark.parametrize("mpi", FLAVOURS)
+def test_cleanup_removes_what_a_killed_launcher_left(
+    hvscale: Run, tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str
+) -> None:
+    launcher = start_waiting(mpi)
+    living = json.loads(hvscale("cleanup", "--json").stdout)
+    assert living["leftovers"] == []
+    launcher.kill()
+    launcher.communicate(timeout=60)
+    listed = json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)
+    assert listed["removed"] is False
+    kinds = {thing["kind"] for thing in listed["leftovers"]}
+    assert kinds >= ({"namespaces"} if "netns" in place else {"container", "network"})
+    assert {thing["run"] for thing in listed["leftovers"]} == {str(tmp_path / "job")}
+    removed = hvscale("cleanup")
+    assert removed.returncode == 0
+    assert len(removed.stdout.splitlines()) == len(listed["leftovers"])
+    assert "nothing was left behind" in hvscale("cleanup").stderr
+    wait_until(lambda: everything_there(None, tmp_path)["processes"] == [])
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
+@pytest.mark.parametrize("mpi", FLAVOURS)
+@pytest.mark.parametrize("how", ["kill", "rm --force"])
+def test_a_container_that_is_killed_takes_the_job_down(
+    tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str, how: str
+) -> None:
+    launcher = start_waiting(mpi)
+    victim = run_json(tmp_path / "job")["nodes"][1]["name"]
+    subprocess.run(["docker", *how.split(), victim], check=True, capture_output=True)
+    _, said = launcher.communicate(timeout=60)
+    assert launcher.returncode == 3, said
+    assert re.search(f"hvscale: rank 1 on {victim} is lost: its container was (killed|removed)", said)
+    record = run_json(tmp_path / "job")
+    assert (record["state"], record["failed_rank"]) == ("failed", 1)
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
+@pytest.mark.parametrize("mpi", FLAVOURS)
+def test_a_rank_that_hangs_at_the_start_is_named(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str], mpi: str
+) -> None:
+    hanging = WAITING_PROGRAM.replace(
+        "import horovod",
+        "import os\nif '1' in (os.environ.get('OMPI_COMM_WORLD_RANK'), os.environ.get('HOROVOD_RANK')): time.sleep(600)\nimport horovod",
+    )
+    done = hvscale(
+        *("launch", "-np", 2, "--mpi", mpi, *place, "--start-timeout", 15, "--run", "job"),
+        *("--", "python", program(hanging)),
+    )
+    assert done.returncode == 3
+    assert "hvscale: rank 1 on hvscale-" in done.stderr
+    assert "has not called MPI_Init or hvd.init() 15 s after the start" in done.stderr
+    assert run_json(tmp_path / "job")["failed_rank"] == 1
+
+
+def test_a_start_in_time_is_not_touched_by_its_limit(hvscale: Run, program: Callable[[str], Path]) -> None:
+    through = WAITING_PROGRAM.replace("600", "12")
+    for mpi in FLAVOURS:
+        done = hvscale("launch", "-np", 2, "--mpi", mpi, "--start-timeout", 10, "--", "python", program(through))
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--placement", "moon"],
+            "--placement moon: unknown placement; known are docker:node, docker:rank, host, netns",
+        ),
+        (["--link", "1gbit"], "--link means nothing to --placement host: it is for docker:node, docker:rank, netns"),
+        (["--placement", "netns", "--link", "fast"], "--link fast: not a rate"),
+        (["--placement", "netns", "--nodes", "5"], "--nodes 5 for -np 1"),
+        (["--placement", "netns", "--nodes", "0"], "--nodes"),
+        (["--placement", "docker:rank", "--ranks-per-container", "2"], "--ranks-per-container means nothing"),
+        (["--placement", "docker:rank", "--shm-size", "big"], "--shm-size big: not a size"),
+        (["--placement", "docker:rank", "--network", "token-ring"], "--network token-ring"),
+    ],
+)
+def test_a_placement_that_cannot_be_is_one_line_and_status_2(hvscale: Run, arguments: list[str], said: str) -> None:
+    done = hvscale("launch", *arguments, "--", "true")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def refused(hvscale: Run, *arguments: object, **environment: str) -> str:
+    """The one line that a launch is refused with; it has made no run."""
+    done = hvscale("launch", *arguments, "--", "true", **environment)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_a_daemon_that_does_not_run_is_one_line(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+    line = refused(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=f"unix://{tmp_path}/nobody")
+    assert f"the Docker daemon does not answer at unix://{tmp_path}/nobody: start it" in line
+    assert not (tmp_path / "job").exists()
+
+
+def test_an_image_that_is_missing_is_one_line(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+    other = refused(hvscale, "--placement", "docker:node", "--image", "nobody/has:this", DOCKER_HOST=docker_host)
+    assert "Docker has no image nobody/has:this" in other
+    docker = ["docker", "--host", docker_host]
+    subprocess.run([*docker, "tag", "hvscale:base", "kept:here"], check=True)
+    subprocess.run([*docker, "rmi", "hvscale:base"], check=True, capture_output=True)
+    try:
+        line = refused(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=docker_host)
+    finally:
+        subprocess.run([*docker, "tag", "kept:here", "hvscale:base"], check=True)
+    assert "make it once with `hvscale image build`" in line
+    assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
+def test_a_name_that_is_taken_is_one_line_and_stays(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
+    label = RunLabel.of(tmp_path / "job")
+    if "netns" in place:
+        name = label.name(0)
+        make, remove = ["ip", "netns", "add", name], ["ip", "netns", "del", name]
+    else:
+        name = label.name("network")
+        make, remove = ["docker", "network", "create", name], ["docker", "network", "rm", name]
+    subprocess.run(make, check=True, capture_output=True)
+    try:
+        before = everything_there(os.environ.get("DOCKER_HOST"), tmp_path)
+        line = refused(hvscale, *place[:2], "--run", "job")
+        assert everything_there(os.environ.get("DOCKER_HOST"), tmp_path) == before
+    finally:
+        subprocess.run(remove, check=True, capture_output=True)
+    assert f"{name} exists already: `hvscale cleanup` removes what a killed run left" in line
+    assert run_json(tmp_path / "job")["state"] == "failed"
+
+
+def test_a_swarm_that_was_there_stays(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+    docker = ["docker", "--host", docker_host]
+    subprocess.run([*docker, "swarm", "init", "--advertise-addr", "127.0.0.1"], check=True, capture_output=True)
+    try:
+        wait_until(lambda: "docker_gwbridge" in everything_there(docker_host, tmp_path)["networks"])
+        before = everything_there(docker_host, tmp_path)
+        done = hvscale(
+            "launch", "--placement", "docker:rank", "--network", "overlay", "--", "true", DOCKER_HOST=docker_host
+        )
+        assert done.returncode == 0, done.stderr
+        assert everything_there(docker_host, tmp_path) == before
+        assert before["swarm"] == ["active"]
+    finally:
+        subprocess.run([*docker, "swarm", "leave", "--force"], check=True, capture_output=True)
+        subprocess.run([*docker, "network", "rm", "docker_gwbridge"], check=True, capture_output=True)

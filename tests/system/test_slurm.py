@@ -1,0 +1,208 @@
+"""A real Slurm cluster of four nodes: from inside an allocation, as a job script, and submitted and followed."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.system.places import everything_there
+from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WAITING_PROGRAM
+
+NODES = ["n1", "n2", "n3", "n4"]
+# Slurm counts two cores on each node, but they are the same two.
+CROWDED = ("--env", "OMPI_MCA_mpi_yield_when_idle=1")
+
+
+@pytest.fixture(autouse=True)
+def cluster(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever a test does, it leaves no job in the queue and no process on the nodes."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm))
+    yield
+    wait_until(lambda: queue() == [])
+    wait_until(lambda: everything_there(None, tmp_path)["processes"] == [])
+
+
+def queue() -> list[str]:
+    return subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def inside_an_allocation(
+    tasks: int, *arguments: object, cwd: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["salloc", "--quiet", f"--ntasks={tasks}", f"--nodes={tasks}", PROGRAMS / "hvscale", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+
+
+def exact(document: str, ranks: int) -> bool:
+    rows = [
+        row for row in json.loads(document)["rows"] if row["bytes_max"] == BYTES and row["operation"] == "allreduce"
+    ]
+    return [(row["calls"], row["bytes"]) for row in rows] == [(ranks * ROUNDS, ranks * ROUNDS * BYTES)]
+
+
+@pytest.mark.parametrize("mpi", FLAVOURS)
+def test_a_horovod_program_runs_and_is_profiled_on_four_nodes(
+    program: Callable[[str], Path], tmp_path: Path, mpi: str
+) -> None:
+    done = inside_an_allocation(
+        4,
+        *(
+            "profile",
+            "-np",
+            4,
+            "--mpi",
+            mpi,
+            "--placement",
+            "slurm",
+            "--run",
+            "job",
+            "--json",
+            "--bins",
+            "512K,1M",
+            *CROWDED,
+        ),
+        *("--env", "CHOSEN", "--", "python", program(HOROVOD_PROGRAM)),
+        cwd=tmp_path,
+        CHOSEN='a "quoted" b=c',
+    )
+    assert done.returncode == 0, done.stderr
+    assert exact(done.stdout, 4)
+    record = run_json(tmp_path / "job")
+    assert (record["placement"], [node["name"] for node in record["nodes"]]) == ("slurm", NODES)
+    for rank, node in enumerate(NODES):
+        said = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
+        assert (said["rank"], said["host"], said["local_size"]) == (rank, node, 1)
+        assert (said["here"], said["chosen"]) == (str(tmp_path), 'a "quoted" b=c')
+
+
+def test_more_ranks_than_the_allocation_has_are_refused(tmp_path: Path) -> None:
+    done = inside_an_allocation(2, "launch", "-np", 4, "--placement", "slurm", "--", "true", cwd=tmp_path)
+    assert done.returncode == 2
+    assert (
+        "hvscale: -np 4, but the allocation has 2 tasks: ask Slurm for more (`-n 4`), or for fewer ranks" in done.stderr
+    )
+
+
+def test_outside_an_allocation_the_ways_in_are_named(hvscale: Run) -> None:
+    done = hvscale("launch", "-np", 2, "--placement", "slurm", "--", "true")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "--submit" in line
+    assert "--sbatch FILE" in line
+
+
+def test_an_srun_that_is_refused_is_one_line(hvscale: Run, tmp_path: Path) -> None:
+    """The variables of an allocation that is over: srun knows nothing of it."""
+    over = {"SLURM_JOB_ID": "999", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    done = hvscale("launch", "-np", 2, "--placement", "slurm", "--run", "job", "--", "true", **over)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "hvscale: srun cannot start " in line
+    assert "Invalid job id specified" in line
+    assert run_json(tmp_path / "job")["state"] == "failed"
+
+
+def test_a_job_script_does_what_the_command_would(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    options = ("--sbatch", "job.sh", "--nodes", 2, "--sbatch-option", "--time=10", "--run", "a job")
+    done = hvscale("launch", "-np", 2, "--mpi", "gloo", *options, "--", "python", program(HOROVOD_PROGRAM))
+    assert done.returncode == 0, done.stderr
+    assert "job.sh" in done.stdout
+    assert not (tmp_path / "a job/run.json").exists()
+    text = (tmp_path / "job.sh").read_text()
+    for line in ("#SBATCH --ntasks=2", "#SBATCH --nodes=2", "#SBATCH --time=10"):
+        assert line in text.splitlines()
+    waiting = subprocess.run(["sbatch", "--wait", "job.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert waiting.returncode == 0, waiting.stderr
+    record = run_json(tmp_path / "a job")
+    assert (record["state"], [node["name"] for node in record["nodes"]]) == ("finished", ["n1", "n2"])
+
+
+def test_a_submitted_job_is_followed_and_tabulated(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    options = ("-np", 2, "--submit", "--nodes", 2, *CROWDED, "--run", "job", "--json", "--bins", "512K,1M")
+    done = hvscale("profile", *options, "--", "python", program(HOROVOD_PROGRAM))
+    assert done.returncode == 0, done.stderr
+    assert exact(done.stdout, 2)
+    assert '[0] {"rank": 0, "size": 2' in done.stderr
+    assert run_json(tmp_path / "job")["state"] == "finished"
+
+
+def test_a_submitted_job_whose_rank_fails_says_so(hvscale: Run, tmp_path: Path) -> None:
+    script = "import sys; print('unwell', flush=True); sys.exit(4)"
+    done = hvscale("launch", "-np", 1, "--submit", "--mpi", "gloo", "--run", "job", "--", "python", "-c", script)
+    assert done.returncode == 3
+    assert "rank 0 on n1 ended with status 4" in done.stderr
+    assert done.stderr.splitlines()[-1].strip() == "unwell"
+
+
+def test_a_job_that_slurm_does_not_take_is_one_line(hvscale: Run, tmp_path: Path) -> None:
+    done = hvscale("launch", "--submit", "--sbatch-option", "--partition=none", "--run", "job", "--", "true")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "hvscale: Slurm does not take the job" in line
+    assert "partition" in line
+
+
+@pytest.mark.parametrize("mpi", FLAVOURS)
+def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
+    options = ["-np", "2", "--mpi", mpi, "--submit", "--nodes", "2", "--run", "job"]
+    following = subprocess.Popen(
+        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(WAITING_PROGRAM)],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+    following.send_signal(signal.SIGINT)
+    following.communicate(timeout=90)
+    assert following.returncode == 128 + signal.SIGINT
+    assert run_json(tmp_path / "job")["state"] == "interrupted"
+
+
+def test_an_allocation_that_is_taken_away_is_a_lost_node(program: Callable[[str], Path], tmp_path: Path) -> None:
+    with subprocess.Popen(
+        ["salloc", "--quiet", "--kill-command=TERM", "--ntasks=2", "--nodes=2", "sleep", "600"], start_new_session=True
+    ) as allocation:
+        wait_until(lambda: len(queue()) == 1)
+        (job,) = (line.split()[0] for line in queue())
+        inside = {"SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+        launcher = subprocess.Popen(
+            [
+                PROGRAMS / "hvscale",
+                "launch",
+                "-np",
+                "2",
+                "--placement",
+                "slurm",
+                "--run",
+                "job",
+                "--",
+                "python",
+                program(WAITING_PROGRAM),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, **inside},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
+        wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+        subprocess.run(["scancel", job], check=True)
+        _, said = launcher.communicate(timeout=90)
+        allocation.wait(timeout=60)
+    assert launcher.returncode == 3
+    assert f"rank 0 on n1 is lost: the allocation {job} is" in said

@@ -1,0 +1,139 @@
+"""Ranks on other hosts by ssh: real servers, each in a network namespace of its own."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.system.places import SshHosts, everything_there
+from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WAITING_PROGRAM
+
+Refuse = Callable[..., str]
+
+
+@pytest.fixture
+def refused(hvscale: Run, ssh: SshHosts, tmp_path: Path) -> Refuse:
+    """The one line that a launch on these hosts is refused with; nothing of it runs then."""
+
+    def refuse(*arguments: object) -> str:
+        done = hvscale("launch", *arguments, "--run", "job", "--", "true", HVSCALE_SSH=ssh.ssh)
+        assert done.returncode == 2, done.stderr
+        assert everything_there(None, tmp_path)["processes"] == []
+        (line,) = done.stderr.splitlines()
+        return line
+
+    return refuse
+
+
+@pytest.mark.parametrize("mpi", FLAVOURS)
+@pytest.mark.parametrize("written", ["--hosts", "--hostfile"])
+def test_a_horovod_program_runs_and_is_profiled_on_hosts(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, ssh: SshHosts, mpi: str, written: str
+) -> None:
+    (tmp_path / "hosts").write_text("# two hosts\nalpha slots=2\n\nbeta:2  # the second\n")
+    hosts = ["--hosts", "alpha:2,beta:2"] if written == "--hosts" else ["--hostfile", "hosts"]
+    done = hvscale(
+        *("profile", "-np", 3, "--mpi", mpi, *hosts, "--run", "job", "--json", "--bins", "512K,1M"),
+        *("--env", "CHOSEN", "--env", "OMPI_MCA_mpi_yield_when_idle=1", "--", "python", program(HOROVOD_PROGRAM)),
+        HVSCALE_SSH=ssh.ssh,
+        CHOSEN='a "quoted" $HOME; b=c',
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = [
+        row for row in json.loads(done.stdout)["rows"] if row["bytes_max"] == BYTES and row["operation"] == "allreduce"
+    ]
+    assert (row["calls"], row["bytes"]) == (3 * ROUNDS, 3 * ROUNDS * BYTES)
+    record = run_json(tmp_path / "job")
+    assert record["placement"] == "ssh"
+    assert [(node["name"], node["address"], node["ranks"]) for node in record["nodes"]] == [
+        ("alpha", ssh.addresses["alpha"], [0, 1]),
+        ("beta", ssh.addresses["beta"], [2]),
+    ]
+    for rank, host in enumerate(["alpha", "alpha", "beta"]):
+        said = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
+        assert (said["host"], said["here"]) == (ssh.namespaces[host], str(tmp_path))
+        assert said["chosen"] == 'a "quoted" $HOME; b=c'
+    assert everything_there(None, tmp_path)["processes"] == []
+
+
+@pytest.mark.parametrize("mpi", FLAVOURS)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_stays_on_the_hosts_when_the_launcher_ends(
+    program: Callable[[str], Path],
+    tmp_path: Path,
+    ssh: SshHosts,
+    mpi: str,
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HVSCALE_SSH", ssh.ssh)
+    options = ["-np", "2", "--mpi", mpi, "--hosts", "alpha,beta", "--run", "job"]
+    launcher = subprocess.Popen(
+        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(WAITING_PROGRAM)],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+    launcher.send_signal(number)
+    launcher.wait(timeout=60)
+    wait_until(lambda: everything_there(None, tmp_path)["processes"] == [])
+
+
+def test_a_host_that_does_not_answer_is_named(refused: Refuse) -> None:
+    line = refused("-np", 2, "--hosts", "alpha:1,nobody:1")
+    assert "host nobody does not answer by ssh" in line
+    assert "`ssh nobody true` must work without a password" in line
+
+
+def test_a_host_without_the_environment_is_named(refused: Refuse) -> None:
+    line = refused("-np", 2, "--hosts", "alpha:1,bare:1")
+    assert "host bare cannot run" in line
+    assert "the environment must lie at the same path on every host" in line
+
+
+def test_hosts_that_do_not_reach_each_other_are_named(refused: Refuse, ssh: SshHosts) -> None:
+    route = [f"{ssh.addresses['beta']}/32"]
+    in_alpha = ["ip", "-n", ssh.namespaces["alpha"], "route"]
+    subprocess.run([*in_alpha, "add", "unreachable", *route], check=True)
+    try:
+        line = refused("-np", 2, "--hosts", "alpha:1,beta:1")
+    finally:
+        subprocess.run([*in_alpha, "del", "unreachable", *route], check=True)
+    assert f"host alpha does not reach beta ({ssh.addresses['beta']})" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-np", 5, "--hosts", "alpha:2,beta:2"], "-np 5, but the hosts have 4 slots"),
+        (["--hosts", "alpha:two"], "alpha:two is not a host"),
+        (["--hosts", "-oProxyCommand=x"], "is not a host"),
+        (["--hostfile", "none"], "--hostfile none: No such file"),
+        (["--hosts", "alpha", "--hostfile", "none"], "give one of them"),
+        (["--placement", "ssh"], "on which hosts?"),
+        (["--placement", "netns", "--hosts", "alpha"], "--hosts means nothing to --placement netns"),
+    ],
+)
+def test_hosts_that_cannot_be_are_one_line(refused: Refuse, arguments: list[object], said: str) -> None:
+    assert said in refused(*arguments)
+
+
+def test_a_run_folder_that_a_host_does_not_see_is_said(hvscale: Run, ssh: SshHosts) -> None:
+    """A file system that is mounted for one process only is not seen by the others."""
+    hidden = Path("/run/netns-test-hidden")
+    hidden.mkdir(exist_ok=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "none", hidden], check=True
+    )  # the servers' mount namespaces were made before
+    try:
+        done = hvscale("launch", "--hosts", "alpha", "--run", hidden / "job", "--", "true", HVSCALE_SSH=ssh.ssh)
+    finally:
+        subprocess.run(["umount", hidden], check=True)
+    assert done.returncode == 2
+    assert f"host alpha does not see {hidden}/job: choose a folder that all hosts share" in done.stderr
