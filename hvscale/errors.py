@@ -3,6 +3,7 @@
 EXIT_DONE = 0
 EXIT_WRONG_REQUEST = 2
 EXIT_RANK_FAILED = 3
+EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: saved, and to be started again
 
 
 class HvscaleError(Exception):
@@ -22,6 +23,13 @@ class RankFailedError(HvscaleError):
 
     exit_status = EXIT_RANK_FAILED
 
-    def __init__(self, message: str, last_lines: list[str]) -> None:
+    def __init__(self, message: str, last_lines: list[str], exit_status: int = EXIT_RANK_FAILED) -> None:
         super().__init__(message)
+        self.exit_status = exit_status
         self.last_lines = last_lines
+
+
+class SavedError(HvscaleError):
+    """Training was asked to stop, has saved what it had, and can go on from there."""
+
+    exit_status = EXIT_TRY_AGAIN

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
-from hvscale.errors import HvscaleError, RankFailedError, RequestError
+from hvscale.errors import EXIT_TRY_AGAIN, HvscaleError, RankFailedError, RequestError
 from hvscale.host import describe_host
 from hvscale.launch import devices as job_devices
 from hvscale.launch import environment as job_environment
@@ -163,10 +163,12 @@ def launch(
             job, flavour, record, run, StartWatch(run.path, np, start_timeout), libraries, caught, show, warn, watch
         )
     match record.state:
-        case "interrupted":
+        case "interrupted" if caught:
             raise RunInterruptedError(caught[0], run)
-        case "failed" if failure is not None:
-            raise RankFailedError(f"{failure.what}; its last lines, from {failure.log}:", last_lines(failure.log))
+        case "failed" | "interrupted" if failure is not None:
+            raise RankFailedError(
+                f"{failure.what}; its last lines, from {failure.log}:", last_lines(failure.log), failure.exit_status
+            )
     return run
 
 
@@ -226,7 +228,8 @@ def run_job(
         run.write(record)
         late: list[int] = []
         try:
-            by_itself = follow(run, started, start, late, caught, each_time)
+            with passing_on_usr1(started):
+                by_itself = follow(run, started, start, late, caught, each_time)
         finally:
             statuses, left_behind = end(started, run.path)
             output.finish()
@@ -299,6 +302,21 @@ def catching_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def passing_on_usr1(started: flavours.Processes) -> Iterator[None]:
+    """Within, SIGUSR1 goes to the launchers, which hand it to the ranks: schedulers send it to ask a job to save and stop."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for process in started:
+            process.send_signal(number)
+
+    before = signal.signal(signal.SIGUSR1, pass_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def follow(
     run: RunFolder,
     started: flavours.Processes,
@@ -359,7 +377,8 @@ def close(record: RunRecord, failure: Failure | None, interrupted_by: int) -> No
     if interrupted_by:
         record.state, record.exit_status = "interrupted", 128 + interrupted_by
     elif failure is not None:
-        record.state, record.exit_status = "failed", RankFailedError.exit_status
+        record.exit_status = failure.exit_status
+        record.state = "interrupted" if failure.exit_status == EXIT_TRY_AGAIN else "failed"
         record.failed_rank = failure.rank
     else:
         record.state, record.exit_status = "finished", 0

@@ -5,6 +5,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvscale.errors import EXIT_RANK_FAILED, EXIT_TRY_AGAIN
 from hvscale.launch.job import Job
 from hvscale.launch.start_watch import StartWatch
 from hvscale.run_folder import Library, RankEnd, RunFolder
@@ -17,6 +18,7 @@ class Failure:
     rank: int | None
     what: str
     log: Path
+    exit_status: int = EXIT_RANK_FAILED
 
 
 def read_ranks(run: RunFolder) -> list[RankEnd]:
@@ -62,7 +64,8 @@ def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: lis
         return Failure(rank, f"rank {rank} on {name} is lost: {fate}", run.log(rank))
     if first is not None:
         how = f"was killed by {first.signal}" if first.signal else exit_words(first.exit_status or 0)
-        return Failure(first.rank, f"rank {first.rank} on {first.host} {how}", run.log(first.rank))
+        status = EXIT_TRY_AGAIN if first.exit_status == EXIT_TRY_AGAIN else EXIT_RANK_FAILED
+        return Failure(first.rank, f"rank {first.rank} on {first.host} {how}", run.log(first.rank), status)
     if any(statuses):
         who = library.launcher or f"rank {next(rank for rank, status in enumerate(statuses) if status)}"
         how = exit_words(next(status for status in statuses if status))

@@ -160,6 +160,8 @@ def copy_until_end(pid: int, master: int, launched: int, log: Log) -> tuple[int,
         if launched in ready:
             watched.remove(launched)
             kill_at = time.monotonic() + ABORT_SECONDS
+            if status is None:
+                os.kill(pid, signal.SIGCONT)  # one that was stopped may have last words, too
         readable = master in ready
         if readable:
             try:

@@ -107,6 +107,8 @@ class TrainConfig(BaseModel):
     """Checkpoints kept, the newest."""
     checkpoint_dir: Path | None = None
     """Folder of the checkpoints; when not given checkpoints/ in the run folder."""
+    stall_timeout: float = Field(default=300, ge=0)
+    """Seconds without the end of a step after which each rank writes its Python stacks to its log and the job ends. 0: never."""
     resume: str | None = None
     """Go on from a checkpoint: a file, a folder of them, a run folder, or "auto", the newest of --run or --checkpoint-dir if there is one."""
 

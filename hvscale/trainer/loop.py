@@ -4,13 +4,14 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from hvscale import profiling
-from hvscale.errors import RequestError
+from hvscale.errors import RequestError, SavedError
 from hvscale.run_folder import RunFolder, cannot_write, write_atomically
 from hvscale.trainer import budget, precision, threads
 from hvscale.trainer.checkpoints import Checkpoint, Folder
@@ -22,11 +23,16 @@ from hvscale.trainer.progress import reporter, say
 from hvscale.trainer.random_state import random_state, restore_random_state, seed_rank
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.result import TrainResult
-from hvscale.trainer.resume import checkpoint_folder, checkpoint_to_resume, say_what_differs
+from hvscale.trainer.resume import checkpoint_folder, checkpoint_to_resume, say_what_differs, warn
 from hvscale.trainer.run import training_run
 from hvscale.trainer.schedule import learning_rate
+from hvscale.trainer.stall import StallWatch
 from hvscale.trainer.steps import Step, StepsFile
+from hvscale.trainer.stop_signals import noting_stop_signals
+from hvscale.trainer.update import Update
 from hvscale.trainer.workload import Workload, workload
+
+MOST_SKIPPED = 3
 
 
 def train(config: TrainConfig) -> TrainResult:
@@ -35,7 +41,7 @@ def train(config: TrainConfig) -> TrainResult:
     Leaves steps.jsonl, model.pt (a state dict), result.json, checkpoints and for super-resolution picture.png there,
     written by rank 0; every rank returns the result. Raises RequestError when what was asked for is wrong, and
     RankFailedError when another rank ended during training: on rank 0, which is to print it, while the other ranks leave
-    by SystemExit with the same status.
+    by SystemExit with the same status; likewise SavedError when a rank was asked to stop.
     """
     ranks = Ranks()
     own_threads = threads.share_cores(ranks, config.threads)
@@ -104,10 +110,12 @@ def fit(
     run: RunFolder,
     resumed: Checkpoint | None = None,
 ) -> list[float]:
-    """The training loop, from the start or from after a checkpoint's step. Returns the seconds that each step took on this rank."""
+    """The training loop, from the start or from after a checkpoint's step. Returns the seconds that each step took on this rank.
+
+    Raises SavedError, on all ranks, when one of them was asked to stop, and RequestError when no finite loss comes any more.
+    """
     device = next(model.parameters()).device
-    hvd = ranks.hvd
-    optimizer = make_optimizer(config, work, model, hvd)
+    optimizer = make_optimizer(config, work, model, ranks.hvd)
     made = 0
     steps = config.steps or (config.epochs * work.steps_per_epoch if config.epochs else None)
     if resumed is not None:
@@ -117,18 +125,22 @@ def fit(
             optimizer.load_state_dict(resumed.optimizer)
         if ranks.rank < len(resumed.random):
             restore_random_state(resumed.random[ranks.rank], device)
-    share_state(model, optimizer, hvd)
+    share_state(model, optimizer, ranks.hvd)
 
     folder = checkpoint_folder(config, run)
     highest = config.learning_rate or work.learning_rate
     workers = config.workers if config.workers is not None else torch.get_num_threads() if work.prepares_ahead else 0
     durations: list[float] = []
     after = made if config.resume is not None else None
+    update = Update(config, ranks, model, optimizer)
+    skipped = 0  # in a row
     steps_file = ranks.together(lambda: StepsFile(run.steps, after) if ranks.rank == 0 else None)
     with (
         steps_file or nullcontext(),
         reporter(work.decimals) if ranks.rank == 0 else nullcontext() as report,
         Prefetch(work.load, workers) as batches,
+        noting_stop_signals() as asked_to_stop,
+        StallWatch(config.stall_timeout) as stall,
     ):
         end = time.perf_counter()
         while steps is None or made < steps:
@@ -139,36 +151,62 @@ def fit(
             rate = learning_rate(config, highest, step, steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            optimizer.zero_grad()
+            update.before()
             loss = arithmetic.loss(model, inputs, targets, work.loss)
             loss.backward()  # type: ignore[no-untyped-call]
-            communication = None
-            if hvd is None:
-                optimizer.step()
-            else:
-                waiting = time.perf_counter()
-                optimizer.synchronize()  # type: ignore[attr-defined]
-                communication = time.perf_counter() - waiting
-                with optimizer.skip_synchronize():  # type: ignore[attr-defined]
-                    optimizer.step()
+            updated = update.after(loss, bool(asked_to_stop))
             own_loss = loss.item()
             end = time.perf_counter()
+            stall.moved()
             durations.append(end - start)
             made += 1
             if steps is None and config.seconds is not None:
                 more = budget.agreed_steps(config.seconds, durations, ranks)
                 steps = more and made - len(durations) + more
             if steps_file is not None and report is not None:
-                if not math.isfinite(own_loss):
-                    raise RequestError(f"the loss is {own_loss} at step {step + 1}: lower --learning-rate")
-                images = config.batch_size * ranks.size
-                done = Step(step + 1, steps, images, end - start, own_loss, rate, data_wait, communication)
+                done = Step(
+                    step=made,
+                    steps=steps,
+                    images=config.batch_size * ranks.size,
+                    seconds=end - start,
+                    loss=own_loss if math.isfinite(own_loss) else None,
+                    learning_rate=rate,
+                    data_wait_seconds=data_wait,
+                    communication_seconds=updated.communication_seconds,
+                    skipped=updated.skipped,
+                )
                 steps_file.write(done)
                 report.show(done)
-            if config.checkpoint_every and (made % config.checkpoint_every == 0 or made == steps):
-                save(folder, config, ranks, model, work.model_options, optimizer, arithmetic, made, steps)
+            skipped = skipped + 1 if updated.skipped else 0
+            if skipped:
+                mind_skipped(skipped, made, own_loss, folder, ranks)
+            stopping = updated.stop and made != steps
+            if stopping or (config.checkpoint_every and (made % config.checkpoint_every == 0 or made == steps)):
+                file = save(folder, config, ranks, model, work.model_options, optimizer, arithmetic, made, steps)
                 end = time.perf_counter()
+                stall.moved()
+                if stopping:
+                    ranks.fail(
+                        SavedError(
+                            f"asked to stop: saved {file} after step {made}; the same with --resume {file} goes on"
+                        )
+                    )
     return durations
+
+
+def mind_skipped(skipped: int, made: int, loss: float, folder: Folder, ranks: Ranks) -> None:
+    """Say that a step was skipped; the third in a row ends training. Raises RequestError, on all ranks."""
+    if skipped < MOST_SKIPPED:
+        if ranks.rank == 0:
+            warn(f"step {made} is skipped: the loss or a gradient is not finite (here the loss is {loss})")
+        return
+    last = next(iter(folder.files()), None)
+    ranks.fail(
+        RequestError(
+            f"the loss or a gradient is not finite in {skipped} steps in a row, up to step {made}: lower --learning-rate"
+            + (f"; the last good checkpoint is {last}" if last else "; there is no checkpoint yet")
+        )
+    )
 
 
 def save(
@@ -181,23 +219,24 @@ def save(
     arithmetic: Arithmetic,
     made: int,
     steps: int | None,
-) -> None:
-    """Collective: every rank's random numbers go into the one file that rank 0 writes."""
+) -> Path | None:
+    """Collective: every rank's random numbers go into the one file that rank 0 writes, and whose path it gets."""
     random = ranks.gather(random_state(next(model.parameters()).device))
 
-    def write() -> None:
-        if ranks.rank == 0:
-            folder.save(
-                Checkpoint(
-                    step=made,
-                    steps=steps,
-                    model=model.state_dict(),
-                    model_options=model_options,
-                    optimizer=optimizer.state_dict(),
-                    random=random,
-                    arithmetic=asdict(arithmetic),
-                    config=config.model_dump(mode="json"),
-                )
+    def write() -> Path | None:
+        if ranks.rank != 0:
+            return None
+        return folder.save(
+            Checkpoint(
+                step=made,
+                steps=steps,
+                model=model.state_dict(),
+                model_options=model_options,
+                optimizer=optimizer.state_dict(),
+                random=random,
+                arithmetic=asdict(arithmetic),
+                config=config.model_dump(mode="json"),
             )
+        )
 
-    ranks.together(write)
+    return ranks.together(write)

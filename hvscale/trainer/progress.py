@@ -33,7 +33,7 @@ class Bar:
         self.task = self.progress.add_task("starting", total=None, figures="")
 
     def show(self, step: Step) -> None:
-        figures = f"{step.images / step.seconds:6.1f} images/s  loss {step.loss:6.{self.decimals}f}  left"
+        figures = f"{step.images / step.seconds:6.1f} images/s  loss {loss_text(step, self.decimals):>6}  left"
         self.progress.update(self.task, description="training", total=step.steps, completed=step.step, figures=figures)
 
     def follow(self, steps_file: Path) -> None:
@@ -69,7 +69,7 @@ class PlainLines:
         if step.step == step.steps or now - self.said_at >= PLAIN_LINE_EVERY_SECONDS:
             self.said_at = now
             speed = step.images / step.seconds
-            say(f"step {step.step}/{step.steps or '?'}  loss {step.loss:.{self.decimals}f}  {speed:.1f} images/s")
+            say(f"step {step.step}/{step.steps or '?'}  loss {loss_text(step, self.decimals)}  {speed:.1f} images/s")
 
     def __enter__(self) -> "PlainLines":
         return self
@@ -78,6 +78,10 @@ class PlainLines:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pass
+
+
+def loss_text(step: Step, decimals: int) -> str:
+    return "not finite" if step.loss is None else f"{step.loss:.{decimals}f}"
 
 
 def reporter(decimals: int) -> Bar | PlainLines:

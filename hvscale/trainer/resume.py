@@ -12,7 +12,7 @@ from hvscale.trainer.ranks import Ranks
 AUTO = "auto"
 # What may differ without another result: where things lie, how long it lasts, how it is watched.
 NO_DIFFERENCE = {
-    *("run", "resume", "checkpoint_dir", "checkpoint_every", "checkpoint_keep"),
+    *("run", "resume", "checkpoint_dir", "checkpoint_every", "checkpoint_keep", "stall_timeout"),
     *("steps", "epochs", "seconds", "threads", "workers", "cache_gb", "cache_dir", "precision", "memory_format"),
 }
 

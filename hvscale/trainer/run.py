@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hvscale.errors import EXIT_DONE, HvscaleError
+from hvscale.errors import EXIT_DONE, HvscaleError, SavedError
 from hvscale.host import describe_host
 from hvscale.run_folder import RunFolder, RunRecord, RunState, default_run_path
 from hvscale.trainer.config import TrainConfig
@@ -54,6 +54,8 @@ def ended_by(error: BaseException) -> tuple[RunState, int]:
     """The last state of the run, and its exit status."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", 128 + signal.SIGINT
+    if isinstance(error, SavedError):
+        return "interrupted", error.exit_status
     return "failed", error.exit_status if isinstance(error, HvscaleError) else 1
 
 

@@ -23,13 +23,15 @@ class Step:
     """Patches in this step, over all ranks."""
     seconds: float
     """From the end of the step before to the end of this one, on rank 0."""
-    loss: float
-    """Rank 0's own: an average over ranks would add a message a step to the communication that is measured."""
+    loss: float | None
+    """None where it is not finite. Rank 0's own: an average over ranks would add a message a step to the communication that is measured."""
     learning_rate: float
     data_wait_seconds: float
     """Spent on cutting this step's patches."""
     communication_seconds: float | None
     """Exposed communication: waited for gradients after the backward pass had ended; None for a process alone."""
+    skipped: bool = False
+    """Made no difference, because the loss or the gradients were not finite on one of the ranks."""
 
 
 class StepsFile:

@@ -1,0 +1,217 @@
+"""What ends training for other people, really done to it: signals, a NaN, a rank that stands still, kills, a full disk."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.system.test_resume import EDSR, killed_after, model, same, steps
+
+# On rank 1 the outputs of some training steps are NaN: those from FIRST up to LAST, counted from 0.
+BROKEN = """
+import os
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, classes))
+        self.calls = 0
+
+    def forward(self, images):
+        here = os.environ.get("OMPI_COMM_WORLD_RANK", "1") == "1"
+        broken = here and int(os.environ["FIRST"]) <= self.calls < int(os.environ["LAST"])
+        self.calls += 1
+        return self.layers(images * float("nan") if broken else images)
+
+def net(num_classes=5):
+    return Net(num_classes)
+"""
+CLASSIFIER = (
+    *("train", "broken:net", "--data", "synthetic", "--num-classes", 5, "--image-size", 8, "--batch-size", 4),
+    *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1, "--checkpoint-every", 2),
+)
+# 64 MB of parameters and as much of momentum: writing it takes long enough to be seen.
+LARGE = """
+from torch import nn
+def net(num_classes=5):
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 4000), nn.Linear(4000, 4000), nn.Linear(4000, num_classes))
+"""
+
+
+def started(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
+    command = [str(PROGRAMS / "hvscale"), *map(str, words)]
+    return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def signalled(
+    tmp_path: Path, words: tuple[object, ...], send: Callable[[subprocess.Popen[str]], None]
+) -> tuple[int, str]:
+    """Start `hvscale ...` with the run folder `stopped`, and call `send` when ten steps are made. Exit status and all it wrote."""
+    file = tmp_path / "stopped/steps.jsonl"
+    with started(tmp_path, *words) as process:
+        try:
+            wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= 10)
+            send(process)
+            said, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    return process.returncode, said
+
+
+def lines_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_saves_and_ends_with_75(hvscale: Run, tmp_path: Path, number: int) -> None:
+    again = (*EDSR, "--steps", 2000, "--run", "stopped", "--resume", "auto", "--checkpoint-every", 0)
+    status, said = signalled(tmp_path, again, lambda process: process.send_signal(number))
+    assert status == 75, said
+    assert said.splitlines()[-1].startswith("hvscale: asked to stop: saved ")
+    record = run_json(tmp_path / "stopped")
+    assert (record["state"], record["exit_status"]) == ("interrupted", 75)
+    made = steps(tmp_path / "stopped")[-1][0]
+    assert (tmp_path / f"stopped/checkpoints/step-{made:09d}.ckpt").is_file()
+
+
+@pytest.mark.parametrize("to", ["rank 1", "the launcher"])
+def test_all_ranks_stop_when_one_is_asked_to_and_go_on(hvscale: Run, tmp_path: Path, to: str) -> None:
+    train = ("hvscale", *EDSR, "--schedule", "constant", "--checkpoint-every", 0)
+
+    def send(process: subprocess.Popen[str]) -> None:
+        if to == "the launcher":
+            process.send_signal(signal.SIGUSR1)
+        else:
+            os.kill(json.loads((tmp_path / "stopped/ranks/rank-00001.json").read_text())["pid"], signal.SIGTERM)
+
+    words = (*train, "--steps", 5000, "--checkpoint-dir", "kept", "--resume", "auto")
+    status, said = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), send)
+    assert status == 75, said
+    assert said.count("asked to stop: saved") >= 1
+    record = run_json(tmp_path / "stopped")
+    assert (record["state"], record["exit_status"]) == ("interrupted", 75)
+    assert record["ranks"][0]["exit_status"] == 75
+    made = steps(tmp_path / "stopped")[-1][0]
+    words = (*train, "--steps", made + 3, "--checkpoint-dir", "kept", "--resume", "auto")
+    assert hvscale("launch", "-np", 2, "--run", "rest", "--", *words).returncode == 0
+    assert hvscale("launch", "-np", 2, "--run", "whole", "--", *train, "--steps", made + 3).returncode == 0
+    assert same(tmp_path / "whole", tmp_path / "rest")
+    assert steps(tmp_path / "whole") == [*steps(tmp_path / "stopped"), *steps(tmp_path / "rest")]
+
+
+def test_a_nan_on_one_rank_is_skipped_by_all(hvscale: Run, tmp_path: Path) -> None:
+    """Two NaNs in a row, neither at rank 0, leave no trace in the parameters nor in batch normalisation's buffers."""
+    (tmp_path / "broken.py").write_text(BROKEN)
+    train = ("hvscale", *CLASSIFIER, "--steps", 6)
+    launch = ("launch", "-np", 2, "--env", "FIRST=3", "--env", "LAST=5", "--run", "job", "--", *train)
+    done = hvscale(*launch)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line["skipped"] for line in lines_of(tmp_path / "job")] == [False] * 3 + [True] * 2 + [False]
+    assert done.stdout.count("is skipped: the loss or a gradient is not finite") == 2
+    assert all(value.isfinite().all() for value in model(tmp_path / "job").values())
+    # Synthetic batches are the same each step: without the two steps it is a run of four.
+    words = ("hvscale", *CLASSIFIER, "--steps", 4)
+    done = hvscale("launch", "-np", 2, "--env", "FIRST=9", "--env", "LAST=9", "--run", "four", "--", *words)
+    assert done.returncode == 0
+    trained, four = model(tmp_path / "job"), model(tmp_path / "four")
+    assert all(value.equal(four[name]) for name, value in trained.items())
+
+
+def test_three_nans_in_a_row_end_training_with_the_last_good_checkpoint(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    train = (*CLASSIFIER, "--steps", 9, "--run", "job")
+    done = hvscale(*train, FIRST="4", LAST="99")
+    assert done.returncode == 2
+    assert "not finite in 3 steps in a row, up to step 7: lower --learning-rate" in done.stderr
+    named = Path(done.stderr.split("the last good checkpoint is ")[1].strip())
+    assert named.name == "step-000000006.ckpt"
+    assert "Traceback" not in done.stderr
+    done = hvscale(*train, "--resume", named, FIRST="99", LAST="99")
+    assert done.returncode == 0, done.stderr
+    launch = ("launch", "-np", 2, "--env", "FIRST=1", "--env", "LAST=99", "--run", "two", "--")
+    done = hvscale(*launch, "hvscale", *CLASSIFIER, "--steps", 9, "--checkpoint-every", 0)
+    assert done.returncode == 3
+    assert done.stdout.count("there is no checkpoint yet") == 1
+
+
+def test_a_rank_that_stands_still_ends_the_job_with_all_stacks(tmp_path: Path) -> None:
+    words = ("hvscale", *EDSR, "--steps", 100000, "--stall-timeout", 4)
+    pid = 0
+
+    def stop(process: subprocess.Popen[str]) -> None:
+        nonlocal pid
+        pid = json.loads((tmp_path / "stopped/ranks/rank-00001.json").read_text())["pid"]
+        os.kill(pid, signal.SIGSTOP)
+
+    status, said = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), stop)
+    assert status == 3, said
+    for rank in range(2):
+        log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()
+        assert "Timeout (0:00:04)!" in log, (rank, log[-500:])
+        assert "hvscale/trainer/loop.py" in log
+    assert "no step has ended for" in said
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_thirty_kills_at_random_change_nothing(hvscale: Run, tmp_path: Path) -> None:
+    assert hvscale(*EDSR, "--steps", 600, "--run", "whole").returncode == 0
+    again = (*EDSR, "--steps", 600, "--run", "stopped", "--resume", "auto")
+    draw = random.Random(7)  # noqa: S311
+    for kill in range(30):
+        killed_after(tmp_path, 15 * kill + draw.randint(1, 15), *again)
+    done = hvscale(*again)
+    assert done.returncode == 0, done.stderr
+    assert same(tmp_path / "whole", tmp_path / "stopped")
+    assert steps(tmp_path / "whole") == steps(tmp_path / "stopped")
+
+
+def test_killed_while_it_writes_a_checkpoint(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "large.py").write_text(LARGE)
+    train = ("train", "large:net", *CLASSIFIER[2:], "--run", "job", "--resume", "auto", "--steps")
+    assert hvscale(*train, 2).returncode == 0
+    folder = tmp_path / "job/checkpoints"
+    with started(tmp_path, *train, 20) as process:
+        wait_until(lambda: any(file.name.startswith(".step-000000004") for file in folder.iterdir()))
+        process.kill()
+    left = {file.name for file in folder.iterdir()}
+    assert "step-000000002.ckpt" in left
+    assert "step-000000004.ckpt" not in left
+    assert len(left) == 2
+    done = hvscale(*train, 6)
+    assert done.returncode == 0, done.stderr
+    assert "going on after step 2" in done.stderr
+    assert {file.name for file in folder.iterdir()} == {f"step-{step:09d}.ckpt" for step in (2, 4, 6)}
+
+
+def test_a_disk_that_is_full_keeps_the_checkpoints_that_are_there(hvscale: Run, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here: it takes root")
+    train = (*EDSR, "--checkpoint-dir", small, "--checkpoint-keep", 100, "--resume", "auto", "--steps", 200)
+    try:
+        done = hvscale(*train)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.splitlines()[-1].startswith(f"hvscale: cannot write the run folder {small}: No space left")
+        assert "Traceback" not in done.stderr
+        assert not list(small.glob(".*"))
+        newest = max(int(file.stem.split("-")[1]) for file in small.iterdir())
+        subprocess.run([*mount[:4], "remount,size=100m", "tmpfs", str(small)], check=True)
+        done = hvscale(*train)
+        assert done.returncode == 0, done.stderr
+        assert f"going on after step {newest}" in done.stderr
+    finally:
+        subprocess.run(["umount", small], check=True)
+    assert hvscale(*EDSR, "--steps", 200, "--run", "whole").returncode == 0
+    last = max(tmp_path.glob("runs/*"))
+    assert same(tmp_path / "whole", last)
