@@ -43,9 +43,11 @@ class Checkpoint:
     model_options: dict[str, Any]
     """What the model is built with."""
     optimizer: dict[str, Any]
+    scaler: dict[str, Any]
+    """Of fp16's losses; empty where there is none."""
     random: list[dict[str, Any]]
     """Of each rank."""
-    arithmetic: dict[str, bool]
+    arithmetic: dict[str, Any]
     config: dict[str, Any]
 
 

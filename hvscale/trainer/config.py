@@ -1,5 +1,6 @@
 """What a training run is asked to do. Needs no torch, so that a command line can read and explain it at once."""
 
+import itertools
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -7,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 
 from hvscale.errors import RequestError
 
-Precision = Literal["auto", "fp32", "bf16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
 MemoryFormat = Literal["auto", "channels-last", "contiguous"]
 Schedule = Literal["constant", "cosine"]
 OptimizerName = Literal["auto", "adam", "sgd"]
@@ -64,7 +65,7 @@ class TrainConfig(BaseModel):
     """Threads of a rank that prepare batches ahead; when not given none where images are mapped or in memory, else as many as it computes with."""
 
     batch_size: PositiveInt = 16
-    """Patches or images in a batch of one rank."""
+    """Patches or images in a batch of one rank; a step has --batches-per-allreduce of them."""
     patch_size: PositiveInt = 48
     """Width and height of a low-resolution patch, in pixels."""
     image_size: PositiveInt | None = None
@@ -83,7 +84,28 @@ class TrainConfig(BaseModel):
     schedule: Schedule = "constant"
     """Learning rate over the steps: constant, or falling to zero as a cosine."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the learning rate rises linearly at the start."""
+    """Steps over which the learning rate rises linearly at the start: from zero, or with --scale-learning-rate from what it is for one rank."""
+    warmup_epochs: float = Field(default=0, ge=0)
+    """The same in epochs; 5 are usual for a learning rate that is scaled."""
+    scale_learning_rate: bool = False
+    """Multiply the learning rate by the batches of a step: ranks times --batches-per-allreduce (Goyal et al., 2017). With Adasum, ranks count
+    within a node where NCCL adds up there, and not at all elsewhere."""
+
+    batches_per_allreduce: PositiveInt = 1
+    """Batches whose gradients a rank adds up before they are exchanged: a larger joint batch, with fewer messages. A step is all of them."""
+    fp16_allreduce: bool = False
+    """Exchange gradients as fp16: half the bytes, and what is below 6e-8 is lost. Horovod 0.28 carries no bf16."""
+    use_adasum: bool = False
+    """Combine the ranks' updates by Adasum instead of averaging gradients: it adds where they are orthogonal, and averages where they are parallel.
+    Needs 2, 4, 8 ... ranks."""
+    gradient_predivide_factor: PositiveFloat = 1
+    """Divide gradients by this before they are added up, and by the rest of the number of ranks after it: keeps sums of fp16 gradients in range."""
+    allreduce_groups: PositiveInt | None = None
+    """Exchange the gradients in this many groups, each when all of it is there, instead of whatever is there at the end of each cycle."""
+    clip_norm: PositiveFloat | None = None
+    """Scale the averaged gradients of all parameters down to this Euclidean norm where it is larger."""
+    sync_batch_norm: bool = False
+    """Batch normalisation over the batches of all ranks: for batches of few images a rank. One more message forward and backward for each layer."""
 
     steps: PositiveInt | None = None
     """Steps to train, exactly; 1000 when neither this nor --epochs or --seconds is given."""
@@ -95,11 +117,15 @@ class TrainConfig(BaseModel):
     seed: int = Field(default=1, ge=0)
     """Of the initial weights and of the crops."""
     precision: Precision = "auto"
-    """Arithmetic: fp32, bf16 autocast, or whichever is measured to be faster at the start."""
+    """Arithmetic: fp32, bf16 autocast, whichever of these is measured to be faster at the start, or fp16 autocast with a loss scaler."""
     memory_format: MemoryFormat = "auto"
     """Order of images in memory: channels-last, contiguous, or whichever is measured to be faster at the start."""
+    compile: bool = False
+    """Compile each block of the model by torch.compile: takes a minute or so at the start, and a C++ compiler."""
     threads: PositiveInt | None = None
     """Threads a rank computes with; when not given OMP_NUM_THREADS, or else the rank's share of the cores."""
+    pin: bool = False
+    """Bind each rank's computing threads to cores of their own, where there are enough for the ranks of a host."""
 
     checkpoint_every: int = Field(default=0, ge=0)
     """Steps between checkpoints, from which training goes on after whatever ended it; also one at the end. 0: none."""
@@ -122,6 +148,16 @@ class TrainConfig(BaseModel):
         lengths = [flag(name) for name in ("steps", "epochs", "seconds") if getattr(config, name) is not None]
         if len(lengths) > 1:
             raise RequestError(f"{' and '.join(lengths)} both say how long to train: give one of them")
+        if config.use_adasum:
+            for name in ("gradient_predivide_factor", "allreduce_groups", "clip_norm"):
+                if getattr(config, name) != cls.model_fields[name].default:
+                    raise RequestError(f"--use-adasum exchanges updates, not gradients: leave out {flag(name)}")
+        if config.allreduce_groups and config.gradient_predivide_factor != 1:
+            raise RequestError(
+                "Horovod does not divide before it adds up groups: leave out one of --allreduce-groups and --gradient-predivide-factor"
+            )
+        if config.warmup_steps and config.warmup_epochs:
+            raise RequestError("--warmup-steps and --warmup-epochs both say how long: give one of them")
         if not lengths:
             return config.model_copy(update={"steps": PUBLIC_EPOCH_STEPS})
         return config
@@ -134,7 +170,8 @@ class TrainConfig(BaseModel):
     def arguments(self) -> list[str]:
         """The words behind `hvscale train` that say the same: MODEL and each option that is not at its default."""
         given = self.model_dump(mode="json", exclude_defaults=True, exclude={"model"})
-        return [self.model, *(word for name, value in given.items() for word in (flag(name), str(value)))]
+        words = ([flag(name)] if value is True else [flag(name), str(value)] for name, value in given.items())
+        return [self.model, *itertools.chain.from_iterable(words)]
 
 
 def flag(field: str) -> str:

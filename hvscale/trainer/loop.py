@@ -15,8 +15,10 @@ from hvscale.errors import RequestError, SavedError
 from hvscale.run_folder import RunFolder, cannot_write, write_atomically
 from hvscale.trainer import budget, precision, threads
 from hvscale.trainer.checkpoints import Checkpoint, Folder
+from hvscale.trainer.compiling import compile_blocks
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.data.prefetch import Prefetch
+from hvscale.trainer.epoch_loss import EpochLoss
 from hvscale.trainer.optimizer import make_optimizer, share_state
 from hvscale.trainer.precision import Arithmetic
 from hvscale.trainer.progress import reporter, say
@@ -25,14 +27,13 @@ from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.result import TrainResult
 from hvscale.trainer.resume import checkpoint_folder, checkpoint_to_resume, say_what_differs, warn
 from hvscale.trainer.run import training_run
-from hvscale.trainer.schedule import learning_rate
+from hvscale.trainer.schedule import learning_rate, scaling_factor
 from hvscale.trainer.stall import StallWatch
 from hvscale.trainer.steps import Step, StepsFile
 from hvscale.trainer.stop_signals import noting_stop_signals
+from hvscale.trainer.sync_batch_norm import synchronise_batch_norm
 from hvscale.trainer.update import Update
 from hvscale.trainer.workload import Workload, workload
-
-MOST_SKIPPED = 3
 
 
 def train(config: TrainConfig) -> TrainResult:
@@ -44,7 +45,7 @@ def train(config: TrainConfig) -> TrainResult:
     by SystemExit with the same status; likewise SavedError when a rank was asked to stop.
     """
     ranks = Ranks()
-    own_threads = threads.share_cores(ranks, config.threads)
+    own_threads = threads.share_cores(ranks, config.threads, config.pin)
     device = ranks.device()
     torch.manual_seed(config.seed)
     work = workload(config, ranks)
@@ -68,8 +69,14 @@ def train(config: TrainConfig) -> TrainResult:
                 + (f", before {before}" * (before != arithmetic))
             )
             say_what_differs(config, resumed, ranks)
+        if config.sync_batch_norm:
+            synchronise_batch_norm(model, ranks.hvd)
+        if config.compile:
+            ranks.together(lambda: compile_blocks(model))
         durations = fit(config, ranks, model, work, arithmetic, run, resumed)
-        speeds = ranks.gather(budget.images_per_second(config.batch_size, durations) if durations else 0.0)
+        speeds = ranks.gather(
+            budget.images_per_second(config.batch_size * config.batches_per_allreduce, durations) if durations else 0.0
+        )
         result = TrainResult(
             model=config.model,
             model_options=work.model_options,
@@ -78,7 +85,7 @@ def train(config: TrainConfig) -> TrainResult:
             images_per_second_by_rank=speeds,
             steps=(resumed.step if resumed else 0) + len(durations),
             seconds=sum(durations),
-            precision="bf16" if arithmetic.bf16 else "fp32",
+            precision=arithmetic.precision,
             memory_format="channels-last" if arithmetic.channels_last else "contiguous",
             threads_per_rank=own_threads,
             run=run.path,
@@ -115,9 +122,11 @@ def fit(
     Raises SavedError, on all ranks, when one of them was asked to stop, and RequestError when no finite loss comes any more.
     """
     device = next(model.parameters()).device
-    optimizer = make_optimizer(config, work, model, ranks.hvd)
+    optimizer = ranks.together(lambda: make_optimizer(config, work, model, ranks.hvd))
     made = 0
-    steps = config.steps or (config.epochs * work.steps_per_epoch if config.epochs else None)
+    passes = config.batches_per_allreduce
+    steps_per_epoch = max(1, work.steps_per_epoch // passes)
+    steps = config.steps or (config.epochs * steps_per_epoch if config.epochs else None)
     if resumed is not None:
         made, steps = resumed.step, steps or resumed.steps
         if ranks.rank == 0:  # the other ranks are sent what it has
@@ -128,11 +137,13 @@ def fit(
     share_state(model, optimizer, ranks.hvd)
 
     folder = checkpoint_folder(config, run)
-    highest = config.learning_rate or work.learning_rate
+    rates = learning_rate(config, work.learning_rate, steps_per_epoch, scaling_factor(config, ranks.hvd))
     workers = config.workers if config.workers is not None else torch.get_num_threads() if work.prepares_ahead else 0
     durations: list[float] = []
     after = made if config.resume is not None else None
-    update = Update(config, ranks, model, optimizer)
+    update, epoch_loss = Update(config, ranks, model, optimizer, arithmetic), EpochLoss(device)
+    if resumed is not None and resumed.scaler:
+        update.scaler.load_state_dict(resumed.scaler)
     skipped = 0  # in a row
     steps_file = ranks.together(lambda: StepsFile(run.steps, after) if ranks.rank == 0 else None)
     with (
@@ -146,14 +157,18 @@ def fit(
         while steps is None or made < steps:
             profiling.step()
             step, start = made, end
-            inputs, targets = work.batch(batches.get(step), device)
-            data_wait = time.perf_counter() - start
-            rate = learning_rate(config, highest, step, steps)
+            rate = rates.at(step, steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             update.before()
-            loss = arithmetic.loss(model, inputs, targets, work.loss)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss, data_wait = torch.zeros((), device=device), 0.0
+            for batch in range(step * passes, (step + 1) * passes):
+                waiting = time.perf_counter()
+                inputs, targets = work.batch(batches.get(batch), device)
+                data_wait += time.perf_counter() - waiting
+                part = arithmetic.loss(model, inputs, targets, work.loss) / passes
+                update.backward(part)
+                loss += part.detach()
             updated = update.after(loss, bool(asked_to_stop))
             own_loss = loss.item()
             end = time.perf_counter()
@@ -163,26 +178,34 @@ def fit(
             if steps is None and config.seconds is not None:
                 more = budget.agreed_steps(config.seconds, durations, ranks)
                 steps = more and made - len(durations) + more
+            if not updated.skipped:
+                epoch_loss.add(loss)
+            mean = epoch_loss.end(ranks) if made % steps_per_epoch == 0 else None
+            if mean is not None and ranks.rank == 0:
+                say(f"epoch {made // steps_per_epoch}: mean loss {mean:.{work.decimals}f}")
             if steps_file is not None and report is not None:
                 done = Step(
                     step=made,
                     steps=steps,
-                    images=config.batch_size * ranks.size,
+                    images=config.batch_size * passes * ranks.size,
                     seconds=end - start,
                     loss=own_loss if math.isfinite(own_loss) else None,
                     learning_rate=rate,
                     data_wait_seconds=data_wait,
                     communication_seconds=updated.communication_seconds,
+                    epoch_loss=mean,
                     skipped=updated.skipped,
                 )
                 steps_file.write(done)
                 report.show(done)
-            skipped = skipped + 1 if updated.skipped else 0
+            skipped = skipped + 1 if updated.skipped and not updated.overflowed else 0
             if skipped:
-                mind_skipped(skipped, made, own_loss, folder, ranks)
+                mind_skipped(skipped, update.most_skipped, made, own_loss, folder, ranks)
             stopping = updated.stop and made != steps
             if stopping or (config.checkpoint_every and (made % config.checkpoint_every == 0 or made == steps)):
-                file = save(folder, config, ranks, model, work.model_options, optimizer, arithmetic, made, steps)
+                file = save(
+                    folder, config, ranks, model, work.model_options, optimizer, update.scaler, arithmetic, made, steps
+                )
                 end = time.perf_counter()
                 stall.moved()
                 if stopping:
@@ -194,9 +217,9 @@ def fit(
     return durations
 
 
-def mind_skipped(skipped: int, made: int, loss: float, folder: Folder, ranks: Ranks) -> None:
-    """Say that a step was skipped; the third in a row ends training. Raises RequestError, on all ranks."""
-    if skipped < MOST_SKIPPED:
+def mind_skipped(skipped: int, most: int, made: int, loss: float, folder: Folder, ranks: Ranks) -> None:
+    """Say that a step was skipped; the last of `most` in a row ends training. Raises RequestError, on all ranks."""
+    if skipped < most:
         if ranks.rank == 0:
             warn(f"step {made} is skipped: the loss or a gradient is not finite (here the loss is {loss})")
         return
@@ -216,6 +239,7 @@ def save(
     model: nn.Module,
     model_options: dict[str, Any],
     optimizer: Any,
+    scaler: torch.amp.GradScaler,
     arithmetic: Arithmetic,
     made: int,
     steps: int | None,
@@ -233,6 +257,7 @@ def save(
                 model=model.state_dict(),
                 model_options=model_options,
                 optimizer=optimizer.state_dict(),
+                scaler=scaler.state_dict(),
                 random=random,
                 arithmetic=asdict(arithmetic),
                 config=config.model_dump(mode="json"),

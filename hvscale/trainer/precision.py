@@ -22,11 +22,13 @@ Criterion = Callable[[Any, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Arithmetic:
-    bf16: bool
+    precision: str
+    """fp32, or what autocast computes in: bf16, fp16."""
     channels_last: bool
 
     def __str__(self) -> str:
-        return ("bf16 autocast" if self.bf16 else "fp32") + (" + channels_last" if self.channels_last else "")
+        autocast = " autocast" * (self.precision != "fp32")
+        return self.precision + autocast + " + channels_last" * self.channels_last
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor, criterion: Criterion) -> Tensor:
         """`criterion` of the model's output, computed in fp32.
@@ -35,16 +37,17 @@ class Arithmetic:
         of channels-last parameters, which are not contiguous.
         """
         order = torch.channels_last if self.channels_last else torch.contiguous_format
-        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+        lower = torch.float16 if self.precision == "fp16" else torch.bfloat16
+        with torch.autocast(inputs.device.type, dtype=lower, enabled=self.precision != "fp32"):
             output = model(inputs.contiguous(memory_format=order))
         return criterion(output, targets)
 
 
 def candidates(config: TrainConfig) -> list[Arithmetic]:
-    """Those that the configuration leaves open; plain fp32 first where it is one of them."""
-    bf16 = {"auto": (False, True), "fp32": (False,), "bf16": (True,)}[config.precision]
+    """Those that the configuration leaves open; plain fp32 first where it is one of them. fp16 only when asked for: it can overflow."""
+    precisions = ("fp32", "bf16") if config.precision == "auto" else (config.precision,)
     channels_last = {"auto": (False, True), "contiguous": (False,), "channels-last": (True,)}[config.memory_format]
-    return [Arithmetic(*pair) for pair in product(bf16, channels_last)]
+    return [Arithmetic(*pair) for pair in product(precisions, channels_last)]
 
 
 def choose(

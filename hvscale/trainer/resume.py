@@ -13,7 +13,19 @@ AUTO = "auto"
 # What may differ without another result: where things lie, how long it lasts, how it is watched.
 NO_DIFFERENCE = {
     *("run", "resume", "checkpoint_dir", "checkpoint_every", "checkpoint_keep", "stall_timeout"),
-    *("steps", "epochs", "seconds", "threads", "workers", "cache_gb", "cache_dir", "precision", "memory_format"),
+    *(
+        "steps",
+        "epochs",
+        "seconds",
+        "threads",
+        "pin",
+        "workers",
+        "cache_gb",
+        "cache_dir",
+        "precision",
+        "memory_format",
+        "compile",
+    ),
 }
 
 
@@ -70,7 +82,7 @@ def say_what_differs(config: TrainConfig, resumed: Checkpoint, ranks: Ranks) -> 
     if len(resumed.random) != ranks.size:
         warn(
             f"the checkpoint is of {len(resumed.random)} ranks and this run has {ranks.size}: "
-            f"a step now takes {config.batch_size * ranks.size} images"
+            f"a step now takes {config.batch_size * config.batches_per_allreduce * ranks.size} images"
         )
     now = config.model_dump(mode="json")
     for name, before in resumed.config.items():

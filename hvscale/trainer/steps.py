@@ -20,7 +20,7 @@ class Step:
     steps: int | None
     """All that will be made; None until the ranks have agreed on it."""
     images: int
-    """Patches in this step, over all ranks."""
+    """In this step, over all ranks and their batches."""
     seconds: float
     """From the end of the step before to the end of this one, on rank 0."""
     loss: float | None
@@ -30,6 +30,8 @@ class Step:
     """Spent on cutting this step's patches."""
     communication_seconds: float | None
     """Exposed communication: waited for gradients after the backward pass had ended; None for a process alone."""
+    epoch_loss: float | None = None
+    """At the end of an epoch: mean loss of its steps over all ranks, or of those since training went on."""
     skipped: bool = False
     """Made no difference, because the loss or the gradients were not finite on one of the ranks."""
 

@@ -1,6 +1,7 @@
 """The end of a training step: gradients of all ranks averaged, clipped and applied, or the step skipped where they are no numbers."""
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,11 @@ from torch import Tensor, nn
 
 from hvscale.trainer.agreement import Agreement
 from hvscale.trainer.config import TrainConfig
+from hvscale.trainer.precision import Arithmetic
 from hvscale.trainer.ranks import Ranks
+
+MOST_SKIPPED = 3
+LOWEST_SCALE = 1.0  # where fp16 gradients are out of range as they are, scaling is not to blame
 
 
 @dataclass(frozen=True)
@@ -20,15 +25,27 @@ class Updated:
     """A rank was asked to stop."""
     skipped: bool
     """The loss or the gradients were not finite: parameters, optimizer and buffers are as before the step."""
+    overflowed: bool
+    """It was only that gradients of fp16 had been scaled too far: usual at the start, and now and then."""
 
 
 class Update:
-    def __init__(self, config: TrainConfig, ranks: Ranks, model: nn.Module, optimizer: Any) -> None:
+    """`most_skipped`: as many steps skipped in a row end training. With Adasum the first, because each rank has made its update already."""
+
+    def __init__(
+        self, config: TrainConfig, ranks: Ranks, model: nn.Module, optimizer: Any, arithmetic: Arithmetic
+    ) -> None:
         self.optimizer, self.alone = optimizer, ranks.hvd is None
+        self.adasum = config.use_adasum and ranks.size > 1
+        self.clip_norm = config.clip_norm
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # Batch normalisation counts in its buffers what it sees, and would keep a NaN for ever.
         self.buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-        self.agreement = Agreement(ranks.hvd, self.parameters[0].dtype, 1.0)
+        sent_as = torch.float16 if config.fp16_allreduce else self.parameters[0].dtype
+        self.agreement = Agreement(ranks.hvd, sent_as, config.gradient_predivide_factor)
+        device = self.parameters[0].device.type
+        self.scaler = torch.amp.GradScaler(device, enabled=arithmetic.precision == "fp16")
+        self.most_skipped = 1 if self.adasum else MOST_SKIPPED
 
     def before(self) -> None:
         """To be called before the forward pass."""
@@ -36,27 +53,39 @@ class Update:
         for buffer, kept in self.buffers:
             kept.copy_(buffer)
 
+    def backward(self, loss: Tensor) -> None:
+        """Of one batch's share of the step's loss."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
     def after(self, loss: Tensor, asked_to_stop: bool) -> Updated:
-        """To be called after the backward pass of `loss`. Collective."""
+        """To be called after the backward passes, with the mean `loss` of their batches. Collective."""
         self.agreement.say(asked_to_stop, loss)
         waiting = time.perf_counter()
-        if not self.alone:
+        if self.adasum:
+            self.optimizer.step()
+        elif not self.alone:
             self.optimizer.synchronize()
         agreed = self.agreement.hear()
         communication = None if self.alone else time.perf_counter() - waiting
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        # Averaged gradients are the same on all ranks, and so is this.
-        applied = agreed.finite and bool(torch.nn.utils.get_total_norm(gradients).isfinite())
-        if applied:
+        applied = (self.adasum or self._clip()) and agreed.finite
+        if applied and not self.adasum:
             self._apply()
-        else:
+        if not applied:
             for buffer, kept in self.buffers:
                 buffer.copy_(kept)
-        return Updated(communication, agreed.stop, not applied)
+        overflowed = agreed.finite and not applied and self.scaler.get_scale() > LOWEST_SCALE
+        self.scaler.update()
+        return Updated(communication, agreed.stop, not applied, overflowed)
+
+    def _clip(self) -> bool:
+        """Whether the gradients are finite. They have been averaged, so it is the same on all ranks."""
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if self.clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
+        return bool(norm.isfinite())
 
     def _apply(self) -> None:
-        if self.alone:
-            self.optimizer.step()
-        else:
-            with self.optimizer.skip_synchronize():
-                self.optimizer.step()
+        with nullcontext() if self.alone else self.optimizer.skip_synchronize():
+            self.scaler.step(self.optimizer)

@@ -21,7 +21,8 @@ def checkpoint(step: int = 5, size: int = 1000) -> Checkpoint:
         model_options={"scale": 2},
         optimizer={"state": {0: {"step": torch.tensor(5.0)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
         random=[{"cpu": torch.get_rng_state()}],
-        arithmetic={"bf16": False, "channels_last": True},
+        scaler={},
+        arithmetic={"precision": "fp32", "channels_last": True},
         config={"model": "edsr", "run": None},
     )
 

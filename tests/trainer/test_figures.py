@@ -52,11 +52,18 @@ def config(**options: Any) -> TrainConfig:
 
 
 def test_schedule() -> None:
-    assert [learning_rate(config(), 1e-4, step, 100) for step in (0, 50, 99)] == [1e-4] * 3
-    cosine = config(schedule="cosine", warmup_steps=4)
-    assert [learning_rate(cosine, 1.0, step, None) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
-    assert learning_rate(cosine, 1.0, 52, 100) == pytest.approx(0.5)
-    assert 0 < learning_rate(cosine, 1.0, 99, 100) < 1e-3
+    constant = learning_rate(config(), 1e-4, steps_per_epoch=10, factor=8)
+    assert [constant.at(step, 100) for step in (0, 50, 99)] == [1e-4] * 3
+    cosine = learning_rate(config(schedule="cosine", warmup_steps=4), 1.0, steps_per_epoch=10, factor=8)
+    assert [cosine.at(step, None) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert cosine.at(52, 100) == pytest.approx(0.5)
+    assert 0 < cosine.at(99, 100) < 1e-3
+
+
+def test_a_scaled_learning_rate_rises_from_that_of_one_rank() -> None:
+    scaled = config(scale_learning_rate=True, warmup_epochs=0.5, learning_rate=0.1)
+    rates = learning_rate(scaled, 1.0, steps_per_epoch=10, factor=6)
+    assert [rates.at(step, 100) for step in (0, 1, 4, 5, 99)] == pytest.approx([0.2, 0.3, 0.6, 0.6, 0.6])
 
 
 def test_the_time_budget_becomes_a_number_of_steps() -> None:

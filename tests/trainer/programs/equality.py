@@ -17,7 +17,7 @@ from hvscale.trainer.super_resolution import SuperResolution
 
 ranks = Ranks()
 cpu = torch.device("cpu")
-fp32 = Arithmetic(bf16=False, channels_last=True)
+fp32 = Arithmetic("fp32", channels_last=True)
 config = TrainConfig.of(
     model="edsr-baseline", n_resblocks=1, n_feats=8, batch_size=2, patch_size=8, steps=5, data=sys.argv[1]
 )

@@ -1,0 +1,59 @@
+"""Batch normalisation over the batches of all ranks. Horovod's own takes GPU tensors only; this one goes by its all-reduce, on CPUs too."""
+
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Mean and variance over all ranks, whose batches have one size: one all-reduce forward and one backward for each layer."""
+
+    def __init__(self, own: _BatchNorm, name: str, hvd: ModuleType) -> None:
+        """Takes over the parameters and buffers of `own`; `name` is the layer's in the model."""
+        super().__init__(own.num_features, own.eps, own.momentum, own.affine, own.track_running_stats)
+        self.weight, self.bias = own.weight, own.bias
+        self.running_mean, self.running_var = own.running_mean, own.running_var
+        self.num_batches_tracked = own.num_batches_tracked
+        self.name, self.hvd = name, hvd
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"{input.dim()} dimensions: batch normalisation needs a batch and channels")
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(batch, channels, ...) to the same, computed in fp32."""
+        if not self.training:
+            return super().forward(input)
+        axes = [0, *range(2, input.dim())]
+        values = input.float()
+        variance, mean = torch.var_mean(values, axes, correction=0)
+        # As doubles: the difference of squares below would lose what floats have.
+        own = torch.stack([mean.double(), variance.double() + mean.double().square()])
+        mean, square = self.hvd.allreduce(own, name=f"hvscale.norm.{self.name}", op=self.hvd.Average)
+        variance = square - mean.square()
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            count = values.numel() // values.shape[1] * self.hvd.size()
+            self.num_batches_tracked.add_(1)
+            share = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
+            with torch.no_grad():
+                self.running_mean.lerp_(mean.float(), share)
+                self.running_var.lerp_((variance * (count / max(1, count - 1))).float(), share)
+        shape = [1, -1, *[1] * (input.dim() - 2)]
+        scale = (variance + self.eps).rsqrt().float()
+        shift = -mean.float() * scale
+        if self.affine:
+            scale, shift = scale * self.weight, shift * self.weight + self.bias
+        output: Tensor = values * scale.view(shape) + shift.view(shape)
+        return output.to(input.dtype)
+
+
+def synchronise_batch_norm(model: nn.Module, hvd: ModuleType | None) -> None:
+    """Replace each batch normalisation of `model`, in place; nothing where there are no other ranks."""
+    if hvd is None:
+        return
+    for name, module in list(model.named_modules()):
+        for child_name, child in list(module.named_children()):
+            if isinstance(child, _BatchNorm):
+                setattr(module, child_name, SyncBatchNorm(child, f"{name}.{child_name}".lstrip("."), hvd))

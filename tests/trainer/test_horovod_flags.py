@@ -1,0 +1,71 @@
+"""Horovod's options, on two real ranks: a few steps give what the same steps give when they are worked out without Horovod."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvscale.errors import RequestError
+from hvscale.trainer import TrainConfig
+from tests.trainer.conftest import Ranks
+
+
+@pytest.mark.parametrize(
+    ("options", "near"),
+    [
+        ({"batches_per_allreduce": 3}, 1e-3),
+        ({"scale_learning_rate": True, "batches_per_allreduce": 2}, 1e-3),
+        ({"fp16_allreduce": True}, 2e-2),
+        ({"fp16_allreduce": True, "gradient_predivide_factor": 2.0}, 2e-2),
+        ({"gradient_predivide_factor": 2.0}, 1e-3),
+        ({"allreduce_groups": 2}, 1e-3),
+        ({"allreduce_groups": 2, "batches_per_allreduce": 2, "clip_norm": 0.1}, 1e-3),
+        ({"clip_norm": 0.05}, 1e-3),
+        ({"sync_batch_norm": True}, 1e-3),
+        ({"sync_batch_norm": True, "batches_per_allreduce": 2}, 1e-3),
+        ({"use_adasum": True, "steps": 1}, 1e-3),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
+)
+def test_steps_with(two_ranks: Ranks, photos: Path, tmp_path: Path, options: dict[str, Any], near: float) -> None:
+    """`near`: of the way that the parameters went, how much the two may differ by."""
+    asked = {"steps": 4, "learning_rate": 0.01, **options}
+    done = two_ranks("flags.py", json.dumps(asked), photos, tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["differ"] < near * found["moved"]
+    assert found["moved"] > 1e-4
+    assert found["equal"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"use_adasum": True, "clip_norm": 1.0}, "leave out --clip-norm"),
+        ({"use_adasum": True, "allreduce_groups": 2}, "leave out --allreduce-groups"),
+        ({"allreduce_groups": 2, "gradient_predivide_factor": 2.0}, "leave out one of"),
+        ({"warmup_steps": 2, "warmup_epochs": 1}, "both say how long"),
+        ({"batches_per_allreduce": 0}, "--batches-per-allreduce 0"),
+    ],
+)
+def test_what_cannot_be_together(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        TrainConfig.of(steps=1, **options)
+
+
+def test_a_step_counts_all_its_batches_and_an_epoch_ends_with_its_mean_loss(
+    two_ranks: Ranks, photos: Path, tmp_path: Path
+) -> None:
+    options = {"n_resblocks": 1, "n_feats": 8, "batch_size": 1, "patch_size": 8, "precision": "fp32"}
+    length = {"epochs": 1, "batches_per_allreduce": 100, "fp16_allreduce": True}
+    request = {**options, **length, "data": str(photos), "run": str(tmp_path / "run")}
+    done = two_ranks("train.py", json.dumps(request))
+    assert done.returncode == 0, done.stderr
+    steps = [json.loads(line) for line in (tmp_path / "run/steps.jsonl").read_text().splitlines()]
+    assert [(step["step"], step["images"]) for step in steps] == [(number, 200) for number in range(1, 11)]
+    assert [step["epoch_loss"] is not None for step in steps] == [False] * 9 + [True]
+    own = sum(step["loss"] for step in steps) / 10
+    assert steps[-1]["epoch_loss"] == pytest.approx(own, rel=0.05)  # the other rank trained on other crops
+    assert steps[-1]["epoch_loss"] != own
+    assert f"epoch 1: mean loss {steps[-1]['epoch_loss']:.2f}" in done.stdout + done.stderr
