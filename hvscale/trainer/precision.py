@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -14,9 +13,11 @@ from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.progress import say
 from hvscale.trainer.ranks import Ranks
 
-# A candidate is timed until both are reached; one step alone when that takes longer.
+# The candidates take turns until each has had both, besides a first step that warms up.
 TIMED_STEPS = 2
 TIMED_SECONDS = 0.4
+# Where a step takes longer, a quarter of the batch is timed.
+LONG_STEP_SECONDS = 1.0
 Criterion = Callable[[Any, Tensor], Tensor]
 
 
@@ -62,28 +63,35 @@ def choose(
         return choices[0]
     # A copy of the buffers: batch normalisation counts in them what it has seen.
     buffers = {name: value.clone() for name, value in model.named_buffers()}
-    by_rank = ranks.gather([step_seconds(model, criterion, inputs, targets, choice) for choice in choices])
+    by_rank = ranks.gather(images_per_second(model, criterion, inputs, targets, choices))
     for name, value in model.named_buffers():
         value.copy_(buffers[name])
-    speeds = [ranks.size * len(inputs) / fmean(seconds) for seconds in zip(*by_rank, strict=True)]
+    speeds = [sum(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
     (best, speed), *others = sorted(zip(choices, speeds, strict=True), key=lambda pair: -pair[1])
     if ranks.rank == 0:
         say(f"{best}: {speed:.1f} images/s ({', '.join(f'{choice} {images:.1f}' for choice, images in others)})")
     return best
 
 
-def step_seconds(
-    model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor, arithmetic: Arithmetic
-) -> float:
-    """Seconds of a forward and a backward pass, the best seen; no communication and no optimizer in it."""
-    seconds: list[float] = []
-    while len(seconds) < 1 + TIMED_STEPS or sum(seconds) < TIMED_SECONDS:
+def images_per_second(
+    model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor, choices: list[Arithmetic]
+) -> list[float]:
+    """Of forward and backward passes with each of `choices`, the best seen; no communication and no optimizer in it."""
+
+    def seconds(arithmetic: Arithmetic) -> float:
         start = time.perf_counter()
         loss = arithmetic.loss(model, inputs, targets, criterion)
         loss.backward()  # type: ignore[no-untyped-call]
         loss.item()  # on a GPU: wait for it
         model.zero_grad()
-        seconds.append(time.perf_counter() - start)
-        if seconds[0] > TIMED_SECONDS * 5:
-            break
-    return min(seconds)
+        return time.perf_counter() - start
+
+    if seconds(choices[0]) > LONG_STEP_SECONDS:
+        part = max(2, len(inputs) // 4)  # batch normalisation takes no single one
+        inputs, targets = inputs[:part], targets[:part]
+    for choice in choices:
+        seconds(choice)
+    rounds: list[list[float]] = []
+    while len(rounds) < TIMED_STEPS or sum(map(min, rounds)) < TIMED_SECONDS:
+        rounds.append([seconds(choice) for choice in choices])
+    return [len(inputs) / min(of_choice) for of_choice in zip(*rounds, strict=True)]
