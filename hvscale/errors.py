@@ -3,6 +3,7 @@
 EXIT_DONE = 0
 EXIT_WRONG_REQUEST = 2
 EXIT_RANK_FAILED = 3
+EXIT_UNTRUSTED = 4
 
 
 class HvscaleError(Exception):
@@ -25,3 +26,9 @@ class RankFailedError(HvscaleError):
     def __init__(self, message: str, last_lines: list[str]) -> None:
         super().__init__(message)
         self.last_lines = last_lines
+
+
+class UntrustedError(HvscaleError):
+    """A measurement that cannot be trusted; the message says why."""
+
+    exit_status = EXIT_UNTRUSTED
