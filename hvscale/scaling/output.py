@@ -32,8 +32,8 @@ def human(value: float | None, digits: int = 3) -> str:
 def human_interval(low: float | None, high: float | None, digits: int = 3) -> str:
     if low is None or high is None:
         return "-"
-    # So wide that one digit says it all.
-    return f"{low:.0e} to {high:.0e}" if high > 100 * low else f"{human(low, digits)} to {human(high, digits)}"
+    # Of two noisy runs, for example: nothing is known then, and the figures would not fit.
+    return "> factor 100" if high > 100 * low else f"{human(low, digits)} to {human(high, digits)}"
 
 
 def cells(row: ScalingRow) -> list[str]:

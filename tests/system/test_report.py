@@ -3,11 +3,11 @@
 import csv
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import Run
 
@@ -38,10 +38,6 @@ profiling.step()
 time.sleep(1)  # Horovod's timeline loses at shutdown what it has not written by then
 """
 HOSTILE = "<script>throw new Error('run')</script>"
-FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 
 
 @pytest.fixture
@@ -106,17 +102,6 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
     assert not list(tmp_path.rglob("*.html"))
     assert hvscale("report", before, before, before).returncode == 2
     assert hvscale("report", before, "--output", "nowhere/page.html").returncode == 2
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("neither chromium nor google-chrome is installed")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
-        yield started
-        started.close()
 
 
 def opened(browser: Browser, page_file: Path, troubles: list[str], width: int = 1280) -> Page:
