@@ -20,6 +20,9 @@ SOURCES = {
 }
 
 
+WIDEST = 100  # factor between the ends of an interval that is worth its place
+
+
 def human(value: float | None, digits: int = 3) -> str:
     """As a table shows it: 0.963, 98.2, 1234, 5.34e+09."""
     if value is None:
@@ -29,11 +32,15 @@ def human(value: float | None, digits: int = 3) -> str:
     return f"{value:.0f}" if value >= 10**digits else f"{value:#.{digits}g}".rstrip(".")
 
 
+def is_known(low: float | None, high: float | None) -> bool:
+    """Whether an interval says anything: that of two noisy runs can span many powers of ten."""
+    return low is not None and high is not None and high <= WIDEST * low
+
+
 def human_interval(low: float | None, high: float | None, digits: int = 3) -> str:
     if low is None or high is None:
         return "-"
-    # Of two noisy runs, for example: nothing is known then, and the figures would not fit.
-    return "> factor 100" if high > 100 * low else f"{human(low, digits)} to {human(high, digits)}"
+    return f"{human(low, digits)} to {human(high, digits)}" if is_known(low, high) else f"> factor {WIDEST}"
 
 
 def cells(row: ScalingRow) -> list[str]:

@@ -1,7 +1,6 @@
 """A measurement of scaling as one HTML page that needs no network."""
 
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import plotly.graph_objects as go
@@ -11,7 +10,7 @@ from plotly.offline import get_plotlyjs
 from hvscale import __version__
 from hvscale.profiling.report_figures import BLUE, GREY, INK, RULE
 from hvscale.scaling.document import ScalingDocument, ScalingRow
-from hvscale.scaling.output import caption, cells, columns
+from hvscale.scaling.output import caption, cells, columns, is_known
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -56,13 +55,17 @@ def _lines(rows: list[ScalingRow], name: str, linear: list[float], axis: str, sh
         line = {"color": GREY, "width": 1.5, "dash": "dash"}
         figure.add_scatter(name="linear scaling", x=ranks, y=linear, mode="lines", line=line, hoverinfo="skip")
     values = [getattr(row, name) for row in rows]
+    up, down = _reaches(rows, name)
+    # A long error bar may leave the picture, but not make the curve flat.
+    tops = [min(value + reach, 2 * value) for value, reach in zip(values, up, strict=True)]
+    top = max([*linear, *tops], default=1)
     figure.add_scatter(
         name="measured",
         x=ranks,
         y=values,
         mode="lines+markers",
         line={"color": BLUE, "width": 2},
-        error_y=_errors(rows, name),
+        error_y={"type": "data", "symmetric": False, "array": up, "arrayminus": down, "color": BLUE, "thickness": 1.2},
         hovertemplate=f"np %{{x}}: %{shown}<extra></extra>",
     )
     figure.update_layout(
@@ -78,7 +81,7 @@ def _lines(rows: list[ScalingRow], name: str, linear: list[float], axis: str, sh
     figure.update_xaxes(title={"text": "np", "font_size": 13}, tickvals=ranks, gridcolor=RULE, automargin=True)
     figure.update_yaxes(
         title={"text": axis, "font_size": 13},
-        rangemode="tozero",
+        range=[0, 1.1 * top],
         gridcolor=RULE,
         automargin=True,
         tickformat=".0%" if name == "scaling_efficiency" else None,
@@ -86,11 +89,12 @@ def _lines(rows: list[ScalingRow], name: str, linear: list[float], axis: str, sh
     return figure
 
 
-def _errors(rows: list[ScalingRow], name: str) -> dict[str, Any]:
-    """Plotly's error bars, as long as the intervals above and below."""
+def _reaches(rows: list[ScalingRow], name: str) -> tuple[list[float], list[float]]:
+    """How far the intervals reach above and below; 0 where none is known."""
     up, down = [], []
     for row in rows:
         value, low, high = (getattr(row, column) for column in (name, f"{name}_low", f"{name}_high"))
-        up.append(0 if high is None else high - value)
-        down.append(0 if low is None else value - low)
-    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "color": BLUE, "thickness": 1.2}
+        known = is_known(low, high)
+        up.append(high - value if known else 0.0)
+        down.append(value - low if known else 0.0)
+    return up, down

@@ -15,7 +15,6 @@ from hvscale.launch import RunInterruptedError, launch
 from hvscale.launch.environment import named, recordable
 from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
 from hvscale.scaling.document import ScalingDocument, ScalingRun, State, tabulate
-from hvscale.scaling.page import page
 from hvscale.scaling.throughput import Metric, read_throughput
 from hvscale.scaling.work import Scaling, Work, parse_ranks
 
@@ -210,6 +209,9 @@ class Study:
         try:
             write_atomically(self.scale_json, lambda stream: stream.write(text.encode()))
             if self.document.rows and state != "running":
+                # Imported here: a wrong request need not wait for Plotly.
+                from hvscale.scaling.page import page
+
                 shown = page(self.document)
                 write_atomically(self.page, lambda stream: stream.write(shown.encode()))
         except OSError as error:

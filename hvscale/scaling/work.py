@@ -41,15 +41,16 @@ class Work:
         """A warning about the work, if there is one. Raises RequestError when one of `ranks` cannot be given its part."""
         if self.is_training and any(word == "--run" or word.startswith("--run=") for word in self.command):
             raise RequestError("--run of hvscale train: leave it out, each run gets a folder of its own")
-        shares = any(SHARE.search(word) for word in self.command)
-        if self.scaling == "weak" and shares:
+        if self.scaling == "weak" and self.is_divided:
             raise RequestError("the command divides its work by np: that is strong scaling, add --strong")
         for np in ranks:
             self.command_for(np)
-        if self.scaling == "weak" or shares or any("{np}" in word for word in self.command):
+        if self.scaling == "weak" or self.is_divided:
             return None
         if self.is_training:
             return f"{BATCH} {self.batch_size()} is that of all ranks together, each gets its share"
+        if any("{np}" in word for word in self.command):
+            return None
         return "the command is taken to divide its work by the number of ranks itself: it holds no {np} or {64/np}"
 
     def command_for(self, np: int) -> list[str]:
@@ -58,14 +59,15 @@ class Work:
             SHARE.sub(lambda found: str(share(int(found[1]), np, found[0])), word).replace("{np}", str(np))
             for word in self.command
         ]
-        if (
-            self.scaling == "strong"
-            and self.is_training
-            and words == [w.replace("{np}", str(np)) for w in self.command]
-        ):
+        if self.scaling == "strong" and self.is_training and not self.is_divided:
             batch = self.batch_size()
             words += [BATCH, str(share(batch, np, f"{BATCH} {batch}"))]  # of options given twice the last one counts
         return words
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether the command's own words share its work out."""
+        return any(SHARE.search(word) for word in self.command)
 
     @property
     def is_training(self) -> bool:

@@ -1,6 +1,7 @@
 """What a run's files tell of its throughput."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def read(run: RunFolder, ranks: int, metric: str | None = None) -> Throughput:
     return read_throughput(run, ranks, Metric.parse(metric) if metric else None, lambda text: None)
 
 
-def write_steps(run: RunFolder, steps: list[tuple[float | None, float]]) -> None:
+def write_steps(run: RunFolder, steps: Sequence[tuple[float | None, float]]) -> None:
     run.steps.write_text("".join(json.dumps({"images": images, "seconds": each}) + "\n" for images, each in steps))
 
 
