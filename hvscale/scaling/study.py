@@ -118,10 +118,10 @@ class Study:
             found = read_throughput(run, np, self.metric, warn)
         except RequestError:
             raise
-        except RunInterruptedError as error:
+        except RunInterruptedError:
             done.problem = "interrupted"
             self.document.runs.append(done)
-            raise error
+            raise
         except HvscaleError as error:
             done.problem = str(error)
             self.failure = self.failure or named_failure(np, error)
