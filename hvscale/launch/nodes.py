@@ -48,7 +48,7 @@ class Node:
         return [*self.agent, *([shlex.join(program)] if self.through_shell else program)]
 
     def start(self, program: list[str], environment: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start `program` with exactly this environment; stdout and stderr go to `log`. Signals to the process reach the program."""
+        """Start `program` in this working directory with exactly this environment; stdout and stderr go to `log`. Signals to the process reach the program."""
         if not self.agent:
             return subprocess.Popen(
                 program,
@@ -63,7 +63,7 @@ class Node:
             self.words(starter), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
         )
         # Through stdin and not on a command line, where every user of the machine could read it.
-        order = json.dumps({"program": program, "environment": dict(environment)})
+        order = json.dumps({"program": program, "environment": dict(environment), "directory": str(Path.cwd())})
         with suppress(OSError):  # an agent that could not start says so in its exit status
             if process.stdin is not None:
                 process.stdin.write(order.encode() + b"\n")

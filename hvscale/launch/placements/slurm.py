@@ -81,11 +81,13 @@ class Slurm:
                     agent=agent(job, name),
                 )
             )
+        addresses = {node.address for node in nodes}
         yield Nodes(
             tuple(nodes),
             controller=own_address_towards(nodes[-1].address),
-            on_this_machine=len({seen["hostname"] for seen in found}) == 1
-            and found[0]["hostname"] == socket.gethostname(),
+            # Several nodes with one address are one machine's: a library that chose among its other addresses would not know its peers.
+            subnet=f"{nodes[0].address}/32" if len(addresses) < len(nodes) else None,
+            on_this_machine=addresses <= node_probe.interfaces().keys(),
             settings={"slurm_job": job, "nodes": ",".join(name for name, _ in used)},
             starter=(
                 *("srun", f"--jobid={job}", "--overlap", "--mpi=pmi2", "--cpu-bind=none", "--export=ALL"),
