@@ -263,7 +263,7 @@ def test_cleanup_removes_what_a_killed_launcher_left(
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
-@pytest.mark.parametrize("mpi", FLAVOURS)
+@pytest.mark.parametrize("mpi", WITH_MPICH)
 @pytest.mark.parametrize("how", ["kill", "rm --force"])
 def test_a_container_that_is_killed_takes_the_job_down(
     tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str, how: str
@@ -280,13 +280,13 @@ def test_a_container_that_is_killed_takes_the_job_down(
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
-@pytest.mark.parametrize("mpi", FLAVOURS)
+@pytest.mark.parametrize("mpi", WITH_MPICH)
 def test_a_rank_that_hangs_at_the_start_is_named(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str], mpi: str
 ) -> None:
     hanging = WAITING_PROGRAM.replace(
         "import horovod",
-        "import os\nif '1' in (os.environ.get('OMPI_COMM_WORLD_RANK'), os.environ.get('HOROVOD_RANK')): time.sleep(600)\nimport horovod",
+        "import os\nif '1' in map(os.environ.get, ('OMPI_COMM_WORLD_RANK', 'PMI_RANK', 'HOROVOD_RANK')): time.sleep(600)\nimport horovod",
     )
     done = hvscale(
         *("launch", "-np", 2, "--mpi", mpi, *place, "--start-timeout", 15, "--run", "job"),

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.places import everything_there
-from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WAITING_PROGRAM
+from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WAITING_PROGRAM, WITH_MPICH
 
 NODES = ["n1", "n2", "n3", "n4"]
 
@@ -49,7 +49,7 @@ def exact(document: str, ranks: int) -> bool:
     return [(row["calls"], row["bytes"]) for row in rows] == [(ranks * ROUNDS, ranks * ROUNDS * BYTES)]
 
 
-@pytest.mark.parametrize("mpi", FLAVOURS)
+@pytest.mark.parametrize("mpi", WITH_MPICH)
 def test_a_horovod_program_runs_and_is_profiled_on_four_nodes(
     program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:

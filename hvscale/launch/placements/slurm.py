@@ -81,18 +81,12 @@ class Slurm:
                     agent=agent(job, name),
                 )
             )
-        addresses = {node.address for node in nodes}
         yield Nodes(
             tuple(nodes),
             controller=own_address_towards(nodes[-1].address),
-            # Several nodes with one address are one machine's: a library that chose among its other addresses would not know its peers.
-            subnet=f"{nodes[0].address}/32" if len(addresses) < len(nodes) else None,
-            on_this_machine=addresses <= node_probe.interfaces().keys(),
+            on_this_machine={node.address for node in nodes} <= node_probe.interfaces().keys(),
             settings={"slurm_job": job, "nodes": ",".join(name for name, _ in used)},
-            starter=(
-                *("srun", f"--jobid={job}", "--overlap", "--mpi=pmi2", "--cpu-bind=none", "--export=ALL"),
-                *(f"--ntasks={request.np}", f"--nodes={len(used)}", f"--nodelist={','.join(name for name, _ in used)}"),
-            ),
+            single_copy=lambda: all(seen["cma"] for seen in found),
             lost=lambda: gone(job, [node.name for node in nodes]),
         )
 
