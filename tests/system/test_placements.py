@@ -57,7 +57,9 @@ for _ in range(3):
 """
 
 
-@pytest.fixture(params=["docker:rank", "docker:rank on an overlay", "docker:node", "docker:node on an overlay", "netns"])
+@pytest.fixture(
+    params=["docker:rank", "docker:rank on an overlay", "docker:node", "docker:node on an overlay", "netns"]
+)
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The options of a placement that this machine can make; the daemon is the tests' own."""
     if request.param == "netns":
