@@ -33,7 +33,7 @@ from hvscale.launch import (
 from hvscale.launch.job import Job
 from hvscale.launch.nodes import Nodes
 from hvscale.launch.outcome import Failure, find_failure, first_failed, late_start, read_ranks
-from hvscale.launch.output import RankOutput, last_lines
+from hvscale.launch.output import RankOutput
 from hvscale.launch.start_watch import StartWatch
 from hvscale.placement_options import PlacementOptions
 from hvscale.run_folder import NodeRecord, RunFolder, RunRecord, default_run_path
@@ -166,7 +166,7 @@ def launch(
         case "interrupted":
             raise RunInterruptedError(caught[0], run)
         case "failed" if failure is not None:
-            raise RankFailedError(f"{failure.what}; its last lines, from {failure.log}:", last_lines(failure.log))
+            raise failure.error(run)
     return run
 
 

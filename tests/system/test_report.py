@@ -164,7 +164,7 @@ def test_the_report_of_a_horovod_job_with_marked_steps(
 
 
 def test_the_report_of_two_runs(browser: Browser, hvscale: Run, profiled: Callable[..., Path]) -> None:
-    before, late = profiled("before"), profiled("late", LATE="0.01")
+    before, late = profiled("before"), profiled("late", LATE="0.03")
     done = hvscale("report", before, late)
     assert done.returncode == 0, done.stderr
     troubles: list[str] = []
