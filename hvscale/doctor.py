@@ -150,7 +150,11 @@ def horovod_linked() -> Check:
         if library is None:
             problems.append(f"no Horovod in {prefix}: {SET_UP_AGAIN}")
             continue
-        soname, file = horovod_build.linked_mpi(library, dict(os.environ)) or (None, None)
+        try:
+            soname, file = horovod_build.linked_mpi(library, dict(os.environ)) or (None, None)
+        except RequestError as problem:
+            problems.append(str(problem))
+            continue
         if file is None or soname is None:
             problems.append(f"{library} is linked to {soname or 'no MPI'}: --mpi gloo works, for MPI {SET_UP_AGAIN}")
             continue

@@ -3,6 +3,7 @@
 EXIT_DONE = 0
 EXIT_WRONG_REQUEST = 2
 EXIT_RANK_FAILED = 3
+EXIT_UNTRUSTED = 4
 EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: saved, and to be started again
 
 
@@ -33,3 +34,9 @@ class SavedError(HvscaleError):
     """Training was asked to stop, has saved what it had, and can go on from there."""
 
     exit_status = EXIT_TRY_AGAIN
+
+
+class UntrustedError(HvscaleError):
+    """A measurement that cannot be trusted; the message says why."""
+
+    exit_status = EXIT_UNTRUSTED

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -55,8 +55,8 @@ StartTimeout = Annotated[
 WITH_NEGATIVE = ("cma",)
 
 
-def takes_launch_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: replaces a command's parameter `launch_options` by the options of every command that starts ranks.
+def takes_launch_options(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+    """Decorator: replaces a command's parameter `launch_options` by the options of every command that starts ranks, but for those of `without`.
 
     The command gets them as keywords for `hvscale.launch.launch`.
     """
@@ -65,7 +65,7 @@ def takes_launch_options(command: Callable[..., None]) -> Callable[..., None]:
         for parameter in inspect.signature(command, eval_str=True).parameters.values()
         if parameter.name != "launch_options"
     ]
-    placing = PlacementOptions.model_fields
+    placing = {name: field for name, field in PlacementOptions.model_fields.items() if name not in without}
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
         for name, hint, default in [
@@ -78,14 +78,14 @@ def takes_launch_options(command: Callable[..., None]) -> Callable[..., None]:
             *((name, placement_option(name, field), None) for name, field in placing.items()),
             ("start_timeout", StartTimeout, None),
         ]
+        if name not in without
     ]
+    renamed = {"run": "run_path"}
+    names = [parameter.name for parameter in shared if parameter.name not in placing]
 
     @functools.wraps(command)
     def with_launch_options(**values: Any) -> None:
-        keywords = {
-            name: values.pop(name) for name in ("np", "mpi", "transport_name", "devices", "env", "start_timeout")
-        }
-        keywords["run_path"] = values.pop("run")
+        keywords = {renamed.get(name, name): values.pop(name) for name in names}
         keywords["placement"] = PlacementOptions.of(**{name: values.pop(name) for name in placing})
         if keywords["placement"].sbatch is not None and not keywords["placement"].submit:
             from hvscale.launch.slurm_job import write_job_script

@@ -15,6 +15,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "profiling": set(),
     "models": set(),
     "trainer": {"launch", "profiling", "models"},
+    "scaling": {"launch", "profiling", "trainer"},
 }
 
 

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
-from hvscale.errors import EXIT_TRY_AGAIN, HvscaleError, RankFailedError, RequestError
+from hvscale.errors import EXIT_TRY_AGAIN, HvscaleError, RequestError
 from hvscale.host import describe_host
 from hvscale.launch import devices as job_devices
 from hvscale.launch import environment as job_environment
@@ -33,7 +33,7 @@ from hvscale.launch import (
 from hvscale.launch.job import Job
 from hvscale.launch.nodes import Nodes
 from hvscale.launch.outcome import Failure, find_failure, first_failed, late_start, read_ranks
-from hvscale.launch.output import RankOutput, last_lines
+from hvscale.launch.output import RankOutput
 from hvscale.launch.start_watch import StartWatch
 from hvscale.placement_options import PlacementOptions
 from hvscale.run_folder import NodeRecord, RunFolder, RunRecord, default_run_path
@@ -166,9 +166,7 @@ def launch(
         case "interrupted" if caught:
             raise RunInterruptedError(caught[0], run)
         case "failed" | "interrupted" if failure is not None:
-            raise RankFailedError(
-                f"{failure.what}; its last lines, from {failure.log}:", last_lines(failure.log), failure.exit_status
-            )
+            raise failure.error(run)
     return run
 
 

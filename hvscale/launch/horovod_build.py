@@ -45,10 +45,14 @@ def needs(library: Path, soname: str) -> bool:
 def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | None] | None:
     """The soname of the MPI library it needs (MPICH's usual one for Debian's) and the file that this means here; None without MPI.
 
-    Raises RequestError for a file that is no library.
+    Raises RequestError for a file that is no library, and without ldd.
     """
     try:
         listed = subprocess.run(["ldd", library], env=environment, capture_output=True, text=True, check=True).stdout
+    except FileNotFoundError as error:
+        raise RequestError(
+            "no ldd in PATH: it belongs to the C library (Debian: libc-bin), so PATH is incomplete"
+        ) from error
     except (OSError, subprocess.CalledProcessError) as error:
         raise RequestError(f"{library} cannot be read as a library: {REBUILD}") from error
     found = MPI_LIBRARY.search(listed)

@@ -82,7 +82,7 @@ def defaults(job: Job) -> dict[str, str]:
 
     Nodes on one machine would reach each other through its memory: UCX looks at the kernel, not at the host's name.
     """
-    if job.nodes.are_here or not job.nodes.on_this_machine:
+    if job.nodes.are_here or not job.nodes.on_this_machine or job.nodes.share_an_address:
         return {}
     interface = job.nodes.nodes[0].interface
     return {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface, "FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface}

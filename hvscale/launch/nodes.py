@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hvscale.errors import RequestError
+from hvscale.host import single_copy_problem
 from hvscale.launch import remote_start
 
 LOOPBACK = "127.0.0.1"
@@ -48,7 +49,10 @@ class Node:
         return [*self.agent, *([shlex.join(program)] if self.through_shell else program)]
 
     def start(self, program: list[str], environment: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start `program` with exactly this environment; stdout and stderr go to `log`. Signals to the process reach the program."""
+        """Start `program` in the caller's working directory with exactly this environment; stdout and stderr go to `log`.
+
+        Signals to the process reach the program.
+        """
         if not self.agent:
             return subprocess.Popen(
                 program,
@@ -63,7 +67,7 @@ class Node:
             self.words(starter), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
         )
         # Through stdin and not on a command line, where every user of the machine could read it.
-        order = json.dumps({"program": program, "environment": dict(environment)})
+        order = json.dumps({"program": program, "environment": dict(environment), "directory": str(Path.cwd())})
         with suppress(OSError):  # an agent that could not start says so in its exit status
             if process.stdin is not None:
                 process.stdin.write(order.encode() + b"\n")
@@ -77,8 +81,8 @@ class Nodes:
 
     `controller` is an address of this machine that every node reaches. `subnet` (CIDR) is the network that ranks shall talk over; None
     leaves it to their library. `settings` is what the placement did, for run.json. `unwanted` names variables of the caller that mean
-    nothing in the nodes. `starter` is what to write before a program to start all ranks of it at once, over PMI-2, where the place has such a
-    thing (srun). `lost()` gives nodes that have gone since, each with how.
+    nothing in the nodes. `single_copy()` says whether the ranks of a node may read each other's memory. `lost()` gives nodes that have gone
+    since, each with how.
     """
 
     nodes: tuple[Node, ...]
@@ -87,13 +91,18 @@ class Nodes:
     on_this_machine: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
     unwanted: tuple[str, ...] = ()
-    starter: tuple[str, ...] = ()
+    single_copy: Callable[[], bool] = lambda: not single_copy_problem()
     lost: Callable[[], dict[str, str]] = dict
 
     @property
     def are_here(self) -> bool:
         """True when ranks are plain processes of this machine, without an agent."""
         return not any(node.agent for node in self.nodes)
+
+    @property
+    def share_an_address(self) -> bool:
+        """True for nodes that are one machine in all but their names, as in a cluster made for a test."""
+        return len({node.address for node in self.nodes}) < len(self.nodes)
 
     @property
     def hosts(self) -> str:

@@ -2,13 +2,17 @@
 
 import json
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvscale.errors import EXIT_RANK_FAILED, EXIT_TRY_AGAIN
+from hvscale.errors import EXIT_RANK_FAILED, EXIT_TRY_AGAIN, RankFailedError
 from hvscale.launch.job import Job
+from hvscale.launch.output import last_lines
 from hvscale.launch.start_watch import StartWatch
 from hvscale.run_folder import Library, RankEnd, RunFolder
+
+LOST_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,14 @@ class Failure:
     what: str
     log: Path
     exit_status: int = EXIT_RANK_FAILED
+
+    def error(self, run: RunFolder) -> RankFailedError:
+        """With the last lines of its log, or of the launcher's when the rank wrote nothing."""
+        for log in (self.log, run.logs / "launcher.log"):
+            if lines := last_lines(log):
+                what = f"{self.what}; {'its' if log == self.log else 'the'} last lines, from {log}:"
+                return RankFailedError(what, lines, self.exit_status)
+        return RankFailedError(f"{self.what}; it wrote nothing", [], self.exit_status)
 
 
 def read_ranks(run: RunFolder) -> list[RankEnd]:
@@ -59,7 +71,7 @@ def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: lis
     silent = [] if job.nodes.are_here else [rank for rank in range(job.np) if rank not in ended]
     if first is None and not silent and not any(statuses):
         return None
-    for name, fate in job.nodes.lost().items():
+    for name, fate in lost_nodes(job, bool(silent)).items():
         rank = job.nodes.ranks_of(name)[0]
         return Failure(rank, f"rank {rank} on {name} is lost: {fate}", run.log(rank))
     if first is not None:
@@ -74,6 +86,14 @@ def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: lis
     return Failure(
         silent[0], f"{who} has not said how it ended: it was lost, or cannot write into {run.path}", run.log(silent[0])
     )
+
+
+def lost_nodes(job: Job, some_are_silent: bool) -> dict[str, str]:
+    """How nodes were lost. Where ranks are silent, those who know of it get a moment: Docker notes a container's end after its processes'."""
+    deadline = time.monotonic() + (LOST_SECONDS if some_are_silent else 0)
+    while not (lost := job.nodes.lost()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return lost
 
 
 def exit_words(status: int) -> str:

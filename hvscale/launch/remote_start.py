@@ -1,8 +1,9 @@
-"""Runs inside a node, between an agent and the program it shall start: an agent hands on neither an environment nor signals.
+"""Runs inside a node, between an agent and the program it shall start: an agent hands on neither an environment nor signals, and
+ssh no working directory.
 
-Standard library only, no import of hvscale. The first line of stdin is `{"program": [...], "environment": {...}}`; each line after it is a
-signal's number for the program. The end of stdin means that the controller or the agent is gone: the program is killed. The exit status
-is the program's, or 128 + signal.
+Standard library only, no import of hvscale. The first line of stdin is `{"program": [...], "environment": {...}, "directory": "..."}`; each
+line after it is a signal's number for the program. The end of stdin means that the controller or the agent is gone: the program is killed.
+The exit status is the program's, or 128 + signal.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 
 STATUS_NOT_FOUND = 127
@@ -25,6 +27,13 @@ def read_order() -> tuple[dict[str, object], bytes]:
         data += new
     line, _, rest = data.partition(b"\n")
     return json.loads(line), rest
+
+
+def enter(directory: str) -> None:
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise SystemExit(f"hvscale: {directory}: {error.strerror} on {socket.gethostname()}") from error
 
 
 def start(program: list[str], environment: dict[str, str]) -> int:
@@ -59,6 +68,7 @@ def pass_signals_on(pid: int, pending: bytes) -> None:
 
 def main() -> int:
     order, pending = read_order()
+    enter(order["directory"])  # type: ignore[arg-type]
     pid = start(order["program"], order["environment"])  # type: ignore[arg-type]
     pass_signals_on(pid, pending)
     _, status = os.waitpid(pid, 0)

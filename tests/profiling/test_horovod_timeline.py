@@ -334,8 +334,8 @@ def assert_phases(run: RunFolder) -> None:
     rows = {row.operation: row for row in found.operations}
     assert (rows["allreduce"].messages, rows["allreduce"].tensors) == (2, 4)
     assert rows["allreduce"].negotiation_seconds > 0
-    assert rows["allreduce"].copy_in_seconds > 0
-    assert rows["allreduce"].copy_out_seconds > 0
+    # Horovod writes whole microseconds: one of two short copies may have none.
+    assert rows["allreduce"].copy_in_seconds + rows["allreduce"].copy_out_seconds > 0
     assert rows["allgather"].copy_in_seconds == 0
     assert (found.fusion.fused_messages, found.fusion.tensors_per_message_max) == (1, 3)
     assert found.fusion.fill_max == pytest.approx(4 * (100 + 600 + 5) / (128 << 20))

@@ -1,11 +1,18 @@
-"""Places for ranks, started by the tests and taken down with them."""
+"""Places for ranks, and a browser, started by the tests and taken down with them."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from tests.system import places
+
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +50,14 @@ def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[places.SshHosts]:
         pytest.skip(reason)
     with places.ssh_hosts(tmp_path_factory.mktemp("ssh")) as hosts:
         yield hosts
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("neither chromium nor google-chrome is installed")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        yield started
+        started.close()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.places import SshHosts, everything_there
-from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WAITING_PROGRAM
+from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WAITING_PROGRAM, WITH_MPICH
 
 Refuse = Callable[..., str]
 
@@ -29,7 +29,7 @@ def refused(hvscale: Run, ssh: SshHosts, tmp_path: Path) -> Refuse:
     return refuse
 
 
-@pytest.mark.parametrize("mpi", FLAVOURS)
+@pytest.mark.parametrize("mpi", WITH_MPICH)
 @pytest.mark.parametrize("written", ["--hosts", "--hostfile"])
 def test_a_horovod_program_runs_and_is_profiled_on_hosts(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, ssh: SshHosts, mpi: str, written: str

@@ -1,6 +1,7 @@
 """A private network for the containers of a run: a bridge of this machine, or an overlay of Docker Swarm."""
 
 import ipaddress
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -11,6 +12,7 @@ from hvscale.launch.labels import RUN, RunLabel
 # The bridge by which containers of an overlay network reach this machine. Docker makes it with the first swarm, and does not remove it.
 GATEWAY = "docker_gwbridge"
 MADE_GATEWAY = "hvscale.made-gateway"
+REMOVAL_SECONDS = 15
 CLEANUP = "`hvscale cleanup` removes what a killed run left"
 
 
@@ -40,10 +42,15 @@ def network(client: Any, label: RunLabel, kind: str) -> Iterator[Any]:
 
 
 def remove(made: Any) -> None:
+    """Returns when it is gone: Docker takes an overlay network away only after it has said so."""
     import docker
 
+    deadline = time.monotonic() + REMOVAL_SECONDS
     with suppress(docker.errors.NotFound):
         made.remove()
+        while time.monotonic() < deadline:
+            made.reload()
+            time.sleep(0.05)
 
 
 def join_swarm(client: Any, label: RunLabel) -> None:
@@ -70,7 +77,7 @@ def swarm_label(client: Any) -> RunLabel | None:
 
 def leave_swarm(client: Any, own: str = "") -> bool:
     """Leave a swarm that was made by hvscale, with its gateway, unless another run's network than `own` is still in it."""
-    # A network that was just removed may be listed for a while: a dead run's does not count either.
+    # A dead run's does not count.
     others = [
         one
         for one in client.networks.list(filters={"label": RUN, "driver": "overlay"})

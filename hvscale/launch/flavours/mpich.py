@@ -13,6 +13,7 @@ from hvscale.launch.launcher import start_launcher
 from hvscale.run_folder import Library
 
 NETMOD = "MPIR_CVAR_CH4_NETMOD"
+SINGLE_COPY = "MPIR_CVAR_CH4_CMA_ENABLE"
 OLDEST_RELEASE = 4
 
 
@@ -60,11 +61,13 @@ class MPICH:
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
-        yield [
-            start_launcher(
-                hydra.arguments(job, rank_program, library), {**hydra.defaults(job), **job.environment}, job.run
-            )
-        ]
+        environment = {**hydra.defaults(job), **defaults(job), **job.environment}
+        yield [start_launcher(hydra.arguments(job, rank_program, library), environment, job.run)]
+
+
+def defaults(job: Job) -> dict[str, str]:
+    """MPICH does not look whether it may read another rank's memory before it does: where it may not, as in most containers, the job would abort."""
+    return {} if job.nodes.single_copy() else {SINGLE_COPY: "0"}
 
 
 def transports_in(text: str) -> list[str]:

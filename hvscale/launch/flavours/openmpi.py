@@ -127,7 +127,9 @@ def defaults(job: Job, library: Library) -> dict[str, str]:
     """MCA parameters that follow from where the ranks run; the user's own, given with --env, win."""
     if job.nodes.are_here:
         return {}
-    network = {"OMPI_MCA_btl_tcp_if_include": job.nodes.subnet} if job.nodes.subnet else {}
+    # Nodes with one address would otherwise choose among their machine's other ones, and not know whom a call comes from.
+    subnet = f"{job.nodes.nodes[0].address}/32" if job.nodes.share_an_address else job.nodes.subnet
+    network = {"OMPI_MCA_btl_tcp_if_include": subnet} if subnet else {}
     # mpirun counts this machine's cores once for each node on it, and its ranks then spin while the one they wait for has no core.
     crowded = {"OMPI_MCA_mpi_yield_when_idle": "1"} if job.nodes.on_this_machine and job.np > available_cores() else {}
     return {**network, **crowded}

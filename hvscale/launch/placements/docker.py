@@ -97,6 +97,7 @@ class Docker:
                     "docker": client.version()["Version"],
                 },
                 unwanted=UNWANTED,
+                single_copy=lambda: all(seen["cma"] for seen in found),
                 lost=lambda: fates(containers),
             )
 

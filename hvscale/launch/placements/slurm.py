@@ -84,13 +84,9 @@ class Slurm:
         yield Nodes(
             tuple(nodes),
             controller=own_address_towards(nodes[-1].address),
-            on_this_machine=len({seen["hostname"] for seen in found}) == 1
-            and found[0]["hostname"] == socket.gethostname(),
+            on_this_machine={node.address for node in nodes} <= node_probe.interfaces().keys(),
             settings={"slurm_job": job, "nodes": ",".join(name for name, _ in used)},
-            starter=(
-                *("srun", f"--jobid={job}", "--overlap", "--mpi=pmi2", "--cpu-bind=none", "--export=ALL"),
-                *(f"--ntasks={request.np}", f"--nodes={len(used)}", f"--nodelist={','.join(name for name, _ in used)}"),
-            ),
+            single_copy=lambda: all(seen["cma"] for seen in found),
             lost=lambda: gone(job, [node.name for node in nodes]),
         )
 

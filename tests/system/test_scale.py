@@ -1,0 +1,441 @@
+"""`hvscale scale` with real ranks: what it measures, what it refuses, and what it keeps when it is broken off."""
+
+import csv
+import json
+import math
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from playwright.sync_api import Browser, expect
+
+from hvscale.host import available_cores
+from tests.conftest import PROGRAMS, Run, run_json, wait_until
+
+# A real Horovod job that ends as Horovod's synthetic benchmarks do; a rank's speed falls from 100 to 80 on two ranks.
+HOROVOD_LINES = """
+import horovod.torch as hvd, torch
+hvd.init()
+ranks = int(hvd.allreduce(torch.tensor([1]), op=hvd.Sum))
+speed = {1: 100, 2: 80}[ranks]
+if hvd.rank() == 0:
+    print("Iter #0: %.1f img/sec per CPU" % 7)
+    print("Img/sec per CPU: %.1f +-%.1f" % (speed, 1.5))
+    print("Total img/sec on %d CPU(s): %.1f +-%.1f" % (hvd.size(), ranks * speed, ranks * 1.5))
+"""
+
+# Prints what it is told for its np and repeat, in words of its own.
+SPEEDS = """
+import json, os, re, sys
+from pathlib import Path
+rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+np, repeat = re.search(r"np-(\\d+)-repeat-(\\d+)", os.environ["HVSCALE_RUN"]).groups()
+speeds = json.loads(Path("speeds.json").read_text())[np]
+print(f"rank {rank} saw {speeds[int(repeat) - 1] + rank:g} samples/s")
+"""
+FIRST = r"rank 0 saw ([0-9.]+) samples/s"
+
+# Rank 1 fails, or waits to be ended, as the file "mood" says.
+MOODY = """
+import os, sys, time
+from pathlib import Path
+print("reached 10 samples/s", flush=True)
+mood = Path("mood").read_text()
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    if mood == "bad":
+        sys.exit("this rank is unwell")
+    if mood == "slow":
+        time.sleep(600)
+"""
+REACHED = "reached ([0-9.]+)"
+
+TRAIN = (
+    *("hvscale", "train", "edsr-baseline", "--n-resblocks", "1", "--n-feats", "8", "--patch-size", "16"),
+    *("--steps", "5", "--precision", "fp32", "--memory-format", "contiguous"),
+)
+
+
+def scale_json(folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / "scale.json").read_text())
+    return document
+
+
+def column(document: dict[str, Any], name: str) -> list[Any]:
+    return [row[name] for row in document["rows"]]
+
+
+def processes_below(folder: Path) -> list[psutil.Process]:
+    """Every living process of a run inside the folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            run = process.environ().get("HVSCALE_RUN", "")
+            if process.status() != psutil.STATUS_ZOMBIE and Path(run).is_relative_to(folder):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture
+def speeds(program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+    """`speeds({1: [10, 11], 2: [20, 21]})`: a program that prints these, by np and repeat; rank 1 prints 1 more."""
+
+    def write(by_np: dict[int, list[float]]) -> Path:
+        (tmp_path / "speeds.json").write_text(json.dumps(by_np))
+        return program(SPEEDS)
+
+    return write
+
+
+@pytest.fixture
+def moody(program: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    def write(mood: str) -> Path:
+        (tmp_path / "mood").write_text(mood)
+        return program(MOODY)
+
+    return write
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
+def test_horovods_own_lines_are_read(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
+    script = program(HOROVOD_LINES)
+    done = hvscale(
+        *("scale", "--np", "1,2", "--mpi", mpi, "--repeat", "1", "--run", "curve", "--csv", "table.csv"),
+        *("--json", "--", "python", script),
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document == scale_json(tmp_path / "curve")
+    assert (document["schema"], document["state"], document["scaling"]) == ("hvscale/scale/1", "finished", "weak")
+    assert (document["unit"], document["base_np"], document["library"]["flavour"]) == ("images/s", 1, mpi)
+    assert column(document, "np") == [1, 2]
+    assert column(document, "throughput") == [100, 160]
+    assert column(document, "speed_up") == [1, pytest.approx(1.6)]
+    assert column(document, "scaling_efficiency") == [1, pytest.approx(0.8)]
+    assert column(document, "throughput_low") == [None, None]
+    assert {run["source"] for run in document["runs"]} == {"horovod"}
+    for run, np in zip(document["runs"], (1, 2), strict=True):
+        assert (run_json(tmp_path / "curve" / run["folder"])["np"], run["np"]) == (np, np)
+    assert "np 2, repeat 1 of 1: 160" in done.stderr
+    with (tmp_path / "table.csv").open() as table:
+        assert [row["throughput"] for row in csv.DictReader(table)] == ["100.0", "160.0"]
+
+
+def test_repeats_are_made_in_turns_and_their_spread_is_the_interval(
+    hvscale: Run, speeds: Callable[..., Path], tmp_path: Path
+) -> None:
+    by_np = {1: [10.0, 11.0, 9.0], 2: [19.0, 20.0, 18.0]}
+    done = hvscale(
+        "scale", "--np", "2,1", "--repeat", "3", "--metric", FIRST, "--run", "curve", "--", "python", speeds(by_np)
+    )
+    assert done.returncode == 0, done.stderr
+    document = scale_json(tmp_path / "curve")
+    starts = sorted((tmp_path / "curve").glob("np-*"), key=lambda run: str(run_json(run)["started_at"]))
+    assert [run.name for run in starts] == [f"np-{np}-repeat-{repeat}" for repeat in (1, 2, 3) for np in (2, 1)]
+    assert column(document, "runs") == [3, 3]
+
+    # Student's t for two degrees of freedom leaves 5 % outside 4.3027.
+    logs = [math.log(two / one) for one, two in zip(by_np[1], by_np[2], strict=True)]
+    mean = sum(logs) / 3
+    reach = 4.302652729911275 * math.sqrt(sum((value - mean) ** 2 for value in logs) / 2 / 3)
+    row = document["rows"][1]
+    assert row["speed_up"] == pytest.approx(math.exp(mean))
+    assert row["speed_up_low"] == pytest.approx(math.exp(mean - reach))
+    assert row["speed_up_high"] == pytest.approx(math.exp(mean + reach))
+    assert row["scaling_efficiency_low"] == pytest.approx(row["speed_up_low"] / 2)
+    assert row["throughput"] == pytest.approx((19 * 20 * 18) ** (1 / 3))
+    assert "what --metric matches" in done.stdout
+    assert "weak scaling" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("metric", "throughput", "warned"),
+    [
+        (r"saw ([0-9.]+) samples", 20, True),
+        (r"saw (?P<total>[0-9.]+) samples", 20, False),
+        (r"saw (?P<per_rank>[0-9.]+) samples", 2 * 20.5, False),
+    ],
+)
+def test_a_metric_says_whose_throughput_it_is(
+    hvscale: Run, speeds: Callable[..., Path], metric: str, throughput: float, warned: bool
+) -> None:
+    done = hvscale(
+        "scale",
+        "--np",
+        "1,2",
+        "--repeat",
+        "1",
+        "--metric",
+        metric,
+        "--json",
+        "--",
+        "python",
+        speeds({1: [10], 2: [20]}),
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert column(document, "throughput") == [10, throughput]
+    assert any("(?P<per_rank>...)" in text for text in document["warnings"]) == warned
+    assert document["unit"] is None
+
+
+@pytest.mark.parametrize("scaling", ["weak", "strong"])
+def test_the_trainer_tells_its_speed_itself_and_its_batch_is_divided(
+    hvscale: Run, tmp_path: Path, scaling: str
+) -> None:
+    done = hvscale(
+        "scale", "--np", "1,2", "--repeat", "1", f"--{scaling}", "--run", "curve", "--", *TRAIN, "--batch-size", "4"
+    )
+    assert done.returncode == 0, done.stderr
+    document = scale_json(tmp_path / "curve")
+    for np, throughput in zip((1, 2), column(document, "throughput"), strict=True):
+        run = tmp_path / f"curve/np-{np}-repeat-1"
+        steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+        assert {step["images"] for step in steps} == {4 * (np if scaling == "weak" else 1)}
+        result = json.loads((run / "result.json").read_text())
+        assert throughput == pytest.approx(result["images_per_second"])
+    assert {run["source"] for run in document["runs"]} == {"result.json"}
+    said = "--batch-size 4 is that of all ranks together"
+    assert (said in done.stderr) == (scaling == "strong")
+    assert ("threads per rank" in done.stderr) == (len({run["threads_per_rank"] for run in document["runs"]}) > 1)
+
+
+def test_strong_scaling_gives_each_rank_its_share(hvscale: Run, program: Callable[[str], Path]) -> None:
+    script = program("import sys; print(sys.argv[1:], 'speed', 5)")
+    words = ("--global={np}x", "--batch={12/np}", "{other}")
+    done = hvscale(
+        *("scale", "--np", "1,3", "--repeat", "1", "--strong", "--metric", "speed ([0-9]+)", "--run", "curve"),
+        *("--json", "--", "python", script, *words),
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["command"][-3:] == list(words)
+    for np, batch in ((1, 12), (3, 4)):
+        log = Path(document["folder"]) / f"np-{np}-repeat-1/logs/rank-00000.log"
+        assert f"['--global={np}x', '--batch={batch}', '{{other}}']" in log.read_text()
+
+
+def test_without_np_1_the_smallest_is_the_base_and_more_ranks_than_cores_are_said_once(
+    hvscale: Run, speeds: Callable[..., Path]
+) -> None:
+    many = available_cores() + 1
+    script = speeds({2: [20, 20], many: [15, 15]})
+    done = hvscale("scale", "--np", f"{many},2", "--repeat", "2", "--metric", FIRST, "--json", "--", "python", script)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["base_np"] == 2
+    assert column(document, "speed_up") == [1, pytest.approx(0.75)]
+    assert column(document, "scaling_efficiency") == [1, pytest.approx(0.75 * 2 / many)]
+    assert done.stderr.count("np 1 is not measured: speed-up and efficiency are over np 2") == 1
+    assert done.stderr.count(f"{many} ranks on {many - 1} cores") == 1
+    assert len(document["warnings"]) == 2
+
+
+def test_a_failed_run_costs_its_np_and_the_same_folder_goes_on(
+    hvscale: Run, moody: Callable[[str], Path], tmp_path: Path
+) -> None:
+    ask = ("scale", "--np", "2,1", "--repeat", "2", "--metric", REACHED, "--run", "curve", "--", "python")
+    done = hvscale(*ask, moody("bad"))
+    assert done.returncode == 3
+    assert "np 2: rank 1 on" in done.stderr
+    assert done.stderr.splitlines()[-1].strip() == "this rank is unwell"
+    assert "\n1     2" in done.stdout
+    document = scale_json(tmp_path / "curve")
+    assert document["state"] == "failed"
+    assert [(run["np"], run["repeat"], run["problem"] is None) for run in document["runs"]] == [
+        (2, 1, False),
+        (1, 1, True),
+        (1, 2, True),
+    ]
+    assert [(row["np"], row["runs"], row["speed_up"]) for row in document["rows"]] == [(1, 2, 1)]
+    kept = {run: (run / "run.json").read_bytes() for run in (tmp_path / "curve").glob("np-*")}
+
+    again = hvscale(*ask, moody("good"))
+    assert again.returncode == 0, again.stderr
+    assert column(scale_json(tmp_path / "curve"), "runs") == [2, 2]
+    assert {run: (run / "run.json").read_bytes() for run in kept} == kept
+    new = {run.name for run in (tmp_path / "curve").glob("np-*") if run not in kept}
+    assert new == {"np-2-repeat-1-attempt-2", "np-2-repeat-2"}
+
+
+def test_without_its_base_a_throughput_still_counts(hvscale: Run, speeds: Callable[..., Path], tmp_path: Path) -> None:
+    script = speeds({2: [20]})  # the program knows no speed for one rank, and fails
+    done = hvscale(
+        *("scale", "--np", "1,2", "--repeat", "1", "--metric", FIRST, "--run", "curve", "--json"),
+        "--",
+        "python",
+        script,
+    )
+    assert done.returncode == 3
+    assert "KeyError: '1'" in done.stderr.splitlines()[-1]
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["np"], row["throughput"], row["speed_up"], row["scaling_efficiency"]) == (2, 20, None, None)
+    assert (tmp_path / "curve/scale.html").stat().st_size > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_what_was_measured_before_the_end_is_kept_and_gone_on_from(
+    hvscale: Run, moody: Callable[[str], Path], tmp_path: Path, number: signal.Signals
+) -> None:
+    ask = ("scale", "--np", "1,2", "--repeat", "1", "--metric", REACHED, "--run", "curve", "--", "python")
+    folder = tmp_path / "curve"
+    scaling = subprocess.Popen(
+        [str(PROGRAMS / "hvscale"), *ask, str(moody("slow"))],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background job, as tests may be, hands on that Ctrl-C is to be ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        log = folder / "np-2-repeat-1/logs/rank-00001.log"
+        wait_until(lambda: log.exists() and "reached" in log.read_text())
+        assert scale_json(folder)["state"] == "running"
+        other = hvscale(*ask, "program.py")
+        assert other.returncode == 2
+        assert "another hvscale scale is measuring there" in other.stderr
+        scaling.send_signal(number)
+        shown, said = scaling.communicate(timeout=60)
+    finally:
+        scaling.kill()
+    wait_until(lambda: processes_below(folder) == [])
+    document = scale_json(folder)
+    assert [(run["np"], run["throughput"]) for run in document["runs"] if run["throughput"]] == [(1, 10)]
+    assert column(document, "np") == [1]
+    if number == signal.SIGINT:
+        assert scaling.returncode == 130
+        assert document["state"] == "interrupted"
+        assert "\n1     1" in shown
+        assert "ended by SIGINT" in said.splitlines()[-1]
+
+    first = (folder / "np-1-repeat-1/run.json").read_bytes()
+    again = hvscale(*ask, moody("good"))
+    assert again.returncode == 0, again.stderr
+    assert column(scale_json(folder), "np") == [1, 2]
+    assert (folder / "np-1-repeat-1/run.json").read_bytes() == first
+
+
+def test_a_measured_folder_can_be_asked_for_more(hvscale: Run, speeds: Callable[..., Path], tmp_path: Path) -> None:
+    script = speeds({1: [10, 10], 2: [20, 20]})
+    assert hvscale(
+        "scale", "--np", "1", "--repeat", "1", "--metric", FIRST, "--run", "curve", "--", "python", script
+    ).returncode == 0  # fmt: skip
+    first = (tmp_path / "curve/np-1-repeat-1/run.json").read_bytes()
+    done = hvscale(
+        "scale", "--np", "1,2", "--repeat", "2", "--metric", "saw ([0-9]+)", "--run", "curve", "--", "python", script
+    )
+    assert done.returncode == 0, done.stderr
+    assert column(scale_json(tmp_path / "curve"), "runs") == [2, 2]
+    assert (tmp_path / "curve/np-1-repeat-1/run.json").read_bytes() == first
+
+
+def test_a_job_of_ranks_that_have_not_found_each_other_is_not_trusted(
+    hvscale: Run, program: Callable[[str], Path]
+) -> None:
+    script = program("print('Total img/sec on 1 GPU(s): 100.0 +-1.0')")
+    done = hvscale("scale", "--np", "1,2", "--repeat", "1", "--", "python", script)
+    assert done.returncode == 4
+    assert "np 2: the command says that it ran on 1" in done.stderr
+    assert "\n1     1" in done.stdout
+
+
+@pytest.mark.parametrize("metric", [("--metric", "images: ([0-9]+)"), ()])
+def test_output_that_tells_no_throughput_is_named(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, metric: tuple[str, ...]
+) -> None:
+    done = hvscale("scale", "--np", "1,2", *metric, "--run", "curve", "--", "python", program("print('hello')"))
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert str(tmp_path / "curve/np-1-repeat-1/logs/rank-00000.log") in line
+    assert "--metric" in line
+    assert not (tmp_path / "curve/np-2-repeat-1").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--np", "1,1", "--", "true"], "--np 1,1: 1 is given twice"),
+        (["--np", "0,1", "--", "true"], "--np 0,1: '0' is no number of ranks"),
+        (["--np", "1,two", "--", "true"], "--np 1,two: 'two' is no number of ranks"),
+        (["--np", "1,", "--", "true"], "--np 1,: 'nothing' is no number of ranks"),
+        (["--", "true"], "--np"),
+        (["--np", "1", "--repeat", "0", "--", "true"], "--repeat 0"),
+        (["--np", "1", "--metric", "(", "--", "true"], "--metric '(' is not a regular expression"),
+        (["--np", "1", "--metric", "speed", "--", "true"], "put the number into a group"),
+        (["--np", "1", "--mpi", "lam", "--", "true"], "--mpi lam: unknown flavour"),
+        (["--np", "1", "--env", "NOT_SET", "--", "true"], "--env NOT_SET: no such variable"),
+        (["--np", "1", "--submit", "--", "true"], "--submit"),
+        (["--np", "1", "--", "no-such-command"], "no-such-command: no such command"),
+        (["--np", "1", "--", "true", "{8/np}"], "add --strong"),
+        (["--np", "1,3", "--strong", "--", "true", "{8/np}"], "{8/np} cannot be divided by np 3"),
+        (["--np", "1,3", "--strong", "--", *TRAIN], "--batch-size 16 cannot be divided by np 3"),
+        (["--np", "1,3", "--strong", "--", *TRAIN, "--batch-size=x"], "--batch-size x: not a number"),
+        (["--np", "1,2", "--", *TRAIN, "--run", "there"], "--run of hvscale train"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_status_2(
+    hvscale: Run, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    done = hvscale("scale", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    script = program("print('speed 5')")
+    ask = ("scale", "--np", "1", "--repeat", "1", "--metric", "speed ([0-9])", "--run")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("all of it")
+    done = hvscale(*ask, "mine", "--", "python", script)
+    assert done.returncode == 2
+    assert "mine holds something else" in done.stderr
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+    assert hvscale(*ask, "curve", "--", "python", script).returncode == 0
+    before = (tmp_path / "curve/scale.json").read_bytes()
+    for change, what in (
+        (("--", "python", script, "more"), "command"),
+        (("--strong", "--", "python", script), "scaling"),
+    ):
+        done = hvscale(*ask, "curve", *change)
+        assert done.returncode == 2
+        assert f"its {what} differs" in done.stderr.splitlines()[-1]
+    assert (tmp_path / "curve/scale.json").read_bytes() == before
+    assert hvscale(*ask, "/proc/curve", "--", "python", script).returncode == 2
+
+
+def test_the_page_shows_both_curves_offline_and_runs_no_script_of_a_command(
+    browser: Browser, hvscale: Run, speeds: Callable[..., Path], tmp_path: Path
+) -> None:
+    hostile = "<script>throw new Error('command')</script>"
+    script = speeds({1: [10, 11], 2: [20, 19]})
+    done = hvscale(
+        "scale", "--np", "1,2", "--repeat", "2", "--metric", FIRST, "--run", "curve", "--", "python", script, hostile
+    )
+    assert done.returncode == 0, done.stderr
+    file = (tmp_path / "curve/scale.html").as_uri()
+    troubles: list[str] = []
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on(
+        "request", lambda request: None if request.url.startswith(("data:", file)) else troubles.append(request.url)
+    )
+    page.goto(file)
+    for chart in ("#throughput", "#efficiency"):
+        expect(page.locator(f"{chart} .points path")).to_have_count(2)
+        expect(page.locator(f"{chart} path.yerror")).not_to_have_count(0)
+    expect(page.locator("tbody tr")).to_have_count(2)
+    assert hostile in page.inner_text("header")
+    assert troubles == []
