@@ -112,7 +112,7 @@ while True:
 
 
 def test_a_kill_while_one_is_written_loses_none(tmp_path: Path) -> None:
-    """Killed at times that fall anywhere in the writing of 16 MB: what lies under a checkpoint's name is always whole."""
+    """Killed at times that fall anywhere from the start of writing 16 MB: what lies under a checkpoint's name is always whole."""
     caught_in_the_middle = 0
     for delay in (0.0, 0.003, 0.007, 0.011, 0.017, 0.023):
         folder = tmp_path / str(delay)
@@ -121,6 +121,8 @@ def test_a_kill_while_one_is_written_loses_none(tmp_path: Path) -> None:
         ) as writer:
             assert writer.stdout is not None
             last = int([writer.stdout.readline() for _ in range(3)][-1])
+            while not any(name.startswith(".") for name in names(folder)):
+                pass
             time.sleep(delay)
             writer.send_signal(signal.SIGKILL)
         kept = Folder(folder, 2)

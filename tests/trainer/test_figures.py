@@ -95,7 +95,7 @@ def test_speed_leaves_out_the_warm_up() -> None:
     [
         ({"batch_size": 0}, "--batch-size 0: input should be greater than 0"),
         ({"scale": 5}, "--scale 5: input should be 2, 3 or 4"),
-        ({"precision": "fp8"}, "--precision fp8: input should be 'auto', 'fp32' or 'bf16'"),
+        ({"precision": "fp8"}, "--precision fp8: input should be 'auto', 'fp32', 'bf16' or 'fp16'"),
         ({"depth": 3}, "--depth 3: extra inputs are not permitted"),
         ({"seconds": 5}, "--steps and --seconds both say how long to train: give one of them"),
     ],
