@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hvscale import profiling
 from hvscale.profiling.breakdown import Row
@@ -39,10 +39,7 @@ class Wandb:
             if mode == "offline":
                 raise
             self.run = start(watched, "offline")
-            warn(
-                f"nothing is sent, because of: {first_line(error)}; it logs offline, and "
-                f"`wandb sync {self.run.settings.sync_dir}` sends that later"
-            )
+            warn(f"logs offline ({first_line(error)}): `wandb sync {self.run.settings.sync_dir}` sends it later")
 
     def step(self, number: int, figures: Figures) -> None:
         self.run.log(figures, step=number)
@@ -96,8 +93,9 @@ def artifact(run: RunFolder) -> Any:
     left_out = {run.path / FOLDER, run.hvprof}
     for path in sorted(run.path.rglob("*")):
         if path.is_file() and path.suffix != ".ckpt" and left_out.isdisjoint(path.parents):
-            # Not copied: it lies in the run folder until somebody takes the whole away.
-            found.add_file(str(path), str(path.relative_to(run.path)), skip_cache=True, policy="immutable")
+            # What is copied may change until the launcher has ended; the model does not, and is large.
+            policy: Literal["mutable", "immutable"] = "immutable" if path.suffix == ".pt" else "mutable"
+            found.add_file(str(path), str(path.relative_to(run.path)), skip_cache=True, policy=policy)
     if profiles := [path for path in run.hvprof.glob("[!.]*") if path.is_file()]:
         # The ranks still hold theirs at full length; a copy can be cut to what is used.
         with tempfile.TemporaryDirectory(dir=run.path / FOLDER) as folder:
@@ -112,4 +110,4 @@ def artifact(run: RunFolder) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
