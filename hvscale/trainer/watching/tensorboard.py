@@ -64,6 +64,7 @@ class TensorBoard:
             ]
             lines = [" | ".join(cells) for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows)]
             self._add(outcome.step, text_pb("message_sizes", "\n".join(lines)))
+        self.writer.flush()  # says what could not be written, which closing does not
         self.writer.close()
 
     def _add(self, step: int, summary: Any) -> None:
