@@ -49,7 +49,7 @@ def main() -> int:
 
 
 class Ended:
-    """Whether training has ended. From then on this process has FINISH_SECONDS, wherever its client hangs."""
+    """Whether training has ended. From then on this process has FINISH_SECONDS and a little, wherever its client hangs."""
 
     def __init__(self) -> None:
         self.finished = False
@@ -58,7 +58,7 @@ class Ended:
 
     def _listen(self) -> None:
         self.finished = sys.stdin.readline().strip() == "finished"
-        signal.alarm(int(FINISH_SECONDS))  # for where rank 0 is no more, to see to it
+        signal.alarm(int(FINISH_SECONDS) + 10)  # for where rank 0, which would end this process before, is no more
         self.event.set()
 
 
