@@ -26,7 +26,7 @@ demo: setup ## train, profile and report in about a minute
 	@.venv/bin/hvscale demo
 
 test: setup-dev setup-mpich lint ## run the linters and all tests
-	@.venv/bin/python -m pytest
+	@.venv/bin/python -m pytest --numprocesses 2
 
 lint: setup-dev ## check style and types
 	@.venv/bin/ruff check

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 PROGRAMS = Path(sys.prefix) / "bin"
 # The environment of `make setup MPI=mpich`, beside this one.
@@ -18,6 +19,20 @@ needs_mpich = pytest.mark.skipif(
     not (MPICH_PREFIX / "bin" / "hvscale").exists(), reason="no MPICH environment here: make setup-dev MPI=mpich"
 )
 Run = Callable[..., subprocess.CompletedProcess[str]]
+# They look at, and change, what the whole machine has of networks, containers and jobs: one after another.
+OF_THE_MACHINE = {f"tests/system/test_{name}.py" for name in ("doctor", "placements", "slurm", "ssh_hosts")}
+
+
+class ByFile(LoadFileScheduling):  # type: ignore[misc]
+    """A file's tests run in one process, and those of the machine in one too."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "the machine" if file in OF_THE_MACHINE else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 @pytest.fixture

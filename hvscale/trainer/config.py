@@ -12,6 +12,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 MemoryFormat = Literal["auto", "channels-last", "contiguous"]
 Schedule = Literal["constant", "cosine"]
 OptimizerName = Literal["auto", "adam", "sgd"]
+WandbMode = Literal["off", "offline", "online"]
 BUNDLED = "bundled"
 SYNTHETIC = "synthetic"
 PUBLIC_EPOCH_STEPS = 1000  # EDSR's public implementation (Lim et al. 2017) counts 1000 batches as an epoch
@@ -137,6 +138,15 @@ class TrainConfig(BaseModel):
     """Seconds without the end of a step after which each rank writes its Python stacks to its log and the job ends. 0: never."""
     resume: str | None = None
     """Go on from a checkpoint: a file, a folder of them, a run folder, or "auto", the newest of --run or --checkpoint-dir if there is one."""
+
+    wandb: WandbMode = "off"
+    """Log to Weights & Biases: offline into the run folder, or online. Its failures never end training. Example: --wandb offline"""
+    wandb_project: str | None = None
+    """Project to log to; when not given $WANDB_PROJECT, or hvscale."""
+    tensorboard: bool = False
+    """Write TensorBoard's event files into tensorboard/ of the run folder."""
+    one_rank_run: Path | None = None
+    """Run folder of the same training on one rank: against its throughput --wandb and --tensorboard show scaling efficiency."""
 
     run: Path | None = None
     """Run folder; when not given $HVSCALE_RUN, or else a new one under runs/."""

@@ -33,6 +33,7 @@ from hvscale.trainer.steps import Step, StepsFile
 from hvscale.trainer.stop_signals import noting_stop_signals
 from hvscale.trainer.sync_batch_norm import synchronise_batch_norm
 from hvscale.trainer.update import Update
+from hvscale.trainer.watch import Watch
 from hvscale.trainer.workload import Workload, workload
 
 
@@ -54,7 +55,11 @@ def train(config: TrainConfig) -> TrainResult:
     first_batch = ranks.together(lambda: work.batch(work.load(0), device))
     resumed = checkpoint_to_resume(config, ranks)
 
-    with training_run(config, ranks, continued=config.resume is not None) as run, ranks.ending_together():
+    with (
+        Watch(config, ranks) as watch,
+        training_run(config, ranks, continued=config.resume is not None) as run,
+        ranks.ending_together(),
+    ):
         if ranks.rank == 0:
             say(f"{work.title} on {device}, np {ranks.size}, threads per rank {own_threads}")
             say(f"run folder {run.path}")
@@ -73,7 +78,7 @@ def train(config: TrainConfig) -> TrainResult:
             synchronise_batch_norm(model, ranks.hvd)
         if config.compile:
             ranks.together(lambda: compile_blocks(model))
-        durations = fit(config, ranks, model, work, arithmetic, run, resumed)
+        durations = fit(config, ranks, model, work, arithmetic, run, resumed, watch)
         speeds = ranks.gather(
             budget.images_per_second(config.batch_size * config.batches_per_allreduce, durations) if durations else 0.0
         )
@@ -116,6 +121,7 @@ def fit(
     arithmetic: Arithmetic,
     run: RunFolder,
     resumed: Checkpoint | None = None,
+    watch: Watch | None = None,
 ) -> list[float]:
     """The training loop, from the start or from after a checkpoint's step. Returns the seconds that each step took on this rank.
 
@@ -146,6 +152,8 @@ def fit(
         update.scaler.load_state_dict(resumed.scaler)
     skipped = 0  # in a row
     steps_file = ranks.together(lambda: StepsFile(run.steps, after) if ranks.rank == 0 else None)
+    if watch is not None:
+        watch.begin(run)
     with (
         steps_file or nullcontext(),
         reporter(work.decimals) if ranks.rank == 0 else nullcontext() as report,

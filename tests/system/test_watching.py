@@ -1,0 +1,314 @@
+"""What can be seen of a training run: by wandb's client, in TensorBoard's files and on a terminal; and that none of it holds up training."""
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import hvscale as package
+from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.system import wandb_file
+
+TINY = (
+    *("--n-resblocks", "1", "--n-feats", "8", "--batch-size", "2", "--patch-size", "16"),
+    *("--precision", "fp32", "--memory-format", "contiguous"),
+)
+EDSR = ("train", "edsr-baseline", *TINY)
+TRAIN = (*EDSR, "--run", "job")
+SHORT = (*TRAIN, "--steps", "4")
+LONG = (*TRAIN, "--steps", "1000000")
+KEY = {"WANDB_API_KEY": "0123456789" * 4}
+OF_A_STEP = {"loss", "learning_rate", "images_per_second", "seconds", "data_wait_seconds"}
+
+
+def steps_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+
+
+def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
+    assert "Traceback" not in done.stderr
+    return [line for line in done.stderr.splitlines() if "warning" in line or "wandb" in line]
+
+
+def events(run: Path) -> EventAccumulator:
+    accumulator = EventAccumulator(str(run / "tensorboard"))
+    accumulator.Reload()
+    return accumulator
+
+
+@contextmanager
+def training(folder: Path, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A long one, after its first step."""
+    with subprocess.Popen(
+        [str(PROGRAMS / "hvscale"), *LONG, *options],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            steps = folder / "job/steps.jsonl"
+            wait_until(lambda: steps.exists() and steps.stat().st_size > 0)
+            yield process
+        finally:
+            process.kill()
+
+
+def watcher_of(process: subprocess.Popen[str]) -> psutil.Process:
+    (found,) = psutil.Process(process.pid).children()
+    return found
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
+def test_a_profiled_run_is_told_to_wandb_and_tensorboard(hvscale: Run, tmp_path: Path, mpi: str) -> None:
+    alone = hvscale(*EDSR, "--steps", 4, "--run", "alone")
+    assert alone.returncode == 0, alone.stderr
+    options = ("--wandb", "offline", "--tensorboard", "--one-rank-run", "alone")
+    done = hvscale(
+        "profile",
+        "-np",
+        2,
+        "--mpi",
+        mpi,
+        "--run",
+        "job",
+        "--json",
+        "--",
+        "hvscale",
+        *SHORT[:-4],
+        *options,
+        "--steps",
+        4,
+    )
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "job"
+    result = json.loads((run / "result.json").read_text())
+    one_rank = json.loads((tmp_path / "alone/result.json").read_text())["images_per_second"]
+    efficiency = result["images_per_second"] / (2 * one_rank)
+    exposed = json.loads(done.stdout)["exposed_communication"]["mean_share_at_most"]
+
+    told, seen = wandb_file.history(run), events(run)
+    scalars = {tag: [(event.step, event.value) for event in seen.Scalars(tag)] for tag in seen.Tags()["scalars"]}
+    steps = steps_of(run)
+    assert [values["_step"] for values in told] == [step["step"] for step in steps] == [1, 2, 3, 4]
+    for values, step in zip(told, steps, strict=True):
+        expected = {
+            **{name: step[name] for name in (*OF_A_STEP, "communication_seconds") if name in step},
+            "images_per_second": step["images"] / step["seconds"],
+            "scaling_efficiency": step["images"] / step["seconds"] / (2 * one_rank),
+        }
+        assert {name: values[name] for name in expected} == pytest.approx(expected)
+        at_step = {name: dict(scalars[name])[step["step"]] for name in expected}
+        assert at_step == pytest.approx(expected, rel=1e-5)  # as floats of 32 bits
+    final = {
+        "result/psnr_db": result["psnr_db"],
+        "result/images_per_second": result["images_per_second"],
+        "result/scaling_efficiency": efficiency,
+        "result/exposed_communication_share_at_most": exposed,
+    }
+    assert {name: told[-1][name] for name in final} == pytest.approx(final)
+    assert {name: scalars[name][-1] for name in final} == {name: (4, pytest.approx(final[name])) for name in final}
+
+    picture = (run / "picture.png").read_bytes()
+    assert seen.Images("picture")[-1].encoded_image_string == picture
+    (files,) = run.glob("wandb/offline-run-*/files")
+    assert (files / told[-1]["picture.path"]).read_bytes() == picture
+    table = json.loads((files / told[-1]["message_sizes.path"]).read_text())
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    recorded = json.loads(done.stdout)["rows"]
+    assert {row["operation"] for row in rows} >= {"allreduce"}
+    for row in rows:
+        # Until it ended the job went on to exchange messages, of sizes that were there before.
+        assert any(row["operation"] == other["operation"] and row["calls"] <= other["calls"] for other in recorded)
+    assert "allreduce | " in seen.Tensors("message_sizes")[0].tensor_proto.string_val[0].decode()
+
+    artifact = wandb_file.artifact(run)
+    assert {"run.json", "steps.jsonl", "result.json", "model.pt", "picture.png"} <= set(artifact)
+    assert any(name.startswith("hvprof/") for name in artifact)
+    assert artifact["steps.jsonl"].read_bytes() == (run / "steps.jsonl").read_bytes()
+    assert artifact["model.pt"].read_bytes() == (run / "model.pt").read_bytes()
+    assert run_json(run)["warnings"] == []
+
+
+def test_what_is_not_known_is_not_told(hvscale: Run, tmp_path: Path) -> None:
+    done = hvscale(*SHORT, "--wandb", "offline", "--tensorboard")
+    assert done.returncode == 0, done.stderr
+    assert warnings(done) == []
+    told, seen = wandb_file.history(tmp_path / "job"), events(tmp_path / "job")
+    names = {name for values in told for name in values} | set(seen.Tags()["scalars"]) | set(seen.Tags()["tensors"])
+    assert names > OF_A_STEP
+    assert not [name for name in names if "communication" in name or "efficiency" in name or "message_sizes" in name]
+
+
+def test_a_run_that_goes_on_shows_each_step_once(hvscale: Run, tmp_path: Path) -> None:
+    assert hvscale(*SHORT, "--tensorboard", "--checkpoint-every", 3).returncode == 0
+    (tmp_path / "job/checkpoints/step-000000004.ckpt").unlink()
+    done = hvscale(*TRAIN, "--steps", 6, "--tensorboard", "--resume", "auto")
+    assert done.returncode == 0, done.stderr
+    losses = [(event.step, event.value) for event in events(tmp_path / "job").Scalars("loss")]
+    assert losses == [(step["step"], pytest.approx(step["loss"])) for step in steps_of(tmp_path / "job")]
+    assert len(losses) == 6
+
+
+def test_online_where_nobody_listens(hvscale: Run, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    done = hvscale(*SHORT, "--wandb", "online", WANDB_BASE_URL=f"http://127.0.0.1:{port}", **KEY)
+    check_that_it_went_on_offline(done, tmp_path / "job")
+
+
+def test_online_at_a_server_that_never_answers(hvscale: Run, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        done = hvscale(*SHORT, "--wandb", "online", WANDB_BASE_URL=address, **KEY)
+    check_that_it_went_on_offline(done, tmp_path / "job")
+
+
+def test_online_without_a_login(hvscale: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    done = hvscale(*SHORT, "--wandb", "online", HOME=str(tmp_path))
+    check_that_it_went_on_offline(done, tmp_path / "job")
+    assert "wandb login" in warnings(done)[0]
+
+
+def check_that_it_went_on_offline(done: subprocess.CompletedProcess[str], run: Path) -> None:
+    assert done.returncode == 0, done.stderr
+    (warning,) = warnings(done)
+    assert warning.startswith("hvscale: warning: --wandb: logs offline (")
+    (offline,) = run.glob("wandb/offline-run-*")
+    assert f"`wandb sync {offline}`" in warning
+    (log,) = offline.glob("*.wandb")
+    assert log.stat().st_size > 0
+    assert json.loads((run / "result.json").read_text())["steps"] == 4
+    assert run_json(run)["state"] == "finished"
+
+
+def test_a_client_that_cannot_write(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    for name in ("wandb", "tensorboard"):
+        (tmp_path / "job" / name).write_text("a file where a folder is to be")
+    done = hvscale(*SHORT, "--wandb", "offline", "--tensorboard")
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("hvscale: warning: ")]
+    assert sorted(line.split()[2] for line in said) == ["--tensorboard:", "--wandb:"]
+    assert run_json(tmp_path / "job")["state"] == "finished"
+
+
+@pytest.mark.parametrize(("folder", "option"), [("wandb", ("--wandb", "offline")), ("tensorboard", ("--tensorboard",))])
+def test_a_full_disk_under_a_client(hvscale: Run, tmp_path: Path, folder: str, option: tuple[str, ...]) -> None:
+    small = tmp_path / "job" / folder
+    small.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here: it takes root")
+    try:
+        done = hvscale(*SHORT, *option)
+    finally:
+        subprocess.run(["umount", small], check=True)
+    assert done.returncode == 0, done.stderr
+    (warning,) = [line for line in done.stderr.splitlines() if line.startswith("hvscale: warning: ")]
+    assert "o space left" in warning
+    assert run_json(tmp_path / "job")["state"] == "finished"
+
+
+def test_a_client_that_is_killed(tmp_path: Path) -> None:
+    with training(tmp_path, "--wandb", "offline") as process:
+        watcher_of(process).kill()
+        before = (tmp_path / "job/steps.jsonl").stat().st_size
+        wait_until(lambda: (tmp_path / "job/steps.jsonl").stat().st_size > before)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 75, said
+    assert [line for line in said.splitlines() if "warning" in line] == [
+        f"hvscale: warning: --wandb: its process ended with status -9: {tmp_path}/job/logs/wandb.log"
+    ]
+
+
+def test_a_client_that_hangs_does_not_keep_training_from_stopping(tmp_path: Path) -> None:
+    with training(tmp_path, "--wandb", "offline") as process:
+        watcher = watcher_of(process)
+        watcher.suspend()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)  # which stopping is to take at most
+    assert process.returncode == 75, said
+    assert len([line for line in said.splitlines() if "warning: --wandb" in line]) == 1
+    assert not watcher.is_running()
+
+
+def test_a_rank_that_is_killed_leaves_what_it_did_and_no_client(tmp_path: Path) -> None:
+    with training(tmp_path, "--wandb", "offline") as process:
+        watcher = watcher_of(process)
+        wait_until(lambda: len(list((tmp_path / "job").glob("wandb/offline-run-*/*.wandb"))) == 1)
+        process.kill()
+        watcher.wait(60)
+    told, steps = wandb_file.history(tmp_path / "job"), steps_of(tmp_path / "job")
+    assert [(values["_step"], values["loss"]) for values in told] == [(step["step"], step["loss"]) for step in steps]
+
+
+def test_without_the_package_it_is_one_line(tmp_path: Path) -> None:
+    """In an environment of all that is installed here but wandb."""
+    environment = tmp_path / "environment"
+    environment.mkdir()
+    for path in Path(psutil.__file__).parents[1].iterdir():
+        if not path.name.startswith("wandb") and path.suffix != ".pth":
+            (environment / path.name).symlink_to(path)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "from hvscale.cli import main; main()", *SHORT, "--wandb", "offline"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{environment}:{Path(package.__file__).parents[1]}"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines() == [
+        f"hvscale: --wandb needs a package that is not installed: {sys.executable} -m pip install wandb"
+    ]
+    assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--wandb", "on"), "--wandb on: input should be 'off', 'offline' or 'online'"),
+        (("--one-rank-run", "nowhere"), "--one-rank-run nowhere: no result.json of a training is there"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_status_2(hvscale: Run, options: tuple[str, ...], said: str) -> None:
+    done = hvscale(*SHORT, *options)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
+
+
+def test_a_terminal_shows_loss_speed_and_time_left(tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    with subprocess.Popen(
+        [str(PROGRAMS / "hvscale"), *SHORT],
+        cwd=tmp_path,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "160"},
+        stderr=its,
+    ) as process:
+        os.close(its)
+        shown = b""
+        while True:
+            try:
+                read = os.read(ours, 65536)
+            except OSError:  # what Linux gives for the end of a terminal
+                break
+            shown += read
+    os.close(ours)
+    assert process.returncode == 0, shown
+    last = shown.decode().rpartition("training")[2]
+    for expected in ("4/4", "images/s", f"loss  {steps_of(tmp_path / 'job')[-1]['loss']:.2f}", "left", "0:00:00"):
+        assert expected in last
