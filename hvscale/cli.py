@@ -310,6 +310,32 @@ def scale(
 
 
 @app.command()
+def knobs(
+    mpi: Annotated[
+        str | None,
+        typer.Option(
+            "--mpi",
+            metavar="FLAVOUR",
+            help="Only those of a job with this --mpi, or of one library: horovod, mvapich2-gdr, ucx, nccl ...",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List what --set can set: each knob's meaning, and how every library spells it.
+
+    Example: `hvscale knobs --mpi openmpi`; then `hvscale launch -np 2 --set fusion_threshold=32M --set allreduce_algorithm=ring -- python train.py`
+    """
+    from hvscale.comm_tuning.knobs.table import knobs as listed
+    from hvscale.comm_tuning.knobs.table import knobs_tables
+
+    document = listed(mpi)
+    if json:
+        return print_json(document)
+    results().print(*knobs_tables(document), sep="\n\n")
+    return None
+
+
+@app.command()
 def cleanup(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
     json: Json = False,

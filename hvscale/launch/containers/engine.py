@@ -30,9 +30,8 @@ def command() -> list[str]:
 def connection() -> Iterator[Any]:
     """A `docker.DockerClient`. Raises RequestError when the daemon does not answer, or when a call inside fails."""
     # Imported here: it takes a quarter of a second, and other placements need none of it.
-    import requests
-
     import docker
+    import requests
 
     try:
         with_daemon = docker.DockerClient(base_url=address(), version="auto")
