@@ -10,7 +10,7 @@ Value = bool | int | float | str | tuple[str, ...]
 
 TRUE, FALSE = ("on", "1", "true", "yes", "y"), ("off", "0", "false", "no", "n")
 BINARY_UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
-SIZE = re.compile(r"(\d+)\s*([kmg]?)(?:i?b)?")
+SIZE = re.compile(r"([0-9]+)\s*([kmg]?)(?:i?b)?")
 
 
 class Values(Protocol):
@@ -170,7 +170,7 @@ class Names:
     known: tuple[str, ...] | None = None
     several: bool = True
     prefix: str = ""
-    pattern: str = r"[A-Za-z0-9][\w.:/-]*"
+    pattern: str = r"[A-Za-z0-9][A-Za-z0-9_.:/-]*"
 
     @property
     def takes(self) -> str:

@@ -13,7 +13,7 @@ register(
             Spelling(
                 knob="fusion_threshold",
                 variables={"HOROVOD_FUSION_THRESHOLD": "134217728"},
-                values=Bytes(),
+                values=Bytes(0, 2**63 - 1),
                 unit="bytes",
                 restart="init",
                 source=HELP,
@@ -45,7 +45,7 @@ register(
             Spelling(
                 knob="thread_affinity",
                 variables={"HOROVOD_THREAD_AFFINITY": ""},
-                values=Names("numbers of cores", pattern=r"\d{1,5}"),
+                values=Names("numbers of cores", pattern=r"[0-9]{1,5}"),
                 restart="init",
                 source=HELP,
             ),

@@ -13,7 +13,7 @@ register(
                 variables={"OMP_NUM_THREADS": ""},
                 values=Count(1, 2**31 - 1),
                 unit="threads",
-                needs="a program that does not set its own number",
+                needs="a program that does not set its own number; PyTorch takes no more than cores",
                 source="torch.get_num_threads(); by default one for each core",
             ),
         ),

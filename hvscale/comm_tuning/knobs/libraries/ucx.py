@@ -46,7 +46,7 @@ register(
             Spelling(
                 knob="eager_threshold",
                 variables={"UCX_RNDV_THRESH": "intra:auto,inter:auto"},
-                values=Bytes(),
+                values=Bytes(0, 2**63 - 1),
                 unit="bytes",
                 source=INFO,
             ),
