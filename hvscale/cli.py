@@ -335,6 +335,65 @@ def knobs(
     return None
 
 
+@app.command("compare-settings")
+@functools.partial(takes_launch_options, without=("knobs", "sbatch", "submit", "sbatch_option"))
+def compare_settings(
+    settings: Annotated[
+        str,
+        typer.Argument(
+            metavar="SETTINGS",
+            help="Names with commas between them, of mpi, mpi-reg, mpi-opt, nccl; the others are compared with the first.",
+        ),
+    ],
+    command: Command,
+    launch_options: dict[str, Any],
+    repeat: Annotated[
+        int, typer.Option(metavar="N", help="Fresh starts under each settings, in turns; one tells no interval.")
+    ] = 3,
+    metric: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Finds the throughput in the ranks' output, as for `hvscale scale`."),
+    ] = None,
+    bins: Bins = "study",
+    json: Json = False,
+) -> None:
+    """Run a command under named settings in turns: throughput, gain with its interval, and the profiles side by side.
+
+    Example: `hvscale compare-settings mpi,mpi-reg,mpi-opt -np 2 -- hvscale train edsr-baseline --steps 50 --threads 1`
+    """
+    from hvscale.comm_tuning.compare_settings import compare_settings as compared
+    from hvscale.comm_tuning.compare_settings import settings_rows
+    from hvscale.profiling.compare_output import comparison_table
+    from hvscale.profiling.output import plain_table
+
+    document = compared(
+        settings.split(","),
+        command,
+        repeats=repeat,
+        metric=metric,
+        bins=bins,
+        launch=launch_options,
+        starting=lambda name, number: print_message(f"{name}, start {number} of {repeat}"),
+        warn=print_warning,
+    )
+    print_message(f"folder: {document.folder}")
+    if json:
+        return print_json(document)
+    table = plain_table(
+        f"np {document.np}",
+        "gain: over the first, with its 95 % interval",
+        "settings",
+        document.unit or "throughput",
+        "gain",
+        "interval",
+        "",
+    )
+    for cells in settings_rows(document):
+        table.add_row(*cells)
+    results().print(table, *map(comparison_table, document.profiles), sep="\n\n")
+    return None
+
+
 @app.command()
 def cleanup(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,

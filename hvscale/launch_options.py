@@ -113,7 +113,7 @@ def takes_launch_options(command: Callable[..., None], without: Collection[str] 
 
 def set_knobs(command: list[str], launch: dict[str, Any]) -> dict[str, Any]:
     """The keywords with what --set asks for in them; a job that Slurm is to start sets its knobs where its libraries are."""
-    requests = launch["knobs"]
+    requests = launch.get("knobs")
     if not requests:
         return {**launch, "knobs": {}}
     from hvscale.comm_tuning.knobs.settings import parse, with_settings

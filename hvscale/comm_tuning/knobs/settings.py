@@ -144,12 +144,7 @@ def with_settings(requests: list[str], command: list[str], launch: Mapping[str, 
     """Keywords of `hvscale.launch.launch`, with what `--set` asks for in them. Raises RequestError for what cannot be done."""
     settings = parse(requests)
     asked = named(launch["env"])
-    flavour = flavours.get(launch["mpi"])
-    passed = {**prefixes.programs_first(environment.clean(), flavour), **asked}
-    library = flavour.find(passed)
-    wanted = [launch["transport_name"], *(one.text for one in settings if one.knob == TRANSPORT)]
-    transport = next((name for name in wanted if name in library.transports), library.transport)
-    translated = translate(settings, Target(flavour.name, library.version, transport, command, passed))
+    translated = translate(settings, target_of(settings, command, launch))
     keywords = {**launch, "knobs": {one.knob: one.text for one in settings}}
     for option, word in translated.options.items():
         name, not_given = OPTIONS[option]
@@ -162,3 +157,13 @@ def with_settings(requests: list[str], command: list[str], launch: Mapping[str, 
     variables = {**translated.along, **translated.variables}
     keywords["env"] = [*launch["env"], *(f"{name}={word}" for name, word in variables.items() if name not in asked)]
     return keywords
+
+
+def target_of(settings: list[Setting], command: list[str], launch: Mapping[str, Any]) -> Target:
+    """The job that a launch with these keywords would be. Raises RequestError when its MPI is not installed."""
+    flavour = flavours.get(launch["mpi"])
+    passed = {**prefixes.programs_first(environment.clean(), flavour), **named(launch["env"])}
+    library = flavour.find(passed)
+    wanted = [launch["transport_name"], *(one.text for one in settings if one.knob == TRANSPORT)]
+    transport = next((name for name in wanted if name in library.transports), library.transport)
+    return Target(flavour.name, library.version, transport, command, passed)
