@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hvscale import __version__
-from hvscale.commands import cleanup, data, evaluation, image, models
+from hvscale.commands import cleanup, data, evaluation, image, models, tuning
 from hvscale.commands.console import print_error, print_json, print_message, print_warning, results, say, working
-from hvscale.commands.options import Csv, Json, options_of
+from hvscale.commands.options import COMMAND_LAST, Bins, Command, Csv, Json, options_of
 from hvscale.errors import HvscaleError, RankFailedError
 from hvscale.launch_options import RunPath, takes_launch_options
 from hvscale.trainer.config import TrainConfig
@@ -29,17 +29,7 @@ app = typer.Typer(
 
 
 STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # what Typer makes of it
-COMMAND_LAST = {"allow_interspersed_args": False}
-Command = Annotated[
-    list[str], typer.Argument(metavar="COMMAND", help="The program to start, with its arguments; write it behind --.")
-]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-Bins = Annotated[
-    str,
-    typer.Option(
-        metavar="BINS", help="Message sizes of the rows: study, pow2, or your own upper edges, such as 64K,1M,16M."
-    ),
-]
 PerRank = Annotated[bool, typer.Option("--per-rank", help="One table row for each rank as well.")]
 Explain = Annotated[
     bool | None,
@@ -316,6 +306,8 @@ def train(**options: Any) -> None:
     trainer.train(TrainConfig.of(**options))
 
 
+app.command()(tuning.knobs)
+app.command("compare-settings")(tuning.compare_settings)
 app.command()(models.models)
 app.add_typer(data.app, name="data")
 app.command("eval")(evaluation.evaluate)

@@ -40,6 +40,15 @@ Env = Annotated[
         help="Pass a variable on to the ranks; the rest of this shell's environment stays here.",
     ),
 ]
+Knobs = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="KNOB=VALUE",
+        help="Set a knob in the words of every library of the job that has it, such as cuda_ipc=off or fusion_threshold=32M; `hvscale knobs` "
+        "lists them.",
+    ),
+]
 RunPath = Annotated[
     Path | None, typer.Option("--run", metavar="DIR", help="The run folder to make; by default a new one under runs/.")
 ]
@@ -74,6 +83,7 @@ def takes_launch_options(command: Callable[..., None], without: Collection[str] 
             ("transport_name", Transport, None),
             ("devices", Devices, "all"),
             ("env", Env, []),
+            ("knobs", Knobs, []),
             ("run", RunPath, None),
             *((name, placement_option(name, field), None) for name, field in placing.items()),
             ("start_timeout", StartTimeout, None),
@@ -87,6 +97,7 @@ def takes_launch_options(command: Callable[..., None], without: Collection[str] 
     def with_launch_options(**values: Any) -> None:
         keywords = {renamed.get(name, name): values.pop(name) for name in names}
         keywords["placement"] = PlacementOptions.of(**{name: values.pop(name) for name in placing})
+        keywords = set_knobs(values["command"], keywords)
         if keywords["placement"].sbatch is not None and not keywords["placement"].submit:
             from hvscale.launch.slurm_job import write_job_script
 
@@ -98,6 +109,20 @@ def takes_launch_options(command: Callable[..., None], without: Collection[str] 
     with_launch_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_launch_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_launch_options
+
+
+def set_knobs(command: list[str], launch: dict[str, Any]) -> dict[str, Any]:
+    """The keywords with what --set asks for in them; a job that Slurm is to start sets its knobs where its libraries are."""
+    requests = launch.get("knobs")
+    if not requests:
+        return {**launch, "knobs": {}}
+    from hvscale.comm_tuning.knobs.settings import parse, with_settings
+    from hvscale.launch.slurm_job import is_inside_an_allocation
+
+    placement = launch["placement"]
+    if placement.sbatch is not None or (placement.submit and not is_inside_an_allocation()):
+        return {**launch, "knobs": {setting.knob: setting.text for setting in parse(requests)}}
+    return with_settings(requests, command, launch)
 
 
 def placement_option(name: str, field: FieldInfo) -> Any:

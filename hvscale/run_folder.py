@@ -105,7 +105,10 @@ class InEffect(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """run.json. Written before the first process starts, and again, whole, at every change of state."""
+    """run.json. Written before the first process starts, and again, whole, at every change of state.
+
+    `knobs`: what was asked for with --set; `settings_asked`: the variables asked for, those of the knobs included.
+    """
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -118,6 +121,7 @@ class RunRecord(BaseModel):
     devices: DevicesAsked = DevicesAsked()
     placement_settings: dict[str, Any] = {}
     nodes: list[NodeRecord] = []
+    knobs: dict[str, str] = {}
     settings_asked: dict[str, str] = {}
     settings_in_effect: list[InEffect] = []
     rank_environment: dict[str, str] = {}

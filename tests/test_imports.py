@@ -14,6 +14,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launch": set(),
     "profiling": set(),
     "models": set(),
+    "comm_tuning": {"launch", "profiling", "profiled_launch", "scaling"},
     "trainer": {"launch", "profiling", "models"},
     "scaling": {"launch", "profiling", "trainer"},
 }

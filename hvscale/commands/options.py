@@ -1,4 +1,4 @@
-"""The options of a command, made from the fields of its configuration."""
+"""Options that several commands have, and those made from the fields of a configuration."""
 
 import inspect
 from collections.abc import Callable
@@ -11,6 +11,16 @@ from pydantic import BaseModel
 
 from hvscale.trainer.config import flag
 
+COMMAND_LAST = {"allow_interspersed_args": False}
+Command = Annotated[
+    list[str], typer.Argument(metavar="COMMAND", help="The program to start, with its arguments; write it behind --.")
+]
+Bins = Annotated[
+    str,
+    typer.Option(
+        metavar="BINS", help="Message sizes of the rows: study, pow2, or your own upper edges, such as 64K,1M,16M."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table to a CSV file too.")]
 

@@ -70,6 +70,7 @@ def launch(
     run_path: Path | None = None,
     placement: PlacementOptions | None = None,
     start_timeout: float | None = None,
+    knobs: Mapping[str, str] | None = None,
     instrument: Instrument | None = None,
     show: Show | None = None,
     warn: Callable[[str], None] = lambda text: print(f"hvscale: warning: {text}", file=sys.stderr),
@@ -77,9 +78,9 @@ def launch(
 ) -> RunFolder:
     """Run `command` on `np` ranks where `placement` says (by default on this machine) and wait for its end.
 
-    `instrument(run, flavour, environment)` gives variables for the command alone, on top of the job's `environment`; `show(rank, line)`
-    gets the ranks' output; `watch(run)` is called about 20 times a second. Raises RequestError before a rank is started,
-    RankFailedError and RunInterruptedError afterwards.
+    `knobs` is noted in run.json: what `env` and the options mean to who asked for them. `instrument(run, flavour, environment)` gives variables
+    for the command alone, on top of the job's `environment`; `show(rank, line)` gets the ranks' output; `watch(run)` is called about 20 times
+    a second. Raises RequestError before a rank is started, RankFailedError and RunInterruptedError afterwards.
     """
     if np < 1:
         raise RequestError(f"-np {np}: at least one rank is needed")
@@ -105,6 +106,7 @@ def launch(
             transport_name=transport_name,
             devices=devices,
             start_timeout=start_timeout,
+            knobs=knobs,
         )
         submit_and_follow(script, run, np, show, watch)
         return run
@@ -124,6 +126,7 @@ def launch(
         library=library,
         devices=devices_asked,
         rank_environment=instrument(run, mpi, passed) if instrument else {},
+        knobs=dict(knobs or {}),
         settings_asked=job_environment.recordable(named),
         environment_passed=sorted(passed),
         versions=versions(),

@@ -23,6 +23,7 @@ OPTIONS = {
     "transport_name": "--transport",
     "devices": "--devices",
     "start_timeout": "--start-timeout",
+    "knobs": "--set",
 }
 POLL_SECONDS = 0.5
 CANCEL_SECONDS = 60
@@ -45,7 +46,8 @@ def words_inside(verb: str, command: list[str], launch: Mapping[str, Any], run: 
     """What is to be asked of hvscale inside the allocation; `launch` holds keywords of `hvscale.launch.launch`."""
     words = [verb]
     for name, value in launch.items():
-        for one in value if isinstance(value, list) else [value]:
+        settings = [f"{knob}={text}" for knob, text in value.items()] if isinstance(value, dict) else value
+        for one in settings if isinstance(settings, list) else [settings]:
             words += [OPTIONS[name], str(one)] if one is not None else []
     return [*words, "--placement", "slurm", "--run", str(run), "--", *command]
 

@@ -226,6 +226,7 @@ def settings(**options: Any) -> dict[str, Any]:
         "transport": options["transport_name"],
         "devices": options["devices"],
         "environment": recordable(named(options["env"])),
+        **({"knobs": options["knobs"]} if options.get("knobs") else {}),
         "placement": placement.model_dump(mode="json", exclude_none=True),
     }
 

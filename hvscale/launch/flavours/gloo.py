@@ -77,9 +77,9 @@ class Gloo:
                     node.start(
                         rank_program,
                         {
+                            "HOROVOD_GLOO_IFACE": node.interface,
                             **job.environment,
                             **GLOO_ONLY,
-                            "HOROVOD_GLOO_IFACE": node.interface,
                             **rendezvous,
                             **slot_variables(slot),
                         },

@@ -20,6 +20,8 @@ from hvscale.run_folder import Library
 PML = "OMPI_MCA_pml"
 # What a pml component is called that carries messages for others only.
 NOT_A_TRANSPORT = ("monitoring", "v")
+# The only word of a binding policy that its launcher heeds beside --map-by is --bind-to.
+BINDING = "PRTE_MCA_hwloc_default_binding_policy"
 # Both releases refuse root unless both are set: a container's only user is often root.
 ROOT_ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -95,6 +97,8 @@ def transports_of(mpirun: str, environment: dict[str, str]) -> list[str]:
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
     """mpirun's command line: unbound ranks, because the framework's threads need room, and as many as asked for on any number of cores.
 
+    A binding policy in the job's environment is obeyed.
+
     Open MPI 5 (PRRTE) and 4 (ORTE) agree on these spellings; 4 would stop at np over slots without its own --oversubscribe.
     """
     launcher = library.launcher or "mpirun"
@@ -103,7 +107,8 @@ def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
         if library.version.startswith("5")
         else ["--map-by", "slot", "--oversubscribe"]
     )
-    return [launcher, "-np", str(job.np), "--bind-to", "none", *mapping, *over_nodes(job, library), *rank_program]
+    binding = ["--bind-to", job.environment.get(BINDING, "none")]
+    return [launcher, "-np", str(job.np), *binding, *mapping, *over_nodes(job, library), *rank_program]
 
 
 def over_nodes(job: Job, library: Library) -> list[str]:

@@ -20,14 +20,15 @@ class NCCL:
         return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": log}
 
     def read(self, started: Started, ended: bool) -> InEffect | None:
-        if not ended:
+        asked = [name for name in started.asked(PREFIX) if not name.startswith(NOT_REPORTED)]
+        if not ended or started.asked("NCCL_DEBUG"):
             return None
         said = "".join(log.read_text(errors="replace") for log in sorted(started.folder.glob("nccl-*.log")))
         version = VERSION.search(said)
         if version is None:
-            return None
+            unused = dict.fromkeys(asked, "no rank used NCCL")
+            return InEffect(library="NCCL", settings={}, not_taken=unused) if asked else None
         settings = dict(SET.findall(said))
-        asked = [name for name in started.asked(PREFIX) if not name.startswith(NOT_REPORTED)]
         not_taken = {name: "NCCL did not read it in this job" for name in asked if name not in settings}
         return InEffect(library=f"NCCL {version[1]}", settings=settings, not_taken=not_taken)
 

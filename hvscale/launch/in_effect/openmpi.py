@@ -92,10 +92,15 @@ def parameters(started: Started) -> dict[str, Parameter]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return {}
+    return parse(listed)
+
+
+def parse(listed: str) -> dict[str, Parameter]:
+    """The parameters in what `ompi_info --all --parsable` prints."""
     found: defaultdict[str, Parameter] = defaultdict(Parameter)
     for name, kind, rest in re.findall(r"^mca:\w+:\w+:param:(\w+):(\w+):(.*)$", listed, re.MULTILINE):
         if kind == "value":
-            found[name].value = rest
+            found[name].value = rest.strip('"')  # it quotes what holds a colon
         elif kind == "enumerator":
             number, _, word = rest.removeprefix("value:").partition(":")
             found[name].names[number] = word

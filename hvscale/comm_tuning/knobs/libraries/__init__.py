@@ -1,0 +1,1 @@
+"""The knobs of each communication library: one file each, which registers itself."""

@@ -1,0 +1,54 @@
+"""Horovod 0.28: read at hvd.init(), on every flavour."""
+
+from hvscale.comm_tuning.knobs.library import Library, Spelling, register
+from hvscale.comm_tuning.knobs.values import Bytes, Count, Milliseconds, Names, Switch
+
+HELP = "horovodrun --help"
+
+register(
+    Library(
+        key="horovod",
+        name="Horovod",
+        spellings=(
+            Spelling(
+                knob="fusion_threshold",
+                variables={"HOROVOD_FUSION_THRESHOLD": "134217728"},
+                values=Bytes(0, 2**63 - 1),
+                unit="bytes",
+                restart="init",
+                source=HELP,
+            ),
+            Spelling(
+                knob="cycle_time",
+                variables={"HOROVOD_CYCLE_TIME": "1"},
+                values=Milliseconds(),
+                unit="ms",
+                restart="init",
+                source=HELP,
+            ),
+            Spelling(
+                knob="cache_capacity",
+                variables={"HOROVOD_CACHE_CAPACITY": "1024"},
+                values=Count(0, 2**31 - 1),
+                unit="tensors",
+                restart="init",
+                source=HELP,
+            ),
+            Spelling(
+                knob="hierarchical_allreduce",
+                variables={"HOROVOD_HIERARCHICAL_ALLREDUCE": "0"},
+                values=Switch(),
+                restart="init",
+                needs="several nodes, and a Horovod built with NCCL",
+                source=HELP,
+            ),
+            Spelling(
+                knob="thread_affinity",
+                variables={"HOROVOD_THREAD_AFFINITY": ""},
+                values=Names("numbers of cores", pattern=r"[0-9]{1,5}"),
+                restart="init",
+                source=HELP,
+            ),
+        ),
+    )
+)

@@ -1,0 +1,72 @@
+"""MVAPICH2 2.3 (the open release): read in MPI_Init."""
+
+from hvscale.comm_tuning.knobs.library import Library, Spelling, Target, register
+from hvscale.comm_tuning.knobs.values import Bytes, Choice, Switch
+
+GUIDE = "MVAPICH2 2.3.7 user guide, MVAPICH2 parameters"
+SOURCE_CODE = "the library's own source, src/mpi/coll"
+
+# The GDR release has them as well.
+SPELLINGS = (
+    Spelling(
+        knob="cuda_ipc",
+        variables={"MV2_CUDA_IPC": "1"},
+        values=Switch(),
+        build="CUDA",
+        needs="a build with CUDA, and MV2_USE_CUDA=1 for messages in GPU memory",
+        source=GUIDE,
+    ),
+    Spelling(
+        knob="registration_cache",
+        variables={"MV2_USE_LAZY_MEM_UNREGISTER": "1"},
+        values=Switch(),
+        needs="an RDMA network",
+        source=GUIDE,
+    ),
+    Spelling(
+        knob="eager_threshold",
+        # The guide asks for the same size of the buffers that eager messages travel in.
+        variables={"MV2_IBA_EAGER_THRESHOLD": "", "MV2_VBUF_TOTAL_SIZE": ""},
+        values=Bytes(1, 2**31 - 1),
+        unit="bytes",
+        needs="an RDMA network, whose adapter decides the default",
+        source=GUIDE,
+    ),
+    Spelling(
+        knob="allreduce_algorithm",
+        variables={"MV2_INTER_ALLREDUCE_TUNING": ""},
+        values=Choice({"recursive_doubling": "1", "reduce_scatter_allgather": "2"}),
+        needs="by default a table decides by message size and np",
+        source=f"{SOURCE_CODE}, allreduce_tuning.h",
+    ),
+    Spelling(
+        knob="broadcast_algorithm",
+        variables={"MV2_INTER_BCAST_TUNING": ""},
+        values=Choice(
+            {
+                "binomial": "1",
+                "scatter_allgather": "3",
+                "scatter_ring_allgather": "5",
+                "knomial": "8",
+                "pipeline": "9",
+            }
+        ),
+        needs="by default a table decides by message size and np",
+        source=f"{SOURCE_CODE}, bcast_tuning.c",
+    ),
+    Spelling(
+        knob="binding",
+        variables={"MV2_CPU_BINDING_LEVEL": "core"},
+        values=Choice({"core": "core", "socket": "socket", "numa": "numanode"}),
+        along={"MV2_ENABLE_AFFINITY": "1", "MV2_CPU_BINDING_POLICY": "bunch"},
+        needs="MV2_ENABLE_AFFINITY=1 and MV2_CPU_BINDING_POLICY, both set along; hvscale leaves ranks unbound by default",
+        source=GUIDE,
+    ),
+)
+
+
+def in_job(target: Target) -> bool:
+    return not target.version.endswith("-GDR")
+
+
+register(Library(key="mvapich2", name="MVAPICH2", flavours=("mvapich2",), in_job=in_job, spellings=SPELLINGS))

@@ -1,0 +1,88 @@
+"""NCCL 2: read once by each process, when it makes its first communicator."""
+
+from hvscale.comm_tuning.knobs.library import Library, Spelling, Target, register
+from hvscale.comm_tuning.knobs.values import Bytes, Choice, Count, Names, Switch
+from hvscale.launch.horovod_build import horovod_library
+
+GUIDE = "NCCL user guide, environment variables"
+
+
+def in_job(target: Target) -> bool | None:
+    """Certain where Horovod was built on it; another program may use it by itself."""
+    library = horovod_library(target.command, dict(target.environment))
+    return True if library is not None and b"ncclAllReduce" in library.read_bytes() else None
+
+
+register(
+    Library(
+        key="nccl",
+        name="NCCL",
+        in_job=in_job,
+        spellings=(
+            Spelling(
+                knob="cuda_ipc",
+                variables={"NCCL_P2P_DISABLE": "0"},
+                values=Switch(on="0", off="1"),
+                source=GUIDE,
+            ),
+            Spelling(
+                knob="registration_cache",
+                variables={"NCCL_LOCAL_REGISTER": "1"},
+                values=Switch(),
+                needs="buffers that the program registers",
+                source=GUIDE,
+            ),
+            Spelling(
+                knob="nccl_algorithm",
+                variables={"NCCL_ALGO": ""},
+                values=Choice(
+                    {
+                        "ring": "Ring",
+                        "tree": "Tree",
+                        "collnet_chain": "CollNetChain",
+                        "collnet_direct": "CollNetDirect",
+                        "nvls": "NVLS",
+                        "nvls_tree": "NVLSTree",
+                    }
+                ),
+                source=GUIDE,
+            ),
+            Spelling(
+                knob="nccl_protocol",
+                variables={"NCCL_PROTO": ""},
+                values=Choice({"ll": "LL", "ll128": "LL128", "simple": "Simple"}),
+                needs="ll128 corrupts data on GPUs where NCCL does not offer it by itself",
+                source=GUIDE,
+            ),
+            Spelling(
+                knob="nccl_channels",
+                variables={"NCCL_MIN_NCHANNELS": "", "NCCL_MAX_NCHANNELS": ""},
+                values=Count(1, 64),
+                unit="channels",
+                needs="32 at most before NCCL 2.19",
+                source=GUIDE,
+            ),
+            Spelling(
+                knob="nccl_buffer_size",
+                variables={"NCCL_BUFFSIZE": "4194304"},
+                values=Bytes(1, 2**31 - 1),
+                unit="bytes",
+                source=GUIDE,
+            ),
+            Spelling(
+                knob="nccl_threads",
+                variables={"NCCL_NTHREADS": "512"},
+                values=Choice.of("64", "128", "256", "512"),
+                unit="threads",
+                source=GUIDE,
+            ),
+            Spelling(
+                knob="socket_interfaces",
+                variables={"NCCL_SOCKET_IFNAME": ""},
+                # Without it NCCL takes each name for the beginning of one.
+                values=Names("interfaces", prefix="="),
+                source=GUIDE,
+            ),
+        ),
+    )
+)

@@ -1,0 +1,62 @@
+"""UCX, below Open MPI's pml ucx and MPICH's ch4:ucx."""
+
+from hvscale.comm_tuning.knobs.library import Library, Spelling, Target, register
+from hvscale.comm_tuning.knobs.values import Bytes, Names, Switch
+from hvscale.launch.transport import LIBRARY_DECIDES
+
+INFO = "ucx_info -c -f"
+# The names that UCX_TLS takes, aliases too.
+TRANSPORTS = (
+    *("all", "sm", "shm", "mm", "posix", "sysv", "xpmem", "knem", "cma", "ugni", "self", "tcp", "ib"),
+    *("rc_v", "rc_x", "rc", "ud_v", "ud_x", "ud", "dc", "dc_x", "srd"),
+    *("cuda", "cuda_copy", "cuda_ipc", "gdr_copy", "rocm", "ze"),
+)
+
+
+def in_job(target: Target) -> bool:
+    return target.transport in ("ucx", LIBRARY_DECIDES)
+
+
+register(
+    Library(
+        key="ucx",
+        name="UCX",
+        flavours=("openmpi", "mpich"),
+        in_job=in_job,
+        spellings=(
+            Spelling(
+                knob="cuda_ipc",
+                variables={"UCX_TLS": "all"},
+                values=Switch(on="all", off="^cuda_ipc"),
+                needs="a build with CUDA for on",
+                source=INFO,
+            ),
+            Spelling(
+                knob="registration_cache",
+                variables={"UCX_RCACHE_ENABLE": "try"},
+                values=Switch(on="y", off="n"),
+                source=INFO,
+            ),
+            Spelling(
+                knob="transport",
+                variables={"UCX_TLS": "all"},
+                values=Names("transports of UCX", known=TRANSPORTS),
+                source=INFO,
+            ),
+            Spelling(
+                knob="eager_threshold",
+                variables={"UCX_RNDV_THRESH": "intra:auto,inter:auto"},
+                values=Bytes(0, 2**63 - 1),
+                unit="bytes",
+                source=INFO,
+            ),
+            Spelling(
+                knob="socket_interfaces",
+                variables={"UCX_NET_DEVICES": "all"},
+                values=Names("devices of UCX, such as eth0 or mlx5_0:1"),
+                needs="devices that are not named are not used, InfiniBand's neither",
+                source=INFO,
+            ),
+        ),
+    )
+)

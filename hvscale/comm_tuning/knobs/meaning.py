@@ -1,0 +1,25 @@
+"""What each knob means, whatever a library calls it."""
+
+MEANING = {
+    "cuda_ipc": "ranks of one node read each other's GPU memory directly",
+    "registration_cache": "memory that was registered with the network stays so for the next message",
+    "visible_devices": "GPUs that the program and the communication library see",
+    "fusion_threshold": "gradients are packed into one message up to this size; 0 packs none",
+    "cycle_time": "how long gradients are collected before they are sent",
+    "cache_capacity": "tensors whose negotiation is remembered; 0 remembers none",
+    "hierarchical_allreduce": "all-reduce within a node first, then between nodes",
+    "transport": "what carries the messages",
+    "eager_threshold": "messages up to this size are sent without asking the receiver first",
+    "allreduce_algorithm": "how an all-reduce is done",
+    "broadcast_algorithm": "how a broadcast is done",
+    "segment_size": "a pipelined algorithm cuts its message into parts of this size; 0 leaves that to the library",
+    "nccl_algorithm": "how NCCL does its collectives",
+    "nccl_protocol": "how NCCL moves and flags data",
+    "nccl_channels": "thread blocks, and so paths, of a collective",
+    "nccl_buffer_size": "buffer between two GPUs, for each channel",
+    "nccl_threads": "threads of each of NCCL's thread blocks",
+    "threads": "OpenMP threads with which each rank computes",
+    "thread_affinity": "core of Horovod's background thread, one for each local rank",
+    "binding": "what a rank is kept on",
+    "socket_interfaces": "network interfaces for messages over TCP",
+}

@@ -1,0 +1,169 @@
+"""From `--set KNOB=VALUE` to the variables and options of one job."""
+
+import difflib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from hvscale.comm_tuning.knobs.library import Library, Spelling, Target, libraries, of_flavour
+from hvscale.comm_tuning.knobs.meaning import MEANING
+from hvscale.comm_tuning.knobs.values import Value
+from hvscale.errors import RequestError
+from hvscale.launch import environment, flavours, prefixes
+from hvscale.launch.environment import named
+
+# The keyword of a launch for each of its options that a knob may be, and the value it has when it was not given.
+OPTIONS = {"--transport": ("transport_name", None), "--devices": ("devices", "all")}
+TRANSPORT = "transport"
+# Of which each library has words of its own, and one that knows the word is meant.
+ONE_TAKES = (TRANSPORT, "visible_devices")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A knob with the value asked for, in the user's words."""
+
+    knob: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.knob}={self.text}"
+
+
+@dataclass
+class Translated:
+    """What settings mean to one job: `variables` and `options` were asked for, `along` is what they need."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+    along: dict[str, str] = field(default_factory=dict)
+
+
+def parse(requests: list[str]) -> list[Setting]:
+    """Raises RequestError for an unknown knob, one without a value, and one that is given twice."""
+    found: dict[str, Setting] = {}
+    for request in requests:
+        knob, equals, text = (part.strip() for part in request.partition("="))
+        knob = knob.replace("-", "_")
+        if knob not in MEANING:
+            near = difflib.get_close_matches(knob, MEANING, 1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise RequestError(f"--set {request}: no such knob; {meant}`hvscale knobs` lists them")
+        if not equals or not text:
+            raise RequestError(
+                f"--set {request}: a value is missing; write --set KNOB=VALUE, such as --set cuda_ipc=off"
+            )
+        if knob in found and found[knob].text != text:
+            raise RequestError(f"--set {request}: {knob} was set to {found[knob].text} already; give it once")
+        found[knob] = Setting(knob, text)
+    return list(found.values())
+
+
+def translate(settings: list[Setting], target: Target) -> Translated:
+    """What the settings mean in each library of the job that has the knob.
+
+    Raises RequestError for a knob that none of them has, a value that none takes, and two settings that need one variable.
+    """
+    translated = Translated()
+    wrote: dict[str, Setting] = {}
+    for setting in settings:
+        for spelling, value in takers(setting, target):
+            for name, word in spelling.write(value).items():
+                into = translated.options if spelling.is_option else translated.variables
+                if into.setdefault(name, word) != word:
+                    raise RequestError(
+                        f"--set {wrote[name]} and --set {setting} both need {name}: give one, or --env {name}=VALUE"
+                    )
+                wrote[name] = setting
+            if not spelling.is_option:
+                translated.along |= spelling.needed_along(value)
+    return translated
+
+
+def takers(setting: Setting, target: Target) -> list[tuple[Spelling, Value]]:
+    """The spellings of the job's libraries that take the setting, with the value. Raises RequestError when there are none."""
+    sure, perhaps = spellings_in(target, setting.knob)
+    here = sure or perhaps
+    if not here:
+        raise RequestError(f"--set {setting}: {why_not(setting.knob, target)}")
+    taken, refusing = [], []
+    for library, spelling in here:
+        try:
+            taken.append((spelling, spelling.values.parse(setting.text)))
+        except ValueError:
+            refusing.append(f"{library.name} takes {spelling.values.takes}")
+    if refusing and not (taken and setting.knob in ONE_TAKES):
+        raise RequestError(f"--set {setting}: {'; '.join([*refusing, *elsewhere(setting, target)])}")
+    return taken
+
+
+def elsewhere(setting: Setting, target: Target) -> list[str]:
+    """The libraries that would take the setting, none of which the job has."""
+    names = []
+    for library in libraries():
+        for one in library.spellings:
+            if one.knob == setting.knob and not (library.may_be_in(target.flavour) and library.in_job(target)):
+                with suppress(ValueError):
+                    one.values.parse(setting.text)
+                    names.append(library.name)
+    return [f"{setting.text} is known to {', '.join(names)}, which this job does not have"] if names else []
+
+
+def spellings_in(target: Target, knob: str) -> tuple[list[tuple[Library, Spelling]], list[tuple[Library, Spelling]]]:
+    """How the job's libraries spell the knob: those that it uses, and those of which its run will show."""
+    found: dict[bool, list[tuple[Library, Spelling]]] = {True: [], False: []}
+    for library in of_flavour(target.flavour):
+        used = library.in_job(target)
+        if used is not False:
+            found[used is True] += [
+                (library, one) for one in of_transport(library, target.transport) if one.knob == knob
+            ]
+    return found[True], found[False]
+
+
+def of_transport(library: Library, transport: str) -> list[Spelling]:
+    """The library's spellings for messages that `transport` carries; for "auto", which any may do, all."""
+    return [one for one in library.spellings if one.transport in (None, transport) or transport == "auto"]
+
+
+def why_not(knob: str, target: Target) -> str:
+    """Why no library of the job has the knob, and which ones do."""
+    having = [(library, one) for library in libraries() for one in library.spellings if one.knob == knob]
+    carried = {one.transport for library, one in having if library.may_be_in(target.flavour) and one.transport}
+    if carried:
+        return (
+            f"{target.flavour} has no such knob over {target.transport or 'its transport'}; it has one over "
+            f"{' or '.join(sorted(carried))} (--transport)"
+        )
+    names = list(dict.fromkeys(library.name for library, _ in having))
+    return f"{target.flavour} {target.version} has no such knob; known to {', '.join(names)}"
+
+
+def with_settings(requests: list[str], command: list[str], launch: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `hvscale.launch.launch`, with what `--set` asks for in them. Raises RequestError for what cannot be done."""
+    settings = parse(requests)
+    asked = named(launch["env"])
+    translated = translate(settings, target_of(settings, command, launch))
+    keywords = {**launch, "knobs": {one.knob: one.text for one in settings}}
+    for option, word in translated.options.items():
+        name, not_given = OPTIONS[option]
+        if launch[name] not in (not_given, word):
+            raise RequestError(f"{option} {launch[name]} and --set ask for different things: give one of them")
+        keywords[name] = word
+    for name, word in translated.variables.items():
+        if asked.get(name, word) != word:
+            raise RequestError(f"--env {name}={asked[name]} and --set ask for different things: give one of them")
+    variables = {**translated.along, **translated.variables}
+    keywords["env"] = [*launch["env"], *(f"{name}={word}" for name, word in variables.items() if name not in asked)]
+    return keywords
+
+
+def target_of(settings: list[Setting], command: list[str], launch: Mapping[str, Any]) -> Target:
+    """The job that a launch with these keywords would be. Raises RequestError when its MPI is not installed."""
+    flavour = flavours.get(launch["mpi"])
+    passed = {**prefixes.programs_first(environment.clean(), flavour), **named(launch["env"])}
+    library = flavour.find(passed)
+    wanted = [launch["transport_name"], *(one.text for one in settings if one.knob == TRANSPORT)]
+    transport = next((name for name in wanted if name in library.transports), library.transport)
+    return Target(flavour.name, library.version, transport, command, passed)

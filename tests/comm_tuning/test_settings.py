@@ -1,0 +1,53 @@
+"""What settings become in jobs of libraries that this machine need not have."""
+
+import pytest
+
+from hvscale.comm_tuning.knobs.library import Target
+from hvscale.comm_tuning.knobs.settings import Translated, parse, translate
+from hvscale.errors import RequestError
+
+
+def translated(requests: list[str], flavour: str, version: str, transport: str = "") -> Translated:
+    return translate(parse(requests), Target(flavour, version, transport, ["no-such-program"], {}))
+
+
+def test_mvapich2_gdr_has_a_device_list_of_its_own() -> None:
+    found = translated(["cuda_ipc=on", "registration_cache=on", "visible_devices=split"], "mvapich2", "2.3.7-GDR")
+    assert found.variables == {"MV2_CUDA_IPC": "1", "MV2_USE_LAZY_MEM_UNREGISTER": "1"}
+    assert found.options == {"--devices": "split"}
+    with pytest.raises(RequestError, match="split is known to MVAPICH2-GDR, which this job does not have"):
+        translated(["visible_devices=split"], "mvapich2", "2.3.7")
+
+
+def test_mvapich2_s_eager_buffers_grow_with_the_threshold() -> None:
+    found = translated(["eager_threshold=64K", "binding=numa"], "mvapich2", "2.3.7")
+    assert found.variables == {
+        "MV2_IBA_EAGER_THRESHOLD": "65536",
+        "MV2_VBUF_TOTAL_SIZE": "65536",
+        "MV2_CPU_BINDING_LEVEL": "numanode",
+    }
+    assert found.along["MV2_ENABLE_AFFINITY"] == "1"
+
+
+def test_the_transport_decides_whose_the_knob_is() -> None:
+    assert translated(["eager_threshold=1M"], "mpich", "5.0.2", "ucx").variables == {"UCX_RNDV_THRESH": "1048576"}
+    over_ofi = translated(["eager_threshold=1M"], "mpich", "5.0.2", "ofi").variables
+    assert over_ofi == {"MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD": "1048576"}
+    assert translated(["cuda_ipc=off"], "openmpi", "5.0.11", "ucx").variables == {"UCX_TLS": "^cuda_ipc"}
+    with pytest.raises(RequestError, match=r"openmpi has no such knob over cm; it has one over ob1 \(--transport\)"):
+        translated(["eager_threshold=1M"], "openmpi", "5.0.11", "cm")
+
+
+def test_what_is_set_along_depends_on_the_value() -> None:
+    assert translated(["cuda_ipc=off"], "mpich", "5.0.2", "ofi").along == {"MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR": "0"}
+    assert translated(["cuda_ipc=on"], "mpich", "5.0.2", "ofi").along == {}
+
+
+def test_nccl_s_own_knobs_go_to_any_job() -> None:
+    found = translated(["nccl_channels=8", "nccl_buffer_size=8M", "nccl_protocol=LL128"], "gloo", "")
+    assert found.variables == {
+        "NCCL_MIN_NCHANNELS": "8",
+        "NCCL_MAX_NCHANNELS": "8",
+        "NCCL_BUFFSIZE": "8388608",
+        "NCCL_PROTO": "LL128",
+    }

@@ -1,0 +1,82 @@
+"""Every value of every knob, through each library's spelling and the user's words."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvscale.comm_tuning.knobs.library import Library, Spelling, libraries
+from hvscale.comm_tuning.knobs.meaning import MEANING
+from hvscale.comm_tuning.knobs.values import Bytes, Choice, Count, Milliseconds, Names, Switch, Value, Values
+
+SPELLINGS = [(library, one) for library in libraries() for one in library.spellings]
+each_spelling = pytest.mark.parametrize(
+    ("library", "spelling"), SPELLINGS, ids=[f"{library.key}-{one.knob}" for library, one in SPELLINGS]
+)
+
+
+def values_of(values: Values) -> st.SearchStrategy[Value]:
+    match values:
+        case Switch():
+            return st.booleans()
+        case Choice():
+            return st.sampled_from(list(values.words))
+        case Count():
+            return st.integers(values.lowest, values.highest)
+        case Milliseconds():
+            return st.floats(values.lowest, allow_nan=False, allow_infinity=False)
+        case Names():
+            name = st.sampled_from(values.known) if values.known else st.from_regex(values.pattern, fullmatch=True)
+            return st.lists(name, min_size=1, max_size=None if values.several else 1).map(tuple)
+    raise AssertionError(values)
+
+
+@each_spelling
+@given(data=st.data())
+def test_a_value_survives_translation_there_and_back(library: Library, spelling: Spelling, data: st.DataObject) -> None:
+    value = data.draw(values_of(spelling.values))
+    assert spelling.read(spelling.write(value)) == value
+    assert spelling.values.parse(spelling.values.show(value)) == value
+
+
+@given(data=st.data())
+def test_libraries_agree_on_what_a_user_s_words_mean(data: st.DataObject) -> None:
+    _, first = data.draw(st.sampled_from(SPELLINGS))
+    _, second = data.draw(st.sampled_from([it for it in SPELLINGS if it[1].knob == first.knob]))
+    words = first.values.show(data.draw(values_of(first.values)))
+    try:
+        same = second.values.parse(words)
+    except ValueError:
+        return
+    assert second.values.show(same) == words
+
+
+@each_spelling
+@given(text=st.text())
+def test_other_words_are_refused_and_nothing_else_happens(library: Library, spelling: Spelling, text: str) -> None:
+    for understand in (spelling.values.parse, spelling.values.read):
+        try:
+            value = understand(text)
+        except ValueError:
+            continue
+        assert spelling.read(spelling.write(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [("0", 0), ("65536", 65536), ("64K", 65536), ("64 KiB", 65536), ("1m", 1 << 20), ("2GB", 2 << 30)],
+)
+def test_sizes_are_in_units_of_1024(text: str, bytes_: int) -> None:
+    assert Bytes().parse(text) == bytes_
+
+
+def test_each_knob_has_one_meaning_and_some_library() -> None:
+    assert {one.knob for _, one in SPELLINGS} == set(MEANING)
+
+
+@each_spelling
+def test_variables_of_one_spelling_are_never_at_odds(library: Library, spelling: Spelling) -> None:
+    if len(spelling.variables) < 2:
+        return
+    one, other = list(spelling.variables)[:2]
+    with pytest.raises(ValueError, match="differ"):
+        spelling.read({**dict.fromkeys(spelling.variables, "2"), one: "1", other: "2"})

@@ -1,0 +1,80 @@
+"""`hvscale compare-settings`: real starts in turns, and the figures in the document are those the runs hold."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hvscale.launch.horovod_build import library_in
+from tests.conftest import Run, run_json
+
+PROGRAM = """
+import time, horovod.torch as hvd, torch
+hvd.init()
+began = time.monotonic()
+for step in range(20):
+    hvd.allreduce(torch.ones(1 << 14), name="gradient")
+print("images/s:", 20 / (time.monotonic() - began))
+"""
+
+
+def test_settings_run_in_turns_and_are_compared(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    done = hvscale(
+        *("compare-settings", "mpi,mpi-opt", "-np", "2", "--run", "compared", "--repeat", "2", "--json"),
+        *("--metric", "images/s: (?P<per_rank>[0-9.]+)", "--", "python", program(PROGRAM)),
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "hvscale/compare-settings/1"
+    folder = tmp_path / "compared"
+    order = sorted((run_json(folder / name)["started_at"], name) for row in document["rows"] for name in row["runs"])
+    assert [name for _, name in order] == ["mpi-repeat-1", "mpi-opt-repeat-1", "mpi-repeat-2", "mpi-opt-repeat-2"]
+    first, second = document["rows"]
+    assert first["gain"] is None
+    for row in (first, second):
+        for name, throughput in zip(row["runs"], row["throughputs"], strict=True):
+            record = run_json(folder / name)
+            assert record["knobs"] == row["knobs"]
+            said = "".join(log.read_text() for log in sorted((folder / name / "logs").glob("rank-*.log")))
+            assert throughput == pytest.approx(sum(map(float, re.findall(r"images/s: ([0-9.]+)", said))))
+    assert first["knobs"] == {"cuda_ipc": "off", "registration_cache": "off", "visible_devices": "own"}
+    # Open MPI has no device list of its own: all GPUs come nearest.
+    assert second["knobs"] == {"cuda_ipc": "on", "registration_cache": "on", "visible_devices": "all"}
+    ratios = [after / before for before, after in zip(first["throughputs"], second["throughputs"], strict=True)]
+    assert second["gain"]["mean"] == pytest.approx((ratios[0] * ratios[1]) ** 0.5)
+    assert second["gain"]["low"] <= second["gain"]["mean"] <= second["gain"]["high"]
+    asked = run_json(folder / "mpi-repeat-1")["settings_asked"]
+    assert {"OMPI_MCA_mpi_leave_pinned": "0", "UCX_TLS": "^cuda_ipc"}.items() <= asked.items()
+    [profile] = document["profiles"]
+    assert (profile["run_before"], profile["run_after"]) == (
+        str(folder / "mpi-repeat-2"),
+        str(folder / "mpi-opt-repeat-2"),
+    )
+    assert any(row["operation"] == "allreduce" and row["calls_before"] > 0 for row in profile["rows"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("mpi", "name two settings or more, each once, of mpi, mpi-reg, mpi-opt, nccl"),
+        ("mpi,fast", "fast: no such settings; known are mpi, mpi-reg, mpi-opt, nccl"),
+    ],
+)
+def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path, settings: str, said: str) -> None:
+    done = hvscale("compare-settings", settings, "-np", "2", "--run", "compared", "--", "true")
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"hvscale: {settings.split(',')[-1] + ': ' if settings == 'mpi' else ''}{said}"
+    assert not (tmp_path / "compared").exists()
+
+
+def test_nccl_takes_a_horovod_that_was_built_on_it(hvscale: Run, tmp_path: Path) -> None:
+    library = library_in(Path(sys.prefix))
+    if library is not None and b"ncclAllReduce" in library.read_bytes():
+        pytest.skip("this Horovod is built on NCCL")
+    done = hvscale("compare-settings", "mpi,nccl", "-np", "2", "--run", "compared", "--", "true")
+    assert done.returncode == 2
+    assert "nccl: this job's Horovod is built without NCCL" in done.stderr
+    assert not (tmp_path / "compared").exists()

@@ -1,0 +1,200 @@
+"""`--set KNOB=VALUE`: what each library says of itself afterwards, what run.json keeps, and what is refused."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Run, needs_mpich, run_json
+
+PROGRAM = """
+import os
+import horovod.torch as hvd, torch
+hvd.init()
+total = hvd.allreduce(torch.ones(1 << 16), op=hvd.Sum)
+assert bool((total == hvd.size()).all())
+hvd.broadcast(torch.ones(1 << 16), 0)
+print("cores", len(os.sched_getaffinity(0)), "threads", torch.get_num_threads())
+"""
+
+
+def start(
+    hvscale: Run, script: Path, tmp_path: Path, knobs: dict[str, str], *options: str
+) -> tuple[dict[str, Any], str]:
+    """run.json of two ranks with these knobs, and what the terminal showed."""
+    words = [word for knob, text in knobs.items() for word in ("--set", f"{knob}={text}")]
+    done = hvscale("launch", "-np", "2", "--run", "job", *options, *words, "--", "python", script)
+    assert done.returncode == 0, done.stderr
+    record = run_json(tmp_path / "job")
+    assert record["knobs"] == knobs
+    return record, done.stdout + done.stderr
+
+
+def in_effect(record: dict[str, Any], library: str) -> dict[str, str]:
+    [told] = [told for told in record["settings_in_effect"] if told["library"].startswith(library)]
+    assert told["not_taken"] == {}
+    settings: dict[str, str] = told["settings"]
+    return settings
+
+
+def test_open_mpi_says_that_it_took_them(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    knobs = {
+        "allreduce_algorithm": "ring",
+        "broadcast_algorithm": "pipeline",
+        "segment_size": "64K",
+        "eager_threshold": "1M",
+        "registration_cache": "off",
+        "transport": "ob1",
+        "fusion_threshold": "32MiB",
+        "cycle_time": "2.5",
+        "cache_capacity": "0",
+    }
+    record, _ = start(hvscale, program(PROGRAM), tmp_path, knobs)
+    assert record["warnings"] == []
+    assert record["settings_asked"] == {
+        "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+        "OMPI_MCA_coll_tuned_priority": "45",
+        "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
+        "OMPI_MCA_coll_tuned_bcast_algorithm": "3",
+        "OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize": "65536",
+        "OMPI_MCA_coll_tuned_bcast_algorithm_segmentsize": "65536",
+        "OMPI_MCA_btl_tcp_eager_limit": "1048576",
+        "OMPI_MCA_mpi_leave_pinned": "0",
+        "HOROVOD_FUSION_THRESHOLD": "33554432",
+        "HOROVOD_CYCLE_TIME": "2.5",
+        "HOROVOD_CACHE_CAPACITY": "0",
+    }
+    assert record["library"]["transport"] == "ob1"
+    expected = {
+        "pml": "ob1",
+        "coll_tuned_use_dynamic_rules": "true",
+        "coll_tuned_priority": "45",
+        "coll_tuned_allreduce_algorithm": "ring",
+        "coll_tuned_bcast_algorithm": "pipeline",
+        "coll_tuned_bcast_algorithm_segmentsize": "65536",
+        "btl_tcp_eager_limit": "1048576",
+        "mpi_leave_pinned": "false",
+    }
+    assert expected.items() <= in_effect(record, "Open MPI").items()
+
+
+@needs_mpich
+def test_mpich_says_that_it_took_them(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    knobs = {
+        "allreduce_algorithm": "tree",
+        "broadcast_algorithm": "scatter_allgather",
+        "segment_size": "16K",
+        "transport": "ofi",
+        "eager_threshold": "32K",
+        "cuda_ipc": "off",
+    }
+    record, _ = start(hvscale, program(PROGRAM), tmp_path, knobs, "--mpi", "mpich")
+    assert record["library"]["transport"] == "ofi"
+    # Words are told by their numbers.
+    expected = {
+        "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "6",
+        "MPIR_CVAR_BCAST_INTRA_ALGORITHM": "4",
+        "MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE": "16384",
+        "MPIR_CVAR_BCAST_TREE_PIPELINE_CHUNK_SIZE": "16384",
+        "MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD": "32768",
+        "MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD": "2147483647",
+        "MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR": "0",
+    }
+    assert expected.items() <= in_effect(record, "MPICH").items()
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
+def test_binding_and_threads_are_what_a_rank_has(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str
+) -> None:
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("one core is always the only one")
+    _, shown = start(hvscale, program(PROGRAM), tmp_path, {"binding": "core", "threads": "1"}, "--mpi", mpi)
+    assert shown.count("cores 1 threads 1") == 2
+
+
+def test_gloo_uses_the_interface(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    record, _ = start(hvscale, program(PROGRAM), tmp_path, {"socket_interfaces": "lo"}, "--mpi", "gloo")
+    assert record["settings_asked"] == {"HOROVOD_GLOO_IFACE": "lo"}
+    nowhere = hvscale(
+        *("launch", "-np", "2", "--mpi", "gloo", "--run", "nowhere", "--set", "socket_interfaces=nowhere0", "--"),
+        *("python", tmp_path / "program.py"),
+    )
+    assert nowhere.returncode == 3
+    assert "nowhere0" in nowhere.stdout + nowhere.stderr
+
+
+def test_what_was_not_taken_is_a_warning_by_name(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    record, _ = start(hvscale, program(PROGRAM), tmp_path, {"nccl_algorithm": "ring"})
+    assert record["warnings"] == ["NCCL_ALGO: no rank used NCCL"]
+
+
+def test_ucx_carries_what_was_set_for_it(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    knobs = {"transport": "ucx", "cuda_ipc": "off", "registration_cache": "off", "eager_threshold": "64K"}
+    record, _ = start(hvscale, program(PROGRAM), tmp_path, knobs)
+    assert record["library"]["transport"] == "ucx"
+    assert {"UCX_TLS": "^cuda_ipc", "UCX_RCACHE_ENABLE": "n", "UCX_RNDV_THRESH": "65536"}.items() <= record[
+        "settings_asked"
+    ].items()
+    assert "OMPI_MCA_btl_tcp_eager_limit" not in record["settings_asked"]
+    assert in_effect(record, "UCX") == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--mpi", "gloo", "--set", "eager_threshold=1"), "has no such knob; known to MPICH, MVAPICH2, MVAPICH2-GDR"),
+        (("--set", "allreduce_algorithm=spiral"), "Open MPI takes auto, linear, reduce_broadcast, recursive_doubling"),
+        (("--set", "visible_devices=split"), "split is known to MVAPICH2-GDR, which this job does not have"),
+        (("--set", "eager_threshold=0"), "Open MPI takes 1 to"),
+        (("--set", "cuda_ipc"), "a value is missing; write --set KNOB=VALUE"),
+        (("--set", "cudaipc=off"), "did you mean cuda_ipc?"),
+        (("--set", "cycle_time=1", "--set", "cycle_time=2"), "cycle_time was set to 1 already; give it once"),
+        (("--set", "cycle_time=1", "--env", "HOROVOD_CYCLE_TIME=2"), "ask for different things: give one of them"),
+        (("--set", "transport=ucx", "--transport", "ob1"), "ask for different things: give one of them"),
+        (("--set", "transport=tcp,self", "--set", "cuda_ipc=off"), "both need UCX_TLS: give one"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(hvscale: Run, tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    done = hvscale("launch", "-np", "2", "--run", "job", *options, "--", "true")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "job").exists()
+
+
+def test_profile_and_scale_take_them(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    script = program(PROGRAM)
+    done = hvscale(
+        "profile", "-np", "2", "--run", "job", "--set", "fusion_threshold=1M", "--json", "--", "python", script
+    )
+    assert done.returncode == 0, done.stderr
+    assert run_json(tmp_path / "job")["settings_asked"] == {"HOROVOD_FUSION_THRESHOLD": "1048576"}
+    words = ("--np", "1", "--repeat", "1", "--run", "scale", "--set", "cycle_time=2", "--metric", r"threads (\d+)")
+    done = hvscale("scale", *words, "--json", "--", "python", script)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["settings"]["knobs"] == {"cycle_time": "2"}
+    assert document["settings"]["environment"] == {"HOROVOD_CYCLE_TIME": "2.0"}
+    assert run_json(tmp_path / "scale/np-1-repeat-1")["knobs"] == {"cycle_time": "2"}
+
+
+def test_a_slurm_script_keeps_the_knobs_words(hvscale: Run, tmp_path: Path) -> None:
+    words = ("--set", "cuda_ipc=off", "--set", "cycle_time=2", "--placement", "slurm", "--sbatch", "job.sh")
+    done = hvscale("launch", "-np", "2", *words, "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert "--set cuda_ipc=off --set cycle_time=2 " in (tmp_path / "job.sh").read_text()
+
+
+def test_the_list_of_knobs(hvscale: Run) -> None:
+    everything = json.loads(hvscale("knobs", "--json").stdout)
+    assert everything["schema"] == "hvscale/knobs/1"
+    assert {"MVAPICH2-GDR", "Horovod", "UCX", "NCCL"} <= {row["library"] for row in everything["rows"]}
+    of_gloo = json.loads(hvscale("knobs", "--mpi", "gloo", "--json").stdout)["rows"]
+    assert {row["library"] for row in of_gloo} == {"CUDA", "Gloo", "Horovod", "NCCL", "OpenMP"}
+    of_nccl = hvscale("knobs", "--mpi", "nccl")
+    assert "NCCL_BUFFSIZE (4194304)" in of_nccl.stdout
+    assert hvscale("knobs", "--mpi", "nonsense").returncode == 2
