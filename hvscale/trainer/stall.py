@@ -11,6 +11,8 @@ from hvscale.errors import EXIT_RANK_FAILED
 
 # The first rank to leave takes the others down with it: each is to have written its stacks by then.
 LAST_WORDS_SECONDS = 5.0
+# A process that was stopped and goes on finds all its time up at once: here faulthandler's thread gets to write first.
+WRITING_SECONDS = 1.0
 # faulthandler starts a thread each time it is armed.
 ARM_EVERY = 0.1
 
@@ -34,6 +36,7 @@ class StallWatch:
         while not self.ended.wait(min(1.0, self.seconds * ARM_EVERY)):
             waited = time.monotonic() - self.last
             if waited > self.seconds + LAST_WORDS_SECONDS:
+                time.sleep(WRITING_SECONDS)
                 os.write(2, f"hvscale: no step has ended for {waited:.0f} s: stacks above; --stall-timeout\n".encode())
                 os._exit(EXIT_RANK_FAILED)
 
