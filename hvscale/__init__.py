@@ -1,5 +1,9 @@
 """hvscale: makes data-parallel training over Horovod scale."""
 
-from importlib.metadata import version
 
-__version__ = version("hvscale")
+def __getattr__(name: str) -> str:
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import version  # here, because it takes longer to import than all the rest of a start
+
+    return version("hvscale")

@@ -1,1 +1,1 @@
-"""Groups of sub-commands that cli.py registers: they parse and print, and decide nothing."""
+"""The commands, each in the file of its name with an `app`, and what they share: they parse and print, and decide nothing."""

@@ -4,10 +4,14 @@ from typing import Annotated
 
 import typer
 
+from hvscale.commands.app import new_app
 from hvscale.commands.console import print_json, print_message, print_warning, results, working
 from hvscale.commands.options import Json
 
+app = new_app()
 
+
+@app.command()
 def cleanup(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
     json: Json = False,

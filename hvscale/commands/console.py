@@ -90,3 +90,11 @@ def print_warning(text: str) -> None:
 def print_error(text: str, exit_status: int) -> int:
     say(f"hvscale: {text}", RED)
     return exit_status
+
+
+def print_rank_line(rank: int, line: str) -> None:
+    print(f"[{rank}] {line}", flush=True)
+
+
+def print_rank_line_aside(rank: int, line: str) -> None:
+    print(f"[{rank}] {line}", file=sys.stderr, flush=True)

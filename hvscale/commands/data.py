@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from hvscale.commands.app import new_app
 from hvscale.commands.console import messages, print_json, print_message, print_table, results, write_csv
 from hvscale.commands.options import Csv, Json
 from hvscale.errors import EXIT_WRONG_REQUEST, RequestError
 
-app = typer.Typer(help="Make and check images before training uses them.", no_args_is_help=True)
+app = new_app("Make and check images before training uses them.")
 
 
 @app.command("make-lr")

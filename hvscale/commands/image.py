@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
+from hvscale.commands.app import new_app
 from hvscale.commands.console import print_message, working
 
-app = typer.Typer(help="The image that ranks run in, in Docker placements.")
+app = new_app("The image that ranks run in, in Docker placements.")
 
 
 @app.command("build")

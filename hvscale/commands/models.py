@@ -4,10 +4,14 @@ from typing import Annotated
 
 import typer
 
+from hvscale.commands.app import new_app
 from hvscale.commands.console import print_json, print_table, results, working, write_csv
 from hvscale.commands.options import Csv, Json
 
+app = new_app()
 
+
+@app.command()
 def models(
     names: Annotated[
         list[str] | None,

@@ -1,15 +1,9 @@
-"""Options that several commands have, and those made from the fields of a configuration."""
+"""Options and arguments that several commands have."""
 
-import inspect
-from collections.abc import Callable
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated
 
 import typer
-from pydantic import BaseModel
-
-from hvscale.trainer.config import flag
 
 COMMAND_LAST = {"allow_interspersed_args": False}
 Command = Annotated[
@@ -23,48 +17,13 @@ Bins = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table to a CSV file too.")]
-
-
-def options_of(
-    config: type[BaseModel], argument: str, **further: Any
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: gives a command one option for each field of `config`, and `argument` as its argument; the field's text is the help.
-
-    `further` are options by their annotation, None by default, such as `json=Json`.
-    """
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        parameters = []
-        for name, field in config.model_fields.items():
-            kind, default = plain_type(field.annotation), field.get_default(call_default_factory=True)
-            if name == argument:
-                info: Any = typer.Argument(metavar=name.upper(), help=field.description)
-            else:
-                info = typer.Option(flag(name), help=field.description, metavar=choices(field.annotation))
-            hint: Any = Annotated[kind if default is not None else kind | None, info]
-            shown = inspect.Parameter.empty if field.is_required() or name == argument else default
-            if field.is_required():
-                hint = Annotated[kind, info]
-            parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=hint))
-        parameters += [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-            for name, annotation in further.items()
-        ]
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return command
-
-    return decorate
-
-
-def plain_type(annotation: Any) -> Any:
-    """The type that the command line reads; pydantic checks the rest. `Literal[2, 3]` is an int, `PositiveInt | None` too."""
-    if get_origin(annotation) is Literal:
-        return type(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return next(plain_type(kind) for kind in get_args(annotation) if kind is not type(None))
-    return plain_type(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
-
-
-def choices(annotation: Any) -> str | None:
-    return "|".join(map(str, get_args(annotation))) if get_origin(annotation) is Literal else None
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+PerRank = Annotated[bool, typer.Option("--per-rank", help="One table row for each rank as well.")]
+Explain = Annotated[
+    bool | None,
+    typer.Option(
+        "--explain/--no-explain",
+        help="Also say which rank the others waited for, what Horovod did with its tensors, how much of a step communication was exposed, and "
+        "how often buffers come again. By default where a run has recorded 64 MiB at most (a million calls).",
+    ),
+]
