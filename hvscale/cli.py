@@ -40,14 +40,14 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = dict.fromkeys(COMMANDS)
+        self.commands: Any = dict.fromkeys(COMMANDS)
 
-    def get_command(self, context: typer.Context, name: str) -> Any:
-        if self.commands.get(name, self) is None:
-            module = importlib.import_module(f"hvscale.commands.{name.replace('-', '_')}")
-            self.commands[name] = get_command(module.app)
-            self.commands[name].name = name
-        return self.commands.get(name)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and self.commands[cmd_name] is None:
+            module = importlib.import_module(f"hvscale.commands.{cmd_name.replace('-', '_')}")
+            self.commands[cmd_name] = get_command(module.app)
+            self.commands[cmd_name].name = cmd_name
+        return self.commands.get(cmd_name)
 
 
 app = typer.Typer(

@@ -132,11 +132,12 @@ def mpi() -> Check:
     found, problems = [], []
     for flavour in flavours.all_with_mpi():
         try:
-            library = flavour.find(prefixes.programs_first(dict(os.environ), flavour))
+            environment = prefixes.programs_first(dict(os.environ), flavour)
+            library = flavour.find(environment)
         except RequestError as problem:
             problems.append(str(problem))
             continue
-        transports = ", ".join(library.transports) or "not told"
+        transports = ", ".join(flavour.transports(library, environment)) or "not told"
         found.append(f"{flavour.name} {library.version} ({library.launcher}; transports: {transports})")
     return Check(name="MPI", good=bool(found), found="\n".join(found) or "none", mend="; ".join(problems))
 

@@ -111,7 +111,7 @@ def launch(
         submit_and_follow(script, run, np, show, watch)
         return run
     place = placements.get(options, np)
-    library = transport.choose(flavour.find(passed), transport_name)
+    library = transport.choose(flavour, flavour.find(passed), transport_name, passed)
     devices_asked = job_devices.asked(devices, flavour, library)
     passed = flavour.adapt(passed, library)
     horovod_build.check(command, passed, flavour, library)
@@ -225,6 +225,9 @@ def run_job(
 
     rank_program = [sys.executable, "-I", "-S", rank.__file__, str(run.path)]
     with flavour.start(job, rank_program, record.library) as started:
+        # While the ranks start, because a library takes as long to say it.
+        built_with = record.library.transports or flavour.transports(record.library, job.environment)
+        record.library = record.library.model_copy(update={"transports": built_with})
         record.state = "running"
         run.write(record)
         late: list[int] = []

@@ -164,6 +164,8 @@ def target_of(settings: list[Setting], command: list[str], launch: Mapping[str, 
     flavour = flavours.get(launch["mpi"])
     passed = {**prefixes.programs_first(environment.clean(), flavour), **named(launch["env"])}
     library = flavour.find(passed)
-    wanted = [launch["transport_name"], *(one.text for one in settings if one.knob == TRANSPORT)]
-    transport = next((name for name in wanted if name in library.transports), library.transport)
+    asked = [launch["transport_name"], *(one.text for one in settings if one.knob == TRANSPORT)]
+    wanted = [name for name in asked if name is not None]
+    built_with = flavour.transports(library, passed) if wanted else []
+    transport = next((name for name in wanted if name in built_with), library.transport)
     return Target(flavour.name, library.version, transport, command, passed)

@@ -26,6 +26,9 @@ class Flavour(Protocol):
     def find(self, environment: dict[str, str]) -> Library:
         """What is installed, as it names itself. Raises RequestError, saying how to get it, when there is none."""
 
+    def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
+        """Those that the library was built with, in its own words. Apart from `find`, because asking for them may take as long as a start."""
+
     def version_in(self, text: str) -> str | None:
         """The version when `text`, from its programs or from MPI_Get_library_version, is about this flavour."""
 

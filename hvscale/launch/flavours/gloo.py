@@ -30,6 +30,9 @@ class Gloo:
             raise RequestError("Horovod is not installed, and Gloo lies inside it: run `make setup`") from error
         return Library(flavour=self.name, version=version, transport=TRANSPORT, transports=[TRANSPORT])
 
+    def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
+        return library.transports
+
     def version_in(self, text: str) -> str | None:
         return None
 

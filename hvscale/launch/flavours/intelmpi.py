@@ -39,6 +39,9 @@ class IntelMPI:
                 )
         raise RequestError("no Intel MPI in PATH: source its setvars.sh, or put its bin folder into PATH")
 
+    def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
+        return library.transports
+
     def version_in(self, text: str) -> str | None:
         """From the launcher's banner, or from what MPI_Get_library_version says."""
         match = re.search(r"Intel\(R\) MPI Library (?:for .*Version )?(\d[\w.]*)", text)

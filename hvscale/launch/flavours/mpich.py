@@ -44,6 +44,9 @@ class MPICH:
             f"no MPICH in PATH{found}: run `make setup MPI=mpich`, or put your MPICH's bin folder into PATH"
         )
 
+    def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
+        return library.transports
+
     def version_in(self, text: str) -> str | None:
         match = re.search(r"^\s*MPICH Version:\s*(\d\S*)", text, re.MULTILINE)
         return match[1] if match else None

@@ -39,6 +39,9 @@ class MVAPICH2:
             "MVAPICH2's bin folder into PATH"
         )
 
+    def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
+        return library.transports
+
     def version_in(self, text: str) -> str | None:
         """`2.3.7`, or `2.3.7-GDR`: mpiname's first line, or what MPI_Get_library_version says."""
         match = re.search(r"^\s*MVAPICH2(-GDR)?\s+(?:Version\s*:\s*)?(\d[\w.]*)", text, re.MULTILINE)

@@ -54,8 +54,13 @@ class OpenMPI:
             launcher=mpirun,
             transport=environment.get(PML)
             or LIBRARY_DECIDES,  # ucx or cm where they find a network that they are made for, else ob1
-            transports=transports_of(mpirun, environment),
         )
+
+    def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
+        """The pml components, from the ompi_info beside its mpirun; empty where there is none."""
+        info = told_by([str(Path(library.launcher or "").parent / "ompi_info"), "--parsable"], environment)
+        found = re.findall(r"^mca:pml:(\w+):version", info, re.MULTILINE)
+        return [name for name in dict.fromkeys(found) if name not in NOT_A_TRANSPORT]
 
     def version_in(self, text: str) -> str | None:
         match = re.search(r"Open MPI v(\d[^\s,]*),", text)
@@ -85,13 +90,6 @@ class OpenMPI:
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
         environment = {**defaults(job, library), **job.environment, **(ROOT_ALLOWED if os.geteuid() == 0 else {})}
         yield [start_launcher(arguments(job, rank_program, library), environment, job.run)]
-
-
-def transports_of(mpirun: str, environment: dict[str, str]) -> list[str]:
-    """The pml components that this Open MPI was built with, from the ompi_info beside its mpirun; empty where there is none."""
-    info = told_by([str(Path(mpirun).parent / "ompi_info"), "--parsable"], environment)
-    found = re.findall(r"^mca:pml:(\w+):version", info, re.MULTILINE)
-    return [name for name in dict.fromkeys(found) if name not in NOT_A_TRANSPORT]
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
