@@ -44,7 +44,8 @@ def compare_settings(
         str,
         typer.Argument(
             metavar="SETTINGS",
-            help="Names with commas between them, of mpi, mpi-reg, mpi-opt, nccl; the others are compared with the first.",
+            help="Names with commas between them, of mpi, mpi-reg, mpi-opt, nccl, defaults, or files such as settings.toml; the others are "
+            "compared with the first.",
         ),
     ],
     command: Command,

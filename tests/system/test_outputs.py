@@ -176,8 +176,7 @@ def sh(text: str, folder: Path, prefix: Path = PROGRAMS.parent, **environment: s
     passed = {**os.environ, **AS_ROOT, **environment, "PATH": path}
     done = subprocess.run(["sh", "-ec", text], cwd=folder, env=passed, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
-    said: str = done.stdout + done.stderr
-    return said
+    return done.stdout + done.stderr
 
 
 def had_by_ranks(output: str) -> list[dict[str, Any]]:
@@ -194,7 +193,8 @@ def section(folder: Path, title: str) -> str:
 
 def last_said(output: str, name: str) -> str:
     """The value that Open MPI shows for a parameter, with the place it came from."""
-    return re.findall(rf"{name}=(.*)", output)[-1]
+    values: list[str] = re.findall(rf"{name}=(.*)", output)
+    return values[-1]
 
 
 def test_env_sh_sets_what_a_launch_with_the_settings_does(hvscale: Run, folder: Path, tmp_path: Path) -> None:
@@ -434,6 +434,7 @@ def test_the_guide_in_a_browser(browser: Browser, document: TuneDocument, folder
     page = opened(browser, folder / "guide.html", troubles)
     page.wait_for_selector("#trials .scatterlayer .point")
     assert "Keep the defaults" in page.inner_text("#answer")
+    assert page.locator("#do pre").count() == 0
     assert page.locator("#proof").count() == 0
     page.close()
     write_outputs(folder, TuneDocument(folder=str(folder), command=["true"], np=2, launch={"mpi": "openmpi"}))
@@ -443,7 +444,11 @@ def test_the_guide_in_a_browser(browser: Browser, document: TuneDocument, folder
     assert troubles == []
 
 
-def test_the_guide_s_lines_repeat_the_comparison(folder: Path, tmp_path: Path) -> None:
+def test_the_guide_s_lines_repeat_the_proof_and_the_comparison(folder: Path, tmp_path: Path) -> None:
     text = (folder / "guide.md").read_text().partition("## How to repeat it")[2]
-    [line] = re.findall(r"^hvscale compare(?:.|\n)*?(?=\n```)", text, re.MULTILINE)
+    [line] = re.findall(r"^hvscale compare-settings(?:.|\n)*?(?=\n```)", text, re.MULTILINE)
+    sh(line.replace("--repeat 7", f"--repeat 1 --run again --metric {shlex.quote(METRIC)}"), tmp_path)
+    runs = [run_json(tmp_path / "again" / f"{name}-repeat-1")["knobs"] for name in ("defaults", "settings")]
+    assert runs == [{}, WINNER]
+    [line] = re.findall(r"^hvscale compare (?:.|\n)*?(?=\n```)", text, re.MULTILINE)
     assert "communication per step, np 2" in sh(line, tmp_path)

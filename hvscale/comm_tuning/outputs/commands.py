@@ -41,7 +41,9 @@ def lines(tuned: Tuned) -> list[Line]:
         found.append(Line("srun", shell(srun(tuned)), not_said(tuned)))
     if uses_horovodrun(tuned):
         note = "For a program that uses Horovod; -H or --hostfile names the hosts. " + not_said(tuned)
-        found.append(Line("horovodrun", shell([[".", tuned.path("env.sh")]]) + "\n" + shell(horovodrun(tuned)), note))
+        found.append(
+            Line("horovodrun", shell([[".", tuned.path("env.sh")]]) + "\n" + shell(horovodrun(tuned)), note.strip())
+        )
     return found
 
 
@@ -151,7 +153,8 @@ def srun(tuned: Tuned) -> Words:
     bound = SRUN_BINDING.get(binding.partition(":")[0], "none")
     settings = [f"{name}={word}" for name, word in variables.items()]
     options = ["-n", str(tuned.document.np), f"--mpi={SRUN_PMI.get(tuned.flavour, 'pmi2')}", f"--cpu-bind={bound}"]
-    return [*([["env", *settings]] if settings else []), ["srun", *options], tuned.document.command]
+    first = [["env", settings[0]], *([word] for word in settings[1:])] if settings else []
+    return [*first, ["srun", *options], tuned.document.command]
 
 
 def uses_horovodrun(tuned: Tuned) -> bool:

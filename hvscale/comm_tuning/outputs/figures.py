@@ -17,6 +17,7 @@ STATES = {
     "wrong sums": (ORANGE, "diamond"),
 }
 HEIGHT = 360
+FEW = 20  # trials with a tick each
 
 
 def guide_figures(document: TuneDocument) -> dict[str, go.Figure]:
@@ -50,6 +51,7 @@ def trials_figure(document: TuneDocument, unit: str) -> go.Figure:
             )
     defaults = next((trial.throughput for trial in document.trials if not trial.settings), None)
     style(figure, "trial", HEIGHT)
+    figure.update_xaxes(tickformat="d", dtick=1 if len(document.trials) <= FEW else None)
     if defaults is not None:
         figure.add_hline(defaults.mean, line={"color": GREY, "dash": "dash"}, annotation_text="defaults")
     over_zero(figure, unit)

@@ -18,11 +18,12 @@ from hvscale.comm_tuning.outputs.effects import DEFAULT, Effect, effects_of
 from hvscale.comm_tuning.outputs.output import Output, outputs
 from hvscale.comm_tuning.outputs.tuned import Tuned
 from hvscale.comm_tuning.tune_document import Trial
+from hvscale.launch.transport import LIBRARY_DECIDES
 from hvscale.profiling.compare import Comparison, Gain
 from hvscale.profiling.compare_output import human_calls, human_gain, human_interval, human_verdict
 from hvscale.profiling.output import human_bytes, human_range, human_seconds
 from hvscale.scaling.estimate import Estimate
-from hvscale.scaling.output import human
+from hvscale.scaling.output import WIDEST, human, is_known
 
 TEMPLATES = Path(__file__).parent / "templates"
 TRIALS_SHOWN = 30
@@ -66,8 +67,9 @@ class Guide:
         """Where it ran, in a line."""
         document, library = self.document, self.tuned.library
         parts = [f"np {document.np}", f"{library.flavour} {library.version}".strip()]
-        if document.transport or self.tuned.transport:
-            parts.append(f"messages over {document.transport or self.tuned.transport}")
+        transport = document.transport or self.tuned.transport
+        if transport not in (None, "", LIBRARY_DECIDES):
+            parts.append(f"messages over {transport}")
         if document.host is not None:
             host = document.host
             gpus = f", {len(host.gpus)} GPUs" if host.gpus else ""
@@ -125,6 +127,11 @@ class Guide:
         return words(self.document.winner) if self.document.winner and not self.tuned.gained else ""
 
     @property
+    def sets(self) -> bool:
+        """Whether the files set anything."""
+        return bool(self.tuned.settings or self.tuned.variables or self.tuned.devices != NO_DEVICES)
+
+    @property
     def steps(self) -> list[Line]:
         return lines(self.tuned)
 
@@ -163,7 +170,7 @@ class Guide:
             state=trial.state,
             throughput=human(found.mean, 4) if found else "-",
             interval=f"{human(found.low, 4)} to {human(found.high, 4)}" if found and known else "-",
-            gain=percent(found.mean / base.mean) if found and base else "-",
+            gain=percent(found.mean / base.mean) if found and base and trial.settings else "-",
             problem=trial.problem or "",
         )
 
@@ -220,6 +227,10 @@ class Guide:
             asked["devices"] = options["devices"]
         search = [["hvscale", "tune", "-np", str(self.document.np)], *job_words(self.tuned, **asked), *fixed]
         found = [Line("the whole study, into a new folder", shell([*search, command(self.tuned)]))]
+        file = self.tuned.path("settings.toml")
+        if self.tuned.gained and "," not in file:
+            proof = ["hvscale", "compare-settings", f"defaults,{file}", "-np", str(self.document.np), "--repeat", "7"]
+            found.append(Line("the proof alone", shell([proof, *job_words(self.tuned), command(self.tuned)])))
         if self.profile is not None:
             pair = [self.profile.run_before, self.profile.run_after]
             found.append(Line("the profiles before and after, by message size", shell([["hvscale", "compare", *pair]])))
@@ -245,6 +256,8 @@ def change(gain: Estimate) -> str:
 def interval(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
         return "its interval is not known"
+    if not is_known(gain.low, gain.high):
+        return f"its 95 % interval spans more than a factor of {WIDEST}"
     return f"95 % interval {percent(gain.low)} to {percent(gain.high)}"
 
 
@@ -252,6 +265,8 @@ def effect_interval(effect: Effect) -> str:
     found = effect.ratio
     if found is None or found.low is None or found.high is None:
         return "-"
+    if not is_known(found.low, found.high):
+        return f"> factor {WIDEST}"
     return f"{percent(found.low)} to {percent(found.high)}"
 
 

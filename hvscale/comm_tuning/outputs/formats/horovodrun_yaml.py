@@ -1,9 +1,10 @@
 """horovodrun.yaml: what `horovodrun --config-file` can say, in the keys of Horovod 0.28's horovod/runner/common/util/config_parser.py."""
 
+import shlex
 from collections.abc import Callable
 from decimal import Decimal
 
-from hvscale.comm_tuning.outputs.commands import horovodrun, shell, uses_horovodrun
+from hvscale.comm_tuning.outputs.commands import uses_horovodrun
 from hvscale.comm_tuning.outputs.output import Output, register
 from hvscale.comm_tuning.outputs.tuned import Tuned
 
@@ -56,6 +57,6 @@ register(
         what="Horovod's own settings, for horovodrun",
         text=text,
         applies=uses_horovodrun,
-        use=lambda tuned: shell(horovodrun(tuned)),
+        use=lambda tuned: f"horovodrun --config-file {shlex.quote(tuned.path('horovodrun.yaml'))} ...",
     )
 )

@@ -1,8 +1,8 @@
 """settings.toml: the settings in hvscale's words, for --settings."""
 
 import json
+import shlex
 
-from hvscale.comm_tuning.outputs.commands import hvscale, shell
 from hvscale.comm_tuning.outputs.output import Output, register
 from hvscale.comm_tuning.outputs.tuned import Tuned
 from hvscale.comm_tuning.settings_file import KNOBS
@@ -36,6 +36,6 @@ register(
         file="settings.toml",
         what="the settings in hvscale's words",
         text=text,
-        use=lambda tuned: shell(hvscale(tuned)),
+        use=lambda tuned: f"hvscale launch --settings {shlex.quote(tuned.path('settings.toml'))} ...",
     )
 )
