@@ -63,7 +63,8 @@ def compare_settings(
 ) -> None:
     """Run a command under named settings in turns: throughput, gain with its interval, and the profiles side by side.
 
-    Example: `hvscale compare-settings mpi,mpi-reg,mpi-opt -np 2 -- hvscale train edsr-baseline --steps 50 --threads 1`
+    Example: `hvscale compare-settings mpi,mpi-reg,mpi-opt -np 2 -- hvscale train edsr-baseline --steps 50 --threads 1`;
+    `hvscale compare-settings defaults,settings.toml -np 2 -- python train.py`
     """
     from hvscale.comm_tuning.compare_settings import compare_settings as compared
     from hvscale.comm_tuning.compare_settings import settings_rows

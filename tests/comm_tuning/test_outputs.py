@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -114,6 +115,24 @@ def test_what_the_lines_of_launchers_say(tmp_path: Path) -> None:
     # As hvscale starts it in any job.
     assert "MV2_ENABLE_AFFINITY=0" in commands
     assert "MV2_ENABLE_AFFINITY" not in (tmp_path / "env.sh").read_text()
+
+
+def test_hvscale_s_line_says_where_the_job_ran(tmp_path: Path) -> None:
+    placement = {
+        "placement": "docker:node",
+        "link": "1gbit",
+        "cma": False,
+        "mount": ["/data", "/more data"],
+        "nodes": None,
+    }
+    launch = {"mpi": "openmpi", "placement": placement, "start_timeout": 60.0}
+    write_outputs(tmp_path, study(RING, launch=launch))
+    hvscale = (tmp_path / "commands.txt").read_text().partition("# mpirun")[0].replace("\\\n", "")
+    words = shlex.split(hvscale, comments=True)
+    given = ["--placement", "docker:node", "--link", "1gbit", "--no-cma", "--mount", "/data", "--mount", "/more data"]
+    assert words[:6] == ["hvscale", "launch", "-np", "4", "--mpi", "openmpi"]
+    assert words[6:-5] == [*given, "--start-timeout", "60.0"]
+    assert words[-5:] == ["--settings", str(tmp_path / "settings.toml"), "--", "python", "train.py"]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -267,6 +267,15 @@ def test_mpirun_s_line_starts_the_job_with_the_settings(folder: Path) -> None:
     assert last_said(said, "coll_tuned_allreduce_algorithm_segmentsize") == "65536 (environment)"
 
 
+def test_what_srun_s_line_hands_on_is_taken(folder: Path) -> None:
+    """Its environment and its words, for one process: srun itself needs a cluster."""
+    alone = re.sub(r"srun -n 2 --mpi=pmix --cpu-bind=none", "", section(folder, "srun"))
+    said = sh(alone, folder, OMPI_MCA_mpi_show_mca_params="enviro")
+    [rank] = had_by_ranks(said)
+    assert (rank["words"], rank["HOROVOD_CYCLE_TIME"]) == ([HOSTILE], "0.5")
+    assert last_said(said, "coll_tuned_allreduce_algorithm") == "ring (environment)"
+
+
 def test_hvscale_s_line_starts_the_job_with_the_settings(folder: Path, tmp_path: Path) -> None:
     sh(section(folder, "hvscale").replace("--settings", "--run again --settings"), tmp_path)
     record = run_json(tmp_path / "again")
