@@ -18,7 +18,8 @@ def text(tuned: Tuned) -> str:
     knobs = dict.fromkeys([*searched, *(knob for trial in document.trials for knob in trial.settings), *document.fixed])
     stream = io.StringIO()
     columns = [*COLUMNS, *(f"set {knob}" for knob in knobs), *LAST_COLUMNS]
-    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
+    # Words always in quotes: before Python 3.13 csv leaves a carriage return bare, and a rank's last line may hold one.
+    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writeheader()
     writer.writerows([*trials(tuned), *pairs(tuned)])
     return stream.getvalue()
