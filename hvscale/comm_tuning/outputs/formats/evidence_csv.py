@@ -18,7 +18,7 @@ def text(tuned: Tuned) -> str:
     knobs = dict.fromkeys([*searched, *(knob for trial in document.trials for knob in trial.settings), *document.fixed])
     stream = io.StringIO()
     columns = [*COLUMNS, *(f"set {knob}" for knob in knobs), *LAST_COLUMNS]
-    # Words always in quotes: before Python 3.13 csv leaves a carriage return bare, and a rank's last line may hold one.
+    # Words always in quotes: csv by itself leaves a carriage return bare, and a rank's last line may hold one.
     writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writeheader()
     writer.writerows([*trials(tuned), *pairs(tuned)])
