@@ -84,7 +84,7 @@ class Guide:
         if self.proof is not None:
             return "Keep the defaults: what the search found best is not proven to be faster"
         if self.document.winner == {}:
-            return "Keep the defaults: no trial did better"
+            return "Keep the defaults: the search found nothing that is worth a proof"
         return f"Nothing to use yet: the study is {self.document.state}, and nothing is proven"
 
     @property
