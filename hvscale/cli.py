@@ -79,7 +79,8 @@ def main() -> None:
         if status == STOPPED_BY_CTRL_C:
             print_error("stopped by Ctrl-C", status)
     except typer.TyperException as error:
-        status = print_error(error.format_message(), error.exit_code)
+        text = error.format_message()  # none where a group's help was shown instead
+        status = print_error(text, error.exit_code) if text else error.exit_code
     except HvscaleError as error:
         status = print_error(str(error), error.exit_status)
         if isinstance(error, RankFailedError):

@@ -49,6 +49,14 @@ Knobs = Annotated[
         "lists them.",
     ),
 ]
+Settings = Annotated[
+    Path | None,
+    typer.Option(
+        "--settings",
+        metavar="FILE",
+        help="A settings.toml, as `hvscale tune` writes it: what it sets, --set and the other options do not.",
+    ),
+]
 RunPath = Annotated[
     Path | None, typer.Option("--run", metavar="DIR", help="The run folder to make; by default a new one under runs/.")
 ]
@@ -84,11 +92,12 @@ def takes_launch_options(command: Callable[..., None], without: Collection[str] 
             ("devices", Devices, "all"),
             ("env", Env, []),
             ("knobs", Knobs, []),
+            ("settings", Settings, None),
             ("run", RunPath, None),
             *((name, placement_option(name, field), None) for name, field in placing.items()),
             ("start_timeout", StartTimeout, None),
         ]
-        if name not in without
+        if name not in without and not (name == "settings" and "knobs" in without)
     ]
     renamed = {"run": "run_path"}
     names = [parameter.name for parameter in shared if parameter.name not in placing]
@@ -97,7 +106,7 @@ def takes_launch_options(command: Callable[..., None], without: Collection[str] 
     def with_launch_options(**values: Any) -> None:
         keywords = {renamed.get(name, name): values.pop(name) for name in names}
         keywords["placement"] = PlacementOptions.of(**{name: values.pop(name) for name in placing})
-        keywords = set_knobs(values["command"], keywords)
+        keywords = set_knobs(values["command"], read_file(keywords))
         if keywords["placement"].sbatch is not None and not keywords["placement"].submit:
             from hvscale.launch.slurm_job import write_job_script
 
@@ -109,6 +118,17 @@ def takes_launch_options(command: Callable[..., None], without: Collection[str] 
     with_launch_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_launch_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_launch_options
+
+
+def read_file(launch: dict[str, Any]) -> dict[str, Any]:
+    """The keywords with what the file of --settings asks for in them, and without the file."""
+    keywords = {name: value for name, value in launch.items() if name != "settings"}
+    path = launch.get("settings")
+    if path is None:
+        return keywords
+    from hvscale.comm_tuning.settings_file import with_settings_file
+
+    return with_settings_file(path, keywords)
 
 
 def set_knobs(command: list[str], launch: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Runs a command under several named settings in turns: throughput, gain, and what became of the communication."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -8,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from hvscale.comm_tuning.knobs.library import libraries
 from hvscale.comm_tuning.knobs.settings import target_of, with_settings
 from hvscale.comm_tuning.named_settings import NAMED, NamedSettings
+from hvscale.comm_tuning.settings_file import with_settings_file
 from hvscale.errors import RequestError
 from hvscale.profiled_launch import profiled_launch
 from hvscale.profiling.bins import parse_bins
@@ -15,6 +17,9 @@ from hvscale.profiling.compare import Comparison, compare
 from hvscale.run_folder import RunFolder, default_run_path
 from hvscale.scaling.estimate import Estimate, estimate
 from hvscale.scaling.throughput import Metric, read_throughput
+
+# What a name ends with that is a file's.
+FILE = ".toml"
 
 
 class SettingsRow(BaseModel):
@@ -59,8 +64,8 @@ def compare_settings(
     `launch`: keywords of `hvscale.launch.launch`. Raises RequestError for what cannot be measured before anything is started, then what a launch
     raises, and UntrustedError where a run tells no throughput.
     """
-    if len(set(names)) < 2 or len(set(names)) != len(names):
-        raise RequestError(f"{','.join(names)}: name two settings or more, each once, of {', '.join(NAMED)}")
+    if len(names) < 2 or len({label(name) for name in names}) != len(names):
+        raise RequestError(f"{','.join(names)}: name two settings or more, each once, of {known()}")
     if repeats < 1:
         raise RequestError(f"--repeat {repeats}: at least one start of each is needed")
     parse_bins(bins)
@@ -82,7 +87,7 @@ def compare_settings(
     for repeat in range(1, repeats + 1):
         for name, job in jobs.items():
             starting(name, repeat)
-            options = {**job, "run_path": folder / f"{name}-repeat-{repeat}"}
+            options = {**job, "run_path": folder / f"{label(name)}-repeat-{repeat}"}
             runs[name].append(profiled_launch(command=command, warn=warn_once, **options))
             throughput = read_throughput(runs[name][-1], np, pattern, warn_once)
             found[name].append(throughput.value)
@@ -104,11 +109,23 @@ def compare_settings(
     return document
 
 
+def known() -> str:
+    return f"{', '.join(NAMED)}, or files such as settings{FILE}"
+
+
+def label(name: str) -> str:
+    """What the runs under these settings are called."""
+    return Path(name).stem if name.endswith(FILE) else name
+
+
 def job_of(name: str, command: list[str], launch: dict[str, Any]) -> dict[str, Any]:
     """The launch's keywords under these settings. Raises RequestError when its libraries cannot do them."""
+    if name.endswith(FILE):
+        keywords = with_settings_file(Path(name), {**launch, "knobs": []})
+        return with_settings(keywords["knobs"], command, keywords)
     settings = NAMED.get(name)
     if settings is None:
-        raise RequestError(f"{name}: no such settings; known are {', '.join(NAMED)}")
+        raise RequestError(f"{name}: no such settings; known are {known()}")
     check_library(name, settings, command, launch)
     refused: RequestError | None = None
     for way in settings.ways:

@@ -1,4 +1,4 @@
-"""Settings that have a name: the four configurations of the study on super-resolution training (Anthony et al., 2021)."""
+"""Settings that have a name: the four configurations of the study on super-resolution training (Anthony et al., 2021), and none."""
 
 from dataclasses import dataclass
 
@@ -31,4 +31,5 @@ NAMED = {
         ),
     ),
     "nccl": NamedSettings("NCCL instead of MPI, as it comes", ((),), library="nccl"),
+    "defaults": NamedSettings("the libraries as they come", ((),)),
 }

@@ -36,6 +36,7 @@ from hvscale.profiling.report_figures import (
     comparison_figures,
     exposed_figure,
     phases_figure,
+    script_safe,
     timeline_caption,
     timeline_figures,
 )
@@ -94,7 +95,7 @@ def render(views: list[View], ranges: Bins) -> str:
         comparison=comparison,
         headlines=_headlines(views, comparison),
         sentence=_sentence(views[-1].breakdown, comparison),
-        figures=Markup(_script_safe(_figures(views, comparison))),  # noqa: S704 - made safe there
+        figures=Markup(script_safe(_figures(views, comparison))),  # noqa: S704 - made safe there
         timelines=[timeline_caption(view.recorded) for view in views],
         settings=_settings(views),
         warnings=_warnings(views, comparison),
@@ -237,12 +238,6 @@ def _warnings(views: list[View], comparison: Comparison | None) -> list[str]:
         return views[0].breakdown.warnings
     of_runs = [f"{view.recorded.path}: {text}" for view in views for text in view.breakdown.warnings]
     return list(dict.fromkeys([*comparison.warnings, *of_runs]))
-
-
-def _script_safe(figures: dict[str, go.Figure]) -> str:
-    """JSON that cannot end the script element that holds it."""
-    text = "{" + ",".join(f"{json.dumps(name)}:{figure.to_json()}" for name, figure in figures.items()) + "}"
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _settings(views: list[View]) -> list[tuple[str, list[tuple[str, list[str]]]]]:

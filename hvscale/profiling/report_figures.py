@@ -1,6 +1,7 @@
 """The figures of a report, each a Plotly figure."""
 
 import html
+import json
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def exposed_figure(exposed: ExposedCommunication) -> go.Figure:
             line={"color": colour, "width": 1.5},
             hovertemplate=f"step %{{x}}<br>{name}: %{{y:.3f}} ms<extra></extra>",
         )
-    _style(figure, "step", 260)
+    style(figure, "step", 260)
     figure.update_yaxes(autorange=True, rangemode="tozero", title={"text": "ms", "font_size": 13}, gridcolor=RULE)
     return figure
 
@@ -127,7 +128,7 @@ def _bars(
             hovertemplate=f"%{{y}}<br>{name}: %{{customdata}}<extra></extra>",
         )
     height = 110 + len(labels) * (30 if stacked else 42)
-    _style(figure, axis, height)
+    style(figure, axis, height)
     figure.update_layout(barmode="stack" if stacked else "group", showlegend=len(series) > 1)
     return figure
 
@@ -183,14 +184,21 @@ def _timeline(run: Recorded, begin_ns: int, end_ns: int, widest_milliseconds: fl
             hovertemplate=f"%{{y}}: {html.escape(name)} of %{{customdata[0]}}<br>%{{customdata[1]}} from %{{base:.3f}} ms<extra></extra>",
         )
     ranks = run.recording.ranks
-    _style(figure, "ms since the step began" if run.edges_ns is not None else "ms", 120 + 46 * len(ranks))
+    style(figure, "ms since the step began" if run.edges_ns is not None else "ms", 120 + 46 * len(ranks))
     figure.update_layout(barmode="overlay", bargap=0.35, showlegend=True)
     figure.update_xaxes(range=[0, widest_milliseconds])
     figure.update_yaxes(categoryorder="array", categoryarray=[f"rank {rank}" for rank in ranks])
     return figure
 
 
-def _style(figure: go.Figure, axis: str, height: int) -> None:
+def script_safe(figures: dict[str, go.Figure]) -> str:
+    """JSON that cannot end the script element that holds it."""
+    text = "{" + ",".join(f"{json.dumps(name)}:{figure.to_json()}" for name, figure in figures.items()) + "}"
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def style(figure: go.Figure, axis: str, height: int) -> None:
+    """The look of all figures; `axis` is the horizontal one's title."""
     figure.update_layout(
         template="none",
         height=height,

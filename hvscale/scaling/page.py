@@ -8,7 +8,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from hvscale import __version__
-from hvscale.profiling.report_figures import BLUE, GREY, INK, RULE
+from hvscale.profiling.report_figures import BLUE, GREY, INK, RULE, script_safe
 from hvscale.scaling.document import ScalingDocument, ScalingRow
 from hvscale.scaling.output import caption, cells, columns, is_known
 
@@ -20,16 +20,13 @@ def page(document: ScalingDocument) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    figures = "{" + ",".join(f'"{name}":{found.to_json()}' for name, found in scaling_figures(document).items()) + "}"
-    # No `<` may end the script element that holds it.
-    safe = figures.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return environment.get_template("scale.html.j2").render(
         document=document,
         title=Path(document.folder).name,
         columns=columns(document),
         rows=[cells(row) for row in document.rows],
         caption=caption(document).splitlines(),
-        figures=Markup(safe),  # noqa: S704 - made safe above
+        figures=Markup(script_safe(scaling_figures(document))),  # noqa: S704 - made safe there
         plotly=Markup(get_plotlyjs()),  # noqa: S704 - Plotly's own file
         version=__version__,
     )

@@ -26,7 +26,8 @@ def values_of(values: Values) -> st.SearchStrategy[Value]:
             return st.floats(values.lowest, allow_nan=False, allow_infinity=False)
         case Names():
             name = st.sampled_from(values.known) if values.known else st.from_regex(values.pattern, fullmatch=True)
-            return st.lists(name, min_size=1, max_size=None if values.several else 1).map(tuple)
+            # UCX shows no more than 127 characters of a value.
+            return st.lists(name, min_size=1, max_size=8 if values.several else 1, unique=True).map(tuple)
     raise AssertionError(values)
 
 

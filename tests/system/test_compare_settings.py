@@ -59,8 +59,14 @@ def test_settings_run_in_turns_and_are_compared(hvscale: Run, program: Callable[
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ("mpi", "name two settings or more, each once, of mpi, mpi-reg, mpi-opt, nccl"),
-        ("mpi,fast", "fast: no such settings; known are mpi, mpi-reg, mpi-opt, nccl"),
+        (
+            "mpi",
+            "name two settings or more, each once, of mpi, mpi-reg, mpi-opt, nccl, defaults, or files such as settings.toml",
+        ),
+        (
+            "mpi,fast",
+            "fast: no such settings; known are mpi, mpi-reg, mpi-opt, nccl, defaults, or files such as settings.toml",
+        ),
     ],
 )
 def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path, settings: str, said: str) -> None:

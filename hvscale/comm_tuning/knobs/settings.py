@@ -12,6 +12,7 @@ from hvscale.comm_tuning.knobs.values import Value
 from hvscale.errors import RequestError
 from hvscale.launch import environment, flavours, prefixes
 from hvscale.launch.environment import named
+from hvscale.run_folder import Library as MpiLibrary
 
 # The keyword of a launch for each of its options that a knob may be, and the value it has when it was not given.
 OPTIONS = {"--transport": ("transport_name", None), "--devices": ("devices", "all")}
@@ -159,13 +160,18 @@ def with_settings(requests: list[str], command: list[str], launch: Mapping[str, 
     return keywords
 
 
-def target_of(settings: list[Setting], command: list[str], launch: Mapping[str, Any]) -> Target:
-    """The job that a launch with these keywords would be. Raises RequestError when its MPI is not installed."""
+def target_of(
+    settings: list[Setting], command: list[str], launch: Mapping[str, Any], library: MpiLibrary | None = None
+) -> Target:
+    """The job that a launch with these keywords would be; `library`: what it ran on, by default what is installed.
+
+    Raises RequestError when its MPI is not installed.
+    """
     flavour = flavours.get(launch["mpi"])
     passed = {**prefixes.programs_first(environment.clean(), flavour), **named(launch["env"])}
-    library = flavour.find(passed)
+    library = library or flavour.find(passed)
     asked = [launch["transport_name"], *(one.text for one in settings if one.knob == TRANSPORT)]
     wanted = [name for name in asked if name is not None]
-    built_with = flavour.transports(library, passed) if wanted else []
+    built_with = (library.transports or flavour.transports(library, passed)) if wanted else []
     transport = next((name for name in wanted if name in built_with), library.transport)
     return Target(flavour.name, library.version, transport, command, passed)

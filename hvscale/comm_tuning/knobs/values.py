@@ -181,7 +181,8 @@ class Names:
         names = tuple(text.split(","))
         strange = [name for name in names if not re.fullmatch(self.pattern, name)]
         unknown = [name for name in names if self.known is not None and name not in self.known]
-        if strange or unknown or (len(names) > 1 and not self.several):
+        twice = len(set(names)) < len(names)
+        if strange or unknown or twice or (len(names) > 1 and not self.several):
             raise ValueError(text)
         return names
 

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -100,13 +100,17 @@ def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
     Open MPI 5 (PRRTE) and 4 (ORTE) agree on these spellings; 4 would stop at np over slots without its own --oversubscribe.
     """
     launcher = library.launcher or "mpirun"
-    mapping = (
+    return [launcher, "-np", str(job.np), *placing(job.environment, library), *over_nodes(job, library), *rank_program]
+
+
+def placing(environment: Mapping[str, str], library: Library) -> list[str]:
+    """The words that bind the ranks, or leave them unbound, and let them be more than the cores."""
+    several = (
         ["--map-by", "slot:OVERSUBSCRIBE"]
         if library.version.startswith("5")
         else ["--map-by", "slot", "--oversubscribe"]
     )
-    binding = ["--bind-to", job.environment.get(BINDING, "none")]
-    return [launcher, "-np", str(job.np), *binding, *mapping, *over_nodes(job, library), *rank_program]
+    return ["--bind-to", environment.get(BINDING, "none"), *several]
 
 
 def over_nodes(job: Job, library: Library) -> list[str]:

@@ -1,0 +1,23 @@
+"""`hvscale compare`."""
+
+from hvscale.commands.app import new_app
+from hvscale.commands.console import working
+from hvscale.commands.options import Bins, Csv, Json, RunArgument
+from hvscale.commands.tables import print_document
+
+app = new_app()
+
+
+@app.command()
+def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json: Json = False, csv: Csv = None) -> None:
+    """Compare two runs of the same work by message size: time before, time after, and the gain with its confidence interval.
+
+    Example: `hvscale compare runs/default runs/tuned`
+    """
+    from hvscale.profiling.compare import compare
+    from hvscale.profiling.compare_output import comparison_table, write_comparison_csv
+    from hvscale.run_folder import RunFolder
+
+    with working("comparing"):
+        comparison = compare(RunFolder.open(before), RunFolder.open(after), bins)
+    print_document(comparison, [comparison_table(comparison)], write_comparison_csv, json, csv)

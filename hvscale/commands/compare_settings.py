@@ -1,0 +1,77 @@
+"""`hvscale compare-settings`."""
+
+import functools
+from typing import Annotated, Any
+
+import typer
+
+from hvscale.commands.app import new_app
+from hvscale.commands.console import print_json, print_message, print_warning, results, write_csv
+from hvscale.commands.options import Bins, Command, Csv, Json
+from hvscale.launch_options import takes_launch_options
+
+app = new_app()
+
+
+@app.command()
+@functools.partial(takes_launch_options, without=("knobs", "sbatch", "submit", "sbatch_option"))
+def compare_settings(
+    settings: Annotated[
+        str,
+        typer.Argument(
+            metavar="SETTINGS",
+            help="Names with commas between them, of mpi, mpi-reg, mpi-opt, nccl, defaults, or files such as settings.toml; the others are "
+            "compared with the first.",
+        ),
+    ],
+    command: Command,
+    launch_options: dict[str, Any],
+    repeat: Annotated[
+        int, typer.Option(metavar="N", help="Fresh starts under each settings, in turns; one tells no interval.")
+    ] = 3,
+    metric: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Finds the throughput in the ranks' output, as for `hvscale scale`."),
+    ] = None,
+    bins: Bins = "study",
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """Run a command under named settings in turns: throughput, gain with its interval, and the profiles side by side.
+
+    Example: `hvscale compare-settings mpi,mpi-reg,mpi-opt -np 2 -- hvscale train edsr-baseline --steps 50 --threads 1`;
+    `hvscale compare-settings defaults,settings.toml -np 2 -- python train.py`
+    """
+    from hvscale.comm_tuning.compare_settings import compare_settings as compared
+    from hvscale.comm_tuning.compare_settings import settings_rows
+    from hvscale.profiling.compare_output import comparison_table
+    from hvscale.profiling.output import plain_table
+
+    document = compared(
+        settings.split(","),
+        command,
+        repeats=repeat,
+        metric=metric,
+        bins=bins,
+        launch=launch_options,
+        starting=lambda name, number: print_message(f"{name}, start {number} of {repeat}"),
+        warn=print_warning,
+    )
+    print_message(f"folder: {document.folder}")
+    if csv is not None:
+        write_csv(csv, document.rows)
+    if json:
+        return print_json(document)
+    table = plain_table(
+        f"np {document.np}",
+        "gain: over the first, with its 95 % interval",
+        "settings",
+        document.unit or "throughput",
+        "gain",
+        "interval",
+        "",
+    )
+    for cells in settings_rows(document):
+        table.add_row(*cells)
+    results().print(table, *map(comparison_table, document.profiles), sep="\n\n")
+    return None

@@ -1,0 +1,39 @@
+"""`hvscale demo`."""
+
+import sys
+
+from hvscale.commands.app import new_app
+from hvscale.commands.console import print_message, print_rank_line, print_warning, results, working
+from hvscale.commands.tables import print_breakdown
+from hvscale.launch_options import RunPath
+
+app = new_app()
+
+
+@app.command()
+def demo(run: RunPath = None) -> None:
+    """Train a small EDSR on two ranks, measure it on a photo it has not seen, and show where its communication time went.
+
+    Example: `hvscale demo`
+    """
+    from hvscale.demo import demo
+    from hvscale.profiling.report import report_path, write_report
+    from hvscale.run_folder import RunFolder
+    from hvscale.trainer.progress import Bar
+
+    print_message("training a small EDSR x2 on the bundled photos, two Horovod ranks over Open MPI, about a minute")
+    if sys.stderr.isatty():
+        with Bar() as bar:
+            done = demo(run_path=run, warn=print_warning, watch=lambda running: bar.follow(running.steps))
+    else:
+        done = demo(run_path=run, warn=print_warning, show=print_rank_line)
+    results().print(f"\n{done.training.summary()}\n", highlight=False, soft_wrap=True)
+    print_breakdown(done.communication)
+    folder = RunFolder.open(done.training.run)
+    with working("writing the report"):
+        write_report([folder], report_path([folder]))
+    results().print(
+        f"\nrun folder: {folder.path}\npicture:    {done.training.picture}\nreport:     {report_path([folder])}",
+        highlight=False,
+        soft_wrap=True,
+    )

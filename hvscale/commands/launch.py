@@ -1,0 +1,24 @@
+"""`hvscale launch`."""
+
+from typing import Any
+
+from hvscale.commands.app import new_app
+from hvscale.commands.console import print_message, print_rank_line, print_warning
+from hvscale.commands.options import COMMAND_LAST, Command
+from hvscale.launch_options import takes_launch_options
+
+app = new_app()
+
+
+@app.command(context_settings=COMMAND_LAST)
+@takes_launch_options
+def launch(command: Command, launch_options: dict[str, Any]) -> None:
+    """Start a command on N ranks, keep each rank's output, and leave nothing behind.
+
+    Example: `hvscale launch -np 2 -- python train.py`; with what a tuning study found:
+    `hvscale launch -np 2 --settings settings.toml -- python train.py`
+    """
+    from hvscale.launch import launch
+
+    finished = launch(command=command, **launch_options, show=print_rank_line, warn=print_warning)
+    print_message(f"run folder: {finished.path}")

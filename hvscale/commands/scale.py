@@ -1,0 +1,83 @@
+"""`hvscale scale`."""
+
+import functools
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hvscale.commands.app import new_app
+from hvscale.commands.console import print_json, print_message, print_warning, results
+from hvscale.commands.options import COMMAND_LAST, Command, Csv, Json
+from hvscale.launch_options import takes_launch_options
+
+app = new_app()
+
+
+@app.command(context_settings=COMMAND_LAST)
+@functools.partial(takes_launch_options, without=("np", "run", "sbatch", "submit", "sbatch_option"))
+def scale(
+    command: Command,
+    launch_options: dict[str, Any],
+    np: Annotated[
+        str, typer.Option("-np", "--np", metavar="N,N,...", help="Numbers of ranks to measure, such as 1,2,4.")
+    ],
+    repeat: Annotated[
+        int, typer.Option(metavar="N", help="Fresh starts on each number of ranks, in turns; one tells no interval.")
+    ] = 3,
+    strong: Annotated[
+        bool,
+        typer.Option(
+            "--strong/--weak",
+            help="Strong: all ranks together do the same work on any np; in COMMAND {np} stands for np and {64/np} for a rank's share. "
+            "Weak: each rank does.",
+        ),
+    ] = False,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Finds the throughput in the ranks' output: the group `per_rank` is each rank's own, `total` or the first that of all together. "
+            "Not needed for hvscale train, and where Horovod's `Total img/sec` is printed.",
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="The folder of the measurement; one that was broken off is gone on with. By default a new one under runs/.",
+        ),
+    ] = None,
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """Measure how a command scales: throughput, speed-up and scaling efficiency on each number of ranks, with confidence intervals.
+
+    Example: `hvscale scale --np 1,2,4 -- hvscale train edsr-baseline --steps 100 --threads 1`
+    """
+    from hvscale.scaling.output import RunsShown, scaling_table, write_scaling_csv
+    from hvscale.scaling.study import Study
+
+    study = Study.of(
+        command,
+        ranks=np,
+        repeats=repeat,
+        scaling="strong" if strong else "weak",
+        metric=metric,
+        path=run,
+        **launch_options,
+    )
+    document = study.document
+    try:
+        with RunsShown(document) as shown:
+            study.measure(starting=shown.starting, measured=shown.measured, warn=print_warning)
+    finally:
+        if document.rows:
+            if csv is not None:
+                write_scaling_csv(document, csv)
+            if json:
+                print_json(document)
+            else:
+                results().print(scaling_table(document))
+            print_message(f"scale folder: {study.path}\nplot: {study.page}")

@@ -1,0 +1,70 @@
+"""Documents of studies for tests of what is written from them; figures of real runs are in tests/system."""
+
+from typing import Any
+
+from hvscale.comm_tuning.tune_document import KnobChoice, Pair, Proof, Trial, TuneDocument
+from hvscale.run_folder import Library
+from hvscale.scaling.estimate import Estimate
+
+LIBRARIES = {
+    "openmpi": Library(flavour="openmpi", version="5.0.11", transport="auto", transports=["ob1", "ucx", "cm"]),
+    "mpich": Library(flavour="mpich", version="5.0.2", transport="ucx", transports=["ucx", "ofi"]),
+    "mvapich2": Library(flavour="mvapich2", version="2.3.7-GDR", launcher="/opt/mv2/bin/mpirun_rsh"),
+    "gloo": Library(flavour="gloo", version="inside Horovod 0.28.1", transport="tcp", transports=["tcp"]),
+}
+
+
+def study(
+    winner: dict[str, str] | None, flavour: str = "openmpi", taken: bool | None = True, **more: Any
+) -> TuneDocument:
+    """A study that found `winner`; `taken`: whether it was proven, None where it was not put to the proof."""
+    fields: dict[str, Any] = {
+        "folder": "/studies/one",
+        "state": "finished",
+        "command": ["python", "train.py"],
+        "np": 4,
+        "launch": {"mpi": flavour},
+        "library": LIBRARIES[flavour],
+        "unit": "images/s",
+        "measured_by": "steps.jsonl",
+        "winner": winner,
+        "trials": [
+            trial(0, {}, 10.0),
+            trial(1, winner or {"cycle_time": "5"}, 13.0),
+            Trial(
+                number=2,
+                settings={"cycle_time": "9"},
+                state="crashed",
+                run="r2",
+                start=2,
+                steps=0,
+                seconds=1,
+                problem="rank 1: exit 1",
+            ),
+        ],
+        "space": [
+            KnobChoice(knob="cycle_time", values=["1", "5", "9"], reason=""),
+            KnobChoice(knob="segment_size", values=[], reason="no message is larger than 64 KiB"),
+        ],
+    }
+    if taken is not None:
+        low = 1.2 if taken else 0.9
+        pairs = [
+            Pair(default=10.0, tuned=13.0, default_run=f"d{number}", tuned_run=f"t{number}") for number in range(7)
+        ]
+        fields["proof"] = Proof(pairs=pairs, gain=Estimate(mean=1.3, low=low, high=1.4), taken=taken)
+    return TuneDocument(**{**fields, **more})
+
+
+def trial(number: int, settings: dict[str, str], throughput: float) -> Trial:
+    found = Estimate(mean=throughput, low=throughput * 0.95, high=throughput * 1.05)
+    return Trial(
+        number=number,
+        settings=settings,
+        state="measured",
+        run=f"r{number}",
+        start=number,
+        steps=50,
+        seconds=9.5,
+        throughput=found,
+    )

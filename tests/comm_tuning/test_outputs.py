@@ -1,0 +1,274 @@
+"""The files of a study: which are written, what stands in them, and that any value survives its quoting."""
+
+import csv
+import io
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from horovod.runner.common.util import config_parser
+from horovod.runner.launch import parse_args
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hvscale.comm_tuning.outputs import write_outputs
+from hvscale.comm_tuning.outputs.commands import shell
+from hvscale.comm_tuning.outputs.effects import effects_of
+from hvscale.comm_tuning.outputs.formats import evidence_csv, guide_md, horovodrun_yaml, settings_toml
+from hvscale.comm_tuning.outputs.formats.env_sh import exports
+from hvscale.comm_tuning.outputs.tuned import Tuned
+from hvscale.comm_tuning.settings_file import read_settings
+from hvscale.comm_tuning.tune_document import KnobChoice, Trial, TuneDocument
+from hvscale.errors import RequestError
+from tests.comm_tuning.studies import study, trial
+
+ALWAYS = {"commands.txt", "env.sh", "evidence.csv", "guide.html", "guide.md", "settings.toml"}
+RING = {"allreduce_algorithm": "ring", "segment_size": "64K", "fusion_threshold": "32M", "cycle_time": "2.5"}
+# Whatever a variable, an argument or a file's text may hold.
+TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
+NAMES = st.from_regex(r"T_[A-Z0-9_]{1,8}", fullmatch=True)
+SHELLS = ("sh", "dash", "bash")
+
+
+def written(folder: Path, document: TuneDocument) -> set[str]:
+    return {path.name for path in write_outputs(folder, document)}
+
+
+def parser_s_environment(config: Path) -> dict[str, str]:
+    """What horovodrun makes of a --config-file."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", ["horovodrun", "-np", "2", "--config-file", str(config), "true"])
+        return dict(config_parser.set_env_from_args({}, parse_args()))
+
+
+@pytest.mark.parametrize(
+    ("flavour", "winner", "more"),
+    [
+        ("openmpi", RING, {"horovodrun.yaml", "openmpi-mca-params.conf", "openmpi-coll-rules.conf"}),
+        ("openmpi", {"cycle_time": "5"}, {"horovodrun.yaml", "openmpi-mca-params.conf"}),
+        ("openmpi", {"transport": "ucx", "eager_threshold": "1M"}, {"openmpi-mca-params.conf"}),
+        (
+            "mpich",
+            {"allreduce_algorithm": "ring", "nccl_algorithm": "tree"},
+            {"horovodrun.yaml", "mpich.conf", "nccl.conf"},
+        ),
+        ("mvapich2", {"cuda_ipc": "off"}, set()),
+        ("gloo", {"cycle_time": "5"}, {"horovodrun.yaml"}),
+    ],
+)
+def test_a_format_is_written_where_it_applies(
+    tmp_path: Path, flavour: str, winner: dict[str, str], more: set[str]
+) -> None:
+    assert written(tmp_path, study(winner, flavour)) == ALWAYS | more
+    assert {path.name for path in tmp_path.iterdir()} == ALWAYS | more
+
+
+@pytest.mark.parametrize(("winner", "taken"), [({}, None), (RING, False), (RING, None), (None, None)])
+@pytest.mark.parametrize("flavour", ["openmpi", "mpich", "mvapich2", "gloo"])
+def test_without_a_proof_nothing_is_set(
+    tmp_path: Path, flavour: str, winner: dict[str, str] | None, taken: bool | None
+) -> None:
+    written(tmp_path, study({"allreduce_algorithm": "ring"} if flavour == "openmpi" else {"cycle_time": "2"}, flavour))
+    names = written(tmp_path, study(winner, flavour, taken))
+    # What an earlier call wrote is not left to be taken for advice.
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert "openmpi-coll-rules.conf" not in names
+    assert "export" not in (tmp_path / "env.sh").read_text()
+    assert tomllib.loads((tmp_path / "settings.toml").read_text())["set"] == {}
+    for name in names & {"openmpi-mca-params.conf", "mpich.conf"}:
+        assert all(line.startswith("#") for line in (tmp_path / name).read_text().splitlines())
+    for name in ("guide.md", "guide.html"):
+        text = (tmp_path / name).read_text()
+        assert "Use these settings" not in text
+        assert ("Nothing to use yet" if winner is None or (winner and taken is None) else "Keep the defaults") in text
+
+
+def test_the_settings_that_the_whole_study_kept_stay(tmp_path: Path) -> None:
+    launch = {"mpi": "openmpi", "transport_name": "ucx", "env": ["SECRET=word", "HOROVOD_CYCLE_TIME=3"]}
+    write_outputs(tmp_path, study({}, taken=None, fixed={"fusion_threshold": "1M"}, launch=launch))
+    environment = (tmp_path / "env.sh").read_text()
+    assert "export HOROVOD_FUSION_THRESHOLD=1048576\n" in environment
+    assert "export OMPI_MCA_pml=ucx\n" in environment
+    found = read_settings(tmp_path / "settings.toml")
+    assert (found.mpi, found.transport, found.set) == ("openmpi", "ucx", {"fusion_threshold": "1M"})
+    everything = "".join(path.read_text() for path in tmp_path.iterdir())
+    assert "SECRET=word" not in everything
+    assert "--env SECRET" in everything
+    assert "--fix fusion_threshold=1M" in (tmp_path / "guide.md").read_text()
+
+
+def test_what_the_lines_of_launchers_say(tmp_path: Path) -> None:
+    write_outputs(tmp_path, study({**RING, "binding": "core"}))
+    commands = (tmp_path / "commands.txt").read_text()
+    assert "mpirun -np 4 --bind-to core:overload-allowed --map-by slot:OVERSUBSCRIBE" in commands
+    assert "--mca coll_tuned_allreduce_algorithm 4" in commands
+    assert "-x HOROVOD_CYCLE_TIME=2.5" in commands
+    assert "srun -n 4 --mpi=pmix --cpu-bind=cores" in commands
+    write_outputs(tmp_path, study({"cuda_ipc": "off"}, "mvapich2"))
+    commands = (tmp_path / "commands.txt").read_text()
+    assert "/opt/mv2/bin/mpirun_rsh -np 4 -hostfile HOSTFILE" in commands
+    assert "MV2_CUDA_IPC=0" in commands
+    # As hvscale starts it in any job.
+    assert "MV2_ENABLE_AFFINITY=0" in commands
+    assert "MV2_ENABLE_AFFINITY" not in (tmp_path / "env.sh").read_text()
+
+
+def test_hvscale_s_line_says_where_the_job_ran(tmp_path: Path) -> None:
+    placement = {
+        "placement": "docker:node",
+        "link": "1gbit",
+        "cma": False,
+        "mount": ["/data", "/more data"],
+        "nodes": None,
+    }
+    launch = {"mpi": "openmpi", "placement": placement, "start_timeout": 60.0}
+    write_outputs(tmp_path, study(RING, launch=launch))
+    hvscale = (tmp_path / "commands.txt").read_text().partition("# mpirun")[0].replace("\\\n", "")
+    words = shlex.split(hvscale, comments=True)
+    given = ["--placement", "docker:node", "--link", "1gbit", "--no-cma", "--mount", "/data", "--mount", "/more data"]
+    assert words[:6] == ["hvscale", "launch", "-np", "4", "--mpi", "openmpi"]
+    assert words[6:-5] == [*given, "--start-timeout", "60.0"]
+    assert words[-5:] == ["--settings", str(tmp_path / "settings.toml"), "--", "python", "train.py"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(RequestError, match="cannot write the run folder"):
+        write_outputs(tmp_path / "taken", study({}))
+
+
+@pytest.mark.parametrize("which", SHELLS)
+@settings(max_examples=25, deadline=None)
+@given(variables=st.dictionaries(NAMES, TEXT, min_size=1))
+def test_a_shell_that_reads_env_sh_has_exactly_the_variables(which: str, variables: dict[str, str]) -> None:
+    script = exports(variables) + "env -0"
+    done = subprocess.run([which, "-c", script], env={"PATH": os.environ["PATH"]}, capture_output=True, check=True)
+    found = dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if entry)
+    assert {name: word for name, word in found.items() if name.startswith("T_")} == variables
+
+
+@settings(max_examples=25, deadline=None)
+@given(parts=st.lists(st.lists(TEXT, min_size=1), min_size=1))
+def test_a_shell_gives_a_line_s_words_to_the_program(parts: list[list[str]]) -> None:
+    done = subprocess.run(["sh", "-c", shell([["printf", r"%s\0"], *parts])], capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == [word for part in parts for word in part]
+
+
+@given(values=st.dictionaries(NAMES, TEXT))
+def test_toml_gives_back_what_was_written(values: dict[str, str]) -> None:
+    assert tomllib.loads("\n".join(settings_toml.pairs(values))) == values
+
+
+@given(problem=TEXT, command=st.lists(TEXT, min_size=1))
+def test_csv_gives_back_what_was_written(problem: str, command: list[str]) -> None:
+    broken = Trial(number=0, settings={}, state="crashed", run="r", start=0, steps=0, seconds=0, problem=problem)
+    document = study({}, taken=None, trials=[broken], command=command)
+    [row] = csv.DictReader(io.StringIO(evidence_csv.text(Tuned.of(Path("/s"), document)), newline=""))
+    assert row["problem"] == problem
+
+
+@given(problem=TEXT, command=st.lists(TEXT, min_size=1))
+def test_markdown_holds_any_text(problem: str, command: list[str]) -> None:
+    assert len(guide_md.plain(problem).splitlines()) <= 1
+    fence, *inside, end = guide_md.code(shell([command])).split("\n")
+    assert end == fence.removesuffix("sh")
+    assert all(end not in line for line in inside)
+
+
+@given(size=st.integers(0, 2**63 - 1), cycle=st.floats(0, 1e6, allow_nan=False), capacity=st.integers(0, 2**31 - 1))
+def test_horovodrun_reads_the_numbers_that_were_meant(
+    tmp_path_factory: pytest.TempPathFactory, size: int, cycle: float, capacity: int
+) -> None:
+    winner = {"fusion_threshold": str(size), "cycle_time": str(cycle), "cache_capacity": str(capacity)}
+    tuned = Tuned.of(Path("/s"), study(winner))
+    text = horovodrun_yaml.text(tuned)
+    config = tmp_path_factory.mktemp("config") / "horovodrun.yaml"
+    config.write_text(text)
+    found = parser_s_environment(config)
+    if "HOROVOD_FUSION_THRESHOLD" in text:  # named in the comment, because env.sh alone can say it
+        assert "HOROVOD_FUSION_THRESHOLD" not in found
+    else:
+        # Horovod reads as many digits as there are.
+        digits, _, rest = found["HOROVOD_FUSION_THRESHOLD"].partition(".")
+        assert (int(digits), rest.strip("0")) == (size, "")
+    assert float(found["HOROVOD_CYCLE_TIME"]) == cycle
+    assert int(found["HOROVOD_CACHE_CAPACITY"]) == capacity
+
+
+def test_evidence_holds_every_trial_and_every_run_of_the_proof(tmp_path: Path) -> None:
+    document = study(RING)
+    write_outputs(tmp_path, document)
+    with (tmp_path / "evidence.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["kind"] for row in rows] == ["trial"] * 3 + ["proof, defaults", "proof, tuned"] * 7
+    assert [row["state"] for row in rows[:3]] == ["measured", "measured", "crashed"]
+    assert (rows[1]["set cycle_time"], rows[1]["set allreduce_algorithm"], rows[0]["set cycle_time"]) == (
+        "2.5",
+        "ring",
+        "",
+    )
+    assert float(rows[1]["throughput"]) == 13.0
+    assert (rows[2]["throughput"], rows[2]["problem"]) == ("", "rank 1: exit 1")
+
+
+def test_the_guide_tells_knobs_without_effect_from_those_with_one(tmp_path: Path) -> None:
+    speeds = {"on": [20.0, 20.2, 19.9], "off": [10.0, 10.1, 9.9]}
+    trials: list[Trial] = []
+    for number in range(6):
+        registration, interface = ("on", "off")[number % 2], ("1", "2", "2")[number % 3]
+        chosen = {"registration_cache": registration, "cycle_time": interface}
+        trials.append(trial(number, chosen, speeds[registration][number // 2]))
+    space = [
+        KnobChoice(knob="registration_cache", values=["on", "off"], reason=""),
+        KnobChoice(knob="cycle_time", values=["1", "2"], reason=""),
+    ]
+    document = study({"registration_cache": "on"}, trials=trials, space=space)
+    best, worst = effects_of(space[0], document)
+    assert (best.value, best.verdict, worst.verdict) == ("on", "faster", "slower")
+    assert best.ratio is not None
+    assert best.ratio.mean == pytest.approx(2.0, rel=0.01)
+    write_outputs(tmp_path, document)
+    unneeded = (tmp_path / "guide.md").read_text().partition("## What does not matter here")[2]
+    assert "cycle\\_time: tried" in unneeded
+    assert "registration" not in unneeded.partition("## How")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'mpi = "openmpi"\nspeed = "high"',
+            "speed: Extra inputs are not permitted; known are devices, mpi, schema, set, transport",
+        ),
+        ('mpi = "openmpi"\n[set]\nfusion_treshold = "1M"', "did you mean fusion_threshold?"),
+        ('mpi = "openmpi"\n[set]\nfusion_threshold = ""', "a value is missing"),
+        ('mpi = "openmpi"\n[set]\nfusion_threshold = []', "set.fusion_threshold: Input should be a valid string"),
+        ("[set]\n", "mpi: Field required"),
+        ('schema = "hvscale/run/1"\nmpi = "openmpi"', "schema: Input should be 'hvscale/settings/1'"),
+        ('mpi = "open', "is damaged, it is no TOML"),
+        ("\udcff", "is damaged, it is no TOML"),
+    ],
+)
+def test_a_settings_file_that_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(RequestError) as raised:
+        read_settings(path)
+    assert str(path) in str(raised.value)
+    assert said in str(raised.value)
+
+
+def test_a_settings_file_takes_numbers_and_switches(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text('mpi = "openmpi"\n[set]\ncuda_ipc = false\nfusion_threshold = 33554432\ncycle_time = 2.5\n')
+    assert read_settings(path).set == {"cuda_ipc": "off", "fusion_threshold": "33554432", "cycle_time": "2.5"}
+
+
+@pytest.mark.parametrize("winner", [RING, {"transport": "ob1"}, {"visible_devices": "own", "binding": "core"}])
+def test_settings_survive_the_file(tmp_path: Path, winner: dict[str, str]) -> None:
+    write_outputs(tmp_path, study(winner))
+    assert read_settings(tmp_path / "settings.toml").set == winner

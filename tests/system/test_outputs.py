@@ -1,0 +1,463 @@
+"""A study's files, fed to the libraries and launchers they are for. The study itself is real: its trials and pairs are runs of this machine."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from hvscale.comm_tuning.outputs import write_outputs
+from hvscale.comm_tuning.tune_document import KnobChoice, Pair, Proof, Trial, TrialState, TuneDocument
+from hvscale.launch.in_effect import openmpi
+from hvscale.launch.in_effect.openmpi import same
+from hvscale.profiling.compare import compare
+from hvscale.run_folder import RunFolder
+from hvscale.scaling.estimate import estimate
+from hvscale.scaling.throughput import Metric, read_throughput
+from tests.comm_tuning.studies import study
+from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
+
+STEPS = 20
+PROGRAM = f"""
+import json, os, sys, time
+import horovod.torch as hvd, torch
+hvd.init()
+from hvscale import profiling
+began = time.monotonic()
+for step in range({STEPS}):
+    profiling.step()
+    total = hvd.allreduce(torch.ones(1 << 16), name="gradient", op=hvd.Sum)
+    assert bool((total == hvd.size()).all())
+profiling.step()
+print("images/s:", {STEPS} / (time.monotonic() - began))
+print("had", json.dumps({{"size": hvd.size(), "words": sys.argv[1:], **os.environ}}))
+"""
+METRIC = r"images/s: (?P<per_rank>[0-9.]+)"
+HOSTILE = "<script>throw new Error('guide')</script> \"quoted\" $(false) `x` | *"
+WINNER = {"allreduce_algorithm": "ring", "segment_size": "64K", "fusion_threshold": "1M", "cycle_time": "0.5"}
+NCCL = next(Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2"), None)
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# 1 MiB from rank 0 to all, and among the ranks of each half.
+BROADCAST = """
+import sys, numpy
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+communicator = world if sys.argv[1] == "world" else world.Split(world.rank // 2)
+communicator.Bcast(numpy.ones(1 << 20, numpy.uint8))
+"""
+ASK_NCCL = """
+import ctypes, sys
+ctypes.CDLL(sys.argv[1]).ncclGetUniqueId(ctypes.create_string_buffer(128))
+environment = ctypes.CDLL(None)
+environment.getenv.restype = ctypes.c_char_p
+for name in sys.argv[2:]:
+    print(environment.getenv(name.encode()).decode())
+"""
+
+
+def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: dict[str, str]) -> TuneDocument:
+    """Trials of the defaults, the winner and of a program that ends badly, and two pairs, all as runs below `folder`."""
+    command = ["python", str(program), HOSTILE]
+
+    def run(name: str, settings: dict[str, str], words: list[str] = command) -> RunFolder:
+        knobs = [word for knob, text in settings.items() for word in ("--set", f"{knob}={text}")]
+        hvscale("profile", "-np", 2, "--mpi", library, "--run", folder / name, *knobs, "--", *words)
+        return RunFolder.open(folder / name)
+
+    def speed(found: RunFolder) -> float:
+        return read_throughput(found, 2, Metric.parse(METRIC), lambda text: None).value
+
+    def trial(number: int, settings: dict[str, str], state: TrialState, found: RunFolder) -> Trial:
+        record = found.read()
+        assert record.state == ("failed" if state == "crashed" else "finished")
+        assert record.ended_at is not None
+        seconds = (record.ended_at - record.started_at).total_seconds()
+        measured = estimate([speed(found)]) if state == "measured" else None
+        problem = None if measured else f"rank {record.failed_rank} failed: {found.log(0).read_text().splitlines()[-1]}"
+        return Trial(
+            number=number,
+            settings=settings,
+            state=state,
+            run=found.path.name,
+            start=number,
+            steps=STEPS if measured else 0,
+            seconds=seconds,
+            throughput=measured,
+            problem=problem,
+        )
+
+    crash = {"cycle_time": "9"}
+    said = ["python", "-c", "import sys; sys.exit(sys.argv[1])", HOSTILE]
+    trials = [
+        trial(0, {}, "measured", run("trial-0", {})),
+        trial(1, winner, "measured", run("trial-1", winner)),
+        trial(2, crash, "crashed", run("trial-2", crash, said)),
+    ]
+    pairs = [(run(f"default-{number}", {}), run(f"tuned-{number}", winner)) for number in range(2)]
+    speeds = [(speed(before), speed(after)) for before, after in pairs]
+    record = pairs[-1][1].read()
+    return TuneDocument(
+        state="finished",
+        folder=str(folder),
+        command=command,
+        np=2,
+        launch={"mpi": library, "env": [], "transport_name": None, "devices": "all"},
+        measured_by=f"what --metric matches ({METRIC})",
+        library=record.library,
+        transport=record.library.transport,
+        host=record.host,
+        space=[
+            KnobChoice(knob="cycle_time", values=["0.5", "9"], reason=""),
+            KnobChoice(knob="broadcast_algorithm", values=[], reason="broadcasts take no time in a step"),
+        ],
+        trials=trials,
+        proof=Proof(
+            pairs=[
+                Pair(default=before, tuned=after, default_run=first.path.name, tuned_run=second.path.name)
+                for (before, after), (first, second) in zip(speeds, pairs, strict=True)
+            ],
+            gain=estimate([after / before for before, after in speeds]),
+            taken=False,
+        ),
+        winner=winner,
+        profile=compare(*pairs[-1]) if library != "gloo" else None,
+        warnings=record.warnings,
+    )
+
+
+def accepted(document: TuneDocument) -> TuneDocument:
+    """As if the gain had been proven: two pairs on a busy machine prove little, and what is written does not depend on it."""
+    assert document.proof is not None
+    return document.model_copy(update={"proof": document.proof.model_copy(update={"taken": True})})
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("program") / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run_anywhere(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("anywhere")
+
+    def run(*arguments: object, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [str(PROGRAMS / "hvscale"), *map(str, arguments)]
+        surrounding = {**os.environ, **environment}
+        return subprocess.run(command, cwd=folder, env=surrounding, capture_output=True, text=True, timeout=timeout)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def document(run_anywhere: Run, program: Path, tmp_path_factory: pytest.TempPathFactory) -> TuneDocument:
+    return real_study(run_anywhere, tmp_path_factory.mktemp("study of 'one'"), program, "openmpi", WINNER)
+
+
+@pytest.fixture
+def folder(document: TuneDocument) -> Path:
+    """The files of the study with settings to use."""
+    path = Path(document.folder)
+    write_outputs(path, accepted(document))
+    return path
+
+
+def sh(text: str, folder: Path, prefix: Path = PROGRAMS.parent, **environment: str) -> str:
+    """What the shell's commands print; they find the environment's programs."""
+    path = f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    passed = {**os.environ, **AS_ROOT, **environment, "PATH": path}
+    done = subprocess.run(["sh", "-ec", text], cwd=folder, env=passed, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def had_by_ranks(output: str) -> list[dict[str, Any]]:
+    """What each rank of PROGRAM says of its environment."""
+    return [json.loads(text) for text in re.findall(r"had (\{.*\})", output)]
+
+
+def section(folder: Path, title: str) -> str:
+    """The lines of commands.txt for one launcher."""
+    parts = (folder / "commands.txt").read_text().split("\n\n")
+    [found] = [part for part in parts if re.match(rf"# {title}\b", part)]
+    return found
+
+
+def last_said(output: str, name: str) -> str:
+    """The value that Open MPI shows for a parameter, with the place it came from."""
+    values: list[str] = re.findall(rf"{name}=(.*)", output)
+    return values[-1]
+
+
+def test_env_sh_sets_what_a_launch_with_the_settings_does(hvscale: Run, folder: Path, tmp_path: Path) -> None:
+    said = sh(". ./env.sh; env -0", folder)
+    before = sh("env -0", folder)
+    new = dict(entry.split("=", 1) for entry in set(said.split("\0")) - set(before.split("\0")))
+    new.pop("_", None)
+    settings = folder / "settings.toml"
+    done = hvscale(
+        "launch", "-np", 2, "--run", "job", "--settings", settings, "--", "python", "-c", "import mpi4py.MPI"
+    )
+    assert done.returncode == 0, done.stderr
+    record = run_json(tmp_path / "job")
+    assert new == record["settings_asked"]
+    assert record["knobs"] == WINNER
+    [told] = [told for told in record["settings_in_effect"] if told["library"].startswith("Open MPI")]
+    assert told["not_taken"] == {}
+    assert told["settings"]["coll_tuned_allreduce_algorithm"] == "ring"
+
+
+def test_set_goes_before_the_file_and_another_mpi_is_refused(hvscale: Run, folder: Path, tmp_path: Path) -> None:
+    settings = ("--settings", folder / "settings.toml")
+    done = hvscale(
+        "profile",
+        "--run",
+        "job",
+        *settings,
+        "--set",
+        "cycle_time=7",
+        "--json",
+        "--",
+        "python",
+        "-c",
+        "import mpi4py.MPI",
+    )
+    assert done.returncode == 0, done.stderr
+    assert run_json(tmp_path / "job")["knobs"] == {**WINNER, "cycle_time": "7"}
+    refused = hvscale("launch", *settings, "--mpi", "gloo", "--run", "none", "--", "true")
+    assert refused.returncode == 2
+    [line] = refused.stderr.splitlines()
+    assert "was made for --mpi openmpi, and this job is --mpi gloo: add --mpi openmpi" in line
+    (tmp_path / "cut.toml").write_text((folder / "settings.toml").read_text()[:-2])
+    for path, said in (("cut.toml", "damaged"), ("nowhere.toml", "No such file or directory")):
+        wrong = hvscale("scale", "--np", "1", "--settings", path, "--", "true")
+        assert wrong.returncode == 2
+        assert said in wrong.stderr
+        assert len(wrong.stderr.splitlines()) == 1
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_options_of_the_file_are_the_launch_s(hvscale: Run, tmp_path: Path) -> None:
+    write_outputs(tmp_path, study({}, launch={"mpi": "openmpi", "transport_name": "ucx", "devices": "own"}, taken=None))
+    program = ("--", "python", "-c", "import mpi4py.MPI")
+    assert hvscale("launch", "--settings", "settings.toml", "--run", "as-written", *program).returncode == 0
+    record = run_json(tmp_path / "as-written")
+    assert (record["library"]["transport"], record["devices"]["policy"]) == ("ucx", "own")
+    options = ("--transport", "ob1", "--run", "asked")
+    assert hvscale("launch", "--settings", "settings.toml", *options, *program).returncode == 0
+    record = run_json(tmp_path / "asked")
+    assert (record["library"]["transport"], record["devices"]["policy"]) == ("ob1", "own")
+
+
+def test_mpirun_s_line_starts_the_job_with_the_settings(folder: Path) -> None:
+    said = sh(section(folder, "mpirun"), folder, OMPI_MCA_mpi_show_mca_params="enviro")
+    ranks = had_by_ranks(said)
+    assert [rank["size"] for rank in ranks] == [2, 2]
+    assert all(rank["words"] == [HOSTILE] for rank in ranks)
+    assert all(rank["HOROVOD_FUSION_THRESHOLD"] == str(1 << 20) for rank in ranks)
+    assert last_said(said, "coll_tuned_allreduce_algorithm") == "ring (environment)"
+    assert last_said(said, "coll_tuned_allreduce_algorithm_segmentsize") == "65536 (environment)"
+
+
+def test_what_srun_s_line_hands_on_is_taken(folder: Path) -> None:
+    """Its environment and its words, for one process: srun itself needs a cluster."""
+    alone = re.sub(r"srun -n 2 --mpi=pmix --cpu-bind=none", "", section(folder, "srun"))
+    said = sh(alone, folder, OMPI_MCA_mpi_show_mca_params="enviro")
+    [rank] = had_by_ranks(said)
+    assert (rank["words"], rank["HOROVOD_CYCLE_TIME"]) == ([HOSTILE], "0.5")
+    assert last_said(said, "coll_tuned_allreduce_algorithm") == "ring (environment)"
+
+
+def test_hvscale_s_line_starts_the_job_with_the_settings(folder: Path, tmp_path: Path) -> None:
+    sh(section(folder, "hvscale").replace("--settings", "--run again --settings"), tmp_path)
+    record = run_json(tmp_path / "again")
+    assert (record["knobs"], record["np"]) == (WINNER, 2)
+    assert record["command"][-1] == HOSTILE
+
+
+def test_horovodrun_reads_its_file(folder: Path, program: Path) -> None:
+    over_open_mpi = sh(section(folder, "horovodrun"), folder, OMPI_MCA_mpi_show_mca_params="enviro")
+    assert last_said(over_open_mpi, "coll_tuned_allreduce_algorithm") == "ring (environment)"
+    config = folder / "horovodrun.yaml"
+    gloo = config.read_text().replace("controller: mpi", "controller: gloo")
+    (folder / "gloo.yaml").write_text(gloo)
+    words = shlex.join(["horovodrun", "-np", "2", "--config-file", str(folder / "gloo.yaml"), "python", str(program)])
+    for said in (over_open_mpi, sh(words, folder)):
+        ranks = had_by_ranks(said)
+        assert [rank["size"] for rank in ranks] == [2, 2]
+        assert all(float(rank["HOROVOD_FUSION_THRESHOLD"]) == 1 << 20 for rank in ranks)
+        assert all(rank["HOROVOD_CYCLE_TIME"] == "0.5" for rank in ranks)
+    (folder / "gloo.yaml").unlink()
+
+
+def infos() -> list[Path]:
+    """Of the environment's Open MPI, and of the machine's own where it has another."""
+    own = Path("/usr/bin/ompi_info")
+    return [PROGRAMS / "ompi_info", *([own] if own.exists() else [])]
+
+
+@pytest.mark.parametrize("info", infos(), ids=str)
+def test_open_mpi_reads_its_parameters(folder: Path, info: Path) -> None:
+    text = (folder / "openmpi-mca-params.conf").read_text()
+    wanted = dict(re.findall(r"^(\w+) = (.*)$", text, re.MULTILINE))
+    assert len(wanted) == 5
+    told = sh(f"{info} --all --parsable", folder, OMPI_MCA_mca_base_param_files=str(folder / "openmpi-mca-params.conf"))
+    known = openmpi.parse(told)
+    for name, word in wanted.items():
+        assert same(word, known[name].value) or known[name].names[word] == known[name].value
+        assert f":{name}:source:file" in told
+
+
+def test_a_job_takes_open_mpi_s_parameters_from_the_file(folder: Path, program: Path) -> None:
+    file = shlex.quote(str(folder / "openmpi-mca-params.conf"))
+    start = f"mpirun --mca mca_base_param_files {file} -np 2 --map-by slot:OVERSUBSCRIBE python {program}"
+    said = sh(start, folder, OMPI_MCA_mpi_show_mca_params="file")
+    assert last_said(said, "coll_tuned_allreduce_algorithm").startswith("ring (file (")
+
+
+def sent_by_rank_0(folder: Path, words: str, environment: dict[str, str]) -> dict[int, int]:
+    """Point-to-point messages to each rank, as Open MPI's own monitoring counts them."""
+    (folder / "broadcast.py").write_text(BROADCAST)
+    monitoring = "--mca pml_monitoring_enable 2 --mca pml_monitoring_enable_output 3 --mca pml_monitoring_filename prof"
+    start = f"mpirun -np 4 --map-by slot:OVERSUBSCRIBE {monitoring} python broadcast.py {words}"
+    exports = "".join(f"export {name}={shlex.quote(word)}; " for name, word in environment.items())
+    sh(exports + start, folder)
+    counted = (folder / "prof.0.prof").read_text()
+    return {
+        int(rank): int(count)
+        for rank, count in re.findall(r"^I\t0\t(\d+)\t\d+ bytes\t(\d+) msgs", counted, re.MULTILINE)
+    }
+
+
+def test_open_mpi_s_rules_decide_for_the_job_s_communicators_and_no_smaller_ones(tmp_path: Path) -> None:
+    write_outputs(tmp_path, study({"broadcast_algorithm": "pipeline", "segment_size": "64K"}))
+    [use] = re.findall(r"^# (export .*)$", (tmp_path / "openmpi-coll-rules.conf").read_text(), re.MULTILINE)[-1:]
+    name, _, file = use.removeprefix("export ").partition("=")
+    rules = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_tuned_priority": "45"}
+    with_file = {**rules, name: shlex.split(file)[0]}
+    # 1 MiB in parts of 64 KiB, each to the next rank alone.
+    assert sent_by_rank_0(tmp_path, "world", with_file) == {1: 16}
+    assert sent_by_rank_0(tmp_path, "world", rules) != {1: 16}
+    assert sent_by_rank_0(tmp_path, "halves", with_file) == sent_by_rank_0(tmp_path, "halves", rules) != {1: 16}
+
+
+@needs_mpich
+def test_mpich_s_files_and_line(run_anywhere: Run, program: Path, tmp_path: Path) -> None:
+    winner = {"allreduce_algorithm": "tree", "segment_size": "16K", "eager_threshold": "32K", "transport": "ofi"}
+    folder = tmp_path / "study"
+    study_of_mpich = real_study(run_anywhere, folder, program, "mpich", winner)
+    names = {path.name for path in write_outputs(folder, accepted(study_of_mpich))}
+    assert "mpich.conf" in names
+    assert "openmpi-mca-params.conf" not in names
+    expected = {
+        "MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE": "16384",
+        "MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD": "32768",
+        "MPIR_CVAR_CH4_NETMOD": "ofi",
+    }
+    ask = str(MPICH_PREFIX / "bin/mpivars")
+    # It shows the numbers alone: a word is empty there.
+    numbers = {name: word for name, word in expected.items() if word.isdigit()}
+    for read in ("set -a; . ./mpich.conf; set +a", ". ./env.sh"):
+        assert numbers.items() <= control_variables(sh(f"{read}; {ask}", folder)).items()
+    ranks = had_by_ranks(sh(section(folder, "mpiexec.hydra"), folder, MPICH_PREFIX))
+    assert [rank["size"] for rank in ranks] == [2, 2]
+    assert all(expected.items() <= rank.items() for rank in ranks)
+
+
+def control_variables(told: str) -> dict[str, str]:
+    return dict(re.findall(r"^\t(\w+) *=(.*?)\tSCOPE", told, re.MULTILINE))
+
+
+@needs_mpich
+def test_mpich_reads_its_file_for_a_whole_node(tmp_path: Path) -> None:
+    """In a mount namespace of its own, whose /etc holds that file alone."""
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    private = ["unshare", "--mount", "sh", "-c", f'mount --bind {shlex.quote(str(etc))} /etc && exec "$@"', "sh"]
+    if subprocess.run([*private, "true"], capture_output=True).returncode:
+        pytest.skip("no mount namespace can be made here: that needs root")
+    write_outputs(tmp_path, study({"allreduce_algorithm": "tree", "segment_size": "16K"}, "mpich"))
+    shutil.copy(tmp_path / "mpich.conf", etc)
+    ask = [*private, str(MPICH_PREFIX / "bin/mpivars")]
+    told = control_variables(subprocess.run(ask, capture_output=True, text=True, check=True).stdout)
+    assert told["MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE"] == "16384"
+
+
+@pytest.mark.skipif(NCCL is None, reason="no NCCL wheel here")
+def test_nccl_reads_its_file(tmp_path: Path) -> None:
+    winner = {"nccl_algorithm": "ring", "nccl_channels": "8", "nccl_buffer_size": "8M", "socket_interfaces": "lo"}
+    write_outputs(tmp_path, study({**winner, "nccl_protocol": "ll"}, "gloo"))
+    lines = [line for line in (tmp_path / "nccl.conf").read_text().splitlines() if not line.startswith("#")]
+    wanted = dict(line.split("=", 1) for line in lines)
+    assert wanted.keys() >= {"NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_PROTO"}
+    # It reads the file as it starts, also where there is no GPU, and puts into the environment what it finds.
+    said = subprocess.run(
+        [sys.executable, "-c", ASK_NCCL, str(NCCL), *wanted],
+        env={"PATH": os.environ["PATH"], "NCCL_CONF_FILE": str(tmp_path / "nccl.conf")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.splitlines() == list(wanted.values())
+
+
+def opened(browser: Browser, file: Path, troubles: list[str], width: int = 1280) -> Page:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(("data:", "blob:", file.as_uri())) else troubles.append(request.url)
+        ),
+    )
+    page.goto(file.as_uri())
+    return page
+
+
+def test_the_guide_in_a_browser(browser: Browser, document: TuneDocument, folder: Path) -> None:
+    troubles: list[str] = []
+    for width in (1280, 390):
+        page = opened(browser, folder / "guide.html", troubles, width)
+        page.wait_for_selector("#trials .scatterlayer .point")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert "Use these settings" in page.inner_text("#answer")
+        assert page.locator("#trials .scatterlayer .trace").count() == 2
+        assert page.locator("#proof .scatterlayer .trace").count() == 2
+        assert page.locator("#seconds .trace.bars").count() == 2
+        assert HOSTILE in page.inner_text("#tried")
+        assert shlex.quote(str(folder / "settings.toml")) in page.inner_text("#do")
+        assert "broadcasts take no time in a step" in page.inner_text("#not")
+        assert document.profile is not None
+        assert page.locator("#profile tr").count() >= len(document.profile.rows) + 2
+        page.close()
+    write_outputs(folder, document.model_copy(update={"winner": {}, "proof": None, "profile": None}))
+    page = opened(browser, folder / "guide.html", troubles)
+    page.wait_for_selector("#trials .scatterlayer .point")
+    assert "Keep the defaults" in page.inner_text("#answer")
+    assert page.locator("#do pre").count() == 0
+    assert page.locator("#proof").count() == 0
+    page.close()
+    write_outputs(folder, TuneDocument(folder=str(folder), command=["true"], np=2, launch={"mpi": "openmpi"}))
+    page = opened(browser, folder / "guide.html", troubles)
+    assert "Nothing to use yet" in page.inner_text("#answer")
+    page.close()
+    assert troubles == []
+
+
+def test_the_guide_s_lines_repeat_the_proof_and_the_comparison(folder: Path, tmp_path: Path) -> None:
+    text = (folder / "guide.md").read_text().partition("## How to repeat it")[2]
+    [line] = re.findall(r"^hvscale compare-settings(?:.|\n)*?(?=\n```)", text, re.MULTILINE)
+    sh(line.replace("--repeat 7", f"--repeat 1 --run again --metric {shlex.quote(METRIC)}"), tmp_path)
+    runs = [run_json(tmp_path / "again" / f"{name}-repeat-1")["knobs"] for name in ("defaults", "settings")]
+    assert runs == [{}, WINNER]
+    [line] = re.findall(r"^hvscale compare (?:.|\n)*?(?=\n```)", text, re.MULTILINE)
+    assert "communication per step, np 2" in sh(line, tmp_path)
