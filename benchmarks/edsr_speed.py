@@ -1,20 +1,21 @@
 """EDSR-baseline x2 on one core: our training step against the way the public code trains (fp32, NCHW, plain Adam, no autocast).
 
-Run it with the environment's Python: `python benchmarks/edsr_speed.py [--rounds 7] [--steps 3] [--quality-steps 100]`. The last asks how far the
+Run it with the environment's Python: `python benchmarks/edsr_speed.py [--rounds 7] [--steps 2] [--quality-steps 100]`. The last asks how far the
 validation PSNR of the two is apart after as many steps on the same batches from the same weights.
 """
 
 import argparse
-import copy
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from rich.console import Console
+from rich.progress import track
 from torch import Tensor, nn
-from turns import in_turns, show
+from turns import apart, in_turns, show
 
-from hvscale.trainer import precision
+from hvscale.trainer import memory, precision
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.evaluation import mean_psnr_db, scores
 from hvscale.trainer.optimizer import make_optimizer
@@ -23,6 +24,7 @@ from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.super_resolution import SuperResolution
 from hvscale.trainer.update import Update
 
+BATCH = 16
 MEAN = (0.4488, 0.4371, 0.4040)
 Step = Callable[[Tensor, Tensor], None]
 
@@ -100,59 +102,76 @@ def our_step(
     return step
 
 
+class Setup:
+    """What all variants begin with: the same weights and batches."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(1)
+        self.config = TrainConfig.of(model="edsr-baseline", scale=2, batch_size=BATCH, patch_size=48)
+        self.ranks = Ranks()
+        self.work = SuperResolution(self.config, self.ranks)
+        self.model = self.work.build()
+
+    def batch(self, number: int) -> tuple[Tensor, Tensor]:
+        return self.work.batch(self.work.load(number), torch.device("cpu"))
+
+    def public(self) -> tuple[nn.Module, Step]:
+        model = PublicEDSR()
+        model.load_state_dict(self.model.state_dict())
+        return model, public_step(model)
+
+    def ours(self, arithmetic: Arithmetic | None) -> tuple[nn.Module, Step]:
+        """With what is chosen by default where `arithmetic` is None."""
+        memory.keep_freed_memory()
+        chosen = arithmetic or precision.choose(self.config, self.ranks, self.model, self.work.loss, *self.batch(0))
+        return self.model, our_step(self.config, self.ranks, self.work, self.model, chosen)
+
+
+def prepare(steps: int, ours: bool, arithmetic: Arithmetic | None = None) -> Callable[[], float]:
+    """What measures one variant, warm: images a second over `steps` steps."""
+    setup = Setup()
+    step = (setup.ours(arithmetic) if ours else setup.public())[1]
+    batches = [setup.batch(number) for number in range(4)]
+    step(*batches[0])
+
+    def measure() -> float:
+        begin = time.perf_counter()
+        for number in range(steps):
+            step(*batches[number % len(batches)])
+        return steps * BATCH / (time.perf_counter() - begin)
+
+    return measure
+
+
+def psnr_db(steps: int, ours: bool) -> float:
+    """On the validation photo, after so many steps."""
+    setup = Setup()
+    model, step = setup.ours(None) if ours else setup.public()
+    for number in track(range(steps), "ours" if ours else "public"):
+        step(*setup.batch(number))
+    work = setup.work
+    return mean_psnr_db(scores(model, work.validation, setup.config.scale, work.measured_by, setup.ranks)) or 0.0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=3, help="of each variant in each round")
+    parser.add_argument("--steps", type=int, default=2, help="of each variant in each round")
     parser.add_argument("--quality-steps", type=int, default=0)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(1)
-    config = TrainConfig.of(model="edsr-baseline", scale=2, batch_size=16, patch_size=48)
-    ranks = Ranks()
-    work = SuperResolution(config, ranks)
-    built = work.build()
-    start = {name: value.clone() for name, value in built.state_dict().items()}
-    batches = [work.batch(work.load(step), torch.device("cpu")) for step in range(8)]
-
-    def public() -> nn.Module:
-        model = PublicEDSR()
-        model.load_state_dict(start)
-        return model
-
-    chosen = {
-        "ours": precision.choose(config, ranks, built, work.loss, *batches[0]),
-        "ours, fp32": Arithmetic("fp32", channels_last=False),
-        "ours, fp32 + channels_last": Arithmetic("fp32", channels_last=True),
+    variants = {
+        "public": partial(prepare, arguments.steps, False),
+        "ours": partial(prepare, arguments.steps, True),
+        "ours, fp32": partial(prepare, arguments.steps, True, Arithmetic("fp32", channels_last=False)),
+        "ours, fp32 + channels_last": partial(prepare, arguments.steps, True, Arithmetic("fp32", channels_last=True)),
     }
-    models = {"public": public(), **{name: copy.deepcopy(built) for name in chosen}}
-    steps = {
-        "public": public_step(models["public"]),
-        **{name: our_step(config, ranks, work, models[name], chosen[name]) for name in chosen},
-    }
-
-    def speed(step: Step) -> Callable[[], float]:
-        def measure() -> float:
-            begin = time.perf_counter()
-            for number in range(arguments.steps):
-                step(*batches[number % len(batches)])
-            return float(arguments.steps * config.batch_size) / (time.perf_counter() - begin)
-
-        return measure
-
-    for step in steps.values():
-        step(*batches[0])
-    speeds = in_turns({name: speed(step) for name, step in steps.items()}, arguments.rounds)
-    show(f"EDSR-baseline x2, batch 16, one core; ours: {chosen['ours']}", speeds, "public")
-    if not arguments.quality_steps:
-        return
-    for name, trained in (("public", public()), ("ours", copy.deepcopy(built))):
-        trained.load_state_dict(start)
-        step = public_step(trained) if name == "public" else our_step(config, ranks, work, trained, chosen["ours"])
-        for number in range(arguments.quality_steps):
-            step(*work.batch(work.load(number), torch.device("cpu")))
-        measured = scores(trained, work.validation, config.scale, work.measured_by, ranks)
-        Console().print(f"{name}: PSNR {mean_psnr_db(measured):.3f} dB after {arguments.quality_steps} steps")
+    with apart(variants) as measured:
+        speeds = in_turns(measured, arguments.rounds)
+    show("EDSR-baseline x2, batch 16, one core", speeds, "public")
+    if arguments.quality_steps:
+        public, ours = (psnr_db(arguments.quality_steps, own) for own in (False, True))
+        Console().print(f"PSNR after {arguments.quality_steps} steps: public {public:.3f} dB, ours {ours:.3f} dB")
 
 
 if __name__ == "__main__":

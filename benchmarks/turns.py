@@ -1,6 +1,10 @@
 """Measure variants in turns, so that what a machine does meanwhile meets all of them, and say their ratios."""
 
-from collections.abc import Callable
+import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
 
 import numpy as np
 from rich.console import Console
@@ -16,6 +20,37 @@ def in_turns(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str,
         for name in np.roll(list(variants), number).tolist():
             speeds[name].append(variants[name]())
     return speeds
+
+
+def serve(prepare: Callable[[], Callable[[], float]], pipe: Connection) -> None:
+    """The process of one variant: `prepare` gives what measures it."""
+    measure = prepare()
+    pipe.send(0.0)
+    while pipe.recv():
+        pipe.send(measure())
+
+
+@contextmanager
+def apart(prepared: dict[str, Callable[[], Callable[[], float]]]) -> Iterator[dict[str, Callable[[], float]]]:
+    """Each variant in a process of its own, because settings of threads and memory hold for a whole one; one at a time is at work."""
+    spawn = multiprocessing.get_context("spawn")
+
+    def ask(pipe: Connection) -> float:
+        pipe.send(True)
+        return float(pipe.recv())
+
+    with ExitStack() as ends:
+        variants = {}
+        for name, prepare in prepared.items():
+            here, there = spawn.Pipe()
+            process = spawn.Process(target=serve, args=(prepare, there), daemon=True)
+            process.start()
+            there.close()
+            ends.callback(process.join)
+            ends.callback(here.send, False)
+            here.recv()
+            variants[name] = partial(ask, here)
+        yield variants
 
 
 def show(title: str, speeds: dict[str, list[float]], against: str) -> None:

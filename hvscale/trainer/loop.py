@@ -13,7 +13,7 @@ from torch import nn
 from hvscale import profiling
 from hvscale.errors import RequestError, SavedError
 from hvscale.run_folder import RunFolder, cannot_write, write_atomically
-from hvscale.trainer import budget, precision, threads
+from hvscale.trainer import budget, memory, precision, threads
 from hvscale.trainer.checkpoints import Checkpoint, Folder
 from hvscale.trainer.compiling import compile_blocks
 from hvscale.trainer.config import TrainConfig
@@ -46,6 +46,7 @@ def train(config: TrainConfig) -> TrainResult:
     by SystemExit with the same status; likewise SavedError when a rank was asked to stop.
     """
     ranks = Ranks()
+    memory.keep_freed_memory()
     own_threads = threads.share_cores(ranks, config.threads, config.pin)
     device = ranks.device()
     torch.manual_seed(config.seed)
