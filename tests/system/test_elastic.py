@@ -251,9 +251,7 @@ def test_another_number_of_ranks_goes_on_in_the_same_epoch(hvscale: Run, tmp_pat
     """Without elastic: 80 of 120 samples alone, then two ranks share out the other 40."""
     train = (*TRAIN[:-4], "--checkpoint-every", 20, "--checkpoint-dir", "kept", "--resume", "auto")
     assert hvscale(*train[1:], "--steps", 20).returncode == 0
-    done = hvscale(
-        "launch", "-np", 2, "--run", "rest", "--", *train[:-2], "--resume", "auto", "--run", "job", "--steps", 45
-    )
+    done = hvscale("launch", "-np", 2, "--run", "rest", "--", *train, "--steps", 45)
     assert done.returncode == 0, done.stdout
     seen = [json.loads(line) for file in (tmp_path / "seen").iterdir() for line in file.read_text().splitlines()]
     by_epoch = [
