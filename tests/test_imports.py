@@ -42,3 +42,8 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
 def test_a_rank_does_not_load_the_controller() -> None:
     asked = "import sys, hvscale.cli, hvscale.trainer.loop; print('hvscale.launch.controller' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", asked], text=True).strip() == "False"
+
+
+def test_training_alone_loads_neither_horovod_nor_what_is_elastic() -> None:
+    asked = "import sys, hvscale.trainer.loop; print([name for name in sys.modules if name == 'horovod' or 'elastic' in name])"
+    assert subprocess.check_output([sys.executable, "-c", asked], text=True).strip() == "[]"

@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,6 +49,8 @@ class Checkpoint:
     """Of each rank."""
     arithmetic: dict[str, Any]
     config: dict[str, Any]
+    place: dict[str, int] = field(default_factory=dict)
+    """In the data, as the workload tells it; empty where the number of steps says it."""
 
 
 class Folder:

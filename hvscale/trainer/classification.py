@@ -1,5 +1,6 @@
 """Classification: images in folders of classes or made up, cross-entropy, top-1 and top-5."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hvscale.run_folder import RunFolder
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig
 from hvscale.trainer.data.classes import ClassFolder, class_folders, training_view, validation_view
 from hvscale.trainer.data.images import Pixels
-from hvscale.trainer.data.order import EpochOrder
+from hvscale.trainer.data.order import EpochOrder, Reached
 from hvscale.trainer.ranks import Ranks
 
 # Of ImageNet's pixels in 0..1; torchvision's published weights expect images normalised by them.
@@ -78,6 +79,12 @@ class Classification:
     def batch(self, loaded: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
         images, labels = loaded
         return normalised(images.to(device)), labels.to(device)
+
+    def place(self, batch: int) -> dict[str, int]:
+        return {} if self.training is None else asdict(self.order.reached(batch))
+
+    def go_on(self, batch: int, place: dict[str, int]) -> int:
+        return self.order.go_on(batch, Reached(**place)) if place and self.training is not None else batch
 
     def loss(self, output: Any, targets: Tensor) -> Tensor:
         """Of the logits; where a model in training gives those of side branches too, of each of them with its weight."""

@@ -134,6 +134,9 @@ class TrainConfig(BaseModel):
     """Checkpoints kept, the newest."""
     checkpoint_dir: Path | None = None
     """Folder of the checkpoints; when not given checkpoints/ in the run folder."""
+    commit_every: PositiveInt = 10
+    """In an elastic job: steps between commits, copies in each rank's memory from which training goes on when a rank has died. Hosts that come or
+    go lose no step."""
     stall_timeout: float = Field(default=300, ge=0)
     """Seconds without the end of a step after which each rank writes its Python stacks to its log and the job ends. 0: never."""
     resume: str | None = None

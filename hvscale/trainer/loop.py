@@ -1,11 +1,13 @@
 """Train a model on all ranks: the whole way from a configuration to a measured model in a run folder."""
 
 import math
+import os
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,7 +25,7 @@ from hvscale.trainer.optimizer import make_optimizer, share_state
 from hvscale.trainer.precision import Arithmetic
 from hvscale.trainer.progress import reporter, say
 from hvscale.trainer.random_state import random_state, restore_random_state, seed_rank
-from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.ranks import Ranks, RanksChangedError
 from hvscale.trainer.result import TrainResult
 from hvscale.trainer.resume import checkpoint_folder, checkpoint_to_resume, say_what_differs, warn
 from hvscale.trainer.run import training_run
@@ -36,16 +38,28 @@ from hvscale.trainer.update import Update
 from hvscale.trainer.watch import Watch
 from hvscale.trainer.workload import Workload, workload
 
+if TYPE_CHECKING:
+    from hvscale.trainer.elastic import Commits
+
 
 def train(config: TrainConfig) -> TrainResult:
-    """Train as `config` says, on the ranks a launcher started or alone; measure the model; fill the run folder.
+    """As `train_on` says, on the ranks a launcher started, in an elastic job on those that there are at any time, or alone."""
+    if os.environ.get("HOROVOD_ELASTIC") == "1":
+        from hvscale.trainer import elastic
+
+        return elastic.train(config)
+    return train_on(config, Ranks())
+
+
+def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None) -> TrainResult:
+    """Train as `config` says; measure the model; fill the run folder. With `commits`, go on from the last one.
 
     Leaves steps.jsonl, model.pt (a state dict), result.json, checkpoints and for super-resolution picture.png there,
     written by rank 0; every rank returns the result. Raises RequestError when what was asked for is wrong, and
     RankFailedError when another rank ended during training: on rank 0, which is to print it, while the other ranks leave
-    by SystemExit with the same status; likewise SavedError when a rank was asked to stop.
+    by SystemExit with the same status; likewise SavedError when a rank was asked to stop. In an elastic job
+    raises RanksChangedError, on all ranks, when hosts have come or gone.
     """
-    ranks = Ranks()
     memory.keep_freed_memory()
     own_threads = threads.share_cores(ranks, config.threads, config.pin)
     device = ranks.device()
@@ -54,13 +68,17 @@ def train(config: TrainConfig) -> TrainResult:
     model = ranks.together(work.build).to(device)
     seed_rank(config.seed, ranks.rank)
     first_batch = ranks.together(lambda: work.batch(work.load(0), device))
-    resumed = checkpoint_to_resume(config, ranks)
+    committed = commits.newest if commits is not None else None
+    resumed = committed or checkpoint_to_resume(config, ranks)
+    continued = config.resume is not None or (commits is not None and commits.run is not None)
 
     with (
         Watch(config, ranks) as watch,
-        training_run(config, ranks, continued=config.resume is not None) as run,
+        training_run(config, ranks, continued) as run,
         ranks.ending_together(),
     ):
+        if commits is not None:
+            commits.run = run.path
         if ranks.rank == 0:
             say(f"{work.title} on {device}, np {ranks.size}, threads per rank {own_threads}")
             say(f"run folder {run.path}")
@@ -74,12 +92,15 @@ def train(config: TrainConfig) -> TrainResult:
                 f"going on after step {resumed.step} with {arithmetic}"
                 + (f", before {before}" * (before != arithmetic))
             )
-            say_what_differs(config, resumed, ranks)
+            if commits is not None and committed is not None:
+                say(commits.changes(config, ranks))
+            else:
+                say_what_differs(config, resumed, ranks)
         if config.sync_batch_norm:
             synchronise_batch_norm(model, ranks.hvd)
         if config.compile:
             ranks.together(lambda: compile_blocks(model))
-        durations = fit(config, ranks, model, work, arithmetic, run, resumed, watch)
+        durations = fit(config, ranks, model, work, arithmetic, run, resumed, continued, watch, commits)
         speeds = ranks.gather(
             budget.images_per_second(config.batch_size * config.batches_per_allreduce, durations) if durations else 0.0
         )
@@ -122,36 +143,64 @@ def fit(
     arithmetic: Arithmetic,
     run: RunFolder,
     resumed: Checkpoint | None = None,
+    continued: bool = False,
     watch: Watch | None = None,
+    commits: "Commits | None" = None,
 ) -> list[float]:
     """The training loop, from the start or from after a checkpoint's step. Returns the seconds that each step took on this rank.
 
-    Raises SavedError, on all ranks, when one of them was asked to stop, and RequestError when no finite loss comes any more.
+    `continued`: the run's steps.jsonl may be there already. Raises SavedError, on all ranks, when one of them was asked to
+    stop, RequestError when no finite loss comes any more, and RanksChangedError after a commit when hosts have come or gone.
     """
     device = next(model.parameters()).device
     optimizer = ranks.together(lambda: make_optimizer(config, work, model, ranks.hvd))
     made = 0
     passes = config.batches_per_allreduce
     steps_per_epoch = max(1, work.steps_per_epoch // passes)
-    steps = config.steps or (config.epochs * steps_per_epoch if config.epochs else None)
+    shift = 0  # from a step's number to the one it would have, had there been this number of ranks from the start
     if resumed is not None:
-        made, steps = resumed.step, steps or resumed.steps
-        if ranks.rank == 0:  # the other ranks are sent what it has
+        made = resumed.step
+        shift = work.go_on(made * passes, resumed.place) // passes - made
+        if resumed.model:  # the other ranks are sent what this one has
             model.load_state_dict(resumed.model)
             optimizer.load_state_dict(resumed.optimizer)
         if ranks.rank < len(resumed.random):
             restore_random_state(resumed.random[ranks.rank], device)
-    share_state(model, optimizer, ranks.hvd)
+        elif commits is not None:
+            seed_rank(config.seed, ranks.rank, made)
+    steps = config.steps or (config.epochs * steps_per_epoch - shift if config.epochs else None)
+    if resumed is not None:
+        steps = steps or resumed.steps
+    # A length in epochs is one of data: its schedule goes by the data, too, when a step takes another number of images.
+    by_data = shift if config.epochs else 0
+    share_state(model, optimizer, ranks.hvd, commits.root if commits is not None else 0)
 
     folder = checkpoint_folder(config, run)
     rates = learning_rate(config, work.learning_rate, steps_per_epoch, scaling_factor(config, ranks.hvd))
     workers = config.workers if config.workers is not None else torch.get_num_threads() if work.prepares_ahead else 0
     durations: list[float] = []
-    after = made if config.resume is not None else None
+    after = made if continued else None
     update, epoch_loss = Update(config, ranks, model, optimizer, arithmetic), EpochLoss(device)
     if resumed is not None and resumed.scaler:
         update.scaler.load_state_dict(resumed.scaler)
     skipped = 0  # in a row
+
+    def state(random: list[dict[str, Any]]) -> Checkpoint:
+        return Checkpoint(
+            step=made,
+            steps=steps,
+            model=model.state_dict(),
+            model_options=work.model_options,
+            optimizer=optimizer.state_dict(),
+            scaler=update.scaler.state_dict(),
+            random=random,
+            arithmetic=asdict(arithmetic),
+            config=config.model_dump(mode="json"),
+            place=work.place(made * passes),
+        )
+
+    if commits is not None:
+        commits.save(state([]), ranks)
     steps_file = ranks.together(lambda: StepsFile(run.steps, after) if ranks.rank == 0 else None)
     if watch is not None:
         watch.begin(run)
@@ -166,7 +215,7 @@ def fit(
         while steps is None or made < steps:
             profiling.step()
             step, start = made, end
-            rate = rates.at(step, steps)
+            rate = rates.at(step + by_data, steps + by_data if steps is not None else None)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             update.before()
@@ -178,7 +227,7 @@ def fit(
                 part = arithmetic.loss(model, inputs, targets, work.loss) / passes
                 update.backward(part)
                 loss += part.detach()
-            updated = update.after(loss, bool(asked_to_stop))
+            updated = update.after(loss, bool(asked_to_stop), None if commits is None else commits.hosts_changed)
             own_loss = loss.item()
             end = time.perf_counter()
             stall.moved()
@@ -189,9 +238,9 @@ def fit(
                 steps = more and made - len(durations) + more
             if not updated.skipped:
                 epoch_loss.add(loss)
-            mean = epoch_loss.end(ranks) if made % steps_per_epoch == 0 else None
+            mean = epoch_loss.end(ranks) if (made + shift) % steps_per_epoch == 0 else None
             if mean is not None and ranks.rank == 0:
-                say(f"epoch {made // steps_per_epoch}: mean loss {mean:.{work.decimals}f}")
+                say(f"epoch {(made + shift) // steps_per_epoch}: mean loss {mean:.{work.decimals}f}")
             if steps_file is not None and report is not None:
                 done = Step(
                     step=made,
@@ -212,9 +261,7 @@ def fit(
                 mind_skipped(skipped, update.most_skipped, made, own_loss, folder, ranks)
             stopping = updated.stop and made != steps
             if stopping or (config.checkpoint_every and (made % config.checkpoint_every == 0 or made == steps)):
-                file = save(
-                    folder, config, ranks, model, work.model_options, optimizer, update.scaler, arithmetic, made, steps
-                )
+                file = save(folder, ranks, device, state)
                 end = time.perf_counter()
                 stall.moved()
                 if stopping:
@@ -223,6 +270,10 @@ def fit(
                             f"asked to stop: saved {file} after step {made}; the same with --resume {file} goes on"
                         )
                     )
+            if commits is not None and (updated.regroup or made % config.commit_every == 0 or made == steps):
+                commits.save(state([]), ranks)
+                if updated.regroup and made != steps:
+                    raise RanksChangedError("hosts have come or gone")
     return durations
 
 
@@ -242,35 +293,8 @@ def mind_skipped(skipped: int, most: int, made: int, loss: float, folder: Folder
 
 
 def save(
-    folder: Folder,
-    config: TrainConfig,
-    ranks: Ranks,
-    model: nn.Module,
-    model_options: dict[str, Any],
-    optimizer: Any,
-    scaler: torch.amp.GradScaler,
-    arithmetic: Arithmetic,
-    made: int,
-    steps: int | None,
+    folder: Folder, ranks: Ranks, device: torch.device, state: Callable[[list[dict[str, Any]]], Checkpoint]
 ) -> Path | None:
     """Collective: every rank's random numbers go into the one file that rank 0 writes, and whose path it gets."""
-    random = ranks.gather(random_state(next(model.parameters()).device))
-
-    def write() -> Path | None:
-        if ranks.rank != 0:
-            return None
-        return folder.save(
-            Checkpoint(
-                step=made,
-                steps=steps,
-                model=model.state_dict(),
-                model_options=model_options,
-                optimizer=optimizer.state_dict(),
-                scaler=scaler.state_dict(),
-                random=random,
-                arithmetic=asdict(arithmetic),
-                config=config.model_dump(mode="json"),
-            )
-        )
-
-    return ranks.together(write)
+    random = ranks.gather(random_state(device))
+    return ranks.together(lambda: folder.save(state(random)) if ranks.rank == 0 else None)

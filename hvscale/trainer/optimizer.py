@@ -43,9 +43,9 @@ def make_optimizer(
     return distributed
 
 
-def share_state(model: nn.Module, optimizer: torch.optim.Optimizer, hvd: ModuleType | None) -> None:
-    """Give every rank what rank 0 has. Collective."""
+def share_state(model: nn.Module, optimizer: torch.optim.Optimizer, hvd: ModuleType | None, root: int = 0) -> None:
+    """Give every rank what rank `root` has. Collective."""
     if hvd is not None:
-        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        hvd.broadcast_optimizer_state(optimizer, root_rank=root)
         # After the optimizer's: where that has no state yet, Horovod makes a step to get one, which weight decay makes count.
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=root)

@@ -7,9 +7,9 @@ import torch
 RANK_STRIDE = 1_000_003  # keeps the seeds of one run's ranks apart from those of a run with the next seed
 
 
-def seed_rank(seed: int, rank: int) -> None:
-    """To be called when the model is built: from then on the ranks draw different numbers."""
-    torch.manual_seed(seed + RANK_STRIDE * rank)
+def seed_rank(seed: int, rank: int, step: int = 0) -> None:
+    """To be called when the model is built: from then on the ranks draw different numbers, and others after another step."""
+    torch.manual_seed(seed + RANK_STRIDE * (rank + RANK_STRIDE * step))
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

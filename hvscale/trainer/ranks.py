@@ -31,6 +31,10 @@ ON_CPU = {"OMPI_MCA_mpi_yield_when_idle": "1", "HOROVOD_CYCLE_TIME": "5"}
 MPI_FLAVOURS = {"libmpi.so.40": "openmpi", "libmpi.so.12": "mpich"}
 
 
+class RanksChangedError(Exception):
+    """In an elastic job: ranks have come or gone, and those that there are now go on from the last commit."""
+
+
 class Ranks:
     """`hvd` is horovod.torch under a launcher and None in a process that was started alone (rank 0 of 1)."""
 
@@ -92,11 +96,11 @@ class Ranks:
         gathered: list[T] = self.hvd.allgather_object(value, name="hvscale.gather")
         return gathered
 
-    def broadcast(self, value: T) -> T:
-        """Rank 0's value, given by every rank. Collective."""
+    def broadcast(self, value: T, root: int = 0) -> T:
+        """The value of rank `root`, given by every rank. Collective."""
         if self.hvd is None:
             return value
-        sent: T = self.hvd.broadcast_object(value, root_rank=0, name="hvscale.broadcast")
+        sent: T = self.hvd.broadcast_object(value, root_rank=root, name="hvscale.broadcast")
         return sent
 
     def together(self, work: Callable[[], T]) -> T:
@@ -107,11 +111,15 @@ class Ranks:
             done = work()
         except RequestError as failed:
             error = failed
-        for first in self.gather(error):
-            if first is not None:
-                self.fail(first)
+        errors = self.gather(error)
+        if any(errors):
+            self.end(errors)
         result: T = done
         return result
+
+    def end(self, errors: list[RequestError | None]) -> None:
+        """End all ranks with the first of their errors."""
+        self.fail(next(error for error in errors if error is not None))
 
     @contextmanager
     def ending_together(self) -> Iterator[None]:

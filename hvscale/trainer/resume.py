@@ -12,7 +12,7 @@ from hvscale.trainer.ranks import Ranks
 AUTO = "auto"
 # What may differ without another result: where things lie, how long it lasts, how it is watched.
 NO_DIFFERENCE = {
-    *("run", "resume", "checkpoint_dir", "checkpoint_every", "checkpoint_keep", "stall_timeout"),
+    *("run", "resume", "checkpoint_dir", "checkpoint_every", "checkpoint_keep", "commit_every", "stall_timeout"),
     *("wandb", "wandb_project", "tensorboard", "one_rank_run"),
     *(
         "steps",

@@ -12,7 +12,7 @@ from hvscale.errors import EXIT_DONE, HvscaleError, SavedError
 from hvscale.host import describe_host
 from hvscale.run_folder import RunFolder, RunRecord, RunState, default_run_path
 from hvscale.trainer.config import TrainConfig
-from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.ranks import Ranks, RanksChangedError
 
 
 @contextmanager
@@ -42,6 +42,8 @@ def training_run(config: TrainConfig, ranks: Ranks, continued: bool) -> Iterator
     run = ranks.together(lambda: create(path, record, continued))
     try:
         yield run
+    except RanksChangedError:  # the run goes on, maybe with another rank as its rank 0
+        raise
     except BaseException as error:
         state, status = ended_by(error)
         with suppress(HvscaleError):  # a full disk may be what ended the training

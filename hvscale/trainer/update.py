@@ -23,6 +23,8 @@ class Updated:
     """Waited for gradients after the backward pass had ended; None for a process alone."""
     stop: bool
     """A rank was asked to stop."""
+    regroup: bool
+    """Hosts have come or gone, in an elastic job."""
     skipped: bool
     """The loss or the gradients were not finite: parameters, optimizer and buffers are as before the step."""
     overflowed: bool
@@ -57,9 +59,9 @@ class Update:
         """Of one batch's share of the step's loss."""
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
-    def after(self, loss: Tensor, asked_to_stop: bool) -> Updated:
+    def after(self, loss: Tensor, asked_to_stop: bool, regroup: bool | None = None) -> Updated:
         """To be called after the backward passes, with the mean `loss` of their batches. Collective."""
-        self.agreement.say(asked_to_stop, loss)
+        self.agreement.say(asked_to_stop, loss, regroup)
         waiting = time.perf_counter()
         if self.adasum:
             self.optimizer.step()
@@ -75,7 +77,7 @@ class Update:
                 buffer.copy_(kept)
         overflowed = agreed.finite and not applied and self.scaler.get_scale() > LOWEST_SCALE
         self.scaler.update()
-        return Updated(communication, agreed.stop, not applied, overflowed)
+        return Updated(communication, agreed.stop, agreed.regroup, not applied, overflowed)
 
     def _clip(self) -> bool:
         """Whether the gradients are finite. They have been averaged, so it is the same on all ranks."""

@@ -39,6 +39,14 @@ class Workload(Protocol):
         """The same on `device`, as the model and the loss take them."""
         ...
 
+    def place(self, batch: int) -> dict[str, int]:
+        """What of the data was used before a batch of this rank; empty where samples are drawn anew for each."""
+        ...
+
+    def go_on(self, batch: int, place: dict[str, int]) -> int:
+        """Let `batch` be the first after `place`. Returns the batch it would be, had there been this number of ranks from the start."""
+        ...
+
     def loss(self, output: Any, targets: Tensor) -> Tensor:
         """Of what the model gave, in fp32."""
         ...

@@ -17,6 +17,15 @@ class Place:
     """In the data set."""
 
 
+@dataclass(frozen=True)
+class Reached:
+    """How far training has come, whatever the number of ranks."""
+
+    epoch: int
+    used: int
+    """Samples of this epoch that were used: the first ones of its order."""
+
+
 class EpochOrder:
     """Each epoch is a new permutation that depends on the seed and the epoch only; what does not fill a last step is left out."""
 
@@ -28,13 +37,33 @@ class EpochOrder:
             )
         self.samples, self.seed, self.joint_batch = samples, seed, joint_batch
         self.steps_per_epoch = samples // joint_batch
+        self._begin = (0, Reached(0, 0))
         self._permutation: tuple[int, NDArray[np.int64]] | None = None
 
+    def go_on(self, step: int, reached: Reached) -> int:
+        """`step` and those after it share out what others, of any joint batch, have left of the epoch. Returns the step it would
+        be, had all been of this joint batch."""
+        self._begin = (step, reached)
+        return (reached.epoch + 1) * self.steps_per_epoch - self._left(reached)
+
+    def reached(self, step: int) -> Reached:
+        """What was used before a step, counted from 0 over all epochs."""
+        first, begin = self._begin
+        after = step - first - self._left(begin)
+        if after < 0:
+            return Reached(begin.epoch, begin.used + (step - first) * self.joint_batch)
+        epochs, within = divmod(after, self.steps_per_epoch)
+        return Reached(begin.epoch + 1 + epochs, within * self.joint_batch)
+
     def own(self, step: int, rank: int, batch_size: int) -> list[Place]:
-        """This rank's samples of a step, counted from 0 over all epochs."""
-        epoch, within = divmod(step, self.steps_per_epoch)
-        start = within * self.joint_batch + rank * batch_size
-        return [Place(epoch, int(index)) for index in self._order(epoch)[start : start + batch_size]]
+        """This rank's samples of a step."""
+        reached = self.reached(step)
+        start = reached.used + rank * batch_size
+        return [Place(reached.epoch, int(index)) for index in self._order(reached.epoch)[start : start + batch_size]]
+
+    def _left(self, reached: Reached) -> int:
+        """Whole steps in the rest of an epoch."""
+        return max(0, self.samples - reached.used) // self.joint_batch
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         kept = self._permutation

@@ -2,12 +2,13 @@
 
 import threading
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.errors import RequestError
-from hvscale.trainer.data.order import EpochOrder
+from hvscale.trainer.data.order import EpochOrder, Reached
 from hvscale.trainer.data.prefetch import Prefetch
 
 
@@ -29,6 +30,35 @@ def test_an_epoch_shows_each_sample_once_whatever_the_arrangement(
             seen += [place.index for place in by_rank]
             assert {place.epoch for place in by_rank} == {epoch}
         assert len(set(seen)) == len(seen) == samples - samples % 12
+
+
+@given(
+    samples=st.integers(12, 60),
+    seed=st.integers(0, 99),
+    changes=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=6),
+)
+def test_other_numbers_of_ranks_share_out_the_rest_of_an_epoch(
+    samples: int, seed: int, changes: list[tuple[int, int]]
+) -> None:
+    """Whatever the ranks were, and for how many steps, an epoch is one permutation, from its begin on."""
+    step, place = 0, Reached(0, 0)
+    epochs: dict[int, list[int]] = {}
+    for size, steps in changes:
+        order = EpochOrder(samples, seed, 2 * size)
+        counted = order.go_on(step, place)
+        for number in range(step, step + steps):
+            for rank in range(size):
+                for own in order.own(number, rank, 2):
+                    epochs.setdefault(own.epoch, []).append(own.index)
+            epoch_ends = order.reached(number + 1).epoch > order.reached(number).epoch
+            assert epoch_ends == ((counted + number - step + 1) % order.steps_per_epoch == 0)
+        step += steps
+        place = order.reached(step)
+    most = 2 * max(size for size, _ in changes)
+    for epoch, used in epochs.items():
+        whole = np.random.default_rng([seed, epoch]).permutation(samples).tolist()
+        assert used == whole[: len(used)]
+        assert epoch == max(epochs) or len(used) > samples - most
 
 
 def test_epochs_and_seeds_differ() -> None:

@@ -1,0 +1,267 @@
+"""Elastic training under real `horovodrun`: ranks killed, hosts that come and go, and which samples were trained on all the same.
+
+One machine is several hosts here by several names, since Horovod takes out a host with all its ranks when one of them dies.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from PIL import Image
+
+from tests.conftest import PROGRAMS, Run, run_json, wait_until
+
+SAMPLES, BATCH, COMMIT_EVERY = 120, 4, 5
+FIRST, SECOND, THIRD = "localhost", "127.0.0.1", "LOCALHOST"
+# Each image is of one colour, which no crop changes and which says which it is. The buffer counts steps: it is committed,
+# restored and sent as batch normalisation's are.
+LOGGING = """
+import json, os, time
+import torch
+from torch import nn
+from hvscale.trainer.classification import MEAN_RGB, STD_RGB
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, classes))
+        self.register_buffer("steps", torch.tensor(0))
+
+    def forward(self, images):
+        if self.training:
+            self.steps += 1
+            levels = [(images[:, channel, 0, 0] * STD_RGB[channel] + MEAN_RGB[channel]) * 255 for channel in (0, 1)]
+            seen = {"time": time.time(), "step": int(self.steps), "samples": [round(float(level)) for level in levels[1]]}
+            with open(f"seen/{os.getpid()}", "a") as log:
+                log.write(json.dumps({**seen, "rank": int(os.environ.get("HOROVOD_RANK", 0)), "host": os.environ.get("HOROVOD_HOSTNAME")}) + "\\n")
+            time.sleep(0.1)
+        return self.layers(images)
+
+def net(num_classes=2):
+    return Net(num_classes)
+"""
+TRAIN = (
+    *(
+        "hvscale",
+        "train",
+        "logging_net:net",
+        "--data",
+        "data",
+        "--image-size",
+        8,
+        "--batch-size",
+        BATCH,
+        "--run",
+        "job",
+    ),
+    *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1, "--epochs", 1000),
+    *("--commit-every", COMMIT_EVERY),
+)
+
+
+@dataclass
+class Job:
+    folder: Path
+    process: subprocess.Popen[str]
+
+    def hosts(self, *names: str) -> None:
+        """What the discovery script prints from now on."""
+        new = self.folder / "hosts.new"
+        new.write_text("".join(f"{name}:1\n" for name in names))
+        new.replace(self.folder / "hosts")
+
+    def steps(self) -> list[dict[str, Any]]:
+        file = self.folder / "job/steps.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def wait_for_ranks(self, count: int, more: int = 3) -> None:
+        """Until the last steps were made by that many ranks."""
+
+        def made() -> bool:
+            assert self.process.poll() is None, self.said()
+            last = self.steps()[-more:]
+            return len(last) == more and all(step["images"] == BATCH * count for step in last)
+
+        wait_until(made)
+
+    def wait_for_epochs(self, count: int) -> None:
+        """Until so many more have ended."""
+
+        def ended() -> int:
+            assert self.process.poll() is None, self.said()
+            return sum(step["epoch_loss"] is not None for step in self.steps())
+
+        before = ended()
+        wait_until(lambda: ended() >= before + count)
+
+    def pid(self, rank: int) -> int:
+        return max(self.seen(), key=lambda line: (line["rank"] == rank, line["time"]))["pid"]  # type: ignore[no-any-return]
+
+    def host(self, rank: int) -> str:
+        return max(self.seen(), key=lambda line: (line["rank"] == rank, line["time"]))["host"]  # type: ignore[no-any-return]
+
+    def seen(self) -> list[dict[str, Any]]:
+        files = (self.folder / "seen").iterdir()
+        return [{**json.loads(line), "pid": int(file.name)} for file in files for line in file.read_text().splitlines()]
+
+    def said(self) -> str:
+        return (self.folder / "out.log").read_text()
+
+    def stop(self) -> None:
+        """Ask one rank to save and stop, and wait until all have."""
+        os.kill(self.pid(self.steps()[-1]["images"] // BATCH - 1), signal.SIGUSR1)
+        self.process.wait(60)
+        assert "asked to stop: saved" in self.said(), self.said()
+
+    def ranks_alive(self) -> list[int]:
+        found = {line["pid"] for line in self.seen()}
+        return [
+            process.pid for process in psutil.process_iter() if process.pid in found and is_ours(process, self.folder)
+        ]
+
+
+def is_ours(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(folder)
+    except psutil.Error:
+        return False
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> None:
+    for number in range(SAMPLES):
+        folder = tmp_path / "data/train" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (0, number, 0)).save(folder / f"{number:03}.png")
+    (tmp_path / "logging_net.py").write_text(LOGGING)
+    (tmp_path / "seen").mkdir()
+
+
+@pytest.fixture
+def job(tmp_path: Path, images: None) -> Callable[..., Any]:
+    """`with job("--blacklist-cooldown-range", 1, 2) as running:` two ranks on two hosts, one is enough; `train` is the command."""
+
+    @contextmanager
+    def started(*options: object, train: tuple[object, ...] = TRAIN) -> Iterator[Job]:
+        script = tmp_path / "discover.sh"
+        script.write_text(f"#!/bin/sh\ncat '{tmp_path}/hosts'\n")
+        script.chmod(0o755)
+        (tmp_path / "hosts").write_text(f"{FIRST}:1\n{SECOND}:1\n")
+        elastic = ("-np", 2, "--min-np", 1, "--max-np", 3, "--host-discovery-script", script)
+        words = (PROGRAMS / "horovodrun", *elastic, "--network-interface", "lo", *options, *train)
+        environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
+        with (tmp_path / "out.log").open("w") as log:
+            process = subprocess.Popen(
+                list(map(str, words)), cwd=tmp_path, env=environment, stdout=log, stderr=log, text=True
+            )
+        running = Job(tmp_path, process)
+        try:
+            yield running
+        finally:
+            process.terminate()  # it ends its ranks
+            try:
+                process.wait(30)
+            finally:
+                process.kill()
+        wait_until(lambda: not running.ranks_alive(), 10)
+
+    return started
+
+
+def check_samples(job: Job, repeated_steps: int = 0) -> None:
+    """In each epoch no sample counted twice, and all were used but for what did not fill a last step; lines of steps.jsonl
+    once each; and no more was in vain than `repeated_steps` steps of two ranks."""
+    steps, seen = job.steps(), sorted(job.seen(), key=lambda line: line["time"])
+    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
+    epochs: list[list[int]] = [[]]
+    joint = 0
+    for step in steps:
+        # What a failure undid has the same number, and was made before.
+        own = [line["samples"] for line in seen if line["step"] == step["step"]][-step["images"] // BATCH :]
+        epochs[-1] += [sample for samples in own for sample in samples]
+        joint = max(joint, step["images"])
+        if step["epoch_loss"] is not None:
+            assert len(epochs[-1]) > SAMPLES - joint, len(epochs)
+            epochs.append([])
+    for epoch in epochs:
+        assert len(set(epoch)) == len(epoch)
+        assert set(epoch) <= set(range(SAMPLES))
+    in_vain = sum(len(line["samples"]) for line in seen) - sum(map(len, epochs))
+    assert in_vain <= repeated_steps * 2 * BATCH
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_is_done_without_and_replaced(job: Callable[..., Any], rank: int) -> None:
+    with job("--blacklist-cooldown-range", 1, 2) as running:
+        running.wait_for_ranks(2, more=COMMIT_EVERY + 2)
+        os.kill(running.pid(rank), signal.SIGKILL)
+        running.wait_for_ranks(1)
+        running.wait_for_ranks(2)
+        running.wait_for_epochs(1)
+        running.stop()
+        said = running.said()
+        assert "np is 1, it was 2: a step takes 4 images, not 8; the learning rate is not scaled by ranks" in said
+        assert "np is 2, it was 1: a step takes 8 images, not 4" in said
+        check_samples(running, COMMIT_EVERY)
+        record = run_json(running.folder / "job")
+        assert (record["state"], record["exit_status"], record["np"]) == ("interrupted", 75, 2)
+        made = running.steps()[-1]["step"]
+        assert (running.folder / f"job/checkpoints/step-{made:09d}.ckpt").is_file()
+
+
+def test_hosts_that_come_and_go_lose_no_step(job: Callable[..., Any]) -> None:
+    """The one that goes is rank 0's: another one then writes the run folder."""
+    with job() as running:
+        running.wait_for_ranks(2)
+        running.hosts(FIRST, SECOND, THIRD)
+        running.wait_for_ranks(3)
+        running.hosts(*{FIRST, SECOND, THIRD} - {running.host(0)})
+        running.wait_for_ranks(2)
+        running.wait_for_epochs(1)
+        running.stop()
+        assert "this host has been taken out of the job" in running.said()
+        check_samples(running)
+
+
+@pytest.mark.parametrize("how", ["exit 1", "set -- --data nowhere"])
+def test_a_new_rank_that_cannot_begin_leaves_the_others_alone(job: Callable[..., Any], how: str) -> None:
+    script = f'if [ "$HOROVOD_HOSTNAME" = {THIRD} ]; then {how}; fi; exec "$0" "$@"'
+    train = ("sh", "-c", script.replace("set --", 'set -- "$@"'), *TRAIN)
+    with job(train=train) as running:
+        running.wait_for_ranks(2)
+        running.hosts(FIRST, SECOND, THIRD)
+        wait_until(lambda: "the ranks gather anew" in running.said())
+        before = len(running.steps())
+        wait_until(lambda: len(running.steps()) >= before + 3)
+        running.wait_for_ranks(2)
+        running.stop()
+        assert ("--data nowhere: no such folder" in running.said()) == ("nowhere" in how)
+        check_samples(running)
+
+
+def test_another_number_of_ranks_goes_on_in_the_same_epoch(hvscale: Run, tmp_path: Path, images: None) -> None:
+    """Without elastic: 80 of 120 samples alone, then two ranks share out the other 40."""
+    train = (*TRAIN[:-4], "--checkpoint-every", 20, "--checkpoint-dir", "kept", "--resume", "auto")
+    assert hvscale(*train[1:], "--steps", 20).returncode == 0
+    done = hvscale("launch", "-np", 2, "--run", "rest", "--", *train, "--steps", 45)
+    assert done.returncode == 0, done.stdout
+    seen = [json.loads(line) for file in (tmp_path / "seen").iterdir() for line in file.read_text().splitlines()]
+    by_epoch = [
+        [sample for line in seen if first <= line["step"] <= last for sample in line["samples"]]
+        for first, last in ((1, 25), (26, 40))
+    ]
+    assert [sorted(samples) for samples in by_epoch] == [list(range(SAMPLES))] * 2
+    epochs = [
+        line["step"]
+        for line in map(json.loads, (tmp_path / "job/steps.jsonl").read_text().splitlines())
+        if line["epoch_loss"]
+    ]
+    assert epochs == [25, 40]
