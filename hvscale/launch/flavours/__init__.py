@@ -1,4 +1,4 @@
-"""The MPI flavours, and Gloo, that start ranks. Each is one file in this folder that registers itself."""
+"""The MPI flavours, and Gloo, that start ranks. Each is the file of its name in this folder, loaded when it is asked for, and registers itself."""
 
 import importlib
 import pkgutil
@@ -54,17 +54,18 @@ def register(flavour: Flavour) -> None:
 
 def get(name: str) -> Flavour:
     """Raises RequestError, naming the known flavours, for an unknown one."""
-    if name not in _flavours:
+    if name not in names():
         raise RequestError(f"--mpi {name}: unknown flavour; known are {', '.join(names())}")
+    importlib.import_module(f"{__name__}.{name}")
     return _flavours[name]
 
 
 def names() -> list[str]:
-    return sorted(_flavours)
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def all_with_mpi() -> list[Flavour]:
-    return [_flavours[name] for name in names() if _flavours[name].soname is not None]
+    return [flavour for flavour in map(get, names()) if flavour.soname is not None]
 
 
 def of_soname(soname: str) -> list[str]:
@@ -85,7 +86,3 @@ def other_flavour(flavour: Flavour, file: Path | None, library: Library) -> str 
         return None
     text = library_version(file, {})
     return None if not text or flavour.version_in(text) else described(text)
-
-
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,4 +1,7 @@
-"""The places where ranks can run. Each is one file in this folder that registers itself."""
+"""The places where ranks can run. Each is one file in this folder that registers itself: `docker:rank` and `docker:node` are docker.py's.
+
+A file is loaded when its placement, or one that is not known, is asked for.
+"""
 
 import importlib
 import pkgutil
@@ -59,12 +62,24 @@ def register(placement: Placement) -> None:
 
 
 def names() -> list[str]:
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
     return sorted(_placements)
 
 
 def readiness(name: str) -> str:
-    """What there is for a known placement; raises RequestError with what lacks."""
-    return _placements[name].readiness()
+    """What there is for a placement; raises RequestError with what lacks."""
+    return known(name).readiness()
+
+
+def known(name: str) -> Placement:
+    """Raises RequestError for one that is not."""
+    file = name.partition(":")[0]
+    if file in {module.name for module in pkgutil.iter_modules(__path__)}:
+        importlib.import_module(f"{__name__}.{file}")
+    if name not in _placements:
+        raise RequestError(f"--placement {name}: unknown placement; known are {', '.join(names())}")
+    return _placements[name]
 
 
 def get(options: PlacementOptions, np: int) -> Placement:
@@ -73,9 +88,7 @@ def get(options: PlacementOptions, np: int) -> Placement:
     Raises RequestError for an unknown one, for an option that means nothing to it, and for what its own check finds.
     """
     name = options.name
-    if name not in _placements:
-        raise RequestError(f"--placement {name}: unknown placement; known are {', '.join(names())}")
-    placement = _placements[name]
+    placement = known(name)
     for option in sorted(options.asked() - placement.takes):
         takers = [other for other in names() if option in _placements[other].takes]
         raise RequestError(
@@ -83,7 +96,3 @@ def get(options: PlacementOptions, np: int) -> Placement:
         )
     placement.check(options, np)
     return placement
-
-
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
