@@ -308,6 +308,7 @@ def train(**options: Any) -> None:
 
 app.command()(tuning.knobs)
 app.command("compare-settings")(tuning.compare_settings)
+app.command(context_settings=COMMAND_LAST)(tuning.tune)
 app.command()(models.models)
 app.add_typer(data.app, name="data")
 app.command("eval")(evaluation.evaluate)

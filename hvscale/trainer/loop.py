@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hvscale import profiling
-from hvscale.errors import RequestError, SavedError
+from hvscale.errors import EXIT_DONE, RequestError, SavedError
 from hvscale.run_folder import RunFolder, cannot_write, write_atomically
 from hvscale.trainer import budget, precision, threads
 from hvscale.trainer.checkpoints import Checkpoint, Folder
@@ -32,6 +32,7 @@ from hvscale.trainer.stall import StallWatch
 from hvscale.trainer.steps import Step, StepsFile
 from hvscale.trainer.stop_signals import noting_stop_signals
 from hvscale.trainer.sync_batch_norm import synchronise_batch_norm
+from hvscale.trainer.trials import Trials
 from hvscale.trainer.update import Update
 from hvscale.trainer.watch import Watch
 from hvscale.trainer.workload import Workload, workload
@@ -78,7 +79,10 @@ def train(config: TrainConfig) -> TrainResult:
             synchronise_batch_norm(model, ranks.hvd)
         if config.compile:
             ranks.together(lambda: compile_blocks(model))
-        durations = fit(config, ranks, model, work, arithmetic, run, resumed, watch)
+        trials = Trials(ranks, model)
+        durations = fit(config, ranks, model, work, arithmetic, run, resumed, watch, trials)
+        if trials.active:
+            raise SystemExit(EXIT_DONE)  # a search has measured it, and wants no model
         speeds = ranks.gather(
             budget.images_per_second(config.batch_size * config.batches_per_allreduce, durations) if durations else 0.0
         )
@@ -122,8 +126,11 @@ def fit(
     run: RunFolder,
     resumed: Checkpoint | None = None,
     watch: Watch | None = None,
+    trials: Trials | None = None,
 ) -> list[float]:
     """The training loop, from the start or from after a checkpoint's step. Returns the seconds that each step took on this rank.
+
+    With `trials` that are active it goes on until they end it.
 
     Raises SavedError, on all ranks, when one of them was asked to stop, and RequestError when no finite loss comes any more.
     """
@@ -162,7 +169,8 @@ def fit(
         StallWatch(config.stall_timeout) as stall,
     ):
         end = time.perf_counter()
-        while steps is None or made < steps:
+        measured = trials is not None and trials.active
+        while measured or steps is None or made < steps:
             profiling.step()
             step, start = made, end
             rate = rates.at(step, steps)
@@ -177,7 +185,8 @@ def fit(
                 part = arithmetic.loss(model, inputs, targets, work.loss) / passes
                 update.backward(part)
                 loss += part.detach()
-            updated = update.after(loss, bool(asked_to_stop))
+            ordered = trials is not None and trials.waiting() is not None
+            updated = update.after(loss, bool(asked_to_stop) or ordered)
             own_loss = loss.item()
             end = time.perf_counter()
             stall.moved()
@@ -209,6 +218,12 @@ def fit(
             skipped = skipped + 1 if updated.skipped and not updated.overflowed else 0
             if skipped:
                 mind_skipped(skipped, update.most_skipped, made, own_loss, folder, ranks)
+            if trials is not None and measured and updated.stop:
+                if not trials.obey(made):
+                    break
+                end = time.perf_counter()
+                stall.moved()
+                continue
             stopping = updated.stop and made != steps
             if stopping or (config.checkpoint_every and (made % config.checkpoint_every == 0 or made == steps)):
                 file = save(
