@@ -175,8 +175,8 @@ def tune(
         metric=metric,
         first_step_timeout=first_step_timeout,
         trial_seconds=trial_seconds,
-        run_path=run,
-        **launch_options,
+        path=run,
+        options=launch_options,
     )
     try:
         with TrialsShown(study) as shown:

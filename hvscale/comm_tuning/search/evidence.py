@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hvscale.profiling.breakdown import read_recording
+from hvscale.profiling.events import Events
 from hvscale.profiling.step_times import read_step_log, step_edges
 from hvscale.run_folder import RunFolder
 
@@ -26,7 +28,7 @@ class Messages:
 class Evidence:
     """`ranks_of_a_node`: the most on one; `cores` and `gpus` of the machine the job was started on; `source`: of the profile.
 
-    `messages`: by operation, without those before the fourth step where steps are known.
+    `step_bytes`: what a rank all-reduces in a step, where steps are known. `messages`: by operation, without those before the fourth step then.
     """
 
     command: tuple[str, ...]
@@ -39,6 +41,7 @@ class Evidence:
     transport: str
     source: str
     horovod: bool
+    step_bytes: int | None
     messages: dict[str, Messages]
 
 
@@ -48,8 +51,10 @@ def evidence(run: RunFolder) -> Evidence:
     events = recording.events
     chosen = (events.rank == min(recording.ranks, default=0)) & ~events.bitwise
     edges = step_edges(recording, read_step_log(run))
+    step_bytes = None
     if edges is not None and len(edges) > WARMUP_STEPS + 1:
         chosen &= events.start_ns >= edges[WARMUP_STEPS]
+        step_bytes = all_reduced(events, chosen & (events.start_ns < edges[-1])) // (len(edges) - 1 - WARMUP_STEPS)
     seconds = events.duration_ns[chosen].sum()
     messages = {}
     for code, name in enumerate(events.operations):
@@ -72,5 +77,12 @@ def evidence(run: RunFolder) -> Evidence:
         transport=record.library.transport,
         source=recording.source,
         horovod=bool(np.any(events.bitwise)) or recording.source in ("horovod-timeline", "nccl"),
+        step_bytes=step_bytes,
         messages=messages,
     )
+
+
+def all_reduced(events: Events, chosen: NDArray[np.bool_]) -> int:
+    """Bytes of the chosen messages that are all-reduces."""
+    code = events.operations.index("allreduce") if "allreduce" in events.operations else -1
+    return int(events.bytes[chosen & (events.operation == code)].sum())

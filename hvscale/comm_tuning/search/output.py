@@ -91,7 +91,7 @@ def trials_table(document: TuneDocument) -> Table:
     )
     words_in(result)
     for row in shown:
-        gain = percent(row.ratio) if row.number else ""
+        gain = percent(row.ratio) if document.trials[row.number].settings else ""
         interval = human_interval(row.throughput_low, row.throughput_high, 4)
         result.add_row(str(row.number), row.settings, human(row.throughput, 4), interval, gain)
     for row in failed:

@@ -25,12 +25,14 @@ MEASURED_BY: dict[Kind, str] = {
     "marks": "the steps that the command marks for hvprof",
     "collectives": "the period of its collectives",
 }
+# Of what needs no --metric, the first that is there.
+IN_ORDER: tuple[Kind, ...] = ("steps", "marks", "collectives")
 WARMUP_STEPS = 3  # slower, because memory is allocated, connections are made and kernels are compiled
 BLOCKS = 8  # of neighbouring steps, which are alike
 Floats = NDArray[np.float64]
 
 # Of the search for a period: as many points in time, and the least likeness of what lies one period apart.
-POINTS = 1 << 14
+POINTS = 1 << 16
 LEAST_LIKENESS = 0.2
 NEARLY = 0.8  # of the best likeness: the shortest such period is the one, the others are its multiples
 LEAST_MESSAGES = 10
@@ -72,6 +74,7 @@ class Pace:
         self.kind: Kind | None = "metric" if metric is not None else kind
         self.share: float | None = None
         self.unit_of_share = "steps/s"
+        self.read_from: Kind | None = None  # what the last steps were read from
 
     @property
     def warmup(self) -> int:
@@ -86,21 +89,19 @@ class Pace:
             "marks": self._marks,
             "collectives": self._collectives,
         }
-        if self.kind is not None:
-            return ways[self.kind](run)
-        for kind in ("steps", "marks", "collectives"):
+        kinds: tuple[Kind, ...] = (self.kind,) if self.kind is not None else IN_ORDER
+        for kind in kinds:
             found = ways[kind](run)
-            if found is not None:
+            if found is not None and len(found):
+                self.read_from = kind
                 return found
         return None
 
     def settle(self, run: RunFolder) -> None:
         """Keep to what tells the steps of this run, the first one, from now on."""
         if self.kind is None:
-            kinds: tuple[Kind, ...] = ("steps", "marks", "collectives")
-            self.kind = next(
-                (kind for kind in kinds if Pace(self.np, None, kind).steps(run) is not None), "collectives"
-            )
+            self.steps(run)
+            self.kind = self.read_from
         if self.kind == "collectives":
             self.share, self.unit_of_share = share_of_a_step(recording_of(run))
 
@@ -187,7 +188,8 @@ def share_of_a_step(recording: Recording | None) -> tuple[float | None, str]:
     kept = end_ns >= end_ns[0] + (end_ns[-1] - end_ns[0]) // 10
     times, size = (end_ns[kept] - end_ns[kept][0]) / 1e9, size[kept]
     series, edges = np.histogram(times, POINTS, weights=size.astype(np.float64))
-    smooth = np.convolve(series, np.hanning(9), "same")
+    # So wide that messages which come a little early or late still meet, and half as wide as they lie apart.
+    smooth = np.convolve(series, np.hanning(max(9, POINTS // (2 * len(size)))), "same")
     spectrum = np.abs(np.fft.rfft(smooth - smooth.mean(), 2 * POINTS)) ** 2
     likeness = np.fft.irfft(spectrum)[: POINTS // 2]
     likeness /= likeness[0] * (1 - np.arange(len(likeness)) / POINTS)
@@ -216,4 +218,4 @@ class Clock:
 
     def looked(self, seconds: float) -> None:
         """Looking took so long."""
-        self.next = time.monotonic() + max(self.every, 20 * seconds)
+        self.next = time.monotonic() + max(self.every, 10 * seconds)

@@ -102,16 +102,17 @@ def threads_of_a_rank(seen: Evidence) -> tuple[str, ...]:
     return tuple(str(1 << power) for power in range(share.bit_length()))
 
 
+def thresholds_below_a_step(seen: Evidence) -> tuple[str, ...]:
+    """And the default: of more bytes than a step has all are alike."""
+    below = seen.step_bytes or 256 * MIB + 1
+    return tuple(f"{size}M" for size in (1, 4, 8, 16, 32, 64, 128, 256) if size * MIB < below or size == 128)
+
+
 ALLREDUCE_SEGMENTS = ("segmented_ring", "tree")
 BROADCAST_SEGMENTS = ("chain", "pipeline", "split_binary_tree", "binary_tree", "binomial", "pipelined_tree")
 
 SEARCHED = (
-    Searched(
-        "fusion_threshold",
-        ("1M", "4M", "8M", "16M", "32M", "64M", "128M", "256M"),
-        (horovod, messages_above(0)),
-        ordered=True,
-    ),
+    Searched("fusion_threshold", thresholds_below_a_step, (horovod, sends("allreduce")), ordered=True),
     Searched("cycle_time", ("0.1", "0.5", "1", "2.5", "5", "10", "25"), (horovod,), ordered=True),
     Searched(
         "cache_capacity",

@@ -187,7 +187,7 @@ def with_default(entry: Searched, values: list[str], spellings: list[Spelling]) 
     named = {default_of(spelling) for spelling in spellings}
     default = next(iter(named)) if len(named) == 1 else None
     if default is None:
-        return [DEFAULT, *values] if values else []
+        return [DEFAULT, *values]
     first = spellings[0].values
     known = {value: first.parse(value) for value in values}
     same = next((value for value, meant in known.items() if meant == default), None)

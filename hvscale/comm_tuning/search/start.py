@@ -15,6 +15,7 @@ LOOK_SECONDS = 0.2
 NARROW = 1.04  # factor between the ends of an interval that needs no more steps
 HOPELESS = 2.0  # this many times slower than the best, and a few steps are enough to say so
 FEW = 2
+UNSETTLED_TIMES = 2  # as long while it is not settled what tells the steps
 END_SECONDS = 20.0  # for a training to end after it was told to
 
 
@@ -77,15 +78,13 @@ class Start:
     def __post_init__(self) -> None:
         self._began = self._moved = self._ordered = time.monotonic()
         self._measuring_since: float | None = None
+        self._read_from: str | None = None
 
     def watch(self, run: RunFolder) -> bool:
         """True: the job is to be ended."""
         if not self._clock.due():
             return False
-        began = time.monotonic()
-        enough = self._look(began)
-        self._clock.looked(time.monotonic() - began)
-        return enough
+        return self._look(time.monotonic())
 
     def ended(self, failure: RankFailedError | None) -> None:
         """The job has ended, by `failure` or well."""
@@ -103,6 +102,7 @@ class Start:
 
     def _look(self, now: float) -> bool:
         if self._order is not None:
+            self._clock.looked(0)
             return self._follow_order(self._order, now)
         steps = self._steps()
         if steps is None or not len(steps):
@@ -111,8 +111,9 @@ class Start:
             if waited > limit:
                 self._hung = f"no step in {limit:.0f} s"
             return self._hung is not None
-        if self._measuring_since is None:
-            self._measuring_since = now
+        if self._measuring_since is None or self._read_from != self.pace.read_from:
+            # What is there first need not be what tells the steps: parameters are broadcast before a step is marked.
+            self._measuring_since, self._read_from = now, self.pace.read_from
             self.first_step_after = self.first_step_after or now - self._began
         if len(steps) != self.seen:
             self.seen, self._moved = len(steps), now
@@ -179,7 +180,9 @@ class Start:
         return self.done(outcome)
 
     def _steps(self) -> Steps | None:
+        began = time.monotonic()
         steps = self.pace.steps(self.run)
+        self._clock.looked(time.monotonic() - began)
         return steps.after(self._first) if steps is not None else None
 
     def _measured(self, steps: Steps | None) -> Outcome:
@@ -195,11 +198,10 @@ class Start:
         known = len(counted) >= BLOCKS and found.low is not None and found.high is not None
         if best is not None and (found.mean * HOPELESS < best or (known and (found.high or 0) < best)):
             return "stopped early"
-        # Before it is settled what tells the steps, all that may tell them is waited for.
         narrow = known and len(counted) >= 2 * BLOCKS and (found.high or 0) < NARROW * (found.low or 0)
-        if (narrow and self.pace.kind is not None) or seconds > self.limits.trial:
-            return "measured"
-        return None
+        if self.pace.kind is None:
+            return "measured" if seconds > UNSETTLED_TIMES * self.limits.trial else None
+        return "measured" if narrow or seconds > self.limits.trial else None
 
 
 def outcome_of(settings: dict[str, str], steps: Steps | None, pace: Pace) -> Outcome:

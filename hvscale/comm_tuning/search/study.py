@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from hvscale.comm_tuning.search.sampler import Sampler, Suggestion
 
 LEAST_PAIRS = 7
+DEFAULTS_EVERY = (
+    8  # trials: the machine's speed may change meanwhile, and trials are compared with the last one of the defaults
+)
 TRIALS = 40  # where neither --trials nor --minutes bounds the search
 # What makes a study the same; more trials, minutes or pairs may be asked for in the same folder.
 SAME = ("command", "np", "launch", "fixed", "request")
@@ -87,6 +90,8 @@ class Study:
         # Our own trainer ends, and takes other settings of Horovod, when it is told to.
         self.takes_orders = [Path(word).name for word in document.command[:2]] == ["hvscale", "train"]
         self.same_losses_each_time = True if self.takes_orders else None
+        if self.takes_orders:
+            self.pace.kind = "steps"
         self.sampler: Sampler | None = None
         self.began = time.monotonic()
         self.shown: Shown
@@ -105,10 +110,10 @@ class Study:
         metric: str | None,
         first_step_timeout: float,
         trial_seconds: float,
-        run_path: Path | None,
-        **options: Any,
+        path: Path | None,
+        options: dict[str, Any],
     ) -> Self:
-        """`options`: further keywords of `hvscale.launch.launch`. Raises RequestError for what cannot be searched; starts and writes nothing."""
+        """`options`: keywords of `hvscale.launch.launch`. Raises RequestError for what cannot be searched; starts and writes nothing."""
         if options["np"] < 2:
             raise RequestError(f"-np {options['np']}: a rank alone sends no messages; give -np 2 or more")
         for name, value in {
@@ -125,7 +130,7 @@ class Study:
         fixed = fixed_settings(fix)
         found = Metric.parse(metric) if metric is not None else None
         with_settings(requests(fixed), command, options)  # a mistake is to be known before anything is started
-        folder = (run_path or default_run_path(["tune", *command])).absolute()
+        folder = (path or default_run_path(["tune", *command])).absolute()
         document = TuneDocument(
             folder=str(folder),
             command=command,
@@ -165,12 +170,14 @@ class Study:
             self.write("finished")
 
     def search(self) -> None:
-        """Trials until their number or time is used up, or nothing is left to try; the defaults first, on every day of the study."""
+        """Trials until their number or time is used up, or nothing is left to try; the defaults first, and again now and then."""
         self.write("searching")
-        if not self.is_over():
-            self.measure({}, None)
+        begun = len(self.document.trials)
         while not self.is_over():
-            suggestion = self.sampler.ask() if self.sampler is not None else None
+            if self.sampler is None or len(self.document.trials) == begun or self.since_defaults() >= DEFAULTS_EVERY:
+                self.measure({}, None)
+                continue
+            suggestion = self.sampler.ask()
             if suggestion is None:
                 break
             self.measure(suggestion.settings, suggestion)
@@ -181,6 +188,10 @@ class Study:
         late = self.minutes is not None and time.monotonic() - self.began > 60 * self.minutes
         return trials > 0 and (late or (self.trials is not None and trials >= self.trials))
 
+    def since_defaults(self) -> int:
+        """Trials since the last one of the defaults."""
+        return next(back for back, trial in enumerate(reversed(self.document.trials)) if not trial.settings)
+
     def run_off(self) -> None:
         """Measure the few best once more, on fresh starts: the best of many trials was the luckiest, too."""
         while True:
@@ -189,6 +200,8 @@ class Study:
             once = [settings for settings in few if len(found[settings]) == 1]
             if len(few) < 2 or not once:
                 return
+            if self.document.trials[-1].settings and len(once) == len(few):
+                self.measure({}, None, alone=True)
             self.measure(dict(sorted(once[0])), None, alone=True)
 
     def measure(self, settings: dict[str, str], asked: "Suggestion | None", alone: bool = False) -> None:
