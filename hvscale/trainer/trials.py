@@ -1,6 +1,7 @@
 """A training that a search measures: between two steps it checks its sums, takes other settings of Horovod, or ends."""
 
 import os
+import time
 import zlib
 
 import torch
@@ -12,6 +13,7 @@ from hvscale.trial_orders import Answer, Order, TrialFolder
 
 # Elements of the sums that are checked: from a message that is sent at once to one of 16 MiB, which pipelines cut into parts.
 SUMMED = (1, 1 << 10, 1 << 18, 1 << 22)
+LOOK_SECONDS = 0.05  # between two looks for an order
 PERIOD = 1000  # of the numbers that are summed: whole ones, which fp32 adds up exactly
 
 
@@ -22,6 +24,8 @@ class Trials:
         self.ranks, self.model = ranks, model
         self.folder = TrialFolder.of_this_rank()
         self.done = 0
+        self.noted: Order | None = None
+        self.look_at = 0.0
 
     @property
     def active(self) -> bool:
@@ -29,14 +33,16 @@ class Trials:
 
     def waiting(self) -> Order | None:
         """On rank 0 the order that has not been obeyed, if there is one."""
-        if self.folder is None or self.ranks.rank != 0:
-            return None
-        order = self.folder.order()
-        return order if order is not None and order.number > self.done else None
+        now = time.monotonic()
+        if self.folder is not None and self.ranks.rank == 0 and self.noted is None and now >= self.look_at:
+            self.look_at = now + LOOK_SECONDS
+            order = self.folder.order()
+            self.noted = order if order is not None and order.number > self.done else None
+        return self.noted
 
     def obey(self, steps: int) -> bool:
         """What rank 0 was ordered to after so many steps, or the end where it was not. False: training is to end. Collective."""
-        order = self.ranks.broadcast(self.waiting())
+        order, self.noted = self.ranks.broadcast(self.noted), None
         if order is None:
             return False
         problem = wrong_sums(self.ranks, self.model) if order.what == "check" else None

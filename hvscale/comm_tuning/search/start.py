@@ -30,7 +30,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one trial. `seconds`: those of its steps, the warm-up's included; `longest_step` of the others; `failure`: its crash."""
+    """What came of one trial. `seconds`: those of its steps, the warm-up's included; `longest_wait`: for one of them, as seen from outside;
+    `failure`: its crash."""
 
     settings: dict[str, str]
     state: TrialState = "measured"
@@ -38,7 +39,7 @@ class Outcome:
     seconds: float = 0.0
     throughput: Estimate | None = None
     problem: str | None = None
-    longest_step: float = 0.0
+    longest_wait: float = 0.0
     failure: RankFailedError | None = None
 
 
@@ -61,7 +62,7 @@ class Start:
     run: RunFolder
     settings: dict[str, str]
     pace: Pace
-    limits: Limits
+    limits: Callable[[], Limits]
     best: Callable[[], float | None]
     done: Callable[[Outcome], FollowUp | None]
     check: Callable[[RunFolder], str | None]
@@ -77,6 +78,7 @@ class Start:
 
     def __post_init__(self) -> None:
         self._began = self._moved = self._ordered = time.monotonic()
+        self._longest_wait = 0.0
         self._measuring_since: float | None = None
         self._read_from: str | None = None
 
@@ -107,7 +109,7 @@ class Start:
         steps = self._steps()
         if steps is None or not len(steps):
             waited = now - (self._moved if self._first else self._began)
-            limit = self.limits.stall if self._first else self.limits.first_step
+            limit = self.limits().stall if self._first else self.limits().first_step
             if waited > limit:
                 self._hung = f"no step in {limit:.0f} s"
             return self._hung is not None
@@ -116,9 +118,10 @@ class Start:
             self._measuring_since, self._read_from = now, self.pace.read_from
             self.first_step_after = self.first_step_after or now - self._began
         if len(steps) != self.seen:
+            self._longest_wait = max(self._longest_wait, now - self._moved if self.seen else 0.0)
             self.seen, self._moved = len(steps), now
-        if now - self._moved > self.limits.stall:
-            self._hung = f"no step in {self.limits.stall:.0f} s, after {len(steps)} steps"
+        if now - self._moved > self.limits().stall:
+            self._hung = f"no step in {self.limits().stall:.0f} s, after {len(steps)} steps"
             return True
         state = self._verdict(steps, now - self._measuring_since)
         if state is None:
@@ -137,9 +140,9 @@ class Start:
         if order.what == "stop":
             return now - self._ordered > END_SECONDS
         if answer is None:
-            if now - self._ordered > self.limits.first_step:
+            if now - self._ordered > self.limits().first_step:
                 doing = "sums were checked" if order.what == "check" else "Horovod was initialised again"
-                self._hung = f"no step in {self.limits.first_step:.0f} s while its {doing}"
+                self._hung = f"no step in {self.limits().first_step:.0f} s while its {doing}"
                 return True
             return False
         self._go_on(order, answer)
@@ -149,6 +152,7 @@ class Start:
         self._order = None
         if order.what == "begin":
             self._first, self.seen, self._measuring_since, self._moved = answer.steps, 0, None, time.monotonic()
+            self._longest_wait = 0.0
             return
         outcome, self._outcome = self._outcome, None
         if outcome is None:
@@ -186,7 +190,10 @@ class Start:
         return steps.after(self._first) if steps is not None else None
 
     def _measured(self, steps: Steps | None) -> Outcome:
-        return outcome_of(self.settings, steps, self.pace)
+        outcome = replace(outcome_of(self.settings, steps, self.pace), longest_wait=self._longest_wait)
+        if self.pace.kind != "metric" or self._measuring_since is None:
+            return outcome
+        return replace(outcome, seconds=time.monotonic() - self._measuring_since)  # matches tell no seconds
 
     def _verdict(self, steps: Steps, seconds: float) -> TrialState | None:
         """Whether the trial has told enough after so many seconds of steps."""
@@ -200,8 +207,8 @@ class Start:
             return "stopped early"
         narrow = known and len(counted) >= 2 * BLOCKS and (found.high or 0) < NARROW * (found.low or 0)
         if self.pace.kind is None:
-            return "measured" if seconds > UNSETTLED_TIMES * self.limits.trial else None
-        return "measured" if narrow or seconds > self.limits.trial else None
+            return "measured" if seconds > UNSETTLED_TIMES * self.limits().trial else None
+        return "measured" if narrow or seconds > self.limits().trial else None
 
 
 def outcome_of(settings: dict[str, str], steps: Steps | None, pace: Pace) -> Outcome:
@@ -214,5 +221,4 @@ def outcome_of(settings: dict[str, str], steps: Steps | None, pace: Pace) -> Out
         steps=len(steps),
         seconds=float(steps.seconds.sum()),
         throughput=counted.throughput(),
-        longest_step=float(counted.seconds.max(initial=0.0)),
     )

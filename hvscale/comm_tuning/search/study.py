@@ -257,8 +257,7 @@ class Study:
         orders = TrialFolder(run.path) if self.takes_orders else None
         if orders is not None:
             orders.path.mkdir(parents=True)
-        limits = self.limits if settings else self.asked_limits
-        start = Start(run, dict(settings), self.pace, limits, best, done, self.wrong_losses, orders)
+        start = Start(run, dict(settings), self.pace, lambda: self.limits, best, done, self.wrong_losses, orders)
         failure = None
         try:
             profiled_launch(
@@ -312,14 +311,15 @@ class Study:
         if outcome.steps:
             self.pace.settle(run)
             if not self.takes_orders:
-                outcome = replace(outcome_of({}, self.pace.steps(run), self.pace), state=outcome.state)
+                again = outcome_of({}, self.pace.steps(run), self.pace)
+                outcome = replace(outcome, steps=again.steps, throughput=again.throughput)
         if outcome.throughput is None or self.pace.kind is None:
             self.refuse(outcome, run)
         if outcome.state != "measured":
             raise UntrustedError(
                 f"with the defaults: {outcome.problem}; there is nothing to compare with. See {run.path}"
             )
-        self.limits = replace(self.limits, stall=max(LEAST_STALL, STALL_TIMES * outcome.longest_step))
+        self.limits = replace(self.limits, stall=max(LEAST_STALL, STALL_TIMES * outcome.longest_wait))
         steps = self.pace.steps(run)
         self.document.unit = steps.unit if steps is not None else None
         self.document.measured_by = MEASURED_BY[self.pace.kind]
