@@ -223,7 +223,8 @@ def run_job(
         nonlocal stopped
         output.poll()
         note_settings()
-        stopped = watch is not None and watch(run) is True
+        # A rank that has failed already tells more than who watches has seen.
+        stopped = watch is not None and watch(run) is True and first_failed(read_ranks(run)) is None
         return stopped
 
     rank_program = [sys.executable, "-I", "-S", rank.__file__, str(run.path)]

@@ -12,8 +12,10 @@ from hvscale.scaling.estimate import Estimate
 from hvscale.trial_orders import Answer, Order, TrialFolder
 
 LOOK_SECONDS = 0.2
+MISSED_SECONDS = 5.0  # between two calls of `watch`, which come 20 times a second
 NARROW = 1.04  # factor between the ends of an interval that needs no more steps
-HOPELESS = 2.0  # this many times slower than the best, and a few steps are enough to say so
+HOPELESS = 2.0  # times slower than the best: no interval is waited for, only some of the steps or of the time
+SOME = 0.25
 FEW = 2
 UNSETTLED_TIMES = 2  # as long while it is not settled what tells the steps
 END_SECONDS = 20.0  # for a training to end after it was told to
@@ -78,15 +80,19 @@ class Start:
 
     def __post_init__(self) -> None:
         self._began = self._moved = self._ordered = time.monotonic()
+        self._watched = self._began
         self._longest_wait = 0.0
         self._measuring_since: float | None = None
         self._read_from: str | None = None
 
     def watch(self, run: RunFolder) -> bool:
         """True: the job is to be ended."""
-        if not self._clock.due():
-            return False
-        return self._look(time.monotonic())
+        now = time.monotonic()
+        missed, self._watched = now - self._watched, now
+        if missed > MISSED_SECONDS:
+            # The whole job was suspended, or this process was busy: nobody has waited meanwhile.
+            self._began, self._moved, self._ordered = (at + missed for at in (self._began, self._moved, self._ordered))
+        return self._clock.due() and self._look(now)
 
     def ended(self, failure: RankFailedError | None) -> None:
         """The job has ended, by `failure` or well."""
@@ -203,7 +209,10 @@ class Start:
             return None
         best = self.best()
         known = len(counted) >= BLOCKS and found.low is not None and found.high is not None
-        if best is not None and (found.mean * HOPELESS < best or (known and (found.high or 0) < best)):
+        if best is not None and known and (found.high or 0) < best:
+            return "stopped early"
+        some = known or seconds > SOME * self.limits().trial
+        if best is not None and some and found.mean * HOPELESS < best:
             return "stopped early"
         narrow = known and len(counted) >= 2 * BLOCKS and (found.high or 0) < NARROW * (found.low or 0)
         if self.pace.kind is None:
