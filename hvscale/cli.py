@@ -25,6 +25,7 @@ COMMANDS = (
     "scale",
     "knobs",
     "compare-settings",
+    "tune",
     "train",
     "models",
     "data",

@@ -13,7 +13,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from hvscale.errors import RequestError
 
-RunState = Literal["starting", "running", "finished", "failed", "interrupted"]
+# Stopped: what had started it had seen enough.
+RunState = Literal["starting", "running", "finished", "stopped", "failed", "interrupted"]
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:

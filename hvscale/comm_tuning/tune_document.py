@@ -48,8 +48,10 @@ class Pair(BaseModel):
 
 
 class Proof(BaseModel):
-    """`gain`: the ratio of throughputs over the pairs, 1 for no difference; taken only where its interval is above 1."""
+    """`settings`: whose gain is proven. `gain`: the ratio of throughputs over the pairs, 1 for no difference; taken only where its interval is
+    above 1."""
 
+    settings: dict[str, str] = {}
     pairs: list[Pair]
     gain: Estimate
     taken: bool
@@ -59,6 +61,7 @@ class TuneDocument(BaseModel):
     """What `hvscale tune --json` prints, by alias, and the study folder's tune.json.
 
     `launch`: the options of the job, as keywords of `hvscale.launch.launch` in plain words. `measured_by`: where the throughput comes from.
+    `request`: what was asked of the search itself, with which another one cannot go on in this folder.
     `winner`: the settings to use in the words of --set; empty when the defaults are best, None while that is not known.
     `profile`: the defaults before, the winner after, by message size.
     """
@@ -72,6 +75,7 @@ class TuneDocument(BaseModel):
     np: int
     launch: dict[str, Any]
     fixed: dict[str, str] = {}
+    request: dict[str, Any] = {}
     unit: str | None = None
     measured_by: str | None = None
     library: Library | None = None

@@ -49,6 +49,7 @@ VERSIONS_OF = ("hvscale", "horovod", "torch", "numpy")
 
 Instrument = Callable[[RunFolder, str, Mapping[str, str]], dict[str, str]]
 Show = Callable[[int, str], None]
+Watch = Callable[[RunFolder], object]
 
 
 class RunInterruptedError(HvscaleError):
@@ -74,13 +75,14 @@ def launch(
     instrument: Instrument | None = None,
     show: Show | None = None,
     warn: Callable[[str], None] = lambda text: print(f"hvscale: warning: {text}", file=sys.stderr),
-    watch: Callable[[RunFolder], None] | None = None,
+    watch: Watch | None = None,
 ) -> RunFolder:
     """Run `command` on `np` ranks where `placement` says (by default on this machine) and wait for its end.
 
     `knobs` is noted in run.json: what `env` and the options mean to who asked for them. `instrument(run, flavour, environment)` gives variables
     for the command alone, on top of the job's `environment`; `show(rank, line)` gets the ranks' output; `watch(run)` is called about 20 times
-    a second. Raises RequestError before a rank is started, RankFailedError and RunInterruptedError afterwards.
+    a second, and ends the job when it answers True: the run is then "stopped". Raises RequestError before a rank is started, RankFailedError
+    and RunInterruptedError afterwards.
     """
     if np < 1:
         raise RequestError(f"-np {np}: at least one rank is needed")
@@ -173,9 +175,7 @@ def launch(
     return run
 
 
-def submit_and_follow(
-    script: str, run: RunFolder, np: int, show: Show | None, watch: Callable[[RunFolder], None] | None
-) -> None:
+def submit_and_follow(script: str, run: RunFolder, np: int, show: Show | None, watch: Watch | None) -> None:
     """Have Slurm run the script, and show what its ranks write. Raises what a launch here would raise."""
     slurm_job.prepare_folder(run)
     with catching_signals() as caught:
@@ -203,7 +203,7 @@ def run_job(
     caught: list[int],
     show: Show | None,
     warn: Callable[[str], None],
-    watch: Callable[[RunFolder], None] | None,
+    watch: Watch | None,
 ) -> Failure | None:
     """Start the job, follow it and end it; brings the record to its last state. Gives what went wrong, None when nothing did."""
     output = RankOutput(run, job.np, show or (lambda number, line: None))
@@ -217,11 +217,15 @@ def run_job(
                 warn(text)
             run.write(record)
 
-    def each_time() -> None:
+    stopped = False
+
+    def each_time() -> bool:
+        nonlocal stopped
         output.poll()
         note_settings()
-        if watch:
-            watch(run)
+        # A rank that has failed already tells more than who watches has seen.
+        stopped = watch is not None and watch(run) is True and first_failed(read_ranks(run)) is None
+        return stopped
 
     rank_program = [sys.executable, "-I", "-S", rank.__file__, str(run.path)]
     with flavour.start(job, rank_program, record.library) as started:
@@ -239,10 +243,10 @@ def run_job(
             output.finish()
     note_settings(ended=True)
     record.ranks = read_ranks(run)
-    failure = (
-        None if caught else late_start(job, start, late) or find_failure(job, record.library, record.ranks, statuses)
-    )
-    close(record, failure, 0 if by_itself else caught[0] if caught else 0)
+    failure = None
+    if not caught and not stopped:
+        failure = late_start(job, start, late) or find_failure(job, record.library, record.ranks, statuses)
+    close(record, failure, 0 if by_itself else caught[0] if caught else 0, stopped)
     # In other nodes it may be an agent that has not quite ended yet.
     if by_itself and left_behind and not any(statuses) and job.nodes.are_here:
         record.warnings.append(f"processes that the command left running were killed: {left_behind}")
@@ -327,16 +331,17 @@ def follow(
     start: StartWatch,
     late: list[int],
     caught: list[int],
-    each_time: Callable[[], None],
+    each_time: Callable[[], bool],
 ) -> bool:
-    """True when the job has ended by itself; False when the user wants it to end, when a rank has failed and the launcher had its grace, or
-    when the start takes too long: then `late` names the ranks."""
+    """True when the job has ended by itself; False when the user or `each_time` wants it to end, when a rank has failed and the launcher had
+    its grace, or when the start takes too long: then `late` names the ranks."""
     began, look_at_ranks_at, give_up_at = time.monotonic(), 0.0, float("inf")
     while None in [process.poll() for process in started]:
         now = time.monotonic()
         if caught or now > give_up_at:
             return False
-        each_time()
+        if each_time():
+            return False
         if now > look_at_ranks_at and give_up_at == float("inf"):
             look_at_ranks_at = now + LOOK_AT_RANKS_SECONDS
             ranks = read_ranks(run)
@@ -375,11 +380,13 @@ def wait_for_last_words(run: Path) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def close(record: RunRecord, failure: Failure | None, interrupted_by: int) -> None:
-    """Bring the record to its last state, from what went wrong and the signal that ended it, if any."""
+def close(record: RunRecord, failure: Failure | None, interrupted_by: int, stopped: bool) -> None:
+    """Bring the record to its last state, from what went wrong and the signal that ended it, if any; `stopped`: who watched had seen enough."""
     record.ended_at = datetime.now(UTC)
     if interrupted_by:
         record.state, record.exit_status = "interrupted", 128 + interrupted_by
+    elif stopped:
+        record.state, record.exit_status = "stopped", 0
     elif failure is not None:
         record.exit_status = failure.exit_status
         record.state = "interrupted" if failure.exit_status == EXIT_TRY_AGAIN else "failed"

@@ -99,7 +99,7 @@ def follow(
     run: RunFolder,
     np: int,
     show: Callable[[int, str], None],
-    each_time: Callable[[], None],
+    each_time: Callable[[], object],
     interrupted: Callable[[], bool],
 ) -> None:
     """Show what the ranks write until the job has ended; `interrupted()` cancels it."""

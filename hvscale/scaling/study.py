@@ -1,8 +1,6 @@
 """Measures the scaling of a command: fresh starts on each number of ranks, in turns, in a folder that can be gone on with."""
 
-import fcntl
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +15,7 @@ from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_
 from hvscale.scaling.document import ScalingDocument, ScalingRun, State, tabulate
 from hvscale.scaling.throughput import Metric, read_throughput
 from hvscale.scaling.work import Scaling, Work, parse_ranks
+from hvscale.study_folder import alone_in
 
 # What makes two measurements the same; more np or repeats may be asked for in the same folder.
 SAME = ("command", "scaling", "settings")
@@ -162,18 +161,7 @@ class Study:
         Raises RequestError when it holds something else, or cannot be written.
         """
         made, new = not self.path.exists(), not self.scale_json.exists()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise RequestError(
-                    f"{self.path}: another hvscale scale is measuring there; give another folder with --run"
-                ) from error
+        with alone_in(self.path, "hvscale scale"):
             self.check_same()
             self.write("running")
             try:
@@ -183,8 +171,6 @@ class Study:
                     self.scale_json.unlink()
                     if made:
                         self.path.rmdir()
-        finally:
-            os.close(descriptor)
 
     def check_same(self) -> None:
         if not self.scale_json.exists():

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hvscale import profiling
-from hvscale.errors import RequestError, SavedError
+from hvscale.errors import EXIT_DONE, RequestError, SavedError
 from hvscale.run_folder import RunFolder, cannot_write, write_atomically
 from hvscale.trainer import budget, memory, precision, threads
 from hvscale.trainer.checkpoints import Checkpoint, Folder
@@ -34,6 +34,7 @@ from hvscale.trainer.stall import StallWatch
 from hvscale.trainer.steps import Step, StepsFile
 from hvscale.trainer.stop_signals import noting_stop_signals
 from hvscale.trainer.sync_batch_norm import synchronise_batch_norm
+from hvscale.trainer.trials import Trials
 from hvscale.trainer.update import Update
 from hvscale.trainer.watch import Watch
 from hvscale.trainer.workload import Workload, workload
@@ -100,7 +101,10 @@ def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None
             synchronise_batch_norm(model, ranks.hvd)
         if config.compile:
             ranks.together(lambda: compile_blocks(model))
-        durations = fit(config, ranks, model, work, arithmetic, run, resumed, continued, watch, commits)
+        trials = Trials(ranks, model)
+        durations = fit(config, ranks, model, work, arithmetic, run, resumed, continued, watch, commits, trials)
+        if trials.active:
+            raise SystemExit(EXIT_DONE)  # a search has measured it, and wants no model
         speeds = ranks.gather(
             budget.images_per_second(config.batch_size * config.batches_per_allreduce, durations) if durations else 0.0
         )
@@ -146,11 +150,13 @@ def fit(
     continued: bool = False,
     watch: Watch | None = None,
     commits: "Commits | None" = None,
+    trials: Trials | None = None,
 ) -> list[float]:
     """The training loop, from the start or from after a checkpoint's step. Returns the seconds that each step took on this rank.
 
-    `continued`: the run's steps.jsonl may be there already. Raises SavedError, on all ranks, when one of them was asked to
-    stop, RequestError when no finite loss comes any more, and RanksChangedError after a commit when hosts have come or gone.
+    `continued`: the run's steps.jsonl may be there already. With `trials` that are active it goes on until they end it.
+    Raises SavedError, on all ranks, when one of them was asked to stop, RequestError when no finite loss comes any more,
+    and RanksChangedError after a commit when hosts have come or gone.
     """
     device = next(model.parameters()).device
     optimizer = ranks.together(lambda: make_optimizer(config, work, model, ranks.hvd))
@@ -212,7 +218,8 @@ def fit(
         StallWatch(config.stall_timeout) as stall,
     ):
         end = time.perf_counter()
-        while steps is None or made < steps:
+        measured = trials is not None and trials.active
+        while measured or steps is None or made < steps:
             profiling.step()
             step, start = made, end
             rate = rates.at(step + by_data, steps + by_data if steps is not None else None)
@@ -227,7 +234,9 @@ def fit(
                 part = arithmetic.loss(model, inputs, targets, work.loss) / passes
                 update.backward(part)
                 loss += part.detach()
-            updated = update.after(loss, bool(asked_to_stop), None if commits is None else commits.hosts_changed)
+            ordered = trials is not None and trials.waiting() is not None
+            hosts_changed = None if commits is None else commits.hosts_changed
+            updated = update.after(loss, bool(asked_to_stop) or ordered, hosts_changed)
             own_loss = loss.item()
             end = time.perf_counter()
             stall.moved()
@@ -259,6 +268,12 @@ def fit(
             skipped = skipped + 1 if updated.skipped and not updated.overflowed else 0
             if skipped:
                 mind_skipped(skipped, update.most_skipped, made, own_loss, folder, ranks)
+            if trials is not None and measured and updated.stop:
+                if not trials.obey(made):
+                    break
+                end = time.perf_counter()
+                stall.moved()
+                continue
             stopping = updated.stop and made != steps
             if stopping or (config.checkpoint_every and (made % config.checkpoint_every == 0 or made == steps)):
                 file = save(folder, ranks, device, state)

@@ -14,6 +14,8 @@ import torch
 
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.run_folder import Library
+from hvscale.trainer.held_mpi import hold_mpi
+from hvscale.trial_orders import TrialFolder
 
 T = TypeVar("T")
 
@@ -55,6 +57,8 @@ class Ranks:
         try:
             import horovod.torch as hvd
 
+            if TrialFolder.of_this_rank() is not None:
+                hold_mpi(loaded_mpi())
             hvd.init()
         except (ImportError, OSError, ValueError) as error:
             self.fail(RequestError(f"{launcher} started {launched} ranks, but Horovod cannot be used: {error}"))

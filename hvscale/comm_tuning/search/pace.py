@@ -1,0 +1,221 @@
+"""How fast a run goes, from what it leaves behind while it goes: its steps, each with the work done in it and its seconds."""
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvscale.errors import RequestError
+from hvscale.profiling.bins import MIB
+from hvscale.profiling.breakdown import read_recording
+from hvscale.profiling.events import Recording
+from hvscale.profiling.step_times import read_step_log
+from hvscale.run_folder import RunFolder
+from hvscale.scaling.estimate import Estimate, estimate
+from hvscale.scaling.throughput import PER_RANK, Metric, lines, number
+
+Kind = Literal["metric", "steps", "marks", "collectives"]
+MEASURED_BY: dict[Kind, str] = {
+    "metric": "what --metric matches",
+    "steps": "the steps that the command writes into steps.jsonl",
+    "marks": "the steps that the command marks for hvprof",
+    "collectives": "the period of its collectives",
+}
+# Of what needs no --metric, the first that is there.
+IN_ORDER: tuple[Kind, ...] = ("steps", "marks", "collectives")
+WARMUP_STEPS = 3  # slower, because memory is allocated, connections are made and kernels are compiled
+BLOCKS = 8  # of neighbouring steps, which are alike
+Floats = NDArray[np.float64]
+
+# Of the search for a period: as many points in time, and the least likeness of what lies one period apart.
+POINTS = 1 << 16
+LEAST_LIKENESS = 0.2
+NEARLY = 0.8  # of the best likeness: the shortest such period is the one, the others are its multiples
+LEAST_MESSAGES = 10
+
+
+@dataclass(frozen=True)
+class Steps:
+    """`work` in `unit` times a second, and `seconds`, of each step."""
+
+    work: Floats
+    seconds: Floats
+    unit: str | None
+
+    def __len__(self) -> int:
+        return len(self.work)
+
+    def after(self, first: int) -> "Steps":
+        return Steps(self.work[first:], self.seconds[first:], self.unit)
+
+    def throughput(self) -> Estimate | None:
+        """In blocks of neighbours; None without steps."""
+        if not len(self):
+            return None
+        edges = np.linspace(0, len(self), min(BLOCKS, len(self)) + 1).astype(int)
+        sums = [(self.work[start:end].sum(), self.seconds[start:end].sum()) for start, end in itertools.pairwise(edges)]
+        found = estimate([float(work / seconds) for work, seconds in sums])
+        total = sum(work for work, _ in sums) / sum(seconds for _, seconds in sums)
+        return found.times(float(total) / found.mean)
+
+
+class Pace:
+    """Reads the steps of runs of one command, all in the same way: that in which the first one could be read.
+
+    `share`: bytes that each step sends, where collectives tell the steps.
+    """
+
+    def __init__(self, np: int, metric: Metric | None, kind: Kind | None = None) -> None:
+        self.np, self.metric = np, metric
+        self.kind: Kind | None = "metric" if metric is not None else kind
+        self.share: float | None = None
+        self.unit_of_share = "steps/s"
+        self.read_from: Kind | None = None  # what the last steps were read from
+
+    @property
+    def warmup(self) -> int:
+        """Steps that do not count; each match of --metric may stand for many."""
+        return 1 if self.kind == "metric" else WARMUP_STEPS
+
+    def steps(self, run: RunFolder) -> Steps | None:
+        """So far; None where nothing tells them. Raises RequestError where what --metric matches is no number."""
+        ways: dict[Kind, Callable[[RunFolder], Steps | None]] = {
+            "metric": self._metric,
+            "steps": self._log,
+            "marks": self._marks,
+            "collectives": self._collectives,
+        }
+        kinds: tuple[Kind, ...] = (self.kind,) if self.kind is not None else IN_ORDER
+        for kind in kinds:
+            found = ways[kind](run)
+            if found is not None and len(found):
+                self.read_from = kind
+                return found
+        return None
+
+    def settle(self, run: RunFolder) -> None:
+        """Keep to what tells the steps of this run, the first one, from now on."""
+        if self.kind is None:
+            self.steps(run)
+            self.kind = self.read_from
+        if self.kind == "collectives":
+            self.share, self.unit_of_share = share_of_a_step(recording_of(run))
+
+    def _metric(self, run: RunFolder) -> Steps | None:
+        if self.metric is None:
+            return None
+        of_ranks = []
+        for rank in range(self.np):
+            found = [match for line in lines(run, rank) for match in self.metric.pattern.finditer(line)]
+            if found:
+                of_ranks.append([number(match[self.metric.group], run, rank) for match in found])
+        if not of_ranks:
+            return None
+        if self.metric.group == PER_RANK:
+            shortest = min(map(len, of_ranks))
+            values = self.np * np.mean([of_rank[:shortest] for of_rank in of_ranks], axis=0)
+        else:
+            values = np.array(of_ranks[0])
+        return Steps(values, np.ones(len(values)), None)
+
+    def _log(self, run: RunFolder) -> Steps | None:
+        try:
+            log = read_step_log(run)
+        except RequestError:  # a line that is being written
+            return None
+        if log is None:
+            return None
+        known = bool(np.isfinite(log.images).all())
+        return Steps(
+            log.images if known else np.ones(len(log.seconds)), log.seconds, "images/s" if known else "steps/s"
+        )
+
+    def _marks(self, run: RunFolder) -> Steps | None:
+        recording = recording_of(run)
+        marks = recording.steps.get(min(recording.ranks, default=0), ()) if recording is not None else ()
+        if len(marks) < 2:
+            return None
+        seconds = np.diff(marks) / 1e9
+        return Steps(np.ones(len(seconds)), seconds, "steps/s")
+
+    def _collectives(self, run: RunFolder) -> Steps | None:
+        recording = recording_of(run)
+        if recording is None:
+            return None
+        end_ns, size = gradient_messages(recording)
+        if len(end_ns) < LEAST_MESSAGES:
+            return None
+        share = self.share or float(size.sum()) / len(size)
+        moved = np.cumsum(size, dtype=np.float64)
+        whole = int(moved[-1] / share * (1 + 1e-9))
+        ends = end_ns[np.searchsorted(moved, share * np.arange(1, whole + 1) * (1 - 1e-9))]
+        # Several of these may end with one message: they share its time.
+        seconds = np.maximum(np.diff(ends) / 1e9, 1e-9)
+        work = 1.0 if self.unit_of_share == "steps/s" else share / MIB
+        return Steps(np.full(len(seconds), work), seconds, self.unit_of_share)
+
+
+def recording_of(run: RunFolder) -> Recording | None:
+    """None while the ranks have written nothing that can be read."""
+    try:
+        return read_recording(run)
+    except RequestError:
+        return None
+
+
+def gradient_messages(recording: Recording) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When the lowest rank's collectives ended, in order, and their bytes; without those by which ranks agree on what to send."""
+    events = recording.events
+    chosen = (events.rank == min(recording.ranks, default=0)) & ~events.bitwise & (events.bytes > 0)
+    end_ns = events.start_ns[chosen] + events.duration_ns[chosen]
+    order = np.argsort(end_ns, kind="stable")
+    return end_ns[order], events.bytes[chosen][order]
+
+
+def share_of_a_step(recording: Recording | None) -> tuple[float | None, str]:
+    """Bytes that a rank sends in one period of its collectives, and the unit of a throughput that counts by them.
+
+    The period is where the bytes over time are most like themselves a while later (their autocorrelation). Where there is none, MiB/s.
+    """
+    end_ns, size = gradient_messages(recording) if recording is not None else (np.empty(0, np.int64),) * 2
+    if len(end_ns) < LEAST_MESSAGES or end_ns[-1] == end_ns[0]:
+        return None, "MiB/s"
+    # Without the first tenth: what is sent at the start is no step's.
+    kept = end_ns >= end_ns[0] + (end_ns[-1] - end_ns[0]) // 10
+    times, size = (end_ns[kept] - end_ns[kept][0]) / 1e9, size[kept]
+    series, edges = np.histogram(times, POINTS, weights=size.astype(np.float64))
+    # So wide that messages which come a little early or late still meet, and half as wide as they lie apart.
+    smooth = np.convolve(series, np.hanning(max(9, POINTS // (2 * len(size)))), "same")
+    spectrum = np.abs(np.fft.rfft(smooth - smooth.mean(), 2 * POINTS)) ** 2
+    likeness = np.fft.irfft(spectrum)[: POINTS // 2]
+    likeness /= likeness[0] * (1 - np.arange(len(likeness)) / POINTS)
+    away = int(np.argmax(likeness < 0)) if (likeness < 0).any() else len(likeness)
+    peaks = [
+        lag
+        for lag in range(max(away, 1), len(likeness) - 1)
+        if likeness[lag - 1] < likeness[lag] >= likeness[lag + 1] and likeness[lag] > LEAST_LIKENESS
+    ]
+    if not peaks:
+        return None, "MiB/s"
+    best = max(likeness[lag] for lag in peaks)
+    lag = next(lag for lag in peaks if likeness[lag] >= NEARLY * best)
+    period = lag * (edges[1] - edges[0])
+    return float(size.sum() / (times[-1] - times[0]) * period), "steps/s"
+
+
+class Clock:
+    """When to look again: not so often that looking takes much of the machine."""
+
+    def __init__(self, every: float) -> None:
+        self.every, self.next = every, 0.0
+
+    def due(self) -> bool:
+        return time.monotonic() >= self.next
+
+    def looked(self, seconds: float) -> None:
+        """Looking took so long."""
+        self.next = time.monotonic() + max(self.every, 10 * seconds)

@@ -1,0 +1,242 @@
+"""The parts of a search that need no job: what is asked next, what trials say, and how fast a run goes."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hvscale.comm_tuning.knobs.library import Target
+from hvscale.comm_tuning.search import scores
+from hvscale.comm_tuning.search.again import MOST_FOLLOW_UPS, Again
+from hvscale.comm_tuning.search.losses import differing_loss
+from hvscale.comm_tuning.search.pace import Pace, Steps, share_of_a_step
+from hvscale.comm_tuning.search.sampler import Sampler
+from hvscale.comm_tuning.search.searched import DEFAULT
+from hvscale.comm_tuning.search.space import Space, space_of
+from hvscale.comm_tuning.tune_document import KnobChoice, Trial
+from hvscale.profiling.events import Events, Recording, no_events
+from hvscale.run_folder import RunFolder
+from hvscale.scaling.estimate import Estimate
+from hvscale.scaling.throughput import Metric
+
+JOB = Target("openmpi", "5.0.11", "ob1", ["python", "train.py"], {})
+CHOICES = [
+    KnobChoice(knob="fusion_threshold", values=["1M", "8M", "64M", "128M"], reason=""),
+    KnobChoice(knob="cycle_time", values=["0.5", "1", "5"], reason=""),
+    KnobChoice(knob="allreduce_algorithm", values=[DEFAULT, "ring", "segmented_ring"], reason=""),
+    KnobChoice(knob="segment_size", values=["0", "128K", "1M"], reason=""),
+]
+POINTS = 4 * 3 * (2 + 3)  # a segment size with one algorithm alone
+
+
+def space() -> Space:
+    return space_of(CHOICES, JOB)
+
+
+def trial(settings: dict[str, str], throughput: float | None, state: str = "measured") -> Trial:
+    found = Estimate(mean=throughput, low=None, high=None) if throughput is not None else None
+    return Trial.model_validate(
+        {
+            "number": 0,
+            "settings": settings,
+            "state": state,
+            "run": "",
+            "start": 1,
+            "steps": 1,
+            "seconds": 1.0,
+            "throughput": found,
+        }
+    )
+
+
+def test_every_point_is_asked_for_once_and_then_none(tmp_path: Path) -> None:
+    assert len(list(space().points())) == POINTS
+    sampler = Sampler(tmp_path / "study.db", space(), {scores.key({}): 1.0})
+    asked = []
+    while (suggestion := sampler.ask()) is not None:
+        asked.append(scores.key(suggestion.settings))
+        sampler.tell(suggestion, random.Random(len(asked)).random())  # noqa: S311
+    assert len(set(asked)) == len(asked) == POINTS - 1
+
+
+def test_the_best_point_is_found_sooner_than_by_looking_at_all(tmp_path: Path) -> None:
+    def speed(found: dict[str, str]) -> float:
+        with_segments = {"0": 0.9, "128K": 0.8, "1M": 1.6}[found.get("segment_size", "0")]
+        algorithm = {"segmented_ring": with_segments, "ring": 1.1}.get(found.get("allreduce_algorithm", ""), 1.0)
+        return algorithm * {"0.5": 1.1, "1": 1.0, "5": 0.7}[found.get("cycle_time", "1")]
+
+    sampler = Sampler(tmp_path / "study.db", space(), {scores.key({}): 1.0})
+    best = 1.0
+    for _ in range(POINTS // 2):
+        suggestion = sampler.ask()
+        assert suggestion is not None
+        value = speed(suggestion.settings)
+        sampler.tell(suggestion, value)
+        best = max(best, value)
+    assert best > 0.9 * 1.6 * 1.1
+
+
+def test_what_was_asked_and_never_told_is_no_hindrance(tmp_path: Path) -> None:
+    first = Sampler(tmp_path / "study.db", space(), {})
+    told = first.ask()
+    assert told is not None
+    first.tell(told, 1.5)
+    assert first.ask() is not None  # and here its process was killed
+    again = Sampler(tmp_path / "study.db", space(), {scores.key(told.settings): 1.5})
+    finished = [one for one in again.study.trials if one.value is not None]
+    assert [one.value for one in finished] == [1.5]
+    following = again.ask()
+    assert following is not None
+    assert following.settings != told.settings
+
+
+def test_a_follow_up_differs_only_in_what_is_free(tmp_path: Path) -> None:
+    sampler = Sampler(tmp_path / "study.db", space(), {})
+    sampler.first({"allreduce_algorithm": "ring", "cycle_time": "5"})
+    held = {"allreduce_algorithm": "segmented_ring", "segment_size": "1M"}
+    found = []
+    while (suggestion := sampler.ask(held, frozenset({"fusion_threshold"}))) is not None:
+        found.append(suggestion.settings)
+        sampler.tell(suggestion, 1.0)
+    assert sorted(one.get("fusion_threshold", DEFAULT) for one in found) == ["1M", "64M", "8M", DEFAULT]
+    assert all({**one, "fusion_threshold": "1M"} == {**held, "fusion_threshold": "1M"} for one in found)
+    promising = sampler.ask()
+    assert promising is not None
+    assert promising.settings == {"allreduce_algorithm": "ring", "cycle_time": "5"}
+
+
+def test_trials_are_compared_with_the_defaults_of_their_own_day() -> None:
+    ring, tree = {"allreduce_algorithm": "ring"}, {"allreduce_algorithm": "tree"}
+    trials = [
+        trial({}, 100),
+        trial(ring, 150),
+        trial(tree, None, "crashed"),
+        trial({}, 50),
+        trial(ring, 60),
+        trial({"cycle_time": "5"}, 20, "stopped early"),
+    ]
+    assert scores.ratios(trials) == [1, 1.5, 0, 1, 1.2, 0.4]
+    found = scores.scores(trials)
+    assert found == {scores.key({}): [1, 1], scores.key(ring): [1.5, 1.2]}
+    assert scores.best_ratio(trials) == pytest.approx((1.5 * 1.2) ** 0.5)
+    assert scores.rivals(trials) == [scores.key(ring)]
+    assert scores.rivals([*trials, trial(ring, None, "hung")]) == []
+    assert scores.known(trials)[scores.key(tree)] == 0
+
+
+def test_horovods_two_thresholds_are_never_both_set_before_another_init() -> None:
+    by_turn = [Again(JOB, {}, turn).free(space()) for turn in (1, 2)]
+    assert sorted(by_turn, key=sorted) == [{"cycle_time"}, {"fusion_threshold"}]
+    assert Again(JOB, {"HOROVOD_CYCLE_TIME": "5", "PATH": ""}, 1).free(space()) == {"cycle_time"}
+    both = {"HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "1048576"}
+    assert Again(JOB, both, 1).free(space()) == frozenset()
+    start = Again(JOB, {}, 2)
+    wanted = {"HOROVOD_FUSION_THRESHOLD": "8388608", "OMPI_MCA_pml": "ob1"}
+    assert start.variables(space(), {"fusion_threshold": "8M"}, wanted) == {"HOROVOD_FUSION_THRESHOLD": "8388608"}
+    # What was set stays in Horovod when the variable goes: the default is set in its place.
+    assert start.variables(space(), {}, {}) == {"HOROVOD_FUSION_THRESHOLD": "134217728"}
+    assert start.free(space()) == {"fusion_threshold"}
+    for _ in range(MOST_FOLLOW_UPS - 2):
+        start.variables(space(), {}, {})
+    assert start.free(space()) == frozenset()
+
+
+def write_steps(folder: Path, steps: list[dict[str, float | None]]) -> RunFolder:
+    folder.mkdir(exist_ok=True)
+    (folder / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    return RunFolder(folder)
+
+
+def test_losses_tell_wrong_sums(tmp_path: Path) -> None:
+    right = write_steps(tmp_path / "a", [{"loss": 3.0}, {"loss": 2.5}, {"loss": 2.4}])
+    close = write_steps(tmp_path / "b", [{"loss": 3.01}, {"loss": 2.49}])
+    wrong = write_steps(tmp_path / "c", [{"loss": 3.0}, {"loss": 2.9}])
+    lost = write_steps(tmp_path / "d", [{"loss": 3.0}, {"loss": None}])
+    silent = write_steps(tmp_path / "e", [])
+    assert differing_loss(close, right) is None
+    assert differing_loss(silent, right) is None
+    assert differing_loss(wrong, right) == "the loss of step 2 is 2.9, and 2.5 with the defaults"
+    assert differing_loss(lost, right) == "the loss of step 2 is None, and 2.5 with the defaults"
+
+
+@given(
+    seconds=st.lists(st.floats(1e-3, 10), min_size=1, max_size=200),
+    work=st.floats(1, 1000),
+)
+def test_a_throughput_is_all_work_over_all_seconds(seconds: list[float], work: float) -> None:
+    steps = Steps(np.full(len(seconds), work), np.array(seconds), "images/s")
+    found = steps.throughput()
+    assert found is not None
+    assert found.mean == pytest.approx(work * len(seconds) / sum(seconds))
+    if len(seconds) > 1:
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low <= found.mean * (1 + 1e-9)
+        assert found.high >= found.mean * (1 - 1e-9)
+
+
+def test_steps_are_read_from_the_best_that_a_run_has(tmp_path: Path) -> None:
+    run = write_steps(tmp_path, [{"images": 8.0, "seconds": 0.5}] * 6)
+    pace = Pace(2, None)
+    steps = pace.steps(run)
+    assert steps is not None
+    assert (steps.unit, len(steps), steps.throughput()) == ("images/s", 6, Estimate(mean=16, low=16, high=16))
+    pace.settle(run)
+    assert pace.kind == "steps"
+    (tmp_path / "logs").mkdir()
+    for rank in (0, 1):
+        (tmp_path / "logs" / f"rank-0000{rank}.log").write_text(f"speed {10 + rank}\nspeed {20 + rank}\n")
+    for pattern, values in (("speed (?P<per_rank>[0-9]+)", [21, 41]), ("speed ([0-9]+)", [10, 20])):
+        said = Pace(2, Metric.parse(pattern)).steps(run)
+        assert said is not None
+        assert said.work.tolist() == values
+
+
+def recording(starts: list[float], sizes: list[int]) -> Recording:
+    """All-reduces of one rank, each of 1 ms."""
+    count = len(starts)
+    fields = {
+        **vars(no_events()),
+        "operations": ("allreduce",),
+        "rank": np.zeros(count, np.int32),
+        "operation": np.zeros(count, np.uint8),
+        "bytes": np.array(sizes, np.int64),
+        "start_ns": (np.array(starts) * 1e9).astype(np.int64),
+        "duration_ns": np.full(count, 1_000_000, np.int64),
+        "communicator_size": np.full(count, 2, np.int32),
+        "bitwise": np.zeros(count, np.bool_),
+        "thread": np.zeros(count, np.int64),
+    }
+    return Recording("hvprof", Events(**fields), 2, [0])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    period=st.floats(0.05, 2.0),
+    buckets=st.lists(st.integers(1 << 16, 1 << 22), min_size=1, max_size=40),
+    seed=st.integers(0, 99),
+)
+def test_the_period_of_collectives_is_found(period: float, buckets: list[int], seed: int) -> None:
+    """Half of a step computes; in the other half its messages go, one after the other, with some jitter."""
+    noise = np.random.default_rng(seed)
+    starts, sizes = [], []
+    for step in range(60):
+        for place, size in enumerate(buckets):
+            at = step + 0.5 + 0.4 * place / len(buckets) + 0.01 * noise.standard_normal()
+            starts.append(period * at)
+            sizes.append(size)
+    share, unit = share_of_a_step(recording(starts, sizes))
+    assert unit == "steps/s"
+    assert share == pytest.approx(sum(buckets), rel=0.1)
+
+
+def test_messages_without_a_period_count_by_their_bytes() -> None:
+    noise = np.random.default_rng(1)
+    starts = np.cumsum(noise.exponential(1.0, 400)).tolist()
+    sizes = noise.integers(1, 1 << 20, 400).tolist()
+    assert share_of_a_step(recording(starts, sizes)) == (None, "MiB/s")
+    assert share_of_a_step(None) == (None, "MiB/s")

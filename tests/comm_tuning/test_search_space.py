@@ -1,0 +1,235 @@
+"""What is searched: every knob has its entry, what a profile shows leaves knobs out, and every point of a space can be asked for."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvscale.comm_tuning.knobs.library import Target, libraries
+from hvscale.comm_tuning.knobs.meaning import MEANING
+from hvscale.comm_tuning.knobs.settings import Setting, translate
+from hvscale.comm_tuning.search.evidence import Evidence, Messages
+from hvscale.comm_tuning.search.searched import DEFAULT, PROMISING, SEARCHED
+from hvscale.comm_tuning.search.space import check_names, choices, fixed_settings, space_of, without_orphans
+from hvscale.comm_tuning.tune_document import KnobChoice
+from hvscale.errors import RequestError
+from hvscale.profiling.bins import KIB, MIB
+
+FLAVOURS = {"openmpi": ("5.0.11", ("ob1", "ucx", "auto")), "mpich": ("5.0.2", ("ofi", "ucx")), "gloo": ("", ("tcp",))}
+WITH_SEGMENTS = {
+    "segmented_ring",
+    "tree",
+    "chain",
+    "pipeline",
+    "split_binary_tree",
+    "binary_tree",
+    "binomial",
+    "pipelined_tree",
+}
+
+
+def target(flavour: str = "openmpi", transport: str = "ob1") -> Target:
+    return Target(flavour, FLAVOURS[flavour][0], transport, ["python", "train.py"], {})
+
+
+def seen(**facts: object) -> Evidence:
+    """Of a job on two nodes whose profile leaves every knob in; `facts` differ."""
+    whole = {
+        "command": ("python", "train.py"),
+        "np": 8,
+        "nodes": 2,
+        "ranks_of_a_node": 4,
+        "cores": 16,
+        "gpus": 0,
+        "flavour": "openmpi",
+        "transport": "ob1",
+        "source": "hvprof",
+        "horovod": True,
+        "step_bytes": None,
+        "messages": {"allreduce": Messages(100, 64 * MIB, 0.9), "broadcast": Messages(10, 16 * MIB, 0.1)},
+    }
+    return Evidence(**{**whole, **facts})  # type: ignore[arg-type]
+
+
+def found(
+    facts: Evidence, job: Target | None = None, knobs: list[str] | None = None, fixed: dict[str, str] | None = None
+) -> dict[str, KnobChoice]:
+    listed = without_orphans(choices(job or target(), facts, knobs, fixed or {}))
+    assert sorted(choice.knob for choice in listed) == sorted(MEANING)
+    return {choice.knob: choice for choice in listed}
+
+
+def test_every_knob_has_one_entry_and_every_value_a_library() -> None:
+    assert sorted(entry.knob for entry in SEARCHED) == sorted(MEANING)
+    spellings = [spelling for library in libraries() for spelling in library.spellings]
+    for entry in SEARCHED:
+        assert entry.values or entry.unasked
+        for value in entry.values(seen()) if callable(entry.values) else entry.values:
+            takers = 0
+            for spelling in spellings:
+                if spelling.knob == entry.knob:
+                    try:
+                        spelling.values.parse(value)
+                        takers += 1
+                    except ValueError:
+                        pass
+            assert takers, f"no library takes {entry.knob}={value}"
+
+
+def test_a_job_that_shows_reason_for_them_gets_its_knobs() -> None:
+    searched = {knob for knob, choice in found(seen()).items() if choice.values}
+    assert searched == {
+        *("fusion_threshold", "cycle_time", "allreduce_algorithm", "broadcast_algorithm", "segment_size"),
+        *("eager_threshold", "binding", "threads"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("facts", "knob", "reason"),
+    [
+        ({"horovod": False}, "fusion_threshold", "no sign of Horovod in the profile"),
+        ({"messages": {"allreduce": Messages(9, 8 * KIB, 1)}}, "segment_size", "no message above 1 MiB"),
+        ({"messages": {"allreduce": Messages(9, 8 * KIB, 1)}}, "eager_threshold", "no message above 16 KiB"),
+        ({"messages": {"allreduce": Messages(9, 64 * MIB, 1)}}, "broadcast_algorithm", "no broadcast in its steps"),
+        ({"messages": {"allgather": Messages(9, 64 * MIB, 1)}}, "allreduce_algorithm", "no allreduce in its steps"),
+        ({"step_bytes": MIB}, "fusion_threshold", "128M: there is nothing to choose from"),
+        ({"nodes": 1}, "eager_threshold", "one node: over shared memory Open MPI has a limit of its own"),
+        ({"cores": 2}, "binding", "4 ranks share 2 cores"),
+        ({"gpus": 4}, "threads", "the GPUs compute"),
+        ({"command": ("hvscale", "train", "edsr")}, "threads", "hvscale train shares the cores out itself"),
+        ({}, "cuda_ipc", "no GPU"),
+        ({}, "hierarchical_allreduce", "no message of NCCL in the profile"),
+        ({"source": "nccl", "nodes": 1}, "hierarchical_allreduce", "one node"),
+        ({}, "cache_capacity", "it matters to models of more tensors than the default"),
+        ({}, "nccl_protocol", "no message of NCCL in the profile"),
+        ({}, "transport", "it decides which other knobs there are"),
+    ],
+)
+def test_what_the_profile_shows_leaves_a_knob_out(facts: dict[str, object], knob: str, reason: str) -> None:
+    choice = found(seen(**facts))[knob]
+    assert choice.values == []
+    assert choice.reason.startswith(reason)
+
+
+def test_a_broadcast_that_takes_no_time_is_not_tuned() -> None:
+    messages = {"allreduce": Messages(9, 64 * MIB, 0.998), "broadcast": Messages(1, 8, 0.002)}
+    choice = found(seen(messages=messages))["broadcast_algorithm"]
+    assert (choice.values, choice.reason) == ([], "broadcast takes 0.2% of the communication time")
+
+
+def test_messages_that_no_step_could_fill_are_not_tried() -> None:
+    assert found(seen(step_bytes=20 * MIB))["fusion_threshold"].values == ["1M", "4M", "8M", "16M", "128M"]
+
+
+def test_segments_are_left_out_with_the_algorithms_that_have_them() -> None:
+    fixed = found(seen(), fixed={"allreduce_algorithm": "ring"}, knobs=["segment_size", "eager_threshold"])
+    assert fixed["allreduce_algorithm"].reason == "fixed at ring"
+    assert fixed["eager_threshold"].values
+    assert fixed["segment_size"].values == []
+    assert "allreduce_algorithm or broadcast_algorithm" in fixed["segment_size"].reason
+
+
+def test_knobs_restrict_the_search_and_bring_in_what_is_not_searched_unasked() -> None:
+    named = found(seen(), knobs=["cache_capacity", "cycle_time"])
+    assert {knob for knob, choice in named.items() if choice.values} == {"cache_capacity", "cycle_time"}
+    assert named["fusion_threshold"].reason == "not among --knobs"
+    with pytest.raises(RequestError, match="--knobs speed: no such knob"):
+        check_names(["speed"])
+    with pytest.raises(RequestError, match="--knobs transport: it decides"):
+        check_names(["transport"])
+    with pytest.raises(RequestError, match="--fix speed=1: no such knob"):
+        fixed_settings(["speed=1"])
+
+
+def test_the_default_is_among_the_values_at_its_place() -> None:
+    listed = found(seen())
+    assert listed["fusion_threshold"].values.index("128M") == 6
+    assert listed["cycle_time"].values[:3] == ["0.1", "0.5", "1"]
+    assert listed["segment_size"].values[0] == "0"
+    assert listed["allreduce_algorithm"].values[0] == DEFAULT
+    space = space_of(list(listed.values()), target())
+    assert {one.knob: one.default for one in space.dimensions} == {
+        "fusion_threshold": "128M",
+        "cycle_time": "1",
+        "allreduce_algorithm": DEFAULT,
+        "broadcast_algorithm": DEFAULT,
+        "segment_size": "0",
+        "eager_threshold": "64K",
+        "threads": DEFAULT,
+        "binding": "none",
+    }
+    assert {one.knob for one in space.dimensions if one.at_init} == {"fusion_threshold", "cycle_time"}
+    assert any(space.holds(settings) for settings in PROMISING)
+
+
+jobs = st.sampled_from(sorted(FLAVOURS)).flatmap(
+    lambda flavour: st.tuples(st.just(flavour), st.sampled_from(FLAVOURS[flavour][1]))
+)
+sizes = st.sampled_from([8, 64 * KIB, 2 * MIB, 256 * MIB])
+messages = st.dictionaries(
+    st.sampled_from(["allreduce", "broadcast", "allgather"]),
+    st.builds(Messages, st.integers(1, 10**6), sizes, st.floats(0, 1)),
+)
+
+
+@given(
+    job=jobs,
+    nodes=st.integers(1, 4),
+    ranks=st.integers(1, 8),
+    cores=st.integers(1, 64),
+    gpus=st.integers(0, 2),
+    horovod=st.booleans(),
+    source=st.sampled_from(["hvprof", "nccl", "horovod-timeline"]),
+    carried=messages,
+    seed=st.integers(0, 99),
+)
+def test_every_point_of_every_space_can_be_asked_for(
+    job: tuple[str, str],
+    nodes: int,
+    ranks: int,
+    cores: int,
+    gpus: int,
+    horovod: bool,
+    source: str,
+    carried: dict[str, Messages],
+    seed: int,
+) -> None:
+    flavour, transport = job
+    facts = seen(
+        **{"np": nodes * ranks, "nodes": nodes, "ranks_of_a_node": ranks, "cores": cores, "gpus": gpus},
+        **{"flavour": flavour, "transport": transport, "source": source, "horovod": horovod, "messages": carried},
+    )
+    here = target(flavour, transport)
+    listed = found(facts, here)
+    for choice in listed.values():
+        assert (len(set(choice.values)) == len(choice.values) >= 2) or (choice.values == [] and choice.reason)
+    space = space_of(list(listed.values()), here)
+    assert space.choose(_Same(space.parameters({}))) == {}
+    for _ in range(5):
+        settings = space.random(random.Random(seed))  # noqa: S311
+        assert space.holds(settings)
+        assert space.choose(_Same(space.parameters(settings))) == settings
+        translate([Setting(knob, value) for knob, value in settings.items()], here)
+        if "segment_size" in settings:
+            algorithms = {settings.get("allreduce_algorithm"), settings.get("broadcast_algorithm")}
+            assert algorithms & WITH_SEGMENTS
+        seed += 1
+
+
+class _Same:
+    """Chooses what parameters say."""
+
+    def __init__(self, parameters: dict[str, int | str]) -> None:
+        self.parameters = parameters
+
+    def position(self, knob: str, count: int) -> int:
+        chosen = self.parameters[knob]
+        assert isinstance(chosen, int)
+        assert 0 <= chosen < count
+        return chosen
+
+    def word(self, knob: str, values: tuple[str, ...]) -> str:
+        chosen = self.parameters[knob]
+        assert chosen in values
+        return str(chosen)

@@ -1,0 +1,356 @@
+"""`hvscale tune` with real ranks: what it finds and proves, what it does about trials that fail, and how it is broken off and gone on with."""
+
+import csv
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import PROGRAMS, Run, run_json, wait_until
+
+# A job whose speed and fate depend on the all-reduce algorithm that Open MPI was given, as words on the command line say.
+STEPS = """
+import json, os, signal, sys, time
+from pathlib import Path
+import numpy as np
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+names = {"": "default", "4": "ring", "5": "segmented_ring", "3": "recursive_doubling", "6": "reduce_scatter_allgather"}
+algorithm = names.get(os.environ.get("OMPI_MCA_coll_tuned_allreduce_algorithm", ""), "another")
+mood = dict(word.split("=") for word in sys.argv[1:]).get(algorithm, "usual")
+own, total = np.full(1 << 15, 1.0 + world.rank, np.float32), np.empty(1 << 15, np.float32)
+steps = (Path(os.environ["HVSCALE_RUN"]) / "steps.jsonl").open("w", buffering=1) if world.rank == 0 else None
+for step in range(100000):
+    began = time.monotonic()
+    time.sleep({"usual": 0.02, "slow": 0.06}.get(mood, 0.005))
+    world.Allreduce(own, total)
+    if step == 4 and mood == "crash" and world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step == 4 and mood == "hang":
+        time.sleep(600)
+    loss = float(total.mean()) / (step + 1) * (2 if mood == "wrong" else 1)
+    if steps is not None:
+        steps.write(json.dumps({"images": 32, "seconds": time.monotonic() - began, "loss": loss}) + "\\n")
+"""
+ALGORITHMS = {"ring", "segmented_ring", "recursive_doubling", "reduce_scatter_allgather", "reduce_broadcast"}
+
+# Adds up wrongly on rank 1, in messages of gradients alone, while Horovod is set to this cycle time.
+WRONG_SUMS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int (*allreduce)(const void *, void *, int, void *, void *, void *);
+
+int MPI_Allreduce(const void *send, void *receive, int count, void *type, void *operation, void *communicator)
+{
+    void *next = dlsym(RTLD_NEXT, "MPI_Allreduce");
+    allreduce profiled;
+    memcpy(&profiled, &next, sizeof next);
+    int status = profiled(send, receive, count, type, operation, communicator);
+    const char *cycle = getenv("HOROVOD_CYCLE_TIME"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (cycle != NULL && atof(cycle) == 5 && atoi(rank) == 1 && count > 1000)
+        ((float *)receive)[count / 2] += 1;
+    return status;
+}
+"""
+# Puts it before what hvscale preloads.
+SITE = """
+import os, sys
+library = os.path.join(os.path.dirname(__file__), "wrong_sums.so")
+loaded = os.environ.get("LD_PRELOAD", "")
+if "HVSCALE_RUN" in os.environ and library not in loaded:
+    os.environ["LD_PRELOAD"] = library + ":" + loaded
+    os.execv(sys.executable, sys.orig_argv)
+"""
+TRAIN = (
+    *("hvscale", "train", "edsr-baseline", "--n-resblocks", "1", "--n-feats", "8", "--patch-size", "16"),
+    *("--precision", "fp32", "--memory-format", "contiguous", "--threads", "1", "--steps", "5"),
+)
+
+
+def tune_json(folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / "tune.json").read_text())
+    return document
+
+
+def trials_in(folder: Path) -> int:
+    return len(tune_json(folder)["trials"]) if (folder / "tune.json").exists() else 0
+
+
+def processes_below(folder: Path) -> list[psutil.Process]:
+    """Every living process of a run inside the folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            run = process.environ().get("HVSCALE_RUN", "")
+            if process.status() != psutil.STATUS_ZOMBIE and Path(run).is_relative_to(folder):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def start(tmp_path: Path, *arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [PROGRAMS / "hvscale", "tune", *map(str, arguments)], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+
+
+def by_settings(document: dict[str, Any]) -> dict[str, Any]:
+    """Trials by the algorithm that they tried."""
+    return {trial["settings"].get("allreduce_algorithm", "default"): trial for trial in document["trials"]}
+
+
+def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    moods = ("ring=fast", "recursive_doubling=crash", "segmented_ring=wrong", "reduce_scatter_allgather=hang")
+    done = hvscale(
+        *("tune", "-np", "2", "--run", "study", "--knobs", "allreduce_algorithm", "--trial-seconds", "1", "--json"),
+        *("--csv", "trials.csv", "--", "python", program(STEPS), *moods),
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "study"
+    document = json.loads(done.stdout)
+    assert document == tune_json(folder)
+    assert (document["schema"], document["state"], document["np"]) == ("hvscale/tune/1", "finished", 2)
+    assert (document["unit"], document["library"]["flavour"]) == ("images/s", "openmpi")
+    assert document["measured_by"] == "the steps that the command writes into steps.jsonl"
+    first = document["trials"][0]
+    assert (first["settings"], first["state"]) == ({}, "measured")
+    trials = by_settings(document)
+    assert set(trials) == {"default", *ALGORITHMS}
+    assert trials["ring"]["state"] == "measured"
+    assert (trials["recursive_doubling"]["state"], trials["recursive_doubling"]["throughput"] is None) == (
+        "crashed",
+        False,
+    )
+    assert "rank 1" in trials["recursive_doubling"]["problem"]
+    assert "SIGKILL" in trials["recursive_doubling"]["problem"]
+    assert trials["reduce_scatter_allgather"]["state"] == "hung"
+    assert "after 4 steps" in trials["reduce_scatter_allgather"]["problem"]
+    assert trials["segmented_ring"]["state"] == "wrong sums"
+    assert trials["segmented_ring"]["problem"] == "the loss of step 1 is 6.0, and 3.0 with the defaults"
+    # What was measured is what the run holds.
+    for trial in document["trials"]:
+        record = run_json(folder / trial["run"])
+        assert record["knobs"] == trial["settings"]
+        assert record["state"] == {"crashed": "failed"}.get(trial["state"], "stopped")
+
+    assert document["winner"] == {"allreduce_algorithm": "ring"}
+    proof = document["proof"]
+    assert (proof["taken"], len(proof["pairs"]), proof["settings"]) == (True, 7, document["winner"])
+    assert 1 < proof["gain"]["low"] <= proof["gain"]["mean"] <= proof["gain"]["high"]
+    begun = {
+        name: run_json(folder / name) for pair in proof["pairs"] for name in (pair["default_run"], pair["tuned_run"])
+    }
+    assert len(begun) == 14
+    in_turns = [record["knobs"] for record in sorted(begun.values(), key=lambda record: str(record["started_at"]))]
+    for pair in range(7):
+        assert sorted(map(len, in_turns[2 * pair : 2 * pair + 2])) == [0, 1]
+    assert document["profile"]["run_after"] == str(folder / proof["pairs"][-1]["tuned_run"])
+    reasons = {choice["knob"]: choice["reason"] for choice in document["space"] if not choice["values"]}
+    assert reasons["cycle_time"] == "not among --knobs"
+    with (tmp_path / "trials.csv").open() as table:
+        rows = list(csv.DictReader(table))
+    assert [row["state"] for row in rows] == [trial["state"] for trial in document["trials"]]
+    assert "allreduce_algorithm=ring" in [row["settings"] for row in rows]
+    assert processes_below(folder) == []
+
+
+def test_a_search_that_was_broken_off_goes_on_and_may_keep_the_defaults(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    script = program(STEPS)
+    slower = ("python", script, "default=fast", *(f"{name}=slow" for name in ALGORITHMS), "another=slow")
+    search = ("-np", "2", "--run", "study", "--knobs", "allreduce_algorithm", "--trial-seconds", "1")
+    folder = tmp_path / "study"
+
+    first = start(tmp_path, *search, "--trials", "5", "--", *slower)
+    wait_until(lambda: trials_in(folder) == 1)
+    second = hvscale("tune", *search, "--", *slower)
+    assert second.returncode == 2
+    assert f"{folder}: another hvscale tune is measuring there; give another folder with --run" in second.stderr
+    first.send_signal(signal.SIGINT)
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 130, said
+    assert tune_json(folder)["state"] == "interrupted"
+    assert processes_below(folder) == []
+
+    killed = start(tmp_path, *search, "--trials", "5", "--", *slower)
+    wait_until(lambda: trials_in(folder) == 3)
+    killed.kill()
+    killed.communicate()
+    wait_until(lambda: processes_below(folder) == [])
+    before = tune_json(folder)["trials"]
+
+    another = hvscale("tune", *search, "--fix", "cycle_time=5", "--", *slower)
+    assert another.returncode == 2
+    assert "holds another study: its fixed differs" in another.stderr
+    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
+    assert done.returncode == 0, done.stderr
+    document = tune_json(folder)
+    assert document["trials"][: len(before)] == before
+    settings = [trial["settings"] for trial in document["trials"]]
+    # Each call begins with the defaults: the machine may be another one by then.
+    assert [index for index, one in enumerate(settings) if not one] == [0, 1, len(before)]
+    others = [str(one) for one in settings if one]
+    assert len(set(others)) == len(others) == 2
+    assert (document["state"], document["winner"], document["proof"]) == ("finished", {}, None)
+    assert "keep the defaults: no trial was faster" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        (
+            ("sleep", "600"),
+            4,
+            "no step of the command was seen (no step in 2 s; looked for: lines of steps.jsonl, marked steps",
+        ),
+        (("true",), 4, "no step of the command was seen (the command has ended; looked for: lines of steps.jsonl"),
+        (("false",), 3, "with the defaults rank"),
+    ],
+)
+def test_a_command_that_cannot_be_measured_is_said(
+    hvscale: Run, tmp_path: Path, command: tuple[str, ...], status: int, said: str
+) -> None:
+    done = hvscale("tune", "-np", "2", "--run", "study", "--first-step-timeout", "2", "--", *command)
+    assert done.returncode == status
+    assert said in done.stderr
+    assert tune_json(tmp_path / "study")["state"] == "failed"
+    assert processes_below(tmp_path / "study") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-np", "1"), "-np 1: a rank alone sends no messages"),
+        (("-np", "2", "--knobs", "speed"), "--knobs speed: no such knob"),
+        (("-np", "2", "--fix", "cycle_time"), "--fix cycle_time: a value is missing"),
+        (("-np", "2", "--fix", "nccl_protocol=fast"), "nccl_protocol"),
+        (("-np", "2", "--pairs", "3"), "--pairs 3: fewer than 7 prove little"),
+        (("-np", "2", "--minutes", "0"), "--minutes 0: give a number above 0"),
+        (("-np", "2", "--metric", "speed"), "put the number into a group"),
+    ],
+)
+def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = hvscale("tune", *arguments, "--run", "study", "--", "true")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (tmp_path / "study").exists()
+
+
+# Says nothing of its steps by itself.
+SILENT = """
+import sys, time
+import numpy as np
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+own, total = np.ones(1 << 14, np.float32), np.empty(1 << 14, np.float32)
+for step in range(60):
+    time.sleep(0.05)
+    for _ in range(3):
+        world.Allreduce(own, total)
+    if world.rank == 0 and step % 10 == 9:
+        print("speed", 4.5, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "measured_by"),
+    [
+        ((), "steps/s", "the period of its collectives"),
+        (("--metric", "speed ([0-9.]+)"), None, "what --metric matches"),
+    ],
+)
+def test_a_command_is_measured_without_a_change_to_it(
+    hvscale: Run,
+    program: Callable[[str], Path],
+    tmp_path: Path,
+    metric: tuple[str, ...],
+    unit: str | None,
+    measured_by: str,
+) -> None:
+    done = hvscale("tune", "-np", "2", "--run", "study", "--trials", "1", *metric, "--", "python", program(SILENT))
+    assert done.returncode == 0, done.stderr
+    document = tune_json(tmp_path / "study")
+    assert (document["unit"], document["measured_by"]) == (unit, measured_by)
+    [trial] = document["trials"]
+    throughput = trial["throughput"]["mean"]
+    if unit is None:
+        assert throughput == 4.5
+    else:
+        assert 0 < throughput < 1.1 / 0.05  # a step sleeps so long
+    assert document["winner"] == {}
+
+
+def test_our_trainer_takes_horovods_knobs_within_one_start_and_checks_its_sums(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "wrong_sums.c").write_text(WRONG_SUMS)
+    (site / "sitecustomize.py").write_text(SITE)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "wrong_sums.so", "wrong_sums.c", "-ldl"], cwd=site, check=True)
+    folder = tmp_path / "study"
+    search = start(
+        tmp_path,
+        *("-np", "2", "--run", "study", "--knobs", "cycle_time", "--trials", "7", "--trial-seconds", "0.5"),
+        *("--env", f"PYTHONPATH={site}", "--", *TRAIN),
+    )
+    try:
+        wait_until(lambda: trials_in(folder) == 7 or search.poll() is not None, seconds=150)
+    finally:
+        search.send_signal(signal.SIGINT)
+        _, said = search.communicate(timeout=60)
+    assert search.returncode == 130, said
+    document = tune_json(folder)
+    assert (document["state"], document["unit"]) == ("interrupted", "images/s")
+    trials = document["trials"]
+    assert [trial["start"] for trial in trials] == sorted(trial["start"] for trial in trials)
+    assert len({trial["start"] for trial in trials}) < len(trials)
+    states = {trial["settings"].get("cycle_time"): trial for trial in trials}
+    assert len(states) == 7
+    assert states.pop("5")["state"] == "wrong sums"
+    assert {trial["state"] for trial in states.values()} <= {"measured", "stopped early"}
+    # More steps than --steps asks for: the search ends the training.
+    assert trials[0]["steps"] > 5
+    assert not list(folder.glob("start-*/model.pt"))
+    assert processes_below(folder) == []
+
+
+AGAIN = """
+import os, time
+import horovod.torch as hvd, torch
+from hvscale.trainer.held_mpi import hold_mpi
+from hvscale.trainer.ranks import loaded_mpi
+
+hold_mpi(loaded_mpi())
+for cycle in ("1", "400", "1"):
+    os.environ["HOROVOD_CYCLE_TIME"] = cycle
+    hvd.init()
+    began = time.monotonic()
+    for number in range(3):
+        assert float(hvd.allreduce(torch.ones(1), name="one", op=hvd.Sum)) == hvd.size()
+    print("cycle", cycle, "seconds", time.monotonic() - began, flush=True)
+    hvd.shutdown()
+"""
+
+
+@pytest.mark.parametrize("verb", ["launch", "profile"])
+def test_horovod_can_be_initialised_again_with_other_knobs(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, verb: str
+) -> None:
+    done = hvscale(verb, "-np", "2", "--run", "run", "--", "python", program(AGAIN))
+    assert done.returncode == 0, done.stderr
+    said = [line.split() for line in (tmp_path / "run" / "logs" / "rank-00000.log").read_text().splitlines()]
+    seconds = {index: float(words[3]) for index, words in enumerate(words for words in said if words[0] == "cycle")}
+    assert seconds[1] > 0.8  # three messages wait for at least two cycles
