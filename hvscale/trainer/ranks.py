@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
+from hvscale.cpu_defaults import ON_CPU
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.run_folder import Library
 from hvscale.trainer.held_mpi import hold_mpi
@@ -26,9 +27,6 @@ LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK", "a launcher of the MPICH family"),
     ("HVSCALE_NP", "HVSCALE_RANK", "hvscale launch"),
 )
-# Where the CPU computes, whoever waits for messages takes cores from the step: MPI is to give way, Horovod to look every 5 ms, not every
-# one. A step of EDSR-baseline on two ranks and two cores takes 152 ms so, 235 ms without; benchmarks/RESULTS.md.
-ON_CPU = {"OMPI_MCA_mpi_yield_when_idle": "1", "HOROVOD_CYCLE_TIME": "5"}
 # Each family's shared library is named by its ABI; MVAPICH2 and Intel MPI have MPICH's.
 MPI_FLAVOURS = {"libmpi.so.40": "openmpi", "libmpi.so.12": "mpich"}
 
@@ -39,6 +37,8 @@ class RanksChangedError(Exception):
 
 class Ranks:
     """`hvd` is horovod.torch under a launcher and None in a process that was started alone (rank 0 of 1)."""
+
+    on_cpu: ClassVar[dict[str, str]] = ON_CPU
 
     def __init__(self) -> None:
         """Raises RequestError when a launcher started this process and Horovod cannot join the others."""
@@ -52,7 +52,7 @@ class Ranks:
     def _join(self, launched: int, launched_rank: int, launcher: str) -> None:
         self.rank, self.size = launched_rank, launched
         if not torch.cuda.is_available():
-            for name, value in ON_CPU.items():
+            for name, value in self.on_cpu.items():
                 os.environ.setdefault(name, value)
         try:
             import horovod.torch as hvd

@@ -28,6 +28,7 @@ from hvscale.comm_tuning.search.space import (
 )
 from hvscale.comm_tuning.search.start import FollowUp, Limits, Outcome, Start, outcome_of
 from hvscale.comm_tuning.tune_document import Pair, Proof, StudyState, Trial, TuneDocument
+from hvscale.cpu_defaults import ON_CPU
 from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.launch import RunInterruptedError
 from hvscale.launch.environment import named, recordable
@@ -219,7 +220,8 @@ class Study:
             if alone or self.sampler is None or not self.can_go_on(outcome):
                 return None
             target = target_of(parse(requests(self.document.fixed)), self.document.command, self.options)
-            again = again or Again(target, named(self.keywords(settings)["env"]), number)
+            own = {} if run.read().host.gpus else ON_CPU
+            again = again or Again(target, named(self.keywords(settings)["env"]), number, own)
             among = again.free(self.sampler.space)
             asked = self.sampler.ask(outcome.settings, among) if among else None
             if asked is None:
