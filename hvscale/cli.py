@@ -87,5 +87,6 @@ def main() -> None:
         if isinstance(error, RankFailedError):
             for line in error.last_lines:
                 say(f"    {line}")
-    gc.freeze()  # at its end Python looks for garbage among all modules once more, for a tenth of a start
+    if "torch" not in sys.modules:  # Triton, which comes with it, calls what is not collected a leak
+        gc.freeze()  # at its end Python looks for garbage among all modules once more, for a tenth of a start
     sys.exit(status)

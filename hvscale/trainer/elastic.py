@@ -14,7 +14,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import horovod.torch as hvd
 from horovod.common.elastic import notification_manager
@@ -87,6 +87,9 @@ class Commits:
 
 class ElasticRanks(Ranks):
     """A rank that dies, or that cannot begin, does not end the others."""
+
+    # Where the cycle time is set and the fusion threshold, too, which the user may have done, another hvd.init() ends by SIGSEGV (0.28.1).
+    on_cpu: ClassVar[dict[str, str]] = {}
 
     def __init__(self, commits: Commits) -> None:
         """Collective. Raises RequestError as Ranks does."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -38,6 +38,8 @@ class RanksChangedError(Exception):
 class Ranks:
     """`hvd` is horovod.torch under a launcher and None in a process that was started alone (rank 0 of 1)."""
 
+    on_cpu: ClassVar[dict[str, str]] = ON_CPU
+
     def __init__(self) -> None:
         """Raises RequestError when a launcher started this process and Horovod cannot join the others."""
         self.hvd: ModuleType | None = None
@@ -50,7 +52,7 @@ class Ranks:
     def _join(self, launched: int, launched_rank: int, launcher: str) -> None:
         self.rank, self.size = launched_rank, launched
         if not torch.cuda.is_available():
-            for name, value in ON_CPU.items():
+            for name, value in self.on_cpu.items():
                 os.environ.setdefault(name, value)
         try:
             import horovod.torch as hvd
