@@ -229,11 +229,11 @@ def run_job(
 
     rank_program = [sys.executable, "-I", "-S", rank.__file__, str(run.path)]
     with flavour.start(job, rank_program, record.library) as started:
-        # While the ranks start, because a library takes as long to say it.
-        built_with = record.library.transports or flavour.transports(record.library, job.environment)
-        record.library = record.library.model_copy(update={"transports": built_with})
         record.state = "running"
         run.write(record)
+        # While the ranks start, because a library takes as long to say it; written with the next change.
+        built_with = record.library.transports or flavour.transports(record.library, job.environment)
+        record.library = record.library.model_copy(update={"transports": built_with})
         late: list[int] = []
         try:
             with passing_on_usr1(started):
