@@ -38,7 +38,7 @@ STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # what Typer makes of it
 
 
 class Commands(TyperGroup):
-    """Loads the command that is called and none of the others: their options alone take a tenth of a second."""
+    """Loads the command that is called and none of the others: their options alone take a twentieth of a second."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

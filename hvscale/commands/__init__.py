@@ -3,7 +3,7 @@
 import gc
 import os
 
-# What imports would spend a fifth of every start with: looking for garbage among new modules, and for plug-ins of pydantic
+# What imports would spend a tenth of every start with: looking for garbage among new modules, and for plug-ins of pydantic
 # among all packages.
 gc.set_threshold(50_000)
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

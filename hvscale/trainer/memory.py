@@ -12,7 +12,7 @@ LARGEST_FROM_HEAP = 1 << 30
 def keep_freed_memory() -> bool:
     """Have glibc's malloc keep what is freed, of this process and on the CPU; False where there is another C library.
 
-    On CPUs this makes a training step of EDSR-baseline 1.05 (fp32) to 1.12 times (bf16) as fast, see benchmarks/RESULTS.md.
+    On CPUs this makes a training step of EDSR-baseline 1.03 (fp32) to 1.11 times (bf16) as fast, see benchmarks/RESULTS.md.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
