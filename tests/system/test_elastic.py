@@ -182,8 +182,13 @@ def check_samples(job: Job, repeated_steps: int = 0) -> None:
     steps, seen = job.steps(), sorted(job.seen(), key=lambda line: line["time"])
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
     epochs: list[list[int]] = [[]]
-    joint = 0
+    joint = images = 0
     for step in steps:
+        if len(epochs[-1]) + step["images"] > SAMPLES:
+            # Fewer ranks had left too little of the epoch for a step of more, which ends it with no step of its own.
+            assert step["images"] > images
+            epochs.append([])
+        images = step["images"]
         # What a failure undid has the same number, and was made before.
         own = [line["samples"] for line in seen if line["step"] == step["step"]][-step["images"] // BATCH :]
         epochs[-1] += [sample for samples in own for sample in samples]
