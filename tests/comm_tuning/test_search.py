@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -129,16 +130,16 @@ def test_trials_are_compared_with_the_defaults_of_their_own_day() -> None:
 
 
 def test_horovods_two_thresholds_are_never_both_set_before_another_init() -> None:
-    by_turn = [Again(JOB, {}, turn, {}).free(space()) for turn in (1, 2)]
+    by_turn = [Again(JOB, {}, turn).free(space()) for turn in (1, 2)]
     assert sorted(by_turn, key=sorted) == [{"cycle_time"}, {"fusion_threshold"}]
-    assert Again(JOB, {"HOROVOD_CYCLE_TIME": "5", "PATH": ""}, 1, {}).free(space()) == {"cycle_time"}
-    own = Again(JOB, {}, 1, {"HOROVOD_CYCLE_TIME": "5"})
+    assert Again(JOB, {"HOROVOD_CYCLE_TIME": "5", "PATH": ""}, 1).free(space()) == {"cycle_time"}
+    own = Again(replace(JOB, environment={"HOROVOD_CYCLE_TIME": "5"}), {}, 1)
     assert own.free(space()) == {"cycle_time"}
     assert own.variables(space(), {"cycle_time": "2"}, {"HOROVOD_CYCLE_TIME": "2"}) == {"HOROVOD_CYCLE_TIME": "2"}
     assert own.variables(space(), {}, {}) == {"HOROVOD_CYCLE_TIME": "5"}
     both = {"HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "1048576"}
-    assert Again(JOB, both, 1, {}).free(space()) == frozenset()
-    start = Again(JOB, {}, 2, {})
+    assert Again(JOB, both, 1).free(space()) == frozenset()
+    start = Again(JOB, {}, 2)
     wanted = {"HOROVOD_FUSION_THRESHOLD": "8388608", "OMPI_MCA_pml": "ob1"}
     assert start.variables(space(), {"fusion_threshold": "8M"}, wanted) == {"HOROVOD_FUSION_THRESHOLD": "8388608"}
     # What was set stays in Horovod when the variable goes: the default is set in its place.

@@ -1,6 +1,7 @@
 """What is searched: every knob has its entry, what a profile shows leaves knobs out, and every point of a space can be asked for."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -53,9 +54,13 @@ def seen(**facts: object) -> Evidence:
 
 
 def found(
-    facts: Evidence, job: Target | None = None, knobs: list[str] | None = None, fixed: dict[str, str] | None = None
+    facts: Evidence,
+    job: Target | None = None,
+    knobs: list[str] | None = None,
+    fixed: dict[str, str] | None = None,
+    given: dict[str, str] | None = None,
 ) -> dict[str, KnobChoice]:
-    listed = without_orphans(choices(job or target(), facts, knobs, fixed or {}))
+    listed = without_orphans(choices(job or target(), facts, knobs, fixed or {}, given or {}))
     assert sorted(choice.knob for choice in listed) == sorted(MEANING)
     return {choice.knob: choice for choice in listed}
 
@@ -161,6 +166,23 @@ def test_the_default_is_among_the_values_at_its_place() -> None:
     }
     assert {one.knob for one in space.dimensions if one.at_init} == {"fusion_threshold", "cycle_time"}
     assert any(space.holds(settings) for settings in PROMISING)
+
+
+def test_the_default_is_what_the_environment_says() -> None:
+    here = replace(target(), environment={"HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "much"})
+    listed = found(seen(), here)
+    assert listed["cycle_time"].values == found(seen())["cycle_time"].values
+    assert listed["fusion_threshold"].values[0] == DEFAULT
+    defaults = {one.knob: one.default for one in space_of(list(listed.values()), here).dimensions}
+    assert (defaults["cycle_time"], defaults["fusion_threshold"]) == ("5", DEFAULT)
+    with pytest.raises(RequestError, match="HOROVOD_CYCLE_TIME in the environment is not what it was"):
+        space_of(list(listed.values()), replace(here, environment={"HOROVOD_CYCLE_TIME": "7.7"}))
+
+
+def test_what_the_user_gives_is_not_searched() -> None:
+    listed = found(seen(), given={"HOROVOD_CYCLE_TIME": "5", "HOME": "/root"})
+    assert (listed["cycle_time"].values, listed["cycle_time"].reason) == ([], "HOROVOD_CYCLE_TIME is given: 5")
+    assert listed["fusion_threshold"].values
 
 
 jobs = st.sampled_from(sorted(FLAVOURS)).flatmap(

@@ -141,17 +141,22 @@ def why_not(knob: str, target: Target) -> str:
     return f"{target.flavour} {target.version} has no such knob; known to {', '.join(names)}"
 
 
+def given_in(launch: Mapping[str, Any]) -> dict[str, str]:
+    """Of keywords of `hvscale.launch.launch`: the variables, and the options that a knob may be spelled as, that were given."""
+    options = {option: launch[name] for option, (name, not_given) in OPTIONS.items() if launch[name] != not_given}
+    return {**options, **named(launch["env"])}
+
+
 def with_settings(requests: list[str], command: list[str], launch: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords of `hvscale.launch.launch`, with what `--set` asks for in them. Raises RequestError for what cannot be done."""
     settings = parse(requests)
-    asked = named(launch["env"])
+    asked = given_in(launch)
     translated = translate(settings, target_of(settings, command, launch))
     keywords = {**launch, "knobs": {one.knob: one.text for one in settings}}
     for option, word in translated.options.items():
-        name, not_given = OPTIONS[option]
-        if launch[name] not in (not_given, word):
-            raise RequestError(f"{option} {launch[name]} and --set ask for different things: give one of them")
-        keywords[name] = word
+        if asked.get(option, word) != word:
+            raise RequestError(f"{option} {asked[option]} and --set ask for different things: give one of them")
+        keywords[OPTIONS[option][0]] = word
     for name, word in translated.variables.items():
         if asked.get(name, word) != word:
             raise RequestError(f"--env {name}={asked[name]} and --set ask for different things: give one of them")

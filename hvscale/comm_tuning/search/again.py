@@ -16,11 +16,12 @@ MOST_FOLLOW_UPS = 5  # of one start: the library's knobs, which need another one
 class Again:
     """What the trials of one start may change. `turn` decides which of two knobs is left alone where either can be."""
 
-    def __init__(self, target: Target, started_with: Mapping[str, str], turn: int, own: Mapping[str, str]) -> None:
-        """`started_with`: the variables that the job was started with. `own`: those that the job sets where they are not given."""
+    def __init__(self, target: Target, started_with: Mapping[str, str], turn: int) -> None:
+        """`started_with`: the variables that the job was started with, beside those of the target's environment."""
         self.target, self.turn, self.follow_ups = target, turn, 0
-        self.own = {name: value for name, value in own.items() if name.startswith("HOROVOD_")}
-        self.now = {**self.own, **{name: value for name, value in started_with.items() if name.startswith("HOROVOD_")}}
+        self.now = {
+            name: value for name, value in {**target.environment, **started_with}.items() if name.startswith("HOROVOD_")
+        }
 
     def free(self, space: Space) -> frozenset[str]:
         """The knobs that the next trial of this start may turn; none where it must be the last one."""
@@ -41,5 +42,5 @@ class Again:
                         if name in wanted:
                             self.now[name] = wanted[name]
                         elif name in self.now:
-                            self.now[name] = self.own.get(name, default)
+                            self.now[name] = self.target.environment.get(name, default)
         return dict(self.now)

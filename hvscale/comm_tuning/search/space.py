@@ -127,12 +127,24 @@ def check_names(knobs: list[str] | None) -> None:
             raise RequestError(f"--knobs {knob}: {BY_KNOB[knob].unasked}")
 
 
-def choices(target: Target, seen: Evidence, knobs: list[str] | None, fixed: Settings) -> list[KnobChoice]:
-    """Each knob with the values to search, or with none and the reason; `knobs`: only these, None for what may help."""
-    return [_choice(entry, target, seen, knobs, fixed) for entry in SEARCHED]
+def choices(
+    target: Target, seen: Evidence, knobs: list[str] | None, fixed: Settings, given: Mapping[str, str]
+) -> list[KnobChoice]:
+    """Each knob with the values to search, or with none and the reason; `knobs`: only these, None for what may help.
+
+    `given`: variables and options of the launch that the user has set, which no trial may contradict.
+    """
+    return [_choice(entry, target, seen, knobs, fixed, given) for entry in SEARCHED]
 
 
-def _choice(entry: Searched, target: Target, seen: Evidence, knobs: list[str] | None, fixed: Settings) -> KnobChoice:
+def _choice(
+    entry: Searched,
+    target: Target,
+    seen: Evidence,
+    knobs: list[str] | None,
+    fixed: Settings,
+    given: Mapping[str, str],
+) -> KnobChoice:
     def left_out(reason: str) -> KnobChoice:
         return KnobChoice(knob=entry.knob, values=[], reason=reason)
 
@@ -143,6 +155,8 @@ def _choice(entry: Searched, target: Target, seen: Evidence, knobs: list[str] | 
     spellings = in_job(target, entry.knob)
     if not spellings:
         return left_out(why_not(entry.knob, target))
+    for name in (name for spelling in spellings for name in spelling.variables if name in given):
+        return left_out(f"{name} is given: {given[name]}")
     if entry.unasked and (knobs is None or not entry.values):
         return left_out(entry.unasked)
     for condition in entry.needs:
@@ -150,7 +164,7 @@ def _choice(entry: Searched, target: Target, seen: Evidence, knobs: list[str] | 
         if reason is not None:
             return left_out(reason)
     asked = entry.values(seen) if callable(entry.values) else entry.values
-    values = with_default(entry, [value for value in asked if is_taken(entry.knob, value, target)], spellings)
+    values = with_default(entry, [value for value in asked if is_taken(entry.knob, value, target)], spellings, target)
     if len(values) < 2:
         return left_out(f"{', '.join(values)}: there is nothing to choose from")
     return KnobChoice(knob=entry.knob, values=values, reason=MEANING[entry.knob])
@@ -182,9 +196,9 @@ def is_taken(knob: str, value: str, target: Target) -> bool:
     return False
 
 
-def with_default(entry: Searched, values: list[str], spellings: list[Spelling]) -> list[str]:
+def with_default(entry: Searched, values: list[str], spellings: list[Spelling], target: Target) -> list[str]:
     """The values with the default among them: at its place where the libraries name one and the same, or else in front, as a word."""
-    named = {default_of(spelling) for spelling in spellings}
+    named = {default_of(spelling, target) for spelling in spellings}
     default = next(iter(named)) if len(named) == 1 else None
     if default is None:
         return [DEFAULT, *values]
@@ -199,10 +213,10 @@ def with_default(entry: Searched, values: list[str], spellings: list[Spelling]) 
     return sorted(known, key=lambda value: float(known[value]))  # type: ignore[arg-type]
 
 
-def default_of(spelling: Spelling) -> Value | None:
-    """None where the library has no value that stands for it."""
+def default_of(spelling: Spelling, target: Target) -> Value | None:
+    """What the job has where a trial leaves the knob alone: the environment's, or the library's. None where no value stands for it."""
     try:
-        return spelling.read(spelling.variables)
+        return spelling.read({name: target.environment.get(name, word) for name, word in spelling.variables.items()})
     except (KeyError, ValueError):
         return None
 
@@ -217,19 +231,25 @@ def space_of(found: list[KnobChoice], target: Target) -> Space:
                 Dimension(
                     entry=BY_KNOB[choice.knob],
                     values=tuple(choice.values),
-                    default=default_among(choice.values, spellings),
+                    default=default_among(choice.values, spellings, target),
                     at_init=all(spelling.restart == "init" for spelling in spellings),
                 )
             )
     return Space(tuple(dimensions))
 
 
-def default_among(values: list[str], spellings: list[Spelling]) -> str:
-    """The one of `values` that leaves the knob alone."""
+def default_among(values: list[str], spellings: list[Spelling], target: Target) -> str:
+    """The one of `values` that leaves the knob alone. Raises RequestError when that is none of them any more."""
     if values[0] == DEFAULT:
         return DEFAULT
-    default = default_of(spellings[0])
-    return next(value for value in values if spellings[0].values.parse(value) == default)
+    default = default_of(spellings[0], target)
+    for value in values:
+        if spellings[0].values.parse(value) == default:
+            return value
+    raise RequestError(
+        f"{', '.join(spellings[0].variables)} in the environment is not what it was when the study began: unset it, or "
+        "give another folder with --run"
+    )
 
 
 def fixed_settings(requests: list[str]) -> dict[str, str]:

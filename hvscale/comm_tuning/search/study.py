@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from pydantic import ValidationError
 
-from hvscale.comm_tuning.knobs.settings import parse, target_of, with_settings
+from hvscale.comm_tuning.knobs.library import Target
+from hvscale.comm_tuning.knobs.settings import given_in, parse, target_of, with_settings
 from hvscale.comm_tuning.outputs import write_outputs
 from hvscale.comm_tuning.search import scores
 from hvscale.comm_tuning.search.again import Again
@@ -219,9 +220,7 @@ class Study:
             asked = None
             if alone or self.sampler is None or not self.can_go_on(outcome):
                 return None
-            target = target_of(parse(requests(self.document.fixed)), self.document.command, self.options)
-            own = {} if run.read().host.gpus else ON_CPU
-            again = again or Again(target, named(self.keywords(settings)["env"]), number, own)
+            again = again or Again(self.target(), named(self.keywords(settings)["env"]), number)
             among = again.free(self.sampler.space)
             asked = self.sampler.ask(outcome.settings, among) if among else None
             if asked is None:
@@ -279,6 +278,12 @@ class Study:
     def keywords(self, settings: Settings) -> dict[str, Any]:
         """Of the launch that these settings ask for."""
         return with_settings(requests({**self.document.fixed, **settings}), self.document.command, self.options)
+
+    def target(self) -> Target:
+        """The job with the defaults: what our trainer sets by itself is in its environment, where nobody else has set it."""
+        found = target_of(parse(requests(self.document.fixed)), self.document.command, self.options)
+        on_cpu = self.document.host is None or not self.document.host.gpus
+        return replace(found, environment={**(ON_CPU if self.takes_orders and on_cpu else {}), **found.environment})
 
     def tell(self, outcome: Outcome, asked: "Suggestion | None", number: int, run: RunFolder) -> None:
         """Keep what came of a trial. The defaults decide what is searched, and how it is measured."""
@@ -346,15 +351,14 @@ class Study:
         )
 
     def decide_space(self, run: RunFolder) -> None:
-        fixed = self.document.fixed
-        target = target_of(parse(requests(fixed)), self.document.command, self.options)
-        self.document.space = without_orphans(choices(target, evidence(run), self.knobs, fixed))
+        given = given_in(self.options)
+        found = choices(self.target(), evidence(run), self.knobs, self.document.fixed, given)
+        self.document.space = without_orphans(found)
 
     def begin_sampling(self) -> None:
         from hvscale.comm_tuning.search.sampler import Sampler  # Optuna takes a second to import
 
-        target = target_of(parse(requests(self.document.fixed)), self.document.command, self.options)
-        space = space_of(self.document.space, target)
+        space = space_of(self.document.space, self.target())
         self.sampler = Sampler(self.path / "study.db", space, scores.known(self.document.trials))
         for settings in PROMISING:
             self.sampler.first(settings)
