@@ -43,7 +43,7 @@ class Net(nn.Module):
             with open(f"seen/{os.getpid()}", "a") as log:
                 log.write(json.dumps({**seen, "rank": int(os.environ.get("HOROVOD_RANK", 0)), "host": os.environ.get("HOROVOD_HOSTNAME")}) + "\\n")
             time.sleep(0.1)
-        return self.layers(images)
+        return self.layers(images) * (float("nan") if os.path.exists(f"nan-{os.environ.get('HOROVOD_RANK', 0)}") else 1)
 
 def net(num_classes=2):
     return Net(num_classes)
@@ -220,6 +220,28 @@ def test_a_killed_rank_is_done_without_and_replaced(job: Callable[..., Any], ran
         assert (record["state"], record["exit_status"], record["np"]) == ("interrupted", 75, 2)
         made = running.steps()[-1]["step"]
         assert (running.folder / f"job/checkpoints/step-{made:09d}.ckpt").is_file()
+
+
+def test_a_loss_that_is_no_number_after_a_change_of_ranks_is_every_rank_s_affair(job: Callable[..., Any]) -> None:
+    with job() as running:
+        running.wait_for_ranks(2)
+        running.hosts(FIRST, SECOND, THIRD)
+        running.wait_for_ranks(3)
+        (running.folder / "nan-1").touch()
+        wait_until(lambda: any(step["skipped"] for step in running.steps()))
+        (running.folder / "nan-1").unlink()
+        before = len(running.steps())
+        running.wait_for_ranks(3, more=4)
+        wait_until(lambda: len(running.steps()) > before + 4)
+        assert not running.steps()[-1]["skipped"]
+        (running.folder / "nan-2").touch()
+        assert running.process.wait(60) != 0
+        last = running.steps()[-3:]
+        assert [step["skipped"] for step in last] == [True] * 3
+        made = last[-1]["step"]
+        assert f"the loss or a gradient is not finite in 3 steps in a row, up to step {made}" in running.said()
+        assert running.said().count("the ranks gather anew") == 1
+        assert run_json(running.folder / "job")["state"] == "failed"
 
 
 def test_hosts_that_come_and_go_lose_no_step(job: Callable[..., Any]) -> None:
