@@ -95,7 +95,10 @@ class TrainConfig(BaseModel):
     batches_per_allreduce: PositiveInt = 1
     """Batches whose gradients a rank adds up before they are exchanged: a larger joint batch, with fewer messages. A step is all of them."""
     fp16_allreduce: bool = False
-    """Exchange gradients as fp16: half the bytes, and what is below 6e-8 is lost. Horovod 0.28 carries no bf16."""
+    """Exchange gradients as fp16: half the bytes, and what is below 6e-8 is lost."""
+    bf16_allreduce: bool = False
+    """Exchange gradients as bf16, and add them up as fp32: half the bytes, the range of fp32 and 8 bits of its mantissa. Horovod 0.28 adds up no
+    bf16, so each all-reduce is an all-to-all and an all-gather."""
     use_adasum: bool = False
     """Combine the ranks' updates by Adasum instead of averaging gradients: it adds where they are orthogonal, and averages where they are parallel.
     Needs 2, 4, 8 ... ranks."""
@@ -169,6 +172,10 @@ class TrainConfig(BaseModel):
             raise RequestError(
                 "Horovod does not divide before it adds up groups: leave out one of --allreduce-groups and --gradient-predivide-factor"
             )
+        if config.bf16_allreduce:
+            for name in ("fp16_allreduce", "use_adasum", "gradient_predivide_factor", "allreduce_groups"):
+                if getattr(config, name) != cls.model_fields[name].default:
+                    raise RequestError(f"--bf16-allreduce does not go with {flag(name)}: leave out one of them")
         if config.warmup_steps and config.warmup_epochs:
             raise RequestError("--warmup-steps and --warmup-epochs both say how long: give one of them")
         if not lengths:

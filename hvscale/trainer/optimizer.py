@@ -16,7 +16,10 @@ MOMENTUM = 0.9  # of SGD, as in Goyal et al. (2017)
 def make_optimizer(
     config: TrainConfig, work: Workload, model: nn.Module, hvd: ModuleType | None
 ) -> torch.optim.Optimizer:
-    """The learning rate is set before each step, by the schedule. Raises RequestError for Adasum on a number of ranks that it cannot have."""
+    """It averages gradients, too, where there are other ranks, but for --bf16-allreduce. The learning rate is set before each step, by the schedule.
+
+    Raises RequestError for Adasum on a number of ranks that it cannot have.
+    """
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     parameters = [parameter for _, parameter in trainable]
     kind = work.optimizer if config.optimizer == "auto" else config.optimizer
@@ -27,7 +30,7 @@ def make_optimizer(
         if kind == "adam"
         else torch.optim.SGD(parameters, momentum=MOMENTUM, **common)
     )
-    if hvd is None:
+    if hvd is None or config.bf16_allreduce:
         return optimizer
     if config.use_adasum and hvd.size() & (hvd.size() - 1):
         raise RequestError(f"--use-adasum needs 2, 4, 8 ... ranks, and there are {hvd.size()}")

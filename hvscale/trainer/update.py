@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hvscale.trainer.agreement import Agreement
+from hvscale.trainer.bf16_averages import Bf16Averages
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.precision import Arithmetic
 from hvscale.trainer.ranks import Ranks
@@ -43,6 +44,11 @@ class Update:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # Batch normalisation counts in its buffers what it sees, and would keep a NaN for ever.
         self.buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        self.bf16_averages = (
+            Bf16Averages(ranks.hvd, self.parameters, config.batches_per_allreduce)
+            if config.bf16_allreduce and ranks.hvd is not None
+            else None
+        )
         sent_as = torch.float16 if config.fp16_allreduce else self.parameters[0].dtype
         self.agreement = Agreement(ranks.hvd, sent_as, config.gradient_predivide_factor)
         device = self.parameters[0].device.type
@@ -65,6 +71,8 @@ class Update:
         waiting = time.perf_counter()
         if self.adasum:
             self.optimizer.step()
+        elif self.bf16_averages is not None:
+            self.bf16_averages.finish()
         elif not self.alone:
             self.optimizer.synchronize()
         agreed = self.agreement.hear()
@@ -89,5 +97,6 @@ class Update:
         return bool(norm.isfinite())
 
     def _apply(self) -> None:
-        with nullcontext() if self.alone else self.optimizer.skip_synchronize():
+        horovods = not self.alone and self.bf16_averages is None
+        with self.optimizer.skip_synchronize() if horovods else nullcontext():
             self.scaler.step(self.optimizer)

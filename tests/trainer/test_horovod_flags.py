@@ -1,6 +1,7 @@
 """Horovod's options, on two real ranks: a few steps give what the same steps give when they are worked out without Horovod."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from hvscale.errors import RequestError
 from hvscale.trainer import TrainConfig
+from tests.conftest import Run
 from tests.trainer.conftest import Ranks
 
 
@@ -18,6 +20,8 @@ from tests.trainer.conftest import Ranks
         ({"scale_learning_rate": True, "batches_per_allreduce": 2}, 1e-3),
         ({"fp16_allreduce": True}, 2e-2),
         ({"fp16_allreduce": True, "gradient_predivide_factor": 2.0}, 2e-2),
+        ({"bf16_allreduce": True}, 2e-2),
+        ({"bf16_allreduce": True, "batches_per_allreduce": 2, "clip_norm": 0.1}, 2e-2),
         ({"gradient_predivide_factor": 2.0}, 1e-3),
         ({"allreduce_groups": 2}, 1e-3),
         ({"allreduce_groups": 2, "batches_per_allreduce": 2, "clip_norm": 0.1}, 1e-3),
@@ -39,12 +43,25 @@ def test_steps_with(two_ranks: Ranks, photos: Path, tmp_path: Path, options: dic
     assert found["equal"]
 
 
+@pytest.mark.parametrize(("mpi", "np"), [("openmpi", 1), ("openmpi", 3), ("gloo", 2)])
+def test_averages_as_bf16(hvscale: Run, mpi: str, np: int) -> None:
+    program = Path(__file__).parent / "programs/bf16_averages.py"
+    done = hvscale("launch", "--mpi", mpi, "-np", np, "--", "python", program)
+    assert done.returncode == 0, done.stderr
+    [said] = re.findall(r"\{.*\}", done.stdout)
+    found = json.loads(said)
+    assert (found["size"], found["buckets"], found["unequal"]) == (np, 3, 0)
+    assert 0 < found["differ"] < 2**-8  # of the largest gradient: bf16 has 8 bits
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"use_adasum": True, "clip_norm": 1.0}, "leave out --clip-norm"),
         ({"use_adasum": True, "allreduce_groups": 2}, "leave out --allreduce-groups"),
         ({"allreduce_groups": 2, "gradient_predivide_factor": 2.0}, "leave out one of"),
+        ({"bf16_allreduce": True, "use_adasum": True}, "--bf16-allreduce does not go with --use-adasum"),
+        ({"bf16_allreduce": True, "fp16_allreduce": True}, "--bf16-allreduce does not go with --fp16-allreduce"),
         ({"warmup_steps": 2, "warmup_epochs": 1}, "both say how long"),
         ({"batches_per_allreduce": 0}, "--batches-per-allreduce 0"),
     ],

@@ -1,0 +1,104 @@
+"""Gradients averaged over the ranks as bf16, which Horovod 0.28 carries but cannot add up.
+
+What an all-reduce by a ring does, in its two halves: each rank is sent every rank's values of its own share and adds them up in fp32
+(all-to-all), then all are sent all shares (all-gather). Each moves (n - 1) / n of the gradients, as bf16: half the bytes of fp32.
+"""
+
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BUCKET_BYTES = 16 << 20  # of fp32 gradients: sent as soon as it is full, while the backward pass goes on
+# Horovod moves numbers of this type and does not look at them; each holds two of bf16.
+CARRIED = torch.int32
+
+
+@dataclass
+class Bucket:
+    """Neighbouring parameters, in the order in which their gradients come.
+
+    `values`: theirs as bf16, and zeros up to a length that the ranks can share out; `parts`: of it, each parameter's.
+    """
+
+    number: int
+    parameters: list[nn.Parameter]
+    values: Tensor
+    missing: int = 0
+    handle: Any = None
+    parts: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        sizes = [parameter.numel() for parameter in self.parameters]
+        self.parts = list(torch.split(self.values[: sum(sizes)], sizes))
+        self.missing = len(self.parameters)
+
+
+class Bf16Averages:
+    """Of the gradients of parameters, begun in their hooks. Each gradient is exchanged in the last of `passes` backward passes."""
+
+    def __init__(self, hvd: ModuleType, parameters: list[nn.Parameter], passes: int) -> None:
+        self.hvd, self.passes, self.ranks = hvd, passes, hvd.size()
+        self.buckets: list[Bucket] = []
+        self.where: dict[nn.Parameter, tuple[Bucket, Tensor]] = {}
+        self.seen: dict[nn.Parameter, int] = {}
+        for found in in_buckets(parameters[::-1]):
+            length = sum(parameter.numel() for parameter in found)
+            values = torch.zeros(length + -length % (2 * self.ranks), dtype=torch.bfloat16, device=found[0].device)
+            bucket = Bucket(len(self.buckets), found, values)
+            self.buckets.append(bucket)
+            self.where.update((one, (bucket, part)) for one, part in zip(found, bucket.parts, strict=True))
+        for parameter in parameters:
+            self.seen[parameter] = 0
+            parameter.register_post_accumulate_grad_hook(self._came)  # type: ignore[no-untyped-call]
+
+    def finish(self) -> None:
+        """Wait for all of them; every parameter then has the average as its gradient. Collective."""
+        gathered = []
+        for bucket in self.buckets:
+            if bucket.handle is None:  # a parameter of it was not used: on this rank it counts as zero
+                for parameter, part in zip(bucket.parameters, bucket.parts, strict=True):
+                    if self.seen[parameter] < self.passes:
+                        part.zero_() if parameter.grad is None else part.view(parameter.shape).copy_(parameter.grad)
+                self._send(bucket)
+            of_ranks, _ = self.hvd.synchronize(bucket.handle)
+            shares = of_ranks.view(torch.bfloat16).view(self.ranks, -1)
+            average = (shares.sum(0, dtype=torch.float32) / self.ranks).bfloat16()
+            name = f"hvscale.bf16.gather.{bucket.number}"
+            gathered.append(self.hvd.allgather_async(average.view(CARRIED), name=name))
+        for bucket, handle in zip(self.buckets, gathered, strict=True):
+            bucket.values.copy_(self.hvd.synchronize(handle).view(torch.bfloat16))
+            for parameter, part in zip(bucket.parameters, bucket.parts, strict=True):
+                average = part.view(parameter.shape).to(parameter.dtype)
+                parameter.grad = average if parameter.grad is None else parameter.grad.copy_(average)
+                self.seen[parameter] = 0
+            bucket.missing, bucket.handle = len(bucket.parameters), None
+
+    def _came(self, parameter: nn.Parameter) -> None:
+        """In the backward pass, when the parameter's gradient is there."""
+        self.seen[parameter] += 1
+        if self.seen[parameter] == self.passes and parameter.grad is not None:
+            bucket, part = self.where[parameter]
+            part.view(parameter.shape).copy_(parameter.grad)
+            bucket.missing -= 1
+            if not bucket.missing:
+                self._send(bucket)
+
+    def _send(self, bucket: Bucket) -> None:
+        name = f"hvscale.bf16.share.{bucket.number}"
+        bucket.handle = self.hvd.alltoall_async(bucket.values.view(CARRIED), name=name)
+
+
+def in_buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Cut where BUCKET_BYTES are reached."""
+    buckets: list[list[nn.Parameter]] = [[]]
+    size = 0
+    for parameter in parameters:
+        if size >= BUCKET_BYTES:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(parameter)
+        size += parameter.numel() * parameter.element_size()
+    return buckets
