@@ -1,0 +1,58 @@
+"""A training's messages without its arithmetic: each step all-reduces the gradients of a model, as the backward pass would give them.
+
+One rank, started by a launcher: `hvscale launch -np 4 -- python benchmarks/gradients.py edsr --steps 20`. Where the arithmetic would be, it
+sleeps: --compute-seconds, of which the last two thirds are the backward pass, in which gradients become known one after the other.
+By default these are 4 images at the 10.3 images/s of EDSR on a V100 (Anthony et al., 2021).
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import horovod.torch as hvd
+import torch
+
+from hvscale import profiling
+from hvscale.models.cost import without_memory
+
+BATCH_SIZE = 4
+V100_IMAGES_PER_SECOND = 10.3
+FORWARD = 1 / 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--compute-seconds", type=float, default=BATCH_SIZE / V100_IMAGES_PER_SECOND)
+    options = parser.parse_args()
+    hvd.init()
+    torch.set_num_threads(1)
+    parameters = list(without_memory(options.model).named_parameters())
+    gradients = [(name, torch.ones(parameter.shape)) for name, parameter in reversed(parameters)]
+    run = os.environ.get("HVSCALE_RUN")
+    log = (Path(run) / "steps.jsonl").open("w", buffering=1) if run is not None and hvd.rank() == 0 else None
+    pause = options.compute_seconds * (1 - FORWARD) / len(gradients)
+    began = time.perf_counter()
+    for _ in range(options.steps):
+        profiling.step()
+        time.sleep(options.compute_seconds * FORWARD)
+        handles = []
+        backward = time.perf_counter()
+        for number, (name, gradient) in enumerate(gradients, 1):
+            time.sleep(max(0.0, backward + number * pause - time.perf_counter()))
+            handles.append(hvd.allreduce_async_(gradient, name=name, op=hvd.Average))
+        for handle in handles:
+            hvd.synchronize(handle)
+        now = time.perf_counter()
+        if log is not None:
+            log.write(json.dumps({"images": BATCH_SIZE * hvd.size(), "seconds": now - began}) + "\n")
+        began = now
+    if any(bool((gradient != 1).any()) for _, gradient in gradients):
+        raise SystemExit("averages of ones are not one")
+
+
+if __name__ == "__main__":
+    main()
