@@ -4,4 +4,4 @@ MPI is to give way, Horovod to look every 5 ms, not every one. A step of EDSR-ba
 235 ms without (benchmarks/RESULTS.md).
 """
 
-ON_CPU = {"OMPI_MCA_mpi_yield_when_idle": "1", "HOROVOD_CYCLE_TIME": "5"}
+ON_CPU = {"OMPI_MCA_mpi_yield_when_idle": "true", "HOROVOD_CYCLE_TIME": "5"}

@@ -86,7 +86,7 @@ def test_a_job_that_shows_reason_for_them_gets_its_knobs() -> None:
     searched = {knob for knob, choice in found(seen()).items() if choice.values}
     assert searched == {
         *("fusion_threshold", "cycle_time", "allreduce_algorithm", "broadcast_algorithm", "segment_size"),
-        *("eager_threshold", "binding", "threads"),
+        *("eager_threshold", "yield_when_idle", "binding", "threads"),
     }
 
 
@@ -161,6 +161,7 @@ def test_the_default_is_among_the_values_at_its_place() -> None:
         "broadcast_algorithm": DEFAULT,
         "segment_size": "0",
         "eager_threshold": "64K",
+        "yield_when_idle": DEFAULT,
         "threads": DEFAULT,
         "binding": "none",
     }

@@ -18,6 +18,7 @@ MEANING = {
     "nccl_channels": "thread blocks, and so paths, of a collective",
     "nccl_buffer_size": "buffer between two GPUs, for each channel",
     "nccl_threads": "threads of each of NCCL's thread blocks",
+    "yield_when_idle": "a rank that waits for messages leaves its core to others",
     "threads": "OpenMP threads with which each rank computes",
     "thread_affinity": "core of Horovod's background thread, one for each local rank",
     "binding": "what a rank is kept on",

@@ -19,7 +19,7 @@ class Searched:
     """`values`: in the words of --set, the default aside. `ordered`: they lie on a line, so that neighbours are alike.
 
     `only_with`: the values of other knobs of which one must be chosen for this one to mean anything. `unasked`: why it is searched only when
-    it is named with --knobs; without `values`: why it is not searched at all.
+    it is named with --knobs; without `values`: why it is not searched at all. `varies`: the default follows from where the ranks run.
     """
 
     knob: str
@@ -28,6 +28,7 @@ class Searched:
     ordered: bool = False
     only_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unasked: str = ""
+    varies: bool = False
 
 
 def horovod(seen: Evidence) -> str | None:
@@ -162,6 +163,7 @@ SEARCHED = (
     Searched(
         "nccl_threads", ("64", "128", "256", "512"), (nccl,), ordered=True, unasked="NCCL's own choice is seldom beaten"
     ),
+    Searched("yield_when_idle", ("on", "off"), varies=True),
     Searched("threads", threads_of_a_rank, (no_gpus, own_threads), ordered=True),
     Searched("binding", ("none", "core", "socket", "numa"), (cores_of_their_own,)),
     Searched("thread_affinity", unasked="which core is free depends on the binding: --fix sets it"),
@@ -171,6 +173,7 @@ SEARCHED = (
 
 # What has paid elsewhere and only pays together: tried after the defaults, where the space has it.
 PROMISING: tuple[Mapping[str, str], ...] = (
+    {"yield_when_idle": "on"},
     {"eager_threshold": "1M"},
     {"allreduce_algorithm": "ring", "eager_threshold": "1M"},
     {"allreduce_algorithm": "ring"},

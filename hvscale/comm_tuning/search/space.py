@@ -199,7 +199,7 @@ def is_taken(knob: str, value: str, target: Target) -> bool:
 def with_default(entry: Searched, values: list[str], spellings: list[Spelling], target: Target) -> list[str]:
     """The values with the default among them: at its place where the libraries name one and the same, or else in front, as a word."""
     named = {default_of(spelling, target) for spelling in spellings}
-    default = next(iter(named)) if len(named) == 1 else None
+    default = next(iter(named)) if len(named) == 1 and not entry.varies else None
     if default is None:
         return [DEFAULT, *values]
     first = spellings[0].values

@@ -138,7 +138,9 @@ def defaults(job: Job, library: Library) -> dict[str, str]:
     subnet = f"{job.nodes.nodes[0].address}/32" if job.nodes.share_an_address else job.nodes.subnet
     network = {"OMPI_MCA_btl_tcp_if_include": subnet} if subnet else {}
     # mpirun counts this machine's cores once for each node on it, and its ranks then spin while the one they wait for has no core.
-    crowded = {"OMPI_MCA_mpi_yield_when_idle": "1"} if job.nodes.on_this_machine and job.np > available_cores() else {}
+    crowded = (
+        {"OMPI_MCA_mpi_yield_when_idle": "true"} if job.nodes.on_this_machine and job.np > available_cores() else {}
+    )
     return {**network, **crowded}
 
 

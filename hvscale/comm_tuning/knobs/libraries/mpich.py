@@ -47,6 +47,13 @@ register(
                 source=VARS,
             ),
             Spelling(
+                knob="yield_when_idle",
+                variables={"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "0"},
+                values=Switch(),
+                needs="on: it sleeps 1 us after every 4096 looks in vain",
+                source=VARS,
+            ),
+            Spelling(
                 knob="allreduce_algorithm",
                 variables={"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto"},
                 values=Choice.of(

@@ -55,6 +55,13 @@ SPELLINGS = (
         source=f"{SOURCE_CODE}, bcast_tuning.c",
     ),
     Spelling(
+        knob="yield_when_idle",
+        variables={"MV2_USE_BLOCKING": "0"},
+        values=Switch(),
+        needs="on: it waits for an interrupt of the network adapter",
+        source=GUIDE,
+    ),
+    Spelling(
         knob="binding",
         variables={"MV2_CPU_BINDING_LEVEL": "core"},
         values=Choice({"core": "core", "socket": "socket", "numa": "numanode"}),

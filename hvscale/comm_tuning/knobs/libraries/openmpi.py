@@ -101,6 +101,13 @@ register(
                 source=INFO,
             ),
             Spelling(
+                knob="yield_when_idle",
+                variables={"OMPI_MCA_mpi_yield_when_idle": "false"},
+                values=Switch(on="true", off="false"),
+                needs="by default on where Open MPI counts more ranks than cores, or hvscale puts so many nodes on one machine",
+                source=INFO,
+            ),
+            Spelling(
                 knob="binding",
                 variables={"PRTE_MCA_hwloc_default_binding_policy": "none"},
                 values=Choice(
