@@ -1,4 +1,4 @@
-"""Gradients averaged over the ranks as bf16, which Horovod 0.28 carries but cannot add up.
+"""Gradients averaged over the ranks as bf16, which Horovod 0.28 cannot add up.
 
 What an all-reduce by a ring does, in its two halves: each rank is sent every rank's values of its own share and adds them up in fp32
 (all-to-all), then all are sent all shares (all-gather). Each moves (n - 1) / n of the gradients, as bf16: half the bytes of fp32.
