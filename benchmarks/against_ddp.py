@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -79,15 +80,21 @@ def main() -> None:
             raise SystemExit(done.stderr)
         return float(images / json.loads(done.stdout))
 
-    def ours() -> float:
-        command = ["hvscale", "train", *config(arguments.batch_size, arguments.steps).arguments()]
+    def ours(*more: str) -> float:
+        command = ["hvscale", "train", *config(arguments.batch_size, arguments.steps).arguments(), *more]
         with tempfile.TemporaryDirectory() as folder:
             run = launch(2, command, run_path=Path(folder) / "run", warn=lambda text: None)
             lines = run.steps.read_text().splitlines()[WARM_UP_STEPS:]
         return float(images / np.median([json.loads(line)["seconds"] for line in lines]))
 
     title = f"EDSR-baseline x2, two ranks of one thread, batch {arguments.batch_size}, bf16"
-    show(title, in_turns({"DDP over Gloo": theirs, "hvscale": ours}, arguments.rounds), "DDP over Gloo")
+    variants = {
+        "DDP over Gloo": theirs,
+        "hvscale": ours,
+        "hvscale --pin": partial(ours, "--pin"),
+        "hvscale --bf16-allreduce": partial(ours, "--bf16-allreduce"),
+    }
+    show(title, in_turns(variants, arguments.rounds), "DDP over Gloo")
 
 
 if __name__ == "__main__":

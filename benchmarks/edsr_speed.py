@@ -1,7 +1,7 @@
 """EDSR-baseline x2 on one core: our training step against the way the public code trains (fp32, NCHW, plain Adam, no autocast).
 
-Run it with the environment's Python: `python benchmarks/edsr_speed.py [--rounds 7] [--steps 2] [--quality-steps 100]`. The last asks how far the
-validation PSNR of the two is apart after as many steps on the same batches from the same weights.
+Run it with the environment's Python: `python benchmarks/edsr_speed.py [--rounds 7] [--steps 2] [--quality-steps 100 [--seeds 1]]`. The last
+two ask how far the validation PSNR of the two is apart after as many steps on the same batches from the same weights.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from turns import apart, in_turns, show
 
 from hvscale.trainer import memory, precision
+from hvscale.trainer.compiling import compile_blocks
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.evaluation import mean_psnr_db, scores
 from hvscale.trainer.optimizer import make_optimizer
@@ -105,10 +106,10 @@ def our_step(
 class Setup:
     """What all variants begin with: the same weights and batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 1) -> None:
         torch.set_num_threads(1)
-        torch.manual_seed(1)
-        self.config = TrainConfig.of(model="edsr-baseline", scale=2, batch_size=BATCH, patch_size=48)
+        torch.manual_seed(seed)
+        self.config = TrainConfig.of(model="edsr-baseline", scale=2, batch_size=BATCH, patch_size=48, seed=seed)
         self.ranks = Ranks()
         self.work = SuperResolution(self.config, self.ranks)
         self.model = self.work.build()
@@ -128,9 +129,13 @@ class Setup:
         return self.model, our_step(self.config, self.ranks, self.work, self.model, chosen)
 
 
-def prepare(steps: int, ours: bool, arithmetic: Arithmetic | None = None) -> Callable[[], float]:
+def prepare(
+    steps: int, ours: bool, arithmetic: Arithmetic | None = None, compiled: bool = False
+) -> Callable[[], float]:
     """What measures one variant, warm: images a second over `steps` steps."""
     setup = Setup()
+    if compiled:
+        compile_blocks(setup.model)
     step = (setup.ours(arithmetic) if ours else setup.public())[1]
     batches = [setup.batch(number) for number in range(4)]
     step(*batches[0])
@@ -144,9 +149,9 @@ def prepare(steps: int, ours: bool, arithmetic: Arithmetic | None = None) -> Cal
     return measure
 
 
-def psnr_db(steps: int, ours: bool) -> float:
+def psnr_db(steps: int, ours: bool, seed: int) -> float:
     """On the validation photo, after so many steps."""
-    setup = Setup()
+    setup = Setup(seed)
     model, step = setup.ours(None) if ours else setup.public()
     for number in track(range(steps), "ours" if ours else "public"):
         step(*setup.batch(number))
@@ -159,19 +164,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=2, help="of each variant in each round")
     parser.add_argument("--quality-steps", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="of weights and crops, with which the quality is compared")
     arguments = parser.parse_args()
+    fp32, bf16 = (Arithmetic(name, channels_last=True) for name in ("fp32", "bf16"))
     variants = {
         "public": partial(prepare, arguments.steps, False),
         "ours": partial(prepare, arguments.steps, True),
         "ours, fp32": partial(prepare, arguments.steps, True, Arithmetic("fp32", channels_last=False)),
-        "ours, fp32 + channels_last": partial(prepare, arguments.steps, True, Arithmetic("fp32", channels_last=True)),
+        "ours, fp32 + channels_last": partial(prepare, arguments.steps, True, fp32),
+        "ours, fp32 + channels_last, compiled": partial(prepare, arguments.steps, True, fp32, True),
+        "ours, bf16 + channels_last, compiled": partial(prepare, arguments.steps, True, bf16, True),
     }
     with apart(variants) as measured:
         speeds = in_turns(measured, arguments.rounds)
     show("EDSR-baseline x2, batch 16, one core", speeds, "public")
-    if arguments.quality_steps:
-        public, ours = (psnr_db(arguments.quality_steps, own) for own in (False, True))
-        Console().print(f"PSNR after {arguments.quality_steps} steps: public {public:.3f} dB, ours {ours:.3f} dB")
+    for seed in range(1, arguments.seeds + 1) if arguments.quality_steps else ():
+        public, ours = (psnr_db(arguments.quality_steps, own, seed) for own in (False, True))
+        Console().print(
+            f"seed {seed}, PSNR after {arguments.quality_steps} steps: public {public:.3f} dB, ours {ours:.3f} dB"
+        )
 
 
 if __name__ == "__main__":
