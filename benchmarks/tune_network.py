@@ -15,7 +15,7 @@ from turns import in_turns, show
 
 # Open MPI knows of one rank on each node, and so does not yield; hvscale, which knows that they are on one machine, tells it to.
 LIBRARY_DEFAULTS = ("--set", "yield_when_idle=off")
-STEPS = 10
+STEPS = 6
 SAMPLES = (
     30  # of Horovod's autotune: three to warm up, at most 20 by Bayesian optimisation, the rest with what it found
 )
