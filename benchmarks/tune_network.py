@@ -1,7 +1,8 @@
 """What `hvscale tune` gains for EDSR's gradients over a network, against the libraries' defaults and against Horovod's own autotune.
 
 Nodes are network namespaces, one rank on each, with a shaped link: `python benchmarks/tune_network.py --nodes 4 [--link 1gbit] [--model edsr]
-[--trials 16] [--trial-seconds 12] [--rounds 7] [--study DIR]`; it takes root. The gain is that of fresh starts in turns, after the search.
+[--trials 16] [--trial-seconds 12] [--rounds 7] [--autotune] [--study DIR]`; it takes root. The gain is that of fresh starts in turns, after
+the search.
 """
 
 import tempfile
@@ -36,6 +37,7 @@ def autotuned(job: Job, steps: int, log: Path) -> float:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--model", default="edsr")
+    parser.add_argument("--autotune", action="store_true", help="also Horovod's own, given as many steps as the search")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         job = Job(options, Path(folder), [options.model])
@@ -49,6 +51,8 @@ def main() -> None:
         speeds = in_turns(variants, options.rounds)
         title = f"{options.model}'s gradients, {options.nodes} nodes of {options.link}, tuned: {winner}"
         show(title, speeds, DEFAULTS)
+        if not options.autotune:
+            return
         log = Path(folder) / "autotune.csv"
         last, tuned = autotuned(job, steps, log), np.median(speeds[TUNED])
         Console().print(
