@@ -17,18 +17,19 @@ from turns import in_turns, show
 # Open MPI knows of one rank on each node, and so does not yield; hvscale, which knows that they are on one machine, tells it to.
 LIBRARY_DEFAULTS = ("--set", "yield_when_idle=off")
 STEPS = 6
-SAMPLES = (
-    30  # of Horovod's autotune: three to warm up, at most 20 by Bayesian optimisation, the rest with what it found
-)
+# Of Horovod's autotune (0.28.1): a sample is the median of so many readings, and the first samples do not count.
+READINGS, WARM_UP_SAMPLES = 5, 3
 DEFAULTS, AS_STARTED, TUNED = "defaults of Horovod and Open MPI", "hvscale's start", "tuned"
 
 
 def autotuned(job: Job, steps: int, log: Path) -> float:
-    """Images/s at the end of so many steps with Horovod's autotune."""
+    """Images/s at the end of so many steps with Horovod's autotune, which takes as many samples as fit into them, and then the best of these."""
+    samples = max(1, (steps - WARM_UP_STEPS - STEPS) // READINGS - WARM_UP_SAMPLES - 1)
     asked = {
         "HOROVOD_AUTOTUNE": 1,
         "HOROVOD_AUTOTUNE_LOG": log,
-        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": max(1, steps // SAMPLES),
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": 1,
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": samples,
     }
     variables = [word for name, value in asked.items() for word in ("--env", f"{name}={value}")]
     return together(job.speeds(steps - WARM_UP_STEPS, *LIBRARY_DEFAULTS, *variables)[-STEPS:])
