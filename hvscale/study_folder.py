@@ -1,13 +1,18 @@
-"""A folder that one process at a time measures in."""
+"""A folder that one process at a time measures in, and that is gone on with."""
 
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from hvscale.errors import RequestError
 from hvscale.run_folder import cannot_write
+
+Document = TypeVar("Document", bound=BaseModel)
 
 
 @contextmanager
@@ -28,3 +33,22 @@ def alone_in(path: Path, command: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def left_in(file: Path, asked: Document, same: tuple[str, ...]) -> Document | None:
+    """The document that an earlier call has left in `file` of a study's folder; None where the folder is new.
+
+    Raises RequestError where it holds something else, or a study that differs from what is `asked` in one of the fields `same`.
+    """
+    if not file.exists():
+        if any(file.parent.iterdir()):
+            raise RequestError(f"{file.parent} holds something else already: give another folder with --run")
+        return None
+    try:
+        before = type(asked).model_validate_json(file.read_text())
+    except (OSError, ValueError, ValidationError) as error:
+        raise RequestError(f"{file} cannot be read: give another folder with --run") from error
+    for name in same:
+        if getattr(before, name) != getattr(asked, name):
+            raise RequestError(f"{file.parent} holds another study: its {name} differs; give another folder with --run")
+    return before

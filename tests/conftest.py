@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
@@ -67,6 +68,19 @@ def program(tmp_path: Path) -> Callable[[str], Path]:
 def run_json(run: Path) -> dict[str, Any]:
     record: dict[str, Any] = json.loads((run / "run.json").read_text())
     return record
+
+
+def processes_below(folder: Path) -> list[psutil.Process]:
+    """Every living process of a run inside the folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            run = process.environ().get("HVSCALE_RUN", "")
+            if process.status() != psutil.STATUS_ZOMBIE and Path(run).is_relative_to(folder):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
 
 
 def wait_until(happened: Callable[[], bool], seconds: float = 180) -> None:

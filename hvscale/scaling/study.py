@@ -1,12 +1,9 @@
 """Measures the scaling of a command: fresh starts on each number of ranks, in turns, in a folder that can be gone on with."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
-
-from pydantic import ValidationError
 
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.launch import RunInterruptedError, launch
@@ -15,7 +12,7 @@ from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_
 from hvscale.scaling.document import ScalingDocument, ScalingRun, State, tabulate
 from hvscale.scaling.throughput import Metric, read_throughput
 from hvscale.scaling.work import Scaling, Work, parse_ranks
-from hvscale.study_folder import alone_in
+from hvscale.study_folder import alone_in, left_in
 
 # What makes two measurements the same; more np or repeats may be asked for in the same folder.
 SAME = ("command", "scaling", "settings")
@@ -162,7 +159,7 @@ class Study:
         """
         made, new = not self.path.exists(), not self.scale_json.exists()
         with alone_in(self.path, "hvscale scale"):
-            self.check_same()
+            left_in(self.scale_json, self.document, SAME)
             self.write("running")
             try:
                 yield
@@ -171,21 +168,6 @@ class Study:
                     self.scale_json.unlink()
                     if made:
                         self.path.rmdir()
-
-    def check_same(self) -> None:
-        if not self.scale_json.exists():
-            if any(self.path.iterdir()):
-                raise RequestError(f"{self.path} holds something else already: give another folder with --run")
-            return
-        try:
-            before = ScalingDocument.model_validate(json.loads(self.scale_json.read_text()))
-        except (OSError, ValueError, ValidationError) as error:
-            raise RequestError(f"{self.scale_json} cannot be read: give another folder with --run") from error
-        for name in SAME:
-            if getattr(before, name) != getattr(self.document, name):
-                raise RequestError(
-                    f"{self.path} holds a measurement of another kind: its {name} differs; give another folder with --run"
-                )
 
     def write(self, state: State) -> None:
         """Raises RequestError when the folder cannot be written or the disk is full."""

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from playwright.sync_api import Browser, expect
 
 from hvscale.host import available_cores
-from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
 # A real Horovod job that ends as Horovod's synthetic benchmarks do; a rank's speed falls from 100 to 80 on two ranks.
 HOROVOD_LINES = """
@@ -66,19 +65,6 @@ def scale_json(folder: Path) -> dict[str, Any]:
 
 def column(document: dict[str, Any], name: str) -> list[Any]:
     return [row[name] for row in document["rows"]]
-
-
-def processes_below(folder: Path) -> list[psutil.Process]:
-    """Every living process of a run inside the folder."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            run = process.environ().get("HVSCALE_RUN", "")
-            if process.status() != psutil.STATUS_ZOMBIE and Path(run).is_relative_to(folder):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
 # A job whose speed and fate depend on the all-reduce algorithm that Open MPI was given, as words on the command line say.
 STEPS = """
@@ -87,19 +86,6 @@ def tune_json(folder: Path) -> dict[str, Any]:
 
 def trials_in(folder: Path) -> int:
     return len(tune_json(folder)["trials"]) if (folder / "tune.json").exists() else 0
-
-
-def processes_below(folder: Path) -> list[psutil.Process]:
-    """Every living process of a run inside the folder."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            run = process.environ().get("HVSCALE_RUN", "")
-            if process.status() != psutil.STATUS_ZOMBIE and Path(run).is_relative_to(folder):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def start(tmp_path: Path, *arguments: object) -> "subprocess.Popen[str]":

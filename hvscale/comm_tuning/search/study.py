@@ -1,14 +1,11 @@
 """A tuning study: its folder, the search in it, and the proof; each can be broken off and gone on with."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
-
-from pydantic import ValidationError
 
 from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.knobs.settings import given_in, parse, target_of, with_settings
@@ -38,7 +35,7 @@ from hvscale.profiling.compare import compare
 from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
 from hvscale.scaling.estimate import Estimate, estimate
 from hvscale.scaling.throughput import Metric
-from hvscale.study_folder import alone_in
+from hvscale.study_folder import alone_in, left_in
 from hvscale.trial_orders import TrialFolder
 
 if TYPE_CHECKING:
@@ -475,19 +472,9 @@ class Study:
 
     def take_up(self) -> None:
         """What an earlier call has left in the folder. Raises RequestError when it is something else, or was asked something else."""
-        if not self.tune_json.exists():
-            if any(self.path.iterdir()):
-                raise RequestError(f"{self.path} holds something else already: give another folder with --run")
+        before = left_in(self.tune_json, self.document, SAME)
+        if before is None:
             return
-        try:
-            before = TuneDocument.model_validate(json.loads(self.tune_json.read_text()))
-        except (OSError, ValueError, ValidationError) as error:
-            raise RequestError(f"{self.tune_json} cannot be read: give another folder with --run") from error
-        for name in SAME:
-            if getattr(before, name) != getattr(self.document, name):
-                raise RequestError(
-                    f"{self.path} holds another study: its {name} differs; give another folder with --run"
-                )
         self.document = before.model_copy(update={"folder": str(self.path)})
         if before.trials:
             self.pace.settle(RunFolder(self.path / before.trials[0].run))
