@@ -36,10 +36,12 @@ for step in range({STEPS}):
     total = hvd.allreduce(torch.ones(1 << 16), name="gradient", op=hvd.Sum)
     assert bool((total == hvd.size()).all())
 profiling.step()
-print("images/s:", {STEPS} / (time.monotonic() - began))
+rate = {STEPS} / (time.monotonic() - began)
 set_here = {{name: word for name, word in os.environ.items() if name.startswith(("HOROVOD_", "MPIR_CVAR_"))}}
-# A line that a pipe takes as one: launchers cut longer ones, and put one rank's between two pieces of another's.
-print("had", json.dumps({{"size": hvd.size(), "words": sys.argv[1:], **set_here}}))
+told = json.dumps({{"size": hvd.size(), "words": sys.argv[1:], **set_here}})
+# At once, and no more than a pipe takes whole: launchers put one rank's words between another's.
+sys.stdout.write(f"images/s: {{rate}}\\nhad {{told}}\\n")
+sys.stdout.flush()
 """
 METRIC = r"images/s: (?P<per_rank>[0-9.]+)"
 HOSTILE = "<script>throw new Error('guide')</script> \"quoted\" $(false) `x` | *"
