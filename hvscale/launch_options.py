@@ -54,7 +54,7 @@ Settings = Annotated[
     typer.Option(
         "--settings",
         metavar="FILE",
-        help="A file such as settings.toml of a study: what it sets, --set and the other options do not.",
+        help="A settings.toml, as `hvscale tune` writes it: what it sets, --set and the other options do not.",
     ),
 ]
 RunPath = Annotated[

@@ -26,9 +26,9 @@ class Bucket:
     number: int
     parameters: list[nn.Parameter]
     values: Tensor
-    missing: int = 0
     handle: Any = None
     parts: list[Tensor] = field(init=False)
+    missing: int = field(init=False)
 
     def __post_init__(self) -> None:
         sizes = [parameter.numel() for parameter in self.parameters]
