@@ -14,7 +14,7 @@ from hvscale.profiling.bins import Bins, parse_bins
 from hvscale.profiling.breakdown import read_recording
 from hvscale.profiling.events import Recording
 from hvscale.profiling.output import human_bytes
-from hvscale.profiling.step_times import StepLog, read_step_log, step_edges
+from hvscale.profiling.step_times import StepLog, edges_by_rank, read_step_log, step_edges
 from hvscale.run_folder import RunFolder, RunRecord
 
 Verdict = Literal["less", "more", "no difference", "unknown"]
@@ -170,7 +170,10 @@ class _Table:
         key = code[events.operation] * len(bins) + bins.index(events.bytes)
         if by_step and run.edges_ns is not None:
             self.steps: int | None = len(run.edges_ns) - 1
-            step = np.searchsorted(run.edges_ns, events.start_ns, side="right") - 1
+            step = np.full(len(key), -1)
+            for rank, edges_ns in edges_by_rank(run.recording, run.edges_ns).items():
+                of_rank = events.rank == rank
+                step[of_rank] = np.searchsorted(edges_ns, events.start_ns[of_rank], side="right") - 1
             inside = (step >= 0) & (step < self.steps)
             blocks = min(BLOCKS, self.steps)
             block = step * blocks // self.steps

@@ -80,3 +80,18 @@ def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] |
     # Steps that do not hold their gradients were not found: the job's all-reduces are not its steps'.
     found = np.abs(of_step[1 : steps + 1] - share) < share / 2
     return edges if found.mean() > 0.9 else None
+
+
+def edges_by_rank(recording: Recording, edges_ns: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+    """The same steps as each rank marked them; a rank has `edges_ns`, those of the lowest one, for what it did not mark.
+
+    Ranks enter a step at different times: one that is ahead sends its first messages before another's step begins.
+    """
+    found = {}
+    for rank in recording.ranks:
+        own = recording.steps.get(rank, edges_ns[:0])
+        # A ring that wrapped holds the last steps of each rank, which need not begin with the same one.
+        first = int(np.argmin(np.abs(own - edges_ns[0]))) if recording.overwritten and len(own) else 0
+        own = own[first : first + len(edges_ns)]
+        found[rank] = np.maximum.accumulate(np.concatenate([own, edges_ns[len(own) :]]))
+    return found

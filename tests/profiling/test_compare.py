@@ -113,6 +113,24 @@ def test_all_reduces_that_are_not_the_steps_place_no_steps() -> None:
     assert step_edges(replace(run.recording, overwritten=1), run.log) is None
 
 
+@pytest.mark.parametrize("overwritten", [0, 1])
+def test_each_rank_s_messages_lie_in_the_steps_that_it_marked(overwritten: int) -> None:
+    run = recorded(log=False)
+    events = run.recording.events
+    # Rank 1 is ahead, so that its messages begin before rank 0's step does, and was killed before it marked the last end.
+    ahead = np.where(events.rank == 1, int(0.04e9), 0)
+    marks = START_NS + (np.arange(STEPS + 1) * STEP_SECONDS * 1e9).astype(np.int64)
+    recording = replace(
+        run.recording,
+        events=replace(events, start_ns=events.start_ns - ahead),
+        steps={0: marks, 1: marks[:-1] - int(0.04e9)},
+        overwritten=overwritten,
+    )
+    early = replace(run, recording=recording, edges_ns=step_edges(recording, None))
+    (small, large) = compared(early, early).rows
+    assert (small.calls_before, large.calls_before) == (2 * NP, 2 * NP)
+
+
 @pytest.mark.parametrize("log", [True, False])
 def test_a_gain_is_found_and_its_interval_holds_it(log: bool) -> None:
     comparison = compared(recorded(10, log=log), recorded(5, log=log))

@@ -57,7 +57,7 @@ def profiled(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Ca
 def test_a_late_rank_makes_the_others_wait_and_compare_says_so(
     hvscale: Run, profiled: Callable[..., Path], tmp_path: Path
 ) -> None:
-    before, late = profiled("before"), profiled("late", LATE="0.03")
+    before, late = profiled("before"), profiled("late", LATE="0.1")
     done = hvscale("compare", before, late, "--json", "--csv", "table.csv")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -164,7 +164,7 @@ def test_the_report_of_a_horovod_job_with_marked_steps(
 
 
 def test_the_report_of_two_runs(browser: Browser, hvscale: Run, profiled: Callable[..., Path]) -> None:
-    before, late = profiled("before"), profiled("late", LATE="0.03")
+    before, late = profiled("before"), profiled("late", LATE="0.1")
     done = hvscale("report", before, late)
     assert done.returncode == 0, done.stderr
     troubles: list[str] = []
