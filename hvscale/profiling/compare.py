@@ -1,7 +1,7 @@
 """Two runs of the same work: communication time by message size before and after, and what was gained."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Literal
 
@@ -14,6 +14,7 @@ from hvscale.profiling.bins import Bins, parse_bins
 from hvscale.profiling.breakdown import read_recording
 from hvscale.profiling.events import Recording
 from hvscale.profiling.output import human_bytes
+from hvscale.profiling.period import ends_of_shares
 from hvscale.profiling.step_times import StepLog, edges_by_rank, read_step_log, step_edges
 from hvscale.run_folder import RunFolder, RunRecord
 
@@ -80,6 +81,7 @@ class Recorded:
     recording: Recording
     log: StepLog | None
     edges_ns: NDArray[np.int64] | None
+    share: float | None = None  # bytes that each rank sends in a step, where `edges_ns` lies by them
 
 
 def read_recorded(run: RunFolder, detail: bool = False) -> Recorded:
@@ -108,12 +110,22 @@ def refuse_files_of_another_run(run: RunFolder, record: RunRecord, recording: Re
             )
 
 
-def compare(before: RunFolder, after: RunFolder, bins: str = "study") -> Comparison:
+def compare(before: RunFolder, after: RunFolder, bins: str = "study", share: float | None = None) -> Comparison:
     """Compare two runs of the same work, by step where both tell their steps, else in total; `bins` as in `parse_bins`.
 
+    `share`: what each rank sends in a step, in bytes (`hvscale.profiling.period`), by which runs that tell no steps are cut into some.
     Raises RequestError when a run cannot be read or the two did different work, saying in what they differ.
     """
-    return compare_recorded(read_recorded(before), read_recorded(after), parse_bins(bins))
+    runs = [read_recorded(run) for run in (before, after)]
+    if share is not None and all(run.edges_ns is None for run in runs):
+        runs = [cut_by_share(run, share) for run in runs]
+    return compare_recorded(runs[0], runs[1], parse_bins(bins))
+
+
+def cut_by_share(run: Recorded, share: float) -> Recorded:
+    """The run with a step's end wherever its lowest rank had sent `share` bytes again; as it is where it sent too little."""
+    _, ends_ns = ends_of_shares(run.recording, share)
+    return replace(run, edges_ns=ends_ns, share=share) if len(ends_ns) > 1 else run
 
 
 def compare_recorded(before: Recorded, after: Recorded, bins: Bins) -> Comparison:
@@ -178,6 +190,10 @@ class _Table:
             blocks = min(BLOCKS, self.steps)
             block = step * blocks // self.steps
             self.weights = np.bincount(np.arange(self.steps) * blocks // self.steps).astype(np.float64)
+            if run.share is not None:
+                # A share ends within a message, which counts as a whole.
+                sent = np.bincount(block[inside], weights=(events.bytes * ~events.bitwise)[inside], minlength=blocks)
+                self.weights = sent / (run.share * len(run.recording.ranks))
         else:
             self.steps, inside, blocks = None, np.ones(len(key), bool), CALL_BLOCKS
             block = _blocks_of_calls(key * (int(events.rank.max()) + 1) + events.rank, events.start_ns, blocks)
@@ -318,6 +334,10 @@ def _warnings(before: Recorded, after: Recorded, first: _Table, second: _Table, 
     if before.recording.source != after.recording.source:
         found.append(
             f"recorded by {before.recording.source} and by {after.recording.source}, which begin and end a call at different points"
+        )
+    if before.share is not None:
+        found.append(
+            f"the steps of these runs are not known: a step is here what sends {human_bytes(before.share)} on each rank"
         )
     if not by_step:
         found.append(

@@ -12,7 +12,16 @@ import pytest
 from hvscale.errors import RequestError
 from hvscale.profiling import Events, Recording
 from hvscale.profiling.bins import KIB, MIB, parse_bins
-from hvscale.profiling.compare import Comparison, Recorded, compare_recorded, median_step, refuse_files_of_another_run
+from hvscale.profiling.compare import (
+    Comparison,
+    Recorded,
+    compare_recorded,
+    cut_by_share,
+    median_step,
+    refuse_files_of_another_run,
+)
+from hvscale.profiling.output import human_bytes
+from hvscale.profiling.period import share_of_a_step
 from hvscale.profiling.step_times import StepLog, read_step_log, step_edges
 from hvscale.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
 from tests.profiling.conftest import MakeRun
@@ -264,6 +273,22 @@ def test_a_step_log_that_was_cut_short_or_damaged(make_run: MakeRun) -> None:
 def test_the_median_step() -> None:
     assert median_step(np.cumsum([0, 3, 1, 2])) == 2
     assert median_step(np.cumsum([0, 4, 1, 2, 3])) == 2
+
+
+def test_runs_of_different_lengths_without_steps_are_cut_by_what_a_step_sends() -> None:
+    longer, shorter = recorded(10, log=False), recorded(5, steps=STEPS // 2, log=False)
+    share, unit = share_of_a_step(longer.recording)
+    assert unit == "steps/s"
+    assert share is not None
+    comparison = compared(cut_by_share(longer, share), cut_by_share(shorter, share))
+    assert comparison.per == "step"
+    assert comparison.total.verdict == "less"
+    units = share / (8 * MIB)  # two steps that are alike may count as one
+    (_, large) = comparison.rows
+    assert large.calls_before == pytest.approx(2 * NP * units, rel=1e-6)
+    assert large.seconds_before == pytest.approx(0.010 * 2 * NP * units, rel=0.05)
+    assert f"a step is here what sends {human_bytes(share)} on each rank" in comparison.warnings[0]
+    assert cut_by_share(shorter, 1e12).edges_ns is None
 
 
 def test_marked_steps_are_taken_as_they_are() -> None:

@@ -95,8 +95,10 @@ class Guide:
             if self.proof.taken:
                 return f"Over {pairs}; {interval(self.proof.gain)}."
             said = f"Over {pairs}, throughput {change(self.proof.gain)}; {interval(self.proof.gain)}"
-            reached = self.proof.gain.low is not None and self.proof.gain.low > 1
-            return said + ("." if reached else ", which is not wholly above 0: that may be chance.")
+            low, high = self.proof.gain.low, self.proof.gain.high
+            if low is None or high is None or high < 1 or low > 1:
+                return said + "."
+            return said + ", which is not wholly above 0: that may be chance."
         if self.document.winner == {}:
             return "So there was nothing to prove. The files here set nothing."
         return "The files here set nothing beyond what the job had before. `hvscale tune` with the same folder goes on."

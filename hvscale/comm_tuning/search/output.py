@@ -124,7 +124,8 @@ def verdict(document: TuneDocument) -> str:
     if document.winner:
         return f"use {in_words(document.winner)}: {found}"
     if len(proof.pairs) and proof.gain.low is not None:
-        return f"keep the defaults: {in_words(proof.settings)} gave {found}, which may be chance"
+        why = "so it is slower" if proof.gain.high is not None and proof.gain.high < 1 else "which may be chance"
+        return f"keep the defaults: {in_words(proof.settings)} gave {found}, {why}"
     return f"keep the defaults: {in_words(proof.settings)} failed in the proof"
 
 

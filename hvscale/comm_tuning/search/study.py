@@ -14,7 +14,7 @@ from hvscale.comm_tuning.search import scores
 from hvscale.comm_tuning.search.again import Again
 from hvscale.comm_tuning.search.evidence import evidence
 from hvscale.comm_tuning.search.losses import differing_loss
-from hvscale.comm_tuning.search.pace import MEASURED_BY, Pace
+from hvscale.comm_tuning.search.pace import MEASURED_BY, Pace, recording_of
 from hvscale.comm_tuning.search.searched import PROMISING
 from hvscale.comm_tuning.search.space import (
     Settings,
@@ -32,6 +32,7 @@ from hvscale.launch import RunInterruptedError
 from hvscale.launch.environment import named, recordable
 from hvscale.profiled_launch import profiled_launch
 from hvscale.profiling.compare import compare
+from hvscale.profiling.period import share_of_a_step
 from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
 from hvscale.scaling.estimate import Estimate, estimate
 from hvscale.scaling.throughput import Metric
@@ -447,9 +448,9 @@ class Study:
     def compare_profiles(self, proof: Proof) -> None:
         last = proof.pairs[-1]
         try:
-            self.document.profile = compare(
-                RunFolder(self.path / last.default_run), RunFolder(self.path / last.tuned_run)
-            )
+            before, after = (RunFolder(self.path / name) for name in (last.default_run, last.tuned_run))
+            share = self.pace.share or share_of_a_step(recording_of(before))[0]
+            self.document.profile = compare(before, after, share=share)
         except RequestError as error:
             self.warn(f"the profiles before and after cannot be compared: {error}")
 
