@@ -83,7 +83,7 @@ def test_open_mpi_s_algorithms_are_all_there_are_and_each_is_taken() -> None:
                 assert taken == names[spelling.values.write(word)]
 
 
-@settings(max_examples=5, deadline=None, phases=(Phase.generate,))
+@settings(max_examples=5, phases=(Phase.generate,))
 @given(data=st.data())
 def test_open_mpi_takes_any_of_the_numbers(data: st.DataObject) -> None:
     known = ompi_info()
@@ -144,7 +144,7 @@ def test_ucx_s_variables_and_defaults(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", UCX_FOLDERS)
-@settings(max_examples=5, deadline=None, phases=(Phase.generate,))
+@settings(max_examples=5, phases=(Phase.generate,))
 @given(data=st.data())
 def test_ucx_takes_any_value(folder: Path, data: st.DataObject) -> None:
     for spelling, name, _ in of("ucx", "UCX_"):
@@ -197,7 +197,7 @@ def test_mpich_s_variables_defaults_and_words() -> None:
 
 
 @needs_mpich
-@settings(max_examples=5, deadline=None, phases=(Phase.generate,))
+@settings(max_examples=5, phases=(Phase.generate,))
 @given(data=st.data())
 def test_mpich_takes_any_of_the_numbers(data: st.DataObject) -> None:
     for spelling, name, _ in of("mpich", "MPIR_CVAR_"):

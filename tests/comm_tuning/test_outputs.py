@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", SHELLS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(variables=st.dictionaries(NAMES, TEXT, min_size=1))
 def test_a_shell_that_reads_env_sh_has_exactly_the_variables(which: str, variables: dict[str, str]) -> None:
     script = exports(variables) + "env -0"
@@ -151,7 +151,7 @@ def test_a_shell_that_reads_env_sh_has_exactly_the_variables(which: str, variabl
     assert {name: word for name, word in found.items() if name.startswith("T_")} == variables
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(parts=st.lists(st.lists(TEXT, min_size=1), min_size=1))
 def test_a_shell_gives_a_line_s_words_to_the_program(parts: list[list[str]]) -> None:
     done = subprocess.run(["sh", "-c", shell([["printf", r"%s\0"], *parts])], capture_output=True, check=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -124,7 +124,6 @@ CALLS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(CALLS, st.sampled_from(["study", "pow2", "1K,64K,4M"]))
 def test_rows_against_plain_arithmetic(calls: list[Call], text: str) -> None:
     result = result_of(calls, text)

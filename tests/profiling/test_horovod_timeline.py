@@ -235,7 +235,6 @@ def test_a_timeline_in_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
             assert read(writer.text)[1] == writer.truth
 
 
-@settings(deadline=None)
 @given(st.integers(0, len(example().text)))
 def test_a_timeline_cut_anywhere_gives_the_messages_before_the_cut(length: int) -> None:
     writer = example()
@@ -248,7 +247,7 @@ def test_a_timeline_cut_anywhere_gives_the_messages_before_the_cut(length: int) 
     assert len(found) >= told // 5 * 3
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(0, len(example().text) - 1), st.binary(min_size=1, max_size=40))
 def test_garbage_never_crashes(at: int, garbage: bytes) -> None:
     text = example().text
@@ -265,7 +264,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.fixed_dictionaries(

@@ -27,7 +27,7 @@ def recording(starts: list[float], sizes: list[int]) -> Recording:
     return Recording("hvprof", Events(**fields), 2, [0])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     period=st.floats(0.05, 2.0),
     buckets=st.lists(st.integers(1 << 16, 1 << 22), min_size=1, max_size=40),

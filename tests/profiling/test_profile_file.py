@@ -75,7 +75,7 @@ def test_the_layout_is_that_of_the_c_header(tmp_path: Path) -> None:
     assert [int(word) for word in printed.split()] == ours
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(0, len(WHOLE) * 8 - 1))
 def test_one_flipped_bit_changes_no_record(bit: int) -> None:
     damaged = bytearray(WHOLE)
@@ -98,7 +98,7 @@ def test_one_flipped_bit_changes_no_record(bit: int) -> None:
         assert found in ([], ORIGINAL)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(0, len(WHOLE) - 1))
 def test_a_file_cut_anywhere(length: int) -> None:
     if length < RECORDS_START + RECORD.itemsize:
@@ -110,7 +110,7 @@ def test_a_file_cut_anywhere(length: int) -> None:
     assert profile.warnings == [f"{profile.path} was cut short: {len(found)} records are left of {COUNT} calls"]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(max_size=6000))
 def test_any_bytes_are_refused_in_one_line(content: bytes) -> None:
     with pytest.raises(RequestError, match=r"rank-00000\.hvp") as caught:
@@ -118,7 +118,7 @@ def test_any_bytes_are_refused_in_one_line(content: bytes) -> None:
     assert "\n" not in str(caught.value)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(min_size=1, max_size=3 * RECORD.itemsize), st.integers(0, COUNT * RECORD.itemsize))
 def test_garbage_among_the_records(garbage: bytes, at: int) -> None:
     start = RECORDS_START + at
@@ -129,7 +129,7 @@ def test_garbage_among_the_records(garbage: bytes, at: int) -> None:
     assert set(found) <= set(ORIGINAL)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_forged_record_neither_crashes_nor_wraps(data: st.DataObject) -> None:
     """Its checksum is right, its content is anything."""
@@ -160,7 +160,7 @@ def test_a_torn_last_record_of_each_thread_is_silent() -> None:
     assert (len(found), len(profile.warnings)) == (4, 1)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(0, 20), st.integers(0, 4), st.integers(0, 1 << 40), st.integers(0, 1 << 42), st.booleans())
 def test_a_call_that_a_kill_left_half_counted(calls: int, done: int, size: int, duration: int, bitwise: bool) -> None:
     """counters.c adds to the class of latency, the calls, the bytes, the check and the duration, in this order."""
