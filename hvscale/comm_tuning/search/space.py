@@ -257,4 +257,4 @@ def fixed_settings(requests: list[str]) -> dict[str, str]:
     try:
         return {setting.knob: setting.text for setting in parse(requests)}
     except RequestError as error:
-        raise RequestError(str(error).replace("--set", "--fix", 1)) from error
+        raise RequestError(str(error).replace("--set", "--fix")) from error
