@@ -41,12 +41,12 @@ class PlacementComparison(TurnsDocument):
     rows: list[PlacementRow] = Field(default_factory=list)
 
     def tabulate(self) -> None:
-        self.rows = [self.row(name) for name in self.asked if self.measured(name, "seconds")]
+        self.rows = [self.row(name) for name in self.launch if self.measured(name, "seconds")]
 
     def row(self, name: str) -> PlacementRow:
         """Of a placement that has a finished run."""
         throughputs, seconds = self.measured(name, "throughput"), self.measured(name, "seconds")
-        first = next(iter(self.asked))
+        first = next(iter(self.launch))
         time = self.time_ratio(first, name) if name != first else None
         return PlacementRow(
             placement=name,

@@ -15,11 +15,11 @@ SAID = {None: "", "unknown": "unknown: one start"}
 def placements_table(document: PlacementComparison) -> Table:
     """A row for each placement. About 80 columns wide."""
     by_seconds = document.measured_by == "seconds"
-    basis = "from the last rank's start to the last one's end" if by_seconds else "of all ranks"
+    basis = "seconds: last rank's start to last one's end" if by_seconds else "throughput: of all ranks"
     table = plain_table(
         f"{Path(document.folder).name}: np {document.np}",
-        f"{'seconds' if by_seconds else 'throughput'}: {basis}\n"
-        f"overhead: time over {next(iter(document.asked))}'s, round by round; intervals: {document.confidence:.0%}, over fresh starts",
+        f"{basis}\noverhead: time over {next(iter(document.launch))}'s, round by round\n"
+        f"intervals: {document.confidence:.0%}, over fresh starts",
         *("placement", "runs", document.unit or "throughput", "interval", "overhead %", "interval", ""),
     )
     for row in document.rows:
@@ -57,9 +57,10 @@ def where_from(comparison: Comparison) -> str:
         return f"{name}: communication takes no other time, as far as the interval shows"
     change = growth(total)
     most = max(comparison.rows, key=lambda row: growth(row) if change > 0 else -growth(row))
+    seconds, in_most = (human_seconds(abs(value) / comparison.np) for value in (change, growth(most)))
     return (
-        f"{name}: communication takes {human_seconds(abs(change) / comparison.np)} {total.verdict} for a rank and {comparison.per}, "
-        f"{human_seconds(abs(growth(most)) / comparison.np)} of it in {most.operation} of {human_range(most.bytes_min, most.bytes_max)}"
+        f"{name}: communication takes {seconds} {total.verdict} for a rank and {comparison.per}; "
+        f"most changed {most.operation} of {human_range(most.bytes_min, most.bytes_max)}, by {in_most}"
     )
 
 

@@ -37,15 +37,15 @@ class SettingsComparison(TurnsDocument):
     rows: list[SettingsRow] = Field(default_factory=list)
 
     def tabulate(self) -> None:
-        first = self.measured(next(iter(self.asked)), "throughput")
+        first = self.measured(next(iter(self.launch)), "throughput")
         self.rows = []
-        for number, (name, asked) in enumerate(self.asked.items()):
+        for number, (name, launch) in enumerate(self.launch.items()):
             found = self.measured(name, "throughput")
             if found:
                 self.rows.append(
                     SettingsRow(
                         settings=name,
-                        knobs=asked.get("knobs", {}),
+                        knobs=launch.get("knobs", {}),
                         runs=[turn.folder for turn in self.runs if turn.name == name and turn.throughput is not None],
                         throughputs=list(found.values()),
                         throughput=estimate(list(found.values())),

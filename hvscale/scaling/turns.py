@@ -18,7 +18,7 @@ from hvscale.scaling.throughput import Metric, Source, find_throughput, rank_sec
 from hvscale.study_folder import finished_or_new, study_in
 
 # What makes two comparisons the same; more repeats may be asked for in the same folder, and another metric.
-SAME = ("command", "np", "asked")
+SAME = ("command", "np", "launch")
 
 
 class Turn(BaseModel):
@@ -37,7 +37,7 @@ class Turn(BaseModel):
 
 
 class TurnsDocument(BaseModel):
-    """A comparison in turns. `asked`: of the launch, for each name, the first of which is the base.
+    """A comparison in turns. `launch`: what was asked of it under each name, the first of which is the base.
 
     `unit` is that of the throughputs, where it is known; `profiles`: the base's last run beside each of the others', by message size.
     """
@@ -49,7 +49,7 @@ class TurnsDocument(BaseModel):
     folder: str
     command: list[str]
     np: int
-    asked: dict[str, dict[str, Any]]
+    launch: dict[str, dict[str, Any]]
     metric: str | None
     repeats: int
     confidence: float = CONFIDENCE
@@ -104,7 +104,7 @@ class Turns(Generic[Document]):
             folder=str(self.path),
             command=command,
             np=asked["np"],
-            asked={name: settings(**job) for name, job in jobs.items()},
+            launch={name: settings(**job) for name, job in jobs.items()},
             metric=metric,
             repeats=repeats,
         )
