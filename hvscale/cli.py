@@ -25,6 +25,7 @@ COMMANDS = (
     "scale",
     "knobs",
     "compare-settings",
+    "compare-placements",
     "tune",
     "train",
     "models",

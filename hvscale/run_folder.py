@@ -91,7 +91,8 @@ class RankEnd(BaseModel):
     pid: int
     exit_status: int | None = None
     signal: str | None = None
-    ended_at: float | None = None  # seconds since 1970, by the rank's own host
+    started_at: float | None = None  # its command; seconds since 1970, by the rank's own host
+    ended_at: float | None = None  # as `started_at`
     taken_down: bool = False  # its launcher had killed the job
     wrote_at: float = 0.0  # of a rank that was taken down: when it wrote last, as `ended_at`
     devices: RankDevices | None = None

@@ -3,14 +3,14 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from hvscale.errors import RequestError
-from hvscale.run_folder import cannot_write
+from hvscale.run_folder import RunFolder, cannot_write
 
 Document = TypeVar("Document", bound=BaseModel)
 
@@ -52,3 +52,36 @@ def left_in(file: Path, asked: Document, same: tuple[str, ...]) -> Document | No
         if getattr(before, name) != getattr(asked, name):
             raise RequestError(f"{file.parent} holds another study: its {name} differs; give another folder with --run")
     return before
+
+
+@contextmanager
+def study_in(
+    path: Path, file: Path, asked: BaseModel, same: tuple[str, ...], command: str, runs: str
+) -> Iterator[None]:
+    """The folder, new or as an earlier call left it, for this process alone; `file` in it holds the study's document.
+
+    A new one in which nothing was started, so that no folder matches `runs`, goes again. Raises as `alone_in` and `left_in`.
+    """
+    made, new = not path.exists(), not file.exists()
+    with alone_in(path, command):
+        left_in(file, asked, same)
+        try:
+            yield
+        finally:
+            if new and not any(path.glob(runs)):
+                file.unlink(missing_ok=True)
+                if made:
+                    path.rmdir()
+
+
+def finished_or_new(path: Path) -> tuple[RunFolder, bool]:
+    """The finished run of an earlier call under this name, or else a folder that is not there yet; failed runs keep theirs."""
+    attempt = 0
+    while True:
+        attempt += 1
+        run = RunFolder(path.with_name(path.name + (f"-attempt-{attempt}" if attempt > 1 else "")))
+        if not run.path.exists():
+            return run, False
+        with suppress(RequestError):
+            if RunFolder.open(run.path).read().state == "finished":
+                return run, True

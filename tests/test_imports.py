@@ -16,7 +16,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": set(),
     "comm_tuning": {"launch", "profiling", "profiled_launch", "scaling"},
     "trainer": {"launch", "profiling", "models"},
-    "scaling": {"launch", "profiling", "trainer"},
+    "scaling": {"launch", "profiling", "profiled_launch", "trainer"},
+    "bench": {"launch", "profiling", "profiled_launch", "scaling"},
 }
 
 

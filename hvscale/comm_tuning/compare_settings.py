@@ -1,23 +1,19 @@
 """Runs a command under several named settings in turns: throughput, gain, and what became of the communication."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hvscale.comm_tuning.knobs.library import libraries
 from hvscale.comm_tuning.knobs.settings import target_of, with_settings
 from hvscale.comm_tuning.named_settings import NAMED, NamedSettings
 from hvscale.comm_tuning.settings_file import with_settings_file
 from hvscale.errors import RequestError
-from hvscale.profiled_launch import profiled_launch
-from hvscale.profiling.bins import parse_bins
-from hvscale.profiling.compare import Comparison, compare
-from hvscale.run_folder import RunFolder, default_run_path
-from hvscale.scaling.estimate import Estimate, estimate
-from hvscale.scaling.throughput import Metric, read_throughput
+from hvscale.scaling.estimate import Estimate, estimate, percent, ratio
+from hvscale.scaling.turns import Turns, TurnsDocument, verdict
 
+VERB = "compare-settings"
 # What a name ends with that is a file's.
 FILE = ".toml"
 
@@ -33,22 +29,32 @@ class SettingsRow(BaseModel):
     gain: Estimate | None
 
 
-class SettingsComparison(BaseModel):
-    """What `hvscale compare-settings --json` prints. `profiles`: the first settings' last run beside each of the others', by message size."""
-
-    model_config = ConfigDict(populate_by_name=True)
+class SettingsComparison(TurnsDocument):
+    """What `hvscale compare-settings --json` prints, by alias, and the folder's compare-settings.json."""
 
     schema_: Annotated[Literal["hvscale/compare-settings/1"], Field(alias="schema")] = "hvscale/compare-settings/1"
-    folder: str
-    command: list[str]
-    np: int
-    unit: str | None = None
-    rows: list[SettingsRow] = []
-    profiles: list[Comparison] = []
-    warnings: list[str] = []
+    measured_by: Literal["throughput", "seconds"] | None = "throughput"
+    rows: list[SettingsRow] = Field(default_factory=list)
+
+    def tabulate(self) -> None:
+        first = self.measured(next(iter(self.launch)), "throughput")
+        self.rows = []
+        for number, (name, launch) in enumerate(self.launch.items()):
+            found = self.measured(name, "throughput")
+            if found:
+                self.rows.append(
+                    SettingsRow(
+                        settings=name,
+                        knobs=launch.get("knobs", {}),
+                        runs=[turn.folder for turn in self.runs if turn.name == name and turn.throughput is not None],
+                        throughputs=list(found.values()),
+                        throughput=estimate(list(found.values())),
+                        gain=ratio(found, first) if number else None,
+                    )
+                )
 
 
-def compare_settings(
+def settings_turns(
     names: list[str],
     command: list[str],
     *,
@@ -56,57 +62,15 @@ def compare_settings(
     metric: str | None,
     bins: str,
     launch: dict[str, Any],
-    starting: Callable[[str, int], None],
-    warn: Callable[[str], None],
-) -> SettingsComparison:
-    """Measure `command` under each of the settings, `repeats` fresh starts of each, in turns.
+) -> Turns[SettingsComparison]:
+    """What measures `command` under each of the settings. `launch`: keywords of `hvscale.launch.launch`.
 
-    `launch`: keywords of `hvscale.launch.launch`. Raises RequestError for what cannot be measured before anything is started, then what a launch
-    raises, and UntrustedError where a run tells no throughput.
+    Raises RequestError for what cannot be measured; starts nothing.
     """
     if len(names) < 2 or len({label(name) for name in names}) != len(names):
         raise RequestError(f"{','.join(names)}: name two settings or more, each once, of {known()}")
-    if repeats < 1:
-        raise RequestError(f"--repeat {repeats}: at least one start of each is needed")
-    parse_bins(bins)
-    pattern = Metric.parse(metric) if metric is not None else None
     jobs = {name: job_of(name, command, launch) for name in names}
-    folder = (launch["run_path"] or default_run_path(["compare-settings", *command])).absolute()
-    if folder.exists() and any(folder.iterdir()):
-        raise RequestError(f"{folder} holds something already: give another folder with --run")
-    np = launch["np"]
-    document = SettingsComparison(folder=str(folder), command=command, np=np)
-
-    def warn_once(text: str) -> None:
-        if text not in document.warnings:
-            document.warnings.append(text)
-            warn(text)
-
-    runs: dict[str, list[RunFolder]] = {name: [] for name in names}
-    found: dict[str, list[float]] = {name: [] for name in names}
-    for repeat in range(1, repeats + 1):
-        for name, job in jobs.items():
-            starting(name, repeat)
-            options = {**job, "run_path": folder / f"{label(name)}-repeat-{repeat}"}
-            runs[name].append(profiled_launch(command=command, warn=warn_once, **options))
-            throughput = read_throughput(runs[name][-1], np, pattern, warn_once)
-            found[name].append(throughput.value)
-            document.unit = throughput.unit
-    first = names[0]
-    for name in names:
-        ratios = [after / before for before, after in zip(found[first], found[name], strict=True)]
-        document.rows.append(
-            SettingsRow(
-                settings=name,
-                knobs=jobs[name]["knobs"],
-                runs=[run.path.name for run in runs[name]],
-                throughputs=found[name],
-                throughput=estimate(found[name]),
-                gain=estimate(ratios) if name != first else None,
-            )
-        )
-    document.profiles = [compare(runs[first][-1], runs[name][-1], bins) for name in names[1:]]
-    return document
+    return Turns(VERB, SettingsComparison, jobs, command, repeats=repeats, metric=metric, bins=bins, label=label)
 
 
 def known() -> str:
@@ -154,12 +118,7 @@ def settings_rows(document: SettingsComparison) -> list[list[str]]:
         elif gain.low is None or gain.high is None:
             words = [percent(gain.mean), "", "unknown: one start"]
         else:
-            same = gain.low <= 1 <= gain.high
-            verdict = "no difference" if same else "faster" if gain.mean > 1 else "slower"
-            words = [percent(gain.mean), f"{percent(gain.low)} to {percent(gain.high)}", verdict]
+            interval = f"{percent(gain.low)} to {percent(gain.high)}"
+            words = [percent(gain.mean), interval, verdict(gain, "faster", "slower")]
         rows.append([row.settings, f"{row.throughput.mean:.4g}", *words])
     return rows
-
-
-def percent(ratio: float) -> str:
-    return f"{(ratio - 1) * 100:+.1f} %"

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from hvscale.commands.app import new_app
-from hvscale.commands.console import print_json, print_message, print_warning, results, write_csv
+from hvscale.commands.console import results, write_csv
 from hvscale.commands.options import Bins, Command, Csv, Json
+from hvscale.commands.turns import Metric, measure
 from hvscale.launch_options import takes_launch_options
 
 app = new_app()
@@ -29,10 +30,7 @@ def compare_settings(
     repeat: Annotated[
         int, typer.Option(metavar="N", help="Fresh starts under each settings, in turns; one tells no interval.")
     ] = 3,
-    metric: Annotated[
-        str | None,
-        typer.Option(metavar="REGEX", help="Finds the throughput in the ranks' output, as for `hvscale scale`."),
-    ] = None,
+    metric: Metric = None,
     bins: Bins = "study",
     json: Json = False,
     csv: Csv = None,
@@ -42,36 +40,29 @@ def compare_settings(
     Example: `hvscale compare-settings mpi,mpi-reg,mpi-opt -np 2 -- hvscale train edsr-baseline --steps 50 --threads 1`;
     `hvscale compare-settings defaults,settings.toml -np 2 -- python train.py`
     """
-    from hvscale.comm_tuning.compare_settings import compare_settings as compared
-    from hvscale.comm_tuning.compare_settings import settings_rows
+    from hvscale.comm_tuning.compare_settings import SettingsComparison, settings_rows, settings_turns
     from hvscale.profiling.compare_output import comparison_table
     from hvscale.profiling.output import plain_table
 
-    document = compared(
-        settings.split(","),
-        command,
-        repeats=repeat,
-        metric=metric,
-        bins=bins,
-        launch=launch_options,
-        starting=lambda name, number: print_message(f"{name}, start {number} of {repeat}"),
-        warn=print_warning,
+    def write(document: SettingsComparison) -> None:
+        if csv is not None:
+            write_csv(csv, document.rows)
+
+    def show(document: SettingsComparison) -> None:
+        table = plain_table(
+            f"np {document.np}",
+            "gain: over the first, with its 95 % interval",
+            "settings",
+            document.unit or "throughput",
+            "gain",
+            "interval",
+            "",
+        )
+        for cells in settings_rows(document):
+            table.add_row(*cells)
+        results().print(table, *map(comparison_table, document.profiles), sep="\n\n")
+
+    turns = settings_turns(
+        settings.split(","), command, repeats=repeat, metric=metric, bins=bins, launch=launch_options
     )
-    print_message(f"folder: {document.folder}")
-    if csv is not None:
-        write_csv(csv, document.rows)
-    if json:
-        return print_json(document)
-    table = plain_table(
-        f"np {document.np}",
-        "gain: over the first, with its 95 % interval",
-        "settings",
-        document.unit or "throughput",
-        "gain",
-        "interval",
-        "",
-    )
-    for cells in settings_rows(document):
-        table.add_row(*cells)
-    results().print(table, *map(comparison_table, document.profiles), sep="\n\n")
-    return None
+    measure(turns, json, write, show)

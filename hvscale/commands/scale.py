@@ -70,7 +70,7 @@ def scale(
     )
     document = study.document
     try:
-        with RunsShown(document) as shown:
+        with RunsShown(len(document.np), document.repeats) as shown:
             study.measure(starting=shown.starting, measured=shown.measured, warn=print_warning)
     finally:
         if document.rows:

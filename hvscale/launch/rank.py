@@ -218,7 +218,7 @@ def keep(run: str, rank: int, launched: int) -> int:
 
     pid, master = start_command(job["command"], environment)
     forward_signals_to(pid)
-    state["pid"] = pid
+    state |= {"pid": pid, "started_at": time.time()}
     write_json(state_path, state)
 
     status, taken_down, wrote_at = copy_until_end(pid, master, launched, log)

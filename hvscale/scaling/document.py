@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.run_folder import Host, Library
-from hvscale.scaling.estimate import CONFIDENCE, Estimate, estimate
+from hvscale.scaling.estimate import CONFIDENCE, Estimate, as_columns, estimate, ratio
 from hvscale.scaling.throughput import Source
 from hvscale.scaling.work import Scaling
 
@@ -80,21 +80,12 @@ def tabulate(runs: Sequence[ScalingRun], base_np: int) -> list[ScalingRow]:
 
 def _row(np: int, of_round: dict[int, float], base: dict[int, float], base_np: int) -> ScalingRow:
     throughput = estimate(list(of_round.values()))
-    # In the same round the machine was in the same mood.
-    ratios = [value / base[repeat] for repeat, value in of_round.items() if repeat in base]
-    speed_up = estimate(ratios) if ratios else None
-    if np == base_np:
-        speed_up = Estimate(mean=1, low=None, high=None)
+    speed_up = ratio(of_round, base) if np != base_np else Estimate(mean=1, low=None, high=None)
     efficiency = speed_up.times(base_np / np) if speed_up is not None else None
     return ScalingRow(
         np=np,
         runs=len(of_round),
-        **_columns("throughput", throughput),
-        **_columns("speed_up", speed_up),
-        **_columns("scaling_efficiency", efficiency),
+        **as_columns("throughput", throughput),
+        **as_columns("speed_up", speed_up),
+        **as_columns("scaling_efficiency", efficiency),
     )
-
-
-def _columns(name: str, found: Estimate | None) -> dict[str, Any]:
-    mean, low, high = (found.mean, found.low, found.high) if found is not None else (None, None, None)
-    return {name: mean, f"{name}_low": low, f"{name}_high": high}

@@ -1,6 +1,7 @@
 """A mean of few measurements, and how well it is known."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
@@ -20,6 +21,11 @@ class Estimate(BaseModel):
         low, high = (None if limit is None else limit * factor for limit in (self.low, self.high))
         return Estimate(mean=self.mean * factor, low=low, high=high)
 
+    def change_percent(self) -> "Estimate":
+        """Of a ratio, how far it is from 1."""
+        low, high = (None if limit is None else 100 * (limit - 1) for limit in (self.low, self.high))
+        return Estimate(mean=100 * (self.mean - 1), low=low, high=high)
+
 
 def estimate(values: Sequence[float]) -> Estimate:
     """Of values above zero, at least one: Student's t interval of their logarithms.
@@ -34,3 +40,20 @@ def estimate(values: Sequence[float]) -> Estimate:
     quantile = special.stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2)
     reach = quantile * np.std(logs, ddof=1) / np.sqrt(len(logs))
     return Estimate(mean=float(np.exp(mean)), low=float(np.exp(mean - reach)), high=float(np.exp(mean + reach)))
+
+
+def ratio(values: Mapping[int, float], base: Mapping[int, float]) -> Estimate | None:
+    """Of values to those of the base, by round: in the same round the machine was in the same mood. None where no round has both."""
+    ratios = [value / base[repeat] for repeat, value in values.items() if repeat in base]
+    return estimate(ratios) if ratios else None
+
+
+def as_columns(name: str, found: Estimate | None) -> dict[str, Any]:
+    """`name`, `name_low` and `name_high` of a table."""
+    mean, low, high = (found.mean, found.low, found.high) if found is not None else (None, None, None)
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
+
+
+def percent(ratio: float) -> str:
+    """How far a ratio is from 1, for people."""
+    return f"{(ratio - 1) * 100:+.1f} %"

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hvscale.profiling.output import plain_table, write_rows
-from hvscale.scaling.document import ScalingDocument, ScalingRow, ScalingRun
+from hvscale.scaling.document import ScalingDocument, ScalingRow
 
 SOURCES = {
     "metric": "what --metric matches",
@@ -93,8 +93,8 @@ def write_scaling_csv(document: ScalingDocument, path: Path) -> None:
 class RunsShown:
     """On stderr: a line for each run, and on a terminal a bar over all of them."""
 
-    def __init__(self, document: ScalingDocument) -> None:
-        self.repeats = document.repeats
+    def __init__(self, variants: int, repeats: int) -> None:
+        self.repeats = repeats
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -103,16 +103,17 @@ class RunsShown:
             console=Console(stderr=True),
             disable=not sys.stderr.isatty(),
         )
-        self.task = self.progress.add_task("starting", total=len(document.np) * document.repeats)
+        self.task = self.progress.add_task("starting", total=variants * repeats)
 
-    def starting(self, np: int, repeat: int) -> None:
-        self.progress.update(self.task, description=f"np {np}, repeat {repeat} of {self.repeats}")
+    def starting(self, what: str, repeat: int) -> None:
+        self.progress.update(self.task, description=f"{what}, repeat {repeat} of {self.repeats}")
 
-    def measured(self, run: ScalingRun, unit: str | None) -> None:
+    def measured(self, what: str, repeat: int, value: float | None, unit: str | None) -> None:
+        """`value`: None where the run failed."""
         self.progress.advance(self.task)
-        if run.throughput is not None:
-            figure = f"{human(run.throughput, 4)} {unit or ''}".rstrip()
-            print(f"np {run.np}, repeat {run.repeat} of {self.repeats}: {figure}", file=sys.stderr, flush=True)
+        if value is not None:
+            figure = f"{human(value, 4)} {unit or ''}".rstrip()
+            print(f"{what}, repeat {repeat} of {self.repeats}: {figure}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
         self.progress.start()

@@ -1,18 +1,17 @@
 """Measures the scaling of a command: fresh starts on each number of ranks, in turns, in a folder that can be gone on with."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.launch import RunInterruptedError, launch
 from hvscale.launch.environment import named, recordable
-from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
+from hvscale.run_folder import cannot_write, default_run_path, write_atomically
 from hvscale.scaling.document import ScalingDocument, ScalingRun, State, tabulate
 from hvscale.scaling.throughput import Metric, read_throughput
 from hvscale.scaling.work import Scaling, Work, parse_ranks
-from hvscale.study_folder import alone_in, left_in
+from hvscale.study_folder import finished_or_new, study_in
 
 # What makes two measurements the same; more np or repeats may be asked for in the same folder.
 SAME = ("command", "scaling", "settings")
@@ -66,11 +65,11 @@ class Study:
     def measure(
         self,
         *,
-        starting: Callable[[int, int], None],
-        measured: Callable[[ScalingRun, str | None], None],
+        starting: Callable[[str, int], None],
+        measured: Callable[[str, int, float | None, str | None], None],
         warn: Callable[[str], None],
     ) -> None:
-        """Make the runs that the folder does not hold yet. `starting(np, repeat)` is told before a run, `measured` after it.
+        """Make the runs that the folder does not hold yet. `starting(what, repeat)` is told before one, `measured(what, repeat, value, unit)` after.
 
         An np on which a run failed is not started again. The failure is raised after all others have been measured: RankFailedError,
         or UntrustedError. Raises RequestError and RunInterruptedError at once. What was measured until then is kept in any case.
@@ -83,15 +82,16 @@ class Study:
                 self.document.warnings.append(text)
                 warn(text)
 
-        with self.open_folder():
+        with study_in(self.path, self.scale_json, self.document, SAME, "hvscale scale", "np-*"):
+            self.write("running")
             try:
                 failed: set[int] = set()
                 for repeat in range(1, self.document.repeats + 1):
                     for np in self.document.np:
                         if np not in failed:
-                            starting(np, repeat)
+                            starting(f"np {np}", repeat)
                             run = self.measure_run(np, repeat, warn_once)
-                            measured(run, self.document.unit)
+                            measured(f"np {np}", repeat, run.throughput, self.document.unit)
                             if run.problem is not None:
                                 failed.add(np)
                 self.warn_of_threads(warn_once)
@@ -106,7 +106,7 @@ class Study:
     def measure_run(self, np: int, repeat: int, warn: Callable[[str], None]) -> ScalingRun:
         """Start the command, unless a finished run is there, and add what came of it to the document."""
         done = ScalingRun(np=np, repeat=repeat, folder="")
-        run, is_there = self.run_folder(np, repeat)
+        run, is_there = finished_or_new(self.path / f"np-{np}-repeat-{repeat}")
         done.folder = run.path.name
         try:
             if not is_there:
@@ -120,7 +120,7 @@ class Study:
             raise
         except HvscaleError as error:
             done.problem = str(error)
-            self.failure = self.failure or named_failure(np, error)
+            self.failure = self.failure or named_failure(f"np {np}", error)
             warn(f"np {np}, repeat {repeat} failed and is not started again: {done.problem}")
         else:
             done.throughput, done.source, done.threads_per_rank = found.value, found.source, found.threads_per_rank
@@ -131,18 +131,6 @@ class Study:
         self.write("running")
         return done
 
-    def run_folder(self, np: int, repeat: int) -> tuple[RunFolder, bool]:
-        """The finished run of an earlier call, or else a folder that is not there yet; failed runs keep theirs."""
-        attempt = 0
-        while True:
-            attempt += 1
-            run = RunFolder(self.path / (f"np-{np}-repeat-{repeat}" + (f"-attempt-{attempt}" if attempt > 1 else "")))
-            if not run.path.exists():
-                return run, False
-            with suppress(RequestError):
-                if RunFolder.open(run.path).read().state == "finished":
-                    return run, True
-
     def warn_of_threads(self, warn: Callable[[str], None]) -> None:
         threads = {run.np: run.threads_per_rank for run in self.document.runs if run.threads_per_rank is not None}
         if len(set(threads.values())) > 1:
@@ -150,24 +138,6 @@ class Study:
             warn(
                 f"threads per rank: {each}; so cores are shared out anew, not added: --threads {min(threads.values())} keeps them equal"
             )
-
-    @contextmanager
-    def open_folder(self) -> Iterator[None]:
-        """Make the folder, or take up the one of an earlier call, for this process alone. A new one in which nothing was started goes again.
-
-        Raises RequestError when it holds something else, or cannot be written.
-        """
-        made, new = not self.path.exists(), not self.scale_json.exists()
-        with alone_in(self.path, "hvscale scale"):
-            left_in(self.scale_json, self.document, SAME)
-            self.write("running")
-            try:
-                yield
-            finally:
-                if new and not any(self.path.glob("np-*")):
-                    self.scale_json.unlink()
-                    if made:
-                        self.path.rmdir()
 
     def write(self, state: State) -> None:
         """Raises RequestError when the folder cannot be written or the disk is full."""
@@ -199,8 +169,8 @@ def settings(**options: Any) -> dict[str, Any]:
     }
 
 
-def named_failure(np: int, error: HvscaleError) -> HvscaleError:
-    """The same failure, which says on how many ranks it came."""
+def named_failure(what: str, error: HvscaleError) -> HvscaleError:
+    """The same failure, which says of what it is."""
     if isinstance(error, RankFailedError):
-        return RankFailedError(f"np {np}: {error}", error.last_lines)
+        return RankFailedError(f"{what}: {error}", error.last_lines)
     return error

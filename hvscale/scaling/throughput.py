@@ -61,15 +61,25 @@ def read_throughput(run: RunFolder, ranks: int, metric: Metric | None, warn: Cal
 
     Raises RequestError when the run tells no throughput, UntrustedError when it ran on another number of ranks than it was started on.
     """
+    found = find_throughput(run, ranks, metric, warn)
+    if found is None:
+        raise RequestError(
+            f"np {ranks}: nothing tells the throughput; say with --metric REGEX what the command prints in {run.log(0)}"
+        )
+    return found
+
+
+def find_throughput(
+    run: RunFolder, ranks: int, metric: Metric | None, warn: Callable[[str], None]
+) -> Throughput | None:
+    """The same, but None when nothing tells it; what `metric` does not find is still a RequestError."""
     if metric is not None:
         return by_metric(run, ranks, metric, warn)
     for read in (from_result, from_steps, from_horovod_lines):
         found = read(run, ranks)
         if found is not None:
             return found
-    raise RequestError(
-        f"np {ranks}: nothing tells the throughput; say with --metric REGEX what the command prints in {run.log(0)}"
-    )
+    return None
 
 
 def by_metric(run: RunFolder, ranks: int, metric: Metric, warn: Callable[[str], None]) -> Throughput:
@@ -135,6 +145,21 @@ def check_ranks(ran_on: int, ranks: int) -> None:
         raise UntrustedError(
             f"np {ranks}: the command says that it ran on {ran_on}; does it call hvd.init(), and is --mpi the one it is built for?"
         )
+
+
+def rank_seconds(run: RunFolder) -> float:
+    """From the last rank's start to the last one's end, so without the making of containers; by the clocks of the ranks' hosts.
+
+    Raises UntrustedError where ranks have not noted both.
+    """
+    ranks = run.read().ranks
+    started = [rank.started_at for rank in ranks if rank.started_at is not None]
+    ended = [rank.ended_at for rank in ranks if rank.ended_at is not None]
+    if not ranks or len(started) != len(ranks) or len(ended) != len(ranks):
+        raise UntrustedError(f"{run.path}: not every rank has noted when it began and ended")
+    if max(ended) <= max(started):
+        raise UntrustedError(f"{run.path}: no time between the last rank's start and end: do the hosts' clocks agree?")
+    return max(ended) - max(started)
 
 
 def lines(run: RunFolder, rank: int) -> Iterator[str]:

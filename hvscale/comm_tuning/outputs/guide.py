@@ -11,7 +11,6 @@ from typing import Any
 import jinja2
 
 from hvscale import __version__
-from hvscale.comm_tuning.compare_settings import percent
 from hvscale.comm_tuning.knobs.meaning import MEANING
 from hvscale.comm_tuning.outputs.commands import Line, command, job_words, lines, shell
 from hvscale.comm_tuning.outputs.effects import DEFAULT, Effect, effects_of
@@ -22,7 +21,7 @@ from hvscale.launch.transport import LIBRARY_DECIDES
 from hvscale.profiling.compare import Comparison, Gain
 from hvscale.profiling.compare_output import human_calls, human_gain, human_interval, human_verdict
 from hvscale.profiling.output import human_bytes, human_range, human_seconds
-from hvscale.scaling.estimate import Estimate
+from hvscale.scaling.estimate import Estimate, percent
 from hvscale.scaling.output import WIDEST, human, is_known
 
 TEMPLATES = Path(__file__).parent / "templates"

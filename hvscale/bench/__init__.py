@@ -1,0 +1,1 @@
+"""Measurement studies: raw communication, applications, and one place for ranks against another."""

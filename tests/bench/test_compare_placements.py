@@ -1,0 +1,157 @@
+"""What a comparison of placements makes of its runs, and which requests it refuses before anything is started."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvscale.bench.compare_placements import PlacementComparison, placement_turns
+from hvscale.bench.compare_placements_output import placements_table, where_from
+from hvscale.errors import RequestError
+from hvscale.placement_options import PlacementOptions
+from hvscale.profiling.compare import Comparison, ComparisonRow
+from hvscale.scaling.turns import Turn
+
+T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
+
+
+def launch(**options: Any) -> dict[str, Any]:
+    return {
+        "np": 2,
+        "mpi": "openmpi",
+        "transport_name": None,
+        "devices": "all",
+        "env": [],
+        "knobs": {},
+        "run_path": Path("compared"),
+        "placement": PlacementOptions(**options),
+    }
+
+
+def document(by: str, host: list[float | None], other: list[float | None]) -> PlacementComparison:
+    """Of starts that gave these throughputs, or seconds; None where a start failed."""
+    made = PlacementComparison(
+        folder="compared",
+        command=["true"],
+        np=2,
+        launch={"host": {}, "docker:node": {}},
+        metric=None,
+        repeats=len(host),
+        measured_by="throughput" if by == "throughput" else "seconds",
+    )
+    for name, values in (("host", host), ("docker:node", other)):
+        for repeat, value in enumerate(values, 1):
+            figures = {} if value is None else {"seconds": 1.0, by: value}
+            made.runs.append(Turn.model_validate({"name": name, "repeat": repeat, "folder": "run", **figures}))
+    made.tabulate()
+    return made
+
+
+def test_overhead_is_the_other_time_over_the_first_round_by_round() -> None:
+    host, other = [2.0, 4.0, 3.0], [3.0, 5.0, 4.5]
+    base, row = document("seconds", [*host], [*other]).rows
+    logs = [math.log(after / before) for before, after in zip(host, other, strict=True)]
+    mean = sum(logs) / 3
+    reach = T_OF_TWO_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
+    assert row.overhead_percent == pytest.approx(100 * (math.exp(mean) - 1))
+    assert row.overhead_percent_low == pytest.approx(100 * (math.exp(mean - reach) - 1))
+    assert row.overhead_percent_high == pytest.approx(100 * (math.exp(mean + reach) - 1))
+    assert row.verdict == "slower"
+    assert (base.overhead_percent, base.verdict, base.throughput) == (None, None, None)
+    assert base.seconds == pytest.approx(24 ** (1 / 3))
+
+
+@pytest.mark.parametrize(
+    ("by", "host", "other", "overhead", "verdict"),
+    [
+        # Half the throughput takes twice the time.
+        ("throughput", [10, 12, 14], [5, 6, 7], 100, "slower"),
+        ("throughput", [10, 12, 14], [12.5, 15, 17.5], -20, "faster"),
+        ("seconds", [1, 2, 4], [2, 2, 2], 0, "no difference"),
+        ("seconds", [2], [3], 50, "unknown"),
+        # Only the rounds that both have finished.
+        ("seconds", [1, None, 1], [3, 100, None], 200, "unknown"),
+    ],
+)
+def test_a_verdict_is_what_the_interval_says(
+    by: str, host: list[float | None], other: list[float | None], overhead: float, verdict: str
+) -> None:
+    _, row = document(by, host, other).rows
+    assert row.overhead_percent == pytest.approx(overhead, abs=1e-9)
+    assert row.verdict == verdict
+
+
+def test_without_the_first_the_others_still_have_their_figures() -> None:
+    made = document("throughput", [None], [5])
+    (row,) = made.rows
+    assert (row.placement, row.throughput, row.overhead_percent, row.verdict) == ("docker:node", 5, None, None)
+    assert placements_table(made).row_count == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "said"),
+    [
+        (["host"], {}, "host: name two placements or more, each once, of docker:node"),
+        (["host", "ssh", "host"], {}, "host,ssh,host: name two"),
+        (["host", ""], {}, "host,: name two"),
+        (["host", "podman"], {}, "podman: unknown placement; known are docker:node"),
+        (["host", "netns"], {"network": "overlay"}, "--network means nothing to --placement host: it is for docker:"),
+        (["host", "docker:rank"], {"ranks_per_container": 2}, "--ranks-per-container means nothing to"),
+        (["host", "docker:node"], {}, "the Docker daemon does not answer|docker: not found"),
+        (["host", "ssh"], {}, "on which hosts"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: list[str], options: dict[str, Any], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    with pytest.raises(RequestError, match=said):
+        placement_turns(names, ["true"], repeats=1, metric=None, bins="study", launch=launch(**options))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_option_goes_to_the_placements_that_know_it_and_the_others_are_named() -> None:
+    turns = placement_turns(
+        ["host", "ssh"], ["true"], repeats=1, metric=None, bins="study", launch=launch(hosts="a:1,b:1")
+    )
+    assert turns.document.launch["host"]["placement"] == {"placement": "host"}
+    assert turns.document.launch["ssh"]["placement"] == {"placement": "ssh", "hosts": "a:1,b:1"}
+    (warning,) = turns.document.warnings
+    assert warning.startswith("--hosts means nothing to host: it is for ssh alone")
+
+
+def test_the_messages_that_the_overhead_goes_into_are_named() -> None:
+    def row(operation: str, before: float, after: float) -> ComparisonRow:
+        return ComparisonRow(
+            operation=operation,
+            bytes_min=131073,
+            bytes_max=16777216,
+            calls_before=8,
+            calls_after=8,
+            seconds_before=before,
+            seconds_after=after,
+            gain_percent=-1,
+            gain_percent_low=-2,
+            gain_percent_high=-1,
+            verdict="more" if after > before else "less",
+        )
+
+    made = Comparison(
+        run_before="compared/host-repeat-1",
+        run_after="compared/docker-node-repeat-1",
+        np=2,
+        per="step",
+        steps_before=4,
+        steps_after=4,
+        rows=[row("broadcast", 4.0, 3.5), row("allreduce", 1.0, 2.0)],
+        total=row("total", 5.0, 5.5),
+        step=None,
+        warnings=[],
+    )
+    assert where_from(made) == (
+        "docker-node-repeat-1: communication takes 250 ms more for a rank and step; most changed allreduce of 128 KiB-16 MiB, by 500 ms"
+    )
+    made.total = row("total", 5.5, 5.0)
+    assert "250 ms less for a rank and step; most changed broadcast" in where_from(made)
