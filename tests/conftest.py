@@ -27,7 +27,8 @@ needs_mpich = pytest.mark.skipif(
 Run = Callable[..., subprocess.CompletedProcess[str]]
 # They look at, and change, what the whole machine has of networks, containers and jobs: one after another.
 OF_THE_MACHINE = {
-    f"tests/system/test_{name}.py" for name in ("compare_placements", "doctor", "placements", "slurm", "ssh_hosts")
+    f"tests/system/test_{name}.py"
+    for name in ("compare_placements", "doctor", "placements", "slurm", "ssh_hosts", "tune_places")
 }
 
 

@@ -48,8 +48,9 @@ def test_one_horovod_script_sums_and_is_counted_alike_everywhere(
     done = hvscale(*command, "--", "python", program(HOROVOD_PROGRAM))
     assert done.returncode == 0, done.stderr
     for rank in range(RANKS):
-        said = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text()
-        assert said == f"{[6 + RANKS * step for step in range(ROUNDS)]} 2 {rank} {RANKS}\n"
+        # A library may say there which of the machine's networks has just gone.
+        said = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
+        assert said[-1] == f"{[6 + RANKS * step for step in range(ROUNDS)]} 2 {rank} {RANKS}"
     sums = {
         (row["calls"], row["bytes"])
         for row in json.loads(done.stdout)["rows"]

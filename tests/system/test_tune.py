@@ -29,7 +29,7 @@ steps = (Path(os.environ["HVSCALE_RUN"]) / "steps.jsonl").open("w", buffering=1)
 began = time.monotonic()
 for step in range(100000):
     profiling.step()  # exact on a busy machine, too, where durations do not tell in which of the short steps a message was
-    time.sleep({"usual": 0.02, "slow": 0.06}.get(mood, 0.005))
+    time.sleep({"usual": 0.04, "slow": 0.1}.get(mood, 0.005))
     world.Allreduce(own, total)
     if step == 4 and mood == "crash" and world.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)

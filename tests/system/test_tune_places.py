@@ -1,0 +1,62 @@
+"""`hvscale tune` where ranks run in containers, in network namespaces and on a Slurm cluster: each trial ends there, too."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run, run_json
+from tests.system.places import everything_there
+from tests.system.test_slurm import inside_an_allocation
+from tests.system.test_tune import ALGORITHMS, STEPS
+
+# No algorithm is faster than the default one: three starts, and no proof.
+WORDS = ("default=fast", "another=slow", *(f"{name}=slow" for name in sorted(ALGORITHMS)))
+STUDY = ("--run", "study", "--knobs", "allreduce_algorithm", "--trials", "3", "--trial-seconds", "1", "--json")
+
+
+def check(document: str, folder: Path, placement: str) -> None:
+    study = json.loads(document)
+    assert (study["state"], study["winner"], study["proof"]) == ("finished", {}, None)
+    assert study["measured_by"] == "the steps that the command writes into steps.jsonl"
+    default, *others = study["trials"]
+    assert (default["settings"], default["state"]) == ({}, "measured")
+    assert len(others) == 2
+    for trial in study["trials"]:
+        assert trial["state"] in ("measured", "stopped early")
+        record = run_json(folder / trial["run"])
+        assert (record["placement"], record["knobs"], record["state"]) == (placement, trial["settings"], "stopped")
+
+
+@pytest.mark.parametrize("placement", ["docker:rank", "netns"])
+def test_a_study_on_emulated_nodes(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    hvscale: Run,
+    program: Callable[[str], Path],
+    tmp_path: Path,
+    placement: str,
+) -> None:
+    address = None
+    if placement == "netns":
+        request.getfixturevalue("namespaces")
+    else:
+        address = request.getfixturevalue("docker_host")
+        monkeypatch.setenv("DOCKER_HOST", address)
+    before = everything_there(address, tmp_path)
+    done = hvscale("tune", "-np", 2, "--placement", placement, *STUDY, "--", "python", program(STEPS), *WORDS)
+    assert done.returncode == 0, done.stderr
+    check(done.stdout, tmp_path / "study", placement)
+    assert everything_there(address, tmp_path) == before
+
+
+def test_a_study_inside_an_allocation(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(slurm))
+    command = ("tune", "-np", 2, "--placement", "slurm", *STUDY, "--", "python", program(STEPS), *WORDS)
+    done = inside_an_allocation(2, *command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    check(done.stdout, tmp_path / "study", "slurm")
+    assert everything_there(None, tmp_path)["processes"] == []
