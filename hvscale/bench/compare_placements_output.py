@@ -9,7 +9,7 @@ from hvscale.profiling.compare import Comparison, ComparisonRow
 from hvscale.profiling.output import human_range, human_seconds, plain_table, write_rows
 from hvscale.scaling.output import human, human_interval
 
-SAID = {None: "", "unknown": "unknown: one start"}
+SAID = {None: "", "unknown": "unknown: one round"}
 
 
 def placements_table(document: PlacementComparison) -> Table:
