@@ -50,7 +50,7 @@ def test_a_size_that_cannot_be_is_refused(request_: str) -> None:
 def test_flags_are_words_and_no_shell() -> None:
     assert parse_flags(["-O2", '-O3 -DNAME="a b; rm -r /"', ""]) == {
         "-O2": ["-O2"],
-        "-O3 -DNAME=a b; rm -r /": ["-O3", "-DNAME=a b; rm -r /"],
+        "-O3 '-DNAME=a b; rm -r /'": ["-O3", "-DNAME=a b; rm -r /"],
         "": [],
     }
     with pytest.raises(RequestError, match="No closing quotation"):

@@ -39,7 +39,7 @@ def parse_flags(texts: list[str]) -> dict[str, list[str]]:
             raise RequestError(f"--flags {text!r}: {error}") from error
         if words in found.values():
             raise RequestError(f"--flags {text!r} is given twice; for more measurements of each use --repeat")
-        found[" ".join(words)] = words
+        found[shlex.join(words)] = words
     return found
 
 

@@ -13,6 +13,12 @@ static void give_up(const char *what, const char *why)
     exit(1);
 }
 
+void require(int fine, const char *what, const char *why)
+{
+    if (!fine)
+        give_up(what, why);
+}
+
 long long parameter(int argc, char **argv, const char *name, long long least)
 {
     size_t length = strlen(name);

@@ -8,6 +8,9 @@
 /* The value of the argument `name=value`, which every parameter has; ends the job when it is missing or below `least`. */
 long long parameter(int argc, char **argv, const char *name, long long least);
 
+/* Ends the job, saying why, unless `fine`. */
+void require(int fine, const char *what, const char *why);
+
 /* `count` times `size` bytes; ends the job, saying so, when they are not to be had. */
 void *memory(size_t count, size_t size);
 

@@ -85,6 +85,7 @@ int main(int argc, char **argv)
     int rank, np;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
+    require(np > 1, "integration", "a master without a slave computes nothing");
     long long *given_to = memory((size_t)np, sizeof *given_to);
     double integral = 0, start = start_together();
     if (rank == MASTER)

@@ -111,6 +111,7 @@ int main(int argc, char **argv)
     int rank, np;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
+    require((np & (np - 1)) == 0, "merge_sort", "np is no power of two");
     double *values = NULL, *room = NULL;
     uint64_t before = 0;
     if (rank == 0) {

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SMALLEST = 16, LARGEST = 1 << 20, WINDOW = 16, WARM_UP = 2, DATA = 1, DONE = 2 };
+enum { SMALLEST = 16, LARGEST = 1 << 20, WINDOW = 16, WARM_UP = 2, LINE = 1 << 20, DATA = 1, DONE = 2 };
 
 static int ascending(const void *left, const void *right)
 {
@@ -69,6 +69,8 @@ int main(int argc, char **argv)
     int rank, np;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
+    require(np % 2 == 0, "network", "ranks send in pairs, so np is even");
+    setvbuf(stdout, NULL, _IOFBF, LINE); /* nothing that MPI says may come into the line */
     size_t count = (size_t)(np - 1) * (size_t)pings;
     double *times = memory(count, sizeof *times), *of_pairs = memory((size_t)np, sizeof *of_pairs);
     char *buffers = memory(WINDOW, LARGEST);

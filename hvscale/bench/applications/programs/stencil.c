@@ -123,10 +123,7 @@ int main(int argc, char **argv)
     long long steps = parameter(argc, argv, "steps", 1), work = parameter(argc, argv, "work", 1);
     int rank, np, blocks[AXES], endless[AXES] = {0, 0, 0}, place[AXES];
     MPI_Comm_size(MPI_COMM_WORLD, &np);
-    if (!cut(own.cells, np, blocks)) {
-        fprintf(stderr, "stencil: %d ranks find no cut of these cells\n", np);
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
+    require(cut(own.cells, np, blocks), "stencil", "np is no product of three numbers, each at most the cells along its axis");
     MPI_Comm grid;
     MPI_Cart_create(MPI_COMM_WORLD, AXES, blocks, endless, 0, &grid);
     MPI_Comm_rank(grid, &rank);
