@@ -123,7 +123,7 @@ class ApplicationStudy:
 
         with study_in(self.path, self.json, self.document, SAME, "hvscale bench app", "np-*"):
             self.write("running")
-            self.build_all(warn)
+            self.build_all()
             try:
                 failed = self.measure_serial(starting, warn_once)
                 for repeat in range(1, self.document.repeats + 1):
@@ -144,7 +144,7 @@ class ApplicationStudy:
                 raise
             self.write("finished")
 
-    def build_all(self, warn: Callable[[str], None]) -> None:
+    def build_all(self) -> None:
         """Raises RequestError, with what the compiler says, and leaves nothing behind of a folder in which nothing was started."""
         folder = self.path / "builds"
         try:
@@ -172,32 +172,29 @@ class ApplicationStudy:
     def measure_run(self, variant: Variant, repeat: int, warn: Callable[[str], None]) -> ApplicationRun:
         """Start the program, unless a finished run is there, and add what came of it to the document."""
         run, is_there = finished_or_new(self.path / f"{folder_name(variant)}-repeat-{repeat}")
-        about: dict[str, Any] = {**dict(variant), "repeat": repeat, "folder": run.path.name}
-        done: ApplicationRun | None = None
+        done = {**dict(variant), "repeat": repeat, "folder": run.path.name}
         try:
             if not is_there:
                 self.launch(variant, self.command(variant), run, warn)
             result = self.read_result(run)
+            done |= {"seconds": result.seconds, "result": result.model_dump()}
             if problem := self.problem_of(variant, result):
-                about |= {"seconds": result.seconds, "result": result.model_dump()}
                 raise UntrustedError(f"{variant}: a wrong result: {problem}; see {run.log(0)}")
-            done = ApplicationRun(**about, seconds=result.seconds, result=result.model_dump())
-            record = run.read()
-            self.document.library, self.document.host = record.library, record.host
         except RequestError:
             raise
         except RunInterruptedError:
-            done = ApplicationRun(**about, problem="interrupted")
+            self.document.runs.append(ApplicationRun(**done, problem="interrupted"))
             raise
         except HvscaleError as error:
-            done = ApplicationRun(**about, problem=str(error))
+            done["problem"] = str(error)
             self.failure = self.failure or named_failure(str(variant), error)
             warn(f"{variant} failed in repeat {repeat} and is not started again: {error}")
-        finally:
-            if done is not None:
-                self.document.runs.append(done)
+        else:
+            record = run.read()
+            self.document.library, self.document.host = record.library, record.host
+        self.document.runs.append(ApplicationRun(**done))
         self.write("running")
-        return done
+        return self.document.runs[-1]
 
     def command(self, variant: Variant) -> list[str]:
         sizes = [f"{name}={value}" for name, value in self.document.sizes.items()]

@@ -22,7 +22,7 @@ class Integration(Application):
     sources = ("integration.c",)
     parameters: ClassVar = {
         # The study names neither: at an interval in a nanosecond its one slave, too, would work for about 550 s.
-        "intervals": Parameter("of the midpoint rule", 2 * 10**9, 55 * 10**10),
+        "intervals": Parameter("of the midpoint rule", 4 * 10**8, 55 * 10**10),
         "packets": Parameter("that the intervals are cut into", 10**3, 10**5),
     }
     result = IntegrationResult
