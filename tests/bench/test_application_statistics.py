@@ -1,5 +1,6 @@
 """Box plots against their definition, and overheads against SciPy's bootstrap."""
 
+import json
 import statistics
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
 from hvscale.bench.applications.document import ApplicationDocument, ApplicationRun
+from hvscale.bench.applications.page import page
 from hvscale.bench.applications.statistics import box, overhead
 
 seconds = st.floats(1e-6, 1e6)
@@ -63,16 +65,19 @@ def test_overheads_are_of_rounds_that_both_have() -> None:
     assert (one.percent, one.percent_low, one.percent_high) == (50, None, None)
 
 
-def test_the_table_follows_the_studys_formulas() -> None:
-    times = {
-        ("-O2", "host", 1): [8.0, 9.0, 10.0],
-        ("-O2", "host", 2): [4.0, 6.0, 5.0],
-        ("-O2", "docker:node", 1): [9.9, 9.9, 9.0],
-        ("-O2", "docker:node", 2): [6.0, 6.0, 6.0],
-        ("-O3", "host", 1): [8.5, 8.5, 8.5],
-        ("-O3", "host", 2): [5.4, 5.4, 99.0],
-        ("-O3", "docker:node", 1): [1.0, 1.0, 1.0],
-    }
+TIMES = {
+    ("-O2", "host", 1): [8.0, 9.0, 10.0],
+    ("-O2", "host", 2): [4.0, 6.0, 5.0],
+    ("-O2", "docker:node", 1): [9.9, 9.9, 9.0],
+    ("-O2", "docker:node", 2): [6.0, 6.0, 6.0],
+    ("-O3", "host", 1): [8.5, 8.5, 8.5],
+    ("-O3", "host", 2): [5.4, 5.4, 99.0],
+    ("-O3", "docker:node", 1): [1.0, 1.0, 1.0],
+}
+
+
+@pytest.fixture(scope="module")
+def document() -> ApplicationDocument:
     document = ApplicationDocument.model_validate(
         {
             "folder": "runs/x",
@@ -90,15 +95,19 @@ def test_the_table_follows_the_studys_formulas() -> None:
     )
     document.runs = [
         ApplicationRun(flags=flags, placement=placement, np=np, repeat=repeat, folder="", seconds=value)
-        for (flags, placement, np), values in times.items()
+        for (flags, placement, np), values in TIMES.items()
         for repeat, value in enumerate(values, 1)
     ]
     wrong = document.runs[0].model_copy(update={"seconds": 0.001, "problem": "a wrong result"})
     document.runs.append(wrong.model_copy(update={"repeat": 4}))
     document.tabulate()
+    return document
+
+
+def test_the_table_follows_the_studys_formulas(document: ApplicationDocument) -> None:
     rows = {(row.flags, row.placement, row.np): row for row in document.rows}
     assert {key: row.median_seconds for key, row in rows.items()} == {
-        key: statistics.median(values) for key, values in times.items()
+        key: statistics.median(values) for key, values in TIMES.items()
     }
     assert rows["-O2", "host", 2].speed_up == pytest.approx(9 / 5)
     assert rows["-O2", "docker:node", 2].speed_up == pytest.approx(9.9 / 6)
@@ -108,3 +117,25 @@ def test_the_table_follows_the_studys_formulas() -> None:
     # 8.5 + 5.4 is less than 9 + 5; in containers only -O2 was measured on every np.
     assert [(best.placement, best.flags) for best in document.best_flags] == [("host", "-O3"), ("docker:node", "-O2")]
     assert document.best_flags[0].sum_of_median_seconds == pytest.approx(13.9)
+
+
+def test_the_page_draws_the_tables_boxes(document: ApplicationDocument) -> None:
+    text = page(document)
+    figures = json.loads(text.partition('<script type="application/json" id="figures">')[2].partition("</script>")[0])
+    assert list(figures) == ["np-1", "np-2", "speed-up"]
+    for ranks in (1, 2):
+        drawn = {
+            (flags, trace["name"], ranks): numbers
+            for trace in figures[f"np-{ranks}"]["data"]
+            for flags, *numbers in zip(trace["x"], *map(trace.get, ("q1", "median", "q3", "y")), strict=True)
+        }
+        shown = [row for row in document.rows if row.np == ranks]
+        assert drawn == {
+            (row.flags, row.placement, ranks): [
+                *(row.quartile_low_seconds, row.median_seconds, row.quartile_high_seconds),
+                TIMES[row.flags, row.placement, ranks],
+            ]
+            for row in shown
+        }
+    names = [trace["name"] for trace in figures["speed-up"]["data"]]
+    assert names == ["linear", "host, -O2", "host, -O3", "docker:node, -O2", "docker:node, -O3"]

@@ -9,7 +9,7 @@ import pytest
 
 from hvscale.bench.applications import PROGRAMS, Application, get, names, parse_sizes
 from hvscale.bench.applications.build import COMMON, label, parse_flags
-from hvscale.bench.applications.counters import Counters, read_counters
+from hvscale.bench.applications.counters import Counters, read_counters, with_perf
 from hvscale.bench.applications.programs.integration import INTEGRAL, IntegrationResult
 from hvscale.bench.applications.study import ApplicationStudy
 from hvscale.errors import RequestError
@@ -128,6 +128,16 @@ def test_without_a_compiler_it_is_said_how_to_get_one(tmp_path: Path, monkeypatc
         study("stencil")
 
 
+def test_a_folder_of_other_sizes_is_not_gone_on_with(tmp_path: Path) -> None:
+    before = study("stencil", path=tmp_path, size=["x=10"])
+    before.write("running")
+    with pytest.raises(RequestError, match="holds another study: its sizes differs"):
+        study("stencil", path=tmp_path, size=["x=11"]).measure(
+            starting=lambda *told: None, measured=lambda *told: None, warn=lambda text: None
+        )
+    assert [file.name for file in tmp_path.iterdir()] == ["bench-app.json"]
+
+
 def test_a_round_takes_every_variant_once() -> None:
     document = study("merge_sort", ranks="4,1", flags=["-O2", "-O3"]).document
     # np 1 first: the others' results may be checked against it.
@@ -227,3 +237,9 @@ def test_the_experiment_asks_for_what_the_programs_do() -> None:
             assert asked["np"][0] == application.base_np
         assert set(experiment[where]["programs"]) == set(names())
         assert list(parse_flags(experiment[where]["flags"])) == ["-O2", "-O3", "-O3 -march=native"]
+
+
+def test_without_perf_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RequestError, match="perf is not installed"):
+        with_perf(["program"])
