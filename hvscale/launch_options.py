@@ -75,7 +75,7 @@ WITH_NEGATIVE = ("cma",)
 def takes_launch_options(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
     """Decorator: replaces a command's parameter `launch_options` by the options of every command that starts ranks, but for those of `without`.
 
-    The command gets them as keywords for `hvscale.launch.launch`.
+    The command gets them as keywords for `hvscale.launch.launch`. One without a parameter `command` starts programs of its own.
     """
     own = [
         parameter
@@ -106,7 +106,7 @@ def takes_launch_options(command: Callable[..., None], without: Collection[str] 
     def with_launch_options(**values: Any) -> None:
         keywords = {renamed.get(name, name): values.pop(name) for name in names}
         keywords["placement"] = PlacementOptions.of(**{name: values.pop(name) for name in placing})
-        keywords = set_knobs(values["command"], read_file(keywords))
+        keywords = set_knobs(values.get("command", []), read_file(keywords))
         if keywords["placement"].sbatch is not None and not keywords["placement"].submit:
             from hvscale.launch.slurm_job import write_job_script
 

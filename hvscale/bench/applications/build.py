@@ -1,0 +1,127 @@
+"""Builds a program with the MPI compiler of the job's own flavour, once for each set of flags."""
+
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from hvscale.bench.applications import PROGRAMS, Application
+from hvscale.errors import RequestError
+from hvscale.launch import flavours, prefixes
+from hvscale.launch.environment import clean, named
+
+COMMON = ("common.c", "common.h")
+STANDARD = "-std=c11"  # which also keeps a product and a sum two roundings, so that vectors and single cells agree
+COMPILE_SECONDS = 300
+LAST_LINES = 20
+
+
+class Compiler(BaseModel):
+    """`path`: the MPI wrapper; `version`: what the compiler behind it calls itself."""
+
+    path: str
+    version: str
+
+
+def parse_flags(texts: list[str]) -> dict[str, list[str]]:
+    """The words of each `--flags`, as a shell would take them apart, by its text. Raises RequestError for an open quote, and flags given twice."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise RequestError(f"--flags {text!r}: {error}") from error
+        if words in found.values():
+            raise RequestError(f"--flags {text!r} is given twice; for more measurements of each use --repeat")
+        found[shlex.join(words)] = words
+    return found
+
+
+def label(flags: str) -> str:
+    """What files built with the flags are called: readable, and another name for other flags."""
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", flags).strip("-.")[:40] or "none"
+    return (
+        readable
+        if re.fullmatch(r"-[A-Za-z0-9.]+", flags)
+        else f"{readable}-{hashlib.sha256(flags.encode()).hexdigest()[:6]}"
+    )
+
+
+def compiler_environment(launch: Mapping[str, Any]) -> dict[str, str]:
+    """What the compiler gets: as the job, so that `--env OMPI_CC=clang` reaches it."""
+    return {**prefixes.programs_first(clean(), flavours.get(launch["mpi"])), **named(launch["env"])}
+
+
+def find_compiler(launch: Mapping[str, Any]) -> Compiler:
+    """mpicc beside the launcher that the job will be started with. Raises RequestError, saying how to get it, where there is none."""
+    flavour = flavours.get(launch["mpi"])
+    if flavour.soname is None:
+        raise RequestError(
+            f"--mpi {flavour.name} has no MPI, which these programs are written for: choose another --mpi"
+        )
+    environment = compiler_environment(launch)
+    library = flavour.find(environment)
+    programs = Path(library.launcher or "").parent
+    # Where several MPIs share a folder, as Debian's do, mpicc may be another one's.
+    for path in (programs / f"mpicc.{flavour.name}", programs / "mpicc"):
+        if os.access(path, os.X_OK):
+            return Compiler(path=str(path), version=version_of(path, environment))
+    raise RequestError(
+        f"no mpicc beside {library.launcher}: `make setup` brings one, Debian and Ubuntu have it in lib{flavour.name}-dev, and a module on a "
+        "cluster in its own bin folder"
+    )
+
+
+def version_of(compiler: Path, environment: dict[str, str]) -> str:
+    done = run([str(compiler), "--version"], environment)
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    if done.returncode:
+        raise RequestError(
+            f"{compiler} does not find a C compiler ({(lines or ['it says nothing'])[-1]}): install one (Debian, Ubuntu: apt install gcc libc6-dev)"
+        )
+    return (lines or ["it says nothing"])[0]
+
+
+def source_hash(application: Application) -> str:
+    """Of all that the program is made from."""
+    digest = hashlib.sha256()
+    for name in (*application.sources, *COMMON):
+        digest.update((PROGRAMS / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def build(
+    application: Application, words: list[str], compiler: Compiler, launch: Mapping[str, Any], folder: Path
+) -> Path:
+    """The program in `folder`, where it is not there yet. Raises RequestError with the compiler's last lines when it refuses."""
+    program = folder / application.name
+    if program.exists():
+        return program
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{application.name}"
+    sources = [str(PROGRAMS / name) for name in (*application.sources, COMMON[0])]
+    done = run([compiler.path, STANDARD, *words, *sources, "-o", str(unfinished), "-lm"], compiler_environment(launch))
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()[-LAST_LINES:]
+        raise RequestError(
+            "\n    ".join(
+                [f"--flags {shlex.join(words)!r}: {compiler.path} ended with status {done.returncode}:", *said]
+            )
+        )
+    unfinished.replace(program)
+    return program
+
+
+def run(command: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RequestError(f"{command[0]} cannot be run: {error}") from error

@@ -1,0 +1,233 @@
+"""bench-app.json: the starts that were made of a program, and the tables over them."""
+
+from collections.abc import Iterable
+from statistics import median
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hvscale.bench.applications import get
+from hvscale.bench.applications.build import Compiler
+from hvscale.bench.applications.counters import Counters
+from hvscale.bench.applications.programs.network import NetworkResult
+from hvscale.bench.applications.statistics import CONFIDENCE, Box, box, overhead
+from hvscale.run_folder import Host, Library
+from hvscale.scaling.document import State
+
+
+class Variant(BaseModel):
+    """What is measured in turns: a build, a place, and a number of ranks."""
+
+    model_config = ConfigDict(frozen=True)
+
+    flags: str
+    placement: str
+    np: int
+
+    @property
+    def variant(self) -> "Variant":
+        """What a row or a run is of."""
+        return Variant(flags=self.flags, placement=self.placement, np=self.np)
+
+    def __str__(self) -> str:
+        return f"{self.flags or 'no flags'}, {self.placement}, np {self.np}"
+
+
+class ApplicationRun(Variant):
+    """One start. `seconds` and `result`: what the program printed, None where it failed; `problem`: why it does not count.
+
+    `repeat` 0 is the run on one rank that the others are checked against, where np 1 is not measured.
+    """
+
+    repeat: int
+    folder: str
+    seconds: float | None = None
+    result: dict[str, Any] | None = None
+    problem: str | None = None
+
+
+class ApplicationRow(Variant):
+    """One variant, seconds over its starts. `speed_up`: median(base_np) / median(np) of the same build and place, None without the base.
+
+    `overhead_percent`: (median / that of the first placement - 1) * 100, with its 95 % bootstrap interval; None for the first placement itself.
+    """
+
+    runs: int
+    median_seconds: float
+    quartile_low_seconds: float
+    quartile_high_seconds: float
+    whisker_low_seconds: float
+    whisker_high_seconds: float
+    outlier_seconds: list[float]
+    speed_up: float | None
+    overhead_percent: float | None
+    overhead_percent_low: float | None
+    overhead_percent_high: float | None
+
+
+class BestFlags(BaseModel):
+    """Of one placement: the flags with the smallest sum of medians over np, among those measured on every np."""
+
+    placement: str
+    flags: str
+    sum_of_median_seconds: float
+
+
+class CountersRow(Variant):
+    """Of one further start with perf around each rank, sums over the ranks; None in `counters`: "not supported" by this machine.
+
+    `problem`: why nothing was counted.
+    """
+
+    counters: Counters | None = None
+    problem: str | None = None
+
+
+class BandwidthRow(Variant):
+    """Messages of one size between pairs that all send at once: 10^9 bytes a second of a pair, over pairs and starts."""
+
+    bytes: int
+    median_gigabytes_per_second: float
+    quartile_low_gigabytes_per_second: float
+    quartile_high_gigabytes_per_second: float
+    slowest_gigabytes_per_second: float
+
+
+class PingRow(Variant):
+    """One byte there and back, over all starts: the least, the median of the medians, the most."""
+
+    min_seconds: float
+    median_seconds: float
+    max_seconds: float
+
+
+class ApplicationDocument(BaseModel):
+    """What `hvscale bench app --json` prints, by alias, and bench-app.json in the bench's folder."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Annotated[Literal["hvscale/bench-app/1"], Field(alias="schema")] = "hvscale/bench-app/1"
+    state: State = "running"
+    folder: str
+    application: str
+    source: str
+    sizes: dict[str, int]
+    flags: list[str]
+    placements: list[str]
+    np: list[int]
+    repeats: int
+    base_np: int
+    settings: dict[str, Any]
+    compiler: Compiler
+    confidence: float = CONFIDENCE
+    library: Library | None = None
+    host: Host | None = None
+    rows: list[ApplicationRow] = []
+    best_flags: list[BestFlags] = []
+    counters: list[CountersRow] = []
+    bandwidth: list[BandwidthRow] = []
+    pings: list[PingRow] = []
+    runs: list[ApplicationRun] = []
+    warnings: list[str] = []
+
+    def variants(self) -> list[Variant]:
+        """In the order in which a round starts them."""
+        return [
+            Variant(flags=flags, placement=placement, np=np)
+            for np in self.np
+            for flags in self.flags
+            for placement in self.placements
+        ]
+
+    def tabulate(self) -> None:
+        """Make the tables from the runs that count."""
+        measured = {variant: seconds_of(self.runs, variant) for variant in self.variants()}
+        measured = {variant: seconds for variant, seconds in measured.items() if seconds}
+        boxes = {variant: box(list(seconds.values())) for variant, seconds in measured.items()}
+        if not get(self.application).is_timed:
+            self.bandwidth = [row for variant in measured for row in bandwidth_rows(self.runs, variant)]
+            self.pings = [ping_row(self.runs, variant) for variant in measured]
+            return
+        self.rows = [self._row(variant, measured, boxes) for variant in measured]
+        self.best_flags = [best for placement in self.placements for best in self._best(placement, boxes)]
+
+    def _row(
+        self, variant: Variant, measured: dict[Variant, dict[int, float]], boxes: dict[Variant, Box]
+    ) -> ApplicationRow:
+        own = boxes[variant]
+        alone = boxes.get(variant.model_copy(update={"np": self.base_np}))
+        first = variant.model_copy(update={"placement": self.placements[0]})
+        over = overhead(measured[variant], measured.get(first, {})) if variant != first else None
+        return ApplicationRow(
+            **dict(variant),
+            runs=len(measured[variant]),
+            median_seconds=own.median,
+            quartile_low_seconds=own.quartile_low,
+            quartile_high_seconds=own.quartile_high,
+            whisker_low_seconds=own.whisker_low,
+            whisker_high_seconds=own.whisker_high,
+            outlier_seconds=own.outliers,
+            speed_up=alone.median / own.median if alone is not None else None,
+            overhead_percent=over.percent if over is not None else None,
+            overhead_percent_low=over.percent_low if over is not None else None,
+            overhead_percent_high=over.percent_high if over is not None else None,
+        )
+
+    def _best(self, placement: str, boxes: dict[Variant, Box]) -> list[BestFlags]:
+        sums = {}
+        for flags in self.flags:
+            own = [boxes.get(Variant(flags=flags, placement=placement, np=np)) for np in self.np]
+            medians = [one.median for one in own if one is not None]
+            if len(medians) == len(self.np):
+                sums[flags] = sum(medians)
+        if not sums:
+            return []
+        best = min(sums, key=lambda flags: sums[flags])
+        return [BestFlags(placement=placement, flags=best, sum_of_median_seconds=sums[best])]
+
+
+def counting(runs: Iterable[ApplicationRun], variant: Variant) -> list[ApplicationRun]:
+    """The starts of the variant that went well."""
+    return [run for run in runs if run.variant == variant and run.problem is None]
+
+
+def seconds_of(runs: Iterable[ApplicationRun], variant: Variant) -> dict[int, float]:
+    """By repeat."""
+    return {run.repeat: run.seconds for run in counting(runs, variant) if run.seconds is not None}
+
+
+def network_results(runs: Iterable[ApplicationRun], variant: Variant) -> list[NetworkResult]:
+    return [NetworkResult.model_validate(run.result) for run in counting(runs, variant)]
+
+
+def bandwidth_rows(runs: Iterable[ApplicationRun], variant: Variant) -> list[BandwidthRow]:
+    """A row for each size."""
+    reached: dict[int, list[float]] = {}
+    for result in network_results(runs, variant):
+        for one in result.bandwidth:
+            reached.setdefault(one.bytes, []).extend(rate / 1e9 for rate in one.bytes_per_second)
+    rows = []
+    for size, rates in sorted(reached.items()):
+        own = box(rates)
+        rows.append(
+            BandwidthRow(
+                **dict(variant),
+                bytes=size,
+                median_gigabytes_per_second=own.median,
+                quartile_low_gigabytes_per_second=own.quartile_low,
+                quartile_high_gigabytes_per_second=own.quartile_high,
+                slowest_gigabytes_per_second=min(rates),
+            )
+        )
+    return rows
+
+
+def ping_row(runs: Iterable[ApplicationRun], variant: Variant) -> PingRow:
+    """Of a variant that has a start that counts."""
+    pings = [result.ping_seconds for result in network_results(runs, variant)]
+    return PingRow(
+        **dict(variant),
+        min_seconds=min(ping.min for ping in pings),
+        median_seconds=median(ping.median for ping in pings),
+        max_seconds=max(ping.max for ping in pings),
+    )

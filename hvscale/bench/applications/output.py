@@ -1,0 +1,175 @@
+"""A measurement of a program for people: tables for the terminal, and a CSV file."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+from rich.table import Table
+
+from hvscale.bench.applications.document import (
+    ApplicationDocument,
+    ApplicationRow,
+    BandwidthRow,
+    CountersRow,
+    Variant,
+)
+from hvscale.profiling.output import human_bytes, human_seconds, plain_table, write_rows
+from hvscale.scaling.output import human
+
+NOT_SUPPORTED = "not supported"
+NO_FLAGS = "(no flags)"
+
+Measured = TypeVar("Measured", bound=Variant)
+
+
+class Shown(BaseModel):
+    """A table as text, for the terminal and for the page: rows in groups, each under its heading."""
+
+    title: str
+    columns: list[str]
+    groups: dict[str, list[list[str]]]
+    caption: list[str] = []
+
+    def table(self) -> Table:
+        """About 80 columns wide."""
+        result = plain_table(self.title, "\n".join(self.caption) or None, *self.columns)
+        for heading, rows in self.groups.items():
+            result.add_row(heading, style="bold")
+            for first, *others in rows:
+                result.add_row(f"  {first}", *others)
+        return result
+
+
+def tables(document: ApplicationDocument) -> list[Shown]:
+    """What there is to be shown of the document."""
+    shown = []
+    if document.rows:
+        shown.append(times(document))
+    if any(row.overhead_percent is not None for row in document.rows):
+        shown.append(overheads(document))
+    if document.counters:
+        shown.append(counters(document))
+    if document.pings:
+        shown += [pings(document), bandwidths(document)]
+    return shown
+
+
+def by_flags(rows: Sequence[Measured], cells: Callable[[Measured], list[str]]) -> dict[str, list[list[str]]]:
+    """A group for each build; the first cell says where a row was measured."""
+    groups: dict[str, list[list[str]]] = {}
+    for row in rows:
+        groups.setdefault(row.flags or NO_FLAGS, []).append([f"{row.placement} np {row.np}", *cells(row)])
+    return groups
+
+
+def sizes(document: ApplicationDocument) -> str:
+    return ", ".join(f"{name} {value}" for name, value in document.sizes.items())
+
+
+def times(document: ApplicationDocument) -> Shown:
+    """A row for each variant."""
+    caption = [
+        f"best flags on {best.placement}: {best.flags or NO_FLAGS} "
+        f"({human(best.sum_of_median_seconds, 4)} s, the medians added over np)"
+        for best in document.best_flags
+    ]
+    caption.append(f"seconds; outliers: beyond 1.5 quartile ranges; speed-up: median(np {document.base_np}) / median")
+    return Shown(
+        title=f"{document.application}: {sizes(document)}",
+        columns=["flags", "runs", "median", "quartiles", "outliers", "speed-up"],
+        groups=by_flags(document.rows, time_cells),
+        caption=caption,
+    )
+
+
+def time_cells(row: ApplicationRow) -> list[str]:
+    return [
+        str(row.runs),
+        human(row.median_seconds, 4),
+        f"{human(row.quartile_low_seconds, 4)} to {human(row.quartile_high_seconds, 4)}",
+        ", ".join(human(value, 3) for value in row.outlier_seconds) or "-",
+        human(row.speed_up),
+    ]
+
+
+def overheads(document: ApplicationDocument) -> Shown:
+    """Of every placement but the first."""
+    return Shown(
+        title=f"overhead over {document.placements[0]}: (median / median - 1) * 100",
+        columns=["flags", "overhead %", "interval", ""],
+        groups=by_flags([row for row in document.rows if row.overhead_percent is not None], overhead_cells),
+        caption=[f"{document.confidence:.0%} bootstrap intervals over rounds"],
+    )
+
+
+def overhead_cells(row: ApplicationRow) -> list[str]:
+    """The overhead, its interval, and what to make of it."""
+    percent, low, high = row.overhead_percent, row.overhead_percent_low, row.overhead_percent_high
+    if percent is None:
+        return ["-", "-", ""]
+    if low is None or high is None:
+        return [f"{percent:+.2f}", "-", "unknown: one round"]
+    verdict = "no difference" if low <= 0 <= high else "slower" if percent > 0 else "faster"
+    return [f"{percent:+.2f}", f"{low:+.2f} to {high:+.2f}", verdict]
+
+
+def counters(document: ApplicationDocument) -> Shown:
+    """What perf counted, or why it did not."""
+    problems = dict.fromkeys(f"{row.placement}: {row.problem}" for row in document.counters if row.problem is not None)
+    return Shown(
+        title="counted in one more start, over all ranks from start to end",
+        columns=["flags", "clock", "switches", "cache misses", "instructions", "per cycle"],
+        groups=by_flags(document.counters, counter_cells),
+        caption=["clock: task clock; switches: context switches; per cycle: instructions", *problems],
+    )
+
+
+def counter_cells(row: CountersRow) -> list[str]:
+    found = row.counters
+    if found is None:
+        return ["-"] * 5
+    clock = found.task_clock_seconds
+    whole = (found.context_switches, found.cache_misses, found.instructions)
+    each = found.instructions_per_cycle
+    return [
+        NOT_SUPPORTED if clock is None else human_seconds(clock),
+        *(NOT_SUPPORTED if value is None else f"{value:.0f}" for value in whole),
+        NOT_SUPPORTED if each is None else f"{each:.2f}",
+    ]
+
+
+def pings(document: ApplicationDocument) -> Shown:
+    return Shown(
+        title="ping: one byte there and back between rank 0 and every other",
+        columns=["flags", "min", "median", "max"],
+        groups=by_flags(
+            document.pings,
+            lambda row: [human_seconds(each) for each in (row.min_seconds, row.median_seconds, row.max_seconds)],
+        ),
+    )
+
+
+def bandwidths(document: ApplicationDocument) -> Shown:
+    return Shown(
+        title="bandwidth of a pair while all pairs send, 10^9 bytes a second",
+        columns=["flags", "size", "median", "quartiles", "slowest"],
+        groups=by_flags(document.bandwidth, bandwidth_cells),
+    )
+
+
+def bandwidth_cells(row: BandwidthRow) -> list[str]:
+    return [
+        human_bytes(row.bytes),
+        human(row.median_gigabytes_per_second),
+        f"{human(row.quartile_low_gigabytes_per_second)} to {human(row.quartile_high_gigabytes_per_second)}",
+        human(row.slowest_gigabytes_per_second),
+    ]
+
+
+def write_application_csv(document: ApplicationDocument, path: Path) -> None:
+    """The columns of the JSON document's rows; of the network its bandwidths. Raises RequestError when `path` cannot be written."""
+    if document.bandwidth:
+        write_rows(path, list(BandwidthRow.model_fields), document.bandwidth)
+    else:
+        write_rows(path, list(ApplicationRow.model_fields), document.rows)

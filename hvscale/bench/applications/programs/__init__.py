@@ -1,0 +1,1 @@
+"""The programs in C, and what there is to know about each of them."""

@@ -1,0 +1,93 @@
+"""`hvscale bench app`."""
+
+import functools
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hvscale.commands.app import new_app
+from hvscale.commands.console import print_json, print_message, print_warning, results
+from hvscale.commands.options import Csv, Json
+from hvscale.launch_options import takes_launch_options
+
+app = new_app()
+# Those of the study.
+FLAGS = ["-O2", "-O3", "-O3 -march=native"]
+
+
+@app.command("app")
+@functools.partial(takes_launch_options, without=("np", "run", "sbatch", "submit", "sbatch_option"))
+def bench_app(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The program: integration, stencil, merge_sort or network.")
+    ],
+    launch_options: dict[str, Any],
+    flags: Annotated[
+        list[str],
+        typer.Option(metavar="FLAGS", help="What the compiler is given; can be given again, for a build each."),
+    ] = FLAGS,
+    np: Annotated[
+        str | None,
+        typer.Option(
+            "-np", "--np", metavar="N,N,...", help="Numbers of ranks, such as 1,2,4. [default: the program's two least]"
+        ),
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option(metavar="N", help="Fresh starts of each, in turns; one tells no quartiles.")
+    ] = 10,
+    size: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help="A parameter of the program, or `study` for the study's own size of all; can be given again.",
+        ),
+    ] = [],  # noqa: B006 - as Typer wants it
+    counters: Annotated[
+        bool,
+        typer.Option("--counters/--no-counters", help="Start each once more with perf around its ranks."),
+    ] = True,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="The folder of the measurement; one that was broken off is gone on with. By default a new one under runs/.",
+        ),
+    ] = None,
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """Build an MPI program with each of the flags and measure it in each place, in turns: box plots, best flags, speed-up, overhead.
+
+    `--placement` takes several with commas between them; the others are compared with the first.
+
+    Example: `hvscale bench app stencil --flags "-O2" --flags "-O3 -march=native" --np 1,2,4 --placement host,docker:node --repeat 10`
+    """
+    from hvscale.bench.applications.output import tables, write_application_csv
+    from hvscale.bench.applications.study import ApplicationStudy
+    from hvscale.scaling.output import RunsShown
+
+    study = ApplicationStudy.of(
+        name,
+        flags=flags,
+        ranks=np,
+        repeats=repeat,
+        size=size,
+        count=counters,
+        path=run,
+        **launch_options,
+    )
+    document = study.document
+    try:
+        with RunsShown(len(document.variants()), document.repeats) as shown:
+            study.measure(starting=shown.starting, measured=shown.measured, warn=print_warning)
+    finally:
+        if measured := tables(document):
+            if csv is not None:
+                write_application_csv(document, csv)
+            if json:
+                print_json(document)
+            else:
+                results().print(*(one.table() for one in measured), sep="\n\n")
+            print_message(f"bench folder: {study.path}\nplots: {study.page}")

@@ -1,0 +1,245 @@
+"""What an application is asked for, what it refuses, and which results it believes."""
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvscale.bench.applications import PROGRAMS, Application, get, names, parse_sizes
+from hvscale.bench.applications.build import COMMON, label, parse_flags
+from hvscale.bench.applications.counters import Counters, read_counters, with_perf
+from hvscale.bench.applications.programs.integration import INTEGRAL, IntegrationResult
+from hvscale.bench.applications.study import ApplicationStudy
+from hvscale.errors import RequestError
+from hvscale.placement_options import PlacementOptions
+from hvscale.run_folder import RunFolder
+from tests.conftest import PROGRAMS as PROGRAMS_OF_THE_ENVIRONMENT
+
+
+@pytest.mark.parametrize("name", ["integration", "merge_sort", "network", "stencil"])
+def test_every_program_is_described(name: str) -> None:
+    application = get(name)
+    assert name in names()
+    assert application.name == name
+    for np in application.default_np:
+        assert application.why_not(np, parse_sizes(application, [])) is None
+
+
+@pytest.mark.parametrize(
+    ("requests", "sizes"),
+    [
+        ([], {"intervals": 4 * 10**8, "packets": 1000}),
+        (["packets=7"], {"intervals": 4 * 10**8, "packets": 7}),
+        (["packets=7", "study"], {"intervals": 55 * 10**10, "packets": 7}),
+    ],
+)
+def test_sizes(requests: list[str], sizes: dict[str, int]) -> None:
+    assert parse_sizes(get("integration"), requests) == sizes
+
+
+@pytest.mark.parametrize(
+    "request_", ["packets", "packets=0", "packets=-1", "packets=1.5", "packets=", "cells=3", "large"]
+)
+def test_a_size_that_cannot_be_is_refused(request_: str) -> None:
+    with pytest.raises(RequestError, match=f"--size {request_}: "):
+        parse_sizes(get("integration"), [request_])
+
+
+def test_flags_are_words_and_no_shell() -> None:
+    assert parse_flags(["-O2", '-O3 -DNAME="a b; rm -r /"', ""]) == {
+        "-O2": ["-O2"],
+        "-O3 '-DNAME=a b; rm -r /'": ["-O3", "-DNAME=a b; rm -r /"],
+        "": [],
+    }
+    with pytest.raises(RequestError, match="No closing quotation"):
+        parse_flags(["-O2 'x"])
+    with pytest.raises(RequestError, match="given twice"):
+        parse_flags(["-O2 -g", "-O2  -g"])
+
+
+def test_other_flags_have_another_folder() -> None:
+    texts = [
+        "",
+        "-O2",
+        "-O3",
+        "-O3 -march=native",
+        "-O3-march=native",
+        "-O3 -march native",
+        "-O3 " + "-g " * 50,
+        "../..",
+    ]
+    labels = [label(text) for text in texts]
+    assert len(set(labels)) == len(texts)
+    assert labels[1] == "O2"
+    assert not any("/" in each or each.startswith(".") for each in labels)
+
+
+def study(name: str, placement: PlacementOptions | None = None, **asked: Any) -> ApplicationStudy:
+    """What `hvscale bench app NAME` makes of its options, `asked` instead of the defaults."""
+    options: dict[str, Any] = {
+        **{"flags": ["-O2"], "ranks": None, "repeats": 1, "size": [], "count": False, "path": None},
+        **{"mpi": "openmpi", "env": [], "transport_name": None, "devices": "all", "knobs": {}},
+    }
+    return ApplicationStudy.of(name, placement=placement or PlacementOptions(), **{**options, **asked})
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "said"),
+    [
+        ("sort", {}, "sort: no such application; known are integration, merge_sort, network, stencil"),
+        (
+            "integration",
+            {"ranks": "1"},
+            "--np 1: integration: a master without a slave computes nothing",
+        ),
+        ("merge_sort", {"ranks": "2,6"}, "--np 6: merge_sort: .* power of two: 4 or 8"),
+        ("network", {"ranks": "3"}, "np is even"),
+        ("stencil", {"ranks": "7", "size": ["x=6", "y=5", "z=4"]}, "6 x 5 x 4 cells cannot be cut into 7 cuboids"),
+        (
+            "stencil",
+            {"size": ["x=100000000000"]},
+            "16 bytes for each of 100000000000 x 200 x 300 cells.* are free here",
+        ),
+        (
+            "merge_sort",
+            {"size": ["samples=1000000000000000"]},
+            "12 bytes for each of 1000000000000000 samples on 0 levels",
+        ),
+        ("stencil", {"repeats": 0}, "--repeat 0: at least one"),
+        ("stencil", {"flags": ["-O2 '"]}, "No closing quotation"),
+        ("stencil", {"mpi": "gloo"}, "--mpi gloo has no MPI, which these programs are written for"),
+        ("stencil", {"placement": PlacementOptions(placement="host,host")}, "name each once"),
+        ("stencil", {"placement": PlacementOptions(placement="host,moon")}, "--placement moon: unknown placement"),
+        ("stencil", {"placement": PlacementOptions(link="1gbit")}, "--link means nothing to --placement host"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(name: str, asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        study(name, **asked)
+
+
+def test_without_a_compiler_it_is_said_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An mpirun that is alone in its folder."""
+    (tmp_path / "mpirun").symlink_to(PROGRAMS_OF_THE_ENVIRONMENT / "mpirun")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{PROGRAMS_OF_THE_ENVIRONMENT}:/usr/bin:/bin")
+    with pytest.raises(RequestError, match=f"no mpicc beside {tmp_path}/mpirun: `make setup` brings one"):
+        study("stencil")
+
+
+def test_a_folder_of_other_sizes_is_not_gone_on_with(tmp_path: Path) -> None:
+    before = study("stencil", path=tmp_path, size=["x=10"])
+    before.write("running")
+    with pytest.raises(RequestError, match="holds another study: its sizes differs"):
+        study("stencil", path=tmp_path, size=["x=11"]).measure(
+            starting=lambda *told: None, measured=lambda *told: None, warn=lambda text: None
+        )
+    assert [file.name for file in tmp_path.iterdir()] == ["bench-app.json"]
+
+
+def test_a_round_takes_every_variant_once() -> None:
+    document = study("merge_sort", ranks="4,1", flags=["-O2", "-O3"]).document
+    # np 1 first: the others' results may be checked against it.
+    assert [str(variant) for variant in document.variants()] == [
+        "-O2, host, np 1",
+        "-O3, host, np 1",
+        "-O2, host, np 4",
+        "-O3, host, np 4",
+    ]
+    assert document.compiler.path == str(PROGRAMS_OF_THE_ENVIRONMENT / "mpicc")
+
+
+def midpoint(intervals: int) -> float:
+    width = 99 / intervals
+    return math.fsum(width / (2 + (i + 0.5) * width) for i in range(intervals))
+
+
+@pytest.mark.parametrize("intervals", [1, 2, 10, 1000, 10**5])
+def test_an_integral_is_right_within_the_error_of_its_rule(intervals: int) -> None:
+    application, sizes = get("integration"), {"intervals": intervals, "packets": 10}
+    right = IntegrationResult(seconds=1, integral=midpoint(intervals), packets_of_slaves=[4, 6])
+    assert application.problem(right, sizes, None) is None
+    off = 2 * (99 / intervals) ** 2
+    wrong = right.model_copy(update={"integral": INTEGRAL + off})
+    assert "the integral is" in (application.problem(wrong, sizes, None) or "")
+    assert "the integral is" in (
+        application.problem(right.model_copy(update={"integral": math.nan}), sizes, None) or ""
+    )
+    lost = right.model_copy(update={"packets_of_slaves": [4, 5]})
+    assert application.problem(lost, sizes, None) == "the slaves returned 9 packets of 10"
+
+
+def result_of(application: Application, **values: object) -> object:
+    return application.result.model_validate({"seconds": 1, **values})
+
+
+def test_results_that_are_not_believed() -> None:
+    sort = get("merge_sort")
+    for values, said in [
+        ({"sorted": True, "checksum_after": "a"}, None),
+        ({"sorted": False, "checksum_after": "a"}, "the samples are not sorted"),
+        ({"sorted": True, "checksum_after": "b"}, "the sorted samples are not the ones that were given"),
+    ]:
+        assert sort.problem(result_of(sort, checksum_before="a", **values), {}, None) == said
+    stencil = get("stencil")
+    serial = result_of(stencil, checksum="1", blocks=(1, 1, 1))
+    assert stencil.problem(result_of(stencil, checksum="1", blocks=(1, 2, 1)), {}, serial) is None
+    assert "differ from those" in (
+        stencil.problem(result_of(stencil, checksum="2", blocks=(1, 2, 1)), {}, serial) or ""
+    )
+
+
+# As perf 6.1 has written it: on a machine that counts two events, and on one that counts all, with and without a privilege.
+LACKING = """{"seconds": 0.1}
+211.20,msec,task-clock,211204334,100.00,0.915,CPUs utilized
+12,,context-switches,211204334,100.00,56.8,/sec
+<not supported>,,cache-misses,0,100.00,,
+<not supported>,,instructions,0,100.00,,
+<not supported>,,cycles,0,100.00,,
+"""
+ALL = """
+100.00,msec,task-clock:u,1,100.00,,
+3,,context-switches:u,1,100.00,,
+40,,cache-misses:u,1,100.00,,
+3000,,instructions:u,1,100.00,2.0,insn per cycle
+1500,,cycles:u,1,100.00,,
+"""
+
+
+def test_counters_are_sums_over_ranks_and_none_where_not_supported(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path)
+    run.log(0).write_text(LACKING.replace("\n", "\r\n"))
+    run.log(1).write_text(LACKING)
+    assert read_counters(run, 2) == Counters(task_clock_seconds=2 * 211.20 * 1e-3, context_switches=24)
+    run.log(0).write_text(ALL)
+    run.log(1).write_text(ALL)
+    counted = read_counters(run, 2)
+    assert counted.cache_misses == 80
+    assert counted.instructions_per_cycle == pytest.approx(2)
+    run.log(1).write_text("perf: not permitted\n")
+    with pytest.raises(RequestError, match="perf has not said"):
+        read_counters(run, 2)
+
+
+def test_every_source_belongs_to_a_program() -> None:
+    there = {file.name for file in PROGRAMS.iterdir() if file.suffix in (".c", ".h")}
+    assert there == {source for name in names() for source in get(name).sources} | {*COMMON, "cuts.h"}
+
+
+def test_the_experiment_asks_for_what_the_programs_do() -> None:
+    experiment = tomllib.loads((Path(__file__).parents[2] / "experiments/S3/experiment.toml").read_text())
+    for where, preset in (("here", []), ("study", ["study"])):
+        for name, asked in experiment[where]["programs"].items():
+            application = get(name)
+            assert asked["size"] == parse_sizes(application, preset)
+            assert [application.why_not(np, asked["size"]) for np in asked["np"]] == [None] * len(asked["np"])
+            assert asked["np"][0] == application.base_np
+        assert set(experiment[where]["programs"]) == set(names())
+        assert list(parse_flags(experiment[where]["flags"])) == ["-O2", "-O3", "-O3 -march=native"]
+
+
+def test_without_perf_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RequestError, match="perf is not installed"):
+        with_perf(["program"])
