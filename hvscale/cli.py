@@ -23,6 +23,7 @@ COMMANDS = (
     "compare",
     "report",
     "scale",
+    "bench",
     "knobs",
     "compare-settings",
     "tune",
