@@ -69,12 +69,12 @@ def _lines(document: BenchDocument, name: str, unit: float, axis: str) -> go.Fig
         hoverlabel={"bgcolor": "white", "font_color": INK},
     )
     sizes = sorted({row.bytes for row in document.rows})
-    shown = sizes[:: max(1, len(sizes) // 10)]
+    ticks = sizes[:: max(1, len(sizes) // 10)]
     figure.update_xaxes(
         title={"text": "size", "font_size": 13},
         type="log" if sizes[0] > 0 else "linear",
-        tickvals=shown,
-        ticktext=[human_bytes(size) for size in shown],
+        tickvals=ticks,
+        ticktext=[human_bytes(size) for size in ticks],
         gridcolor=RULE,
         automargin=True,
     )

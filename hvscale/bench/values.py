@@ -14,7 +14,8 @@ LARGEST = 256
 PERIOD = 1021
 LARGEST_ADDEND = 4
 MOST_ADDENDS = LARGEST // LARGEST_ADDEND
-_SCATTERED: Pattern = np.arange(PERIOD) ** 2 * 7 % 251
+# Without a shorter period of its own, and not the same in both directions.
+_SCATTERED: Pattern = np.arange(PERIOD) ** 3 % PERIOD % 251
 SLAB_PERIODS = 4096
 
 
