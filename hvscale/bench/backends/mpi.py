@@ -37,7 +37,7 @@ class MpiEngine(Engine):
         self.mpi = MPI
         self.communicator = MPI.COMM_WORLD.Dup()
         self.rank, self.np = self.communicator.rank, self.communicator.size
-        self.library = MPI.Get_library_version().strip("\0").splitlines()[0].partition(",")[0].strip()
+        self.library = " ".join(MPI.Get_library_version().splitlines()[0].partition(",")[0].split())
         self.staged = request.path == "staged"
         # What is preloaded goes first, as for any program; else what mpi4py itself is linked to.
         self.objects = [ctypes.CDLL(None), ctypes.CDLL(MPI.__file__)]
