@@ -9,7 +9,6 @@ from hvscale.bench.engine import Document, Engine, Operands, PythonWork, Work
 from hvscale.bench.request import Request
 from hvscale.bench.values import Carried
 from hvscale.errors import RequestError
-from hvscale.launch.horovod_build import horovod_library
 
 # Its bfloat16 is there in name only: it does not add it up.
 DTYPES = ("float32", "float64", "float16")
@@ -89,12 +88,16 @@ def carrier() -> str:
 
 
 def not_installed(command: list[str], environment: dict[str, str]) -> str:
+    # Imported here: a rank loads this file, and must not load the launcher.
+    from hvscale.launch.horovod_build import horovod_library
+
     found = horovod_library(command, environment)
     return "" if found is not None else "Horovod is not installed: run `make setup` (MPI=mpich for MPICH and its kin)"
 
 
 def without_nccl(command: list[str], environment: dict[str, str]) -> str:
-    """NCCL is built in where Horovod is set up on a machine with CUDA."""
+    from hvscale.launch.horovod_build import horovod_library
+
     found = horovod_library(command, environment)
     if found is None:
         return not_installed(command, environment)
