@@ -27,7 +27,7 @@ SCHEDULE = {SMALL: (1000, 20, 1000), LARGE: (5, 20, 2)}
 def plain(program: Path) -> dict[int, float]:
     """Microseconds by size."""
     words = [str(word) for size, schedule in SCHEDULE.items() for word in (size, *schedule)]
-    said = started("launch", "-np", "2", "--", str(program), *words)
+    said = started("launch", "--", str(program), *words)
     return dict(zip(SCHEDULE, (float(line.removeprefix("[0] ")) for line in said.splitlines()), strict=True))
 
 
@@ -40,15 +40,15 @@ def ours(dtype: str, sizes: tuple[int, ...]) -> dict[int, float]:
         )
     )
     asked = ("-d", dtype, "--sizes", ",".join(map(str, sizes)), "-w", warmup, "-n", iterations)
-    said = started("bench", "allreduce", "-np", "2", *asked, "--in-place", "out", "--no-check", "--json")
+    said = started("bench allreduce", *asked, "--in-place", "out", "--no-check", "--json")
     return {row["bytes"]: 1e6 * row["seconds"] for row in json.loads(said)["rows"]}
 
 
-def started(*words: str) -> str:
-    """What a command of hvscale prints, in a folder of its own."""
+def started(command: str, *words: str) -> str:
+    """What a command of hvscale prints on two ranks, in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [PROGRAMS / "hvscale", words[0], "--run", str(Path(folder) / "run"), *words[1:]]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        asked = [PROGRAMS / "hvscale", *command.split(), "-np", "2", "--run", str(Path(folder) / "run"), *words]
+        return subprocess.run(asked, check=True, capture_output=True, text=True).stdout
 
 
 def main() -> None:

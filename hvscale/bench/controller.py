@@ -226,7 +226,7 @@ class Bench:
         except RankFailedError as error:
             read_on()
             entry.state = "failed"
-            if lines.refused is not None:
+            if lines.refused:
                 entry.problem = lines.refused
                 raise RequestError(f"{entry.name}: {lines.refused}") from error
             entry.problem = str(error)
@@ -290,7 +290,9 @@ class ResultLines:
             stream.seek(self.read)
             whole = stream.read().rpartition(b"\n")[0]
         self.read += len(whole) + bool(whole)
-        return [Line.model_validate_json(b'{"line":' + text + b"}").line for text in whole.splitlines() if text]
+        found = [Line.model_validate_json(b'{"line":' + text + b"}").line for text in whole.splitlines() if text]
+        self.refused = next((line.why for line in found if isinstance(line, Refused)), self.refused)
+        return found
 
 
 def one_of(option: str, word: str, known: tuple[Any, ...]) -> Any:

@@ -41,7 +41,7 @@ def options(**changed: Any) -> Options:
         ({"root": 2}, {}, "--root 2: the ranks are 0 to 1"),
         ({"backends": ("gl0o",)}, {}, "--backend gl0o: no such back end; did you mean gloo? known are mpi, horovod, "),
         ({"dtype": "flaot16"}, {}, "--dtype flaot16: no such type; did you mean float16?"),
-        ({"device": "gpu"}, {}, "--device gpu: no such choice; known are cpu, cuda"),
+        ({"device": "gpu"}, {}, "--device gpu: no such choice; did you mean cpu? known are cpu, cuda"),
         ({"in_place": "no"}, {}, "--in-place no: no such choice"),
         ({"backends": ("gloo",), "in_place": "out"}, {}, "gloo has its allreduce in place only: --in-place both"),
         ({"backends": ("horovod",), "dtype": "bfloat16"}, {}, "horovod-openmpi has no bfloat16; gloo, openmpi, "),

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from hvscale.bench import collectives
+from hvscale.host import gpus
 from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
 
 EVERY_COLLECTIVE = Path(__file__).parents[1] / "bench" / "programs" / "every_collective.py"
@@ -191,6 +192,14 @@ def test_a_bench_that_is_killed_leaves_what_it_had_and_no_process(tmp_path: Path
     assert (document["state"], document["backends"][0]["state"]) == ("interrupted", "interrupted")
     assert [row["bytes"] for row in document["rows"]] == [4, 4]
     assert [line.split()[0] for line in printed.splitlines() if not line.startswith("#")] == ["4"]
+
+
+@pytest.mark.skipif(bool(gpus()), reason="there is a GPU here")
+def test_what_the_ranks_refuse_is_a_wrong_request_and_not_their_fault(hvscale: Run, tmp_path: Path) -> None:
+    done = hvscale("bench", "reduce", "-np", "2", "--device", "cuda", "--run", "bench")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "hvscale: openmpi-staged: no NVIDIA GPU here: --device cpu"
+    assert bench_json(tmp_path / "bench")["backends"][0]["problem"] == "no NVIDIA GPU here: --device cpu"
 
 
 def test_an_unknown_collective_is_a_wrong_request(hvscale: Run, tmp_path: Path) -> None:
