@@ -17,18 +17,19 @@ int main(int argc, char **argv)
         float *own = aligned_alloc(4096, bytes), *sum = aligned_alloc(4096, bytes);
         memset(own, 0, bytes);
         memset(sum, 0, bytes);
-        double total = 0;
+        double total = 0, spent[samples], slowest[samples];
         for (int sample = -1; sample < samples; sample++) {
             int repeats = sample < 0 ? warmup : calls;
             MPI_Barrier(MPI_COMM_WORLD);
             double began = MPI_Wtime();
             for (int i = 0; i < repeats; i++)
                 MPI_Allreduce(own, sum, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-            double spent = (MPI_Wtime() - began) / repeats, slowest;
-            MPI_Allreduce(&spent, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
             if (sample >= 0)
-                total += slowest;
+                spent[sample] = (MPI_Wtime() - began) / repeats;
         }
+        MPI_Allreduce(spent, slowest, samples, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+        for (int sample = 0; sample < samples; sample++)
+            total += slowest[sample];
         if (rank == 0)
             printf("%.4f\n", 1e6 * total / samples);
         free(own);

@@ -1,12 +1,11 @@
 """Memory that messages lie in: of the node, or of a GPU."""
 
+import mmap
 from typing import Any, Protocol
 
 import numpy as np
 
 from hvscale.bench.values import Carried
-
-PAGE = 4096
 
 
 class Buffer(Protocol):
@@ -28,12 +27,11 @@ class Buffer(Protocol):
 
 
 class HostBuffer:
-    """Of the node; begins with a page."""
+    """Of the node, as malloc would give it: NumPy's own has huge pages, with which 16 MiB were all-reduced a quarter faster."""
 
     def __init__(self, size: int) -> None:
-        self.whole = np.empty(size + PAGE, np.uint8)
-        offset = -self.whole.ctypes.data % PAGE
-        self.bytes = self.whole[offset : offset + size]
+        whole = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.bytes = np.frombuffer(whole, np.uint8, size)
         self.address = int(self.bytes.ctypes.data)
 
     def elements(self, carrier: Any, start: int, stop: int) -> Carried:
