@@ -72,10 +72,13 @@ StartTimeout = Annotated[
 WITH_NEGATIVE = ("cma",)
 
 
-def takes_launch_options(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+def takes_launch_options(
+    command: Callable[..., None], without: Collection[str] = (), resolved: bool = True
+) -> Callable[..., None]:
     """Decorator: replaces a command's parameter `launch_options` by the options of every command that starts ranks, but for those of `without`.
 
-    The command gets them as keywords for `hvscale.launch.launch`. One without a parameter `command` starts programs of its own.
+    The command gets them as keywords for `hvscale.launch.launch`; with `resolved` False as they were given, for `resolve`, because it starts
+    several flavours. One without a parameter `command` starts programs of its own.
     """
     own = [
         parameter
@@ -106,7 +109,10 @@ def takes_launch_options(command: Callable[..., None], without: Collection[str] 
     def with_launch_options(**values: Any) -> None:
         keywords = {renamed.get(name, name): values.pop(name) for name in names}
         keywords["placement"] = PlacementOptions.of(**{name: values.pop(name) for name in placing})
-        keywords = set_knobs(values.get("command", []), read_file(keywords))
+        if not resolved:
+            command(launch_options=keywords, **values)
+            return
+        keywords = resolve(values.get("command", []), keywords)
         if keywords["placement"].sbatch is not None and not keywords["placement"].submit:
             from hvscale.launch.slurm_job import write_job_script
 
@@ -118,6 +124,11 @@ def takes_launch_options(command: Callable[..., None], without: Collection[str] 
     with_launch_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_launch_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_launch_options
+
+
+def resolve(command: list[str], launch: dict[str, Any]) -> dict[str, Any]:
+    """The keywords with what --settings and --set ask for in them. Raises RequestError for what the job's libraries cannot do."""
+    return set_knobs(command, read_file(launch))
 
 
 def read_file(launch: dict[str, Any]) -> dict[str, Any]:

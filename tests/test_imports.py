@@ -41,7 +41,8 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
 
 
 def test_a_rank_does_not_load_the_controller() -> None:
-    asked = "import sys, hvscale.cli, hvscale.trainer.loop; print('hvscale.launch.controller' in sys.modules)"
+    ranks = "import hvscale.cli, hvscale.trainer.loop, hvscale.bench.rank; hvscale.bench.backends.backends()"
+    asked = f"import sys; {ranks}; print('hvscale.launch.controller' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", asked], text=True).strip() == "False"
 
 

@@ -1,1 +1,1 @@
-"""Measurement studies: raw communication, applications, and one place for ranks against another."""
+"""Measurement studies: collectives by themselves, applications, and one place for ranks against another."""

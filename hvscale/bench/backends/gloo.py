@@ -1,0 +1,17 @@
+"""Gloo, as PyTorch has it."""
+
+from hvscale.bench.backends import HOST, Backend, register
+from hvscale.bench.dtypes import DTYPES
+from hvscale.bench.torch_group import IN_PLACE, OUT_OF_PLACE, TorchGroup
+
+register(
+    Backend(
+        name="gloo",
+        flavour="gloo",
+        out_of_place=OUT_OF_PLACE,
+        in_place=IN_PLACE,
+        dtypes=tuple(DTYPES),
+        paths=HOST,
+        open=lambda request: TorchGroup("gloo"),
+    )
+)

@@ -1,0 +1,356 @@
+"""Measures a collective: one start of ranks for each back end, everything in one folder."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from hvscale.bench import backends, collectives, dtypes, sizes
+from hvscale.bench.backends import Backend
+from hvscale.bench.document import BackendRun, BenchDocument, Wrong, crossovers, row_of
+from hvscale.bench.memory import available_bytes, check_fits
+from hvscale.bench.near import unknown
+from hvscale.bench.request import (
+    Begun,
+    Device,
+    InPlace,
+    Line,
+    Measured,
+    Refused,
+    Request,
+    Size,
+    Way,
+    request_path,
+    results_path,
+)
+from hvscale.bench.schedule import Schedule
+from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
+from hvscale.launch import RunInterruptedError, flavours, launch, prefixes
+from hvscale.launch.environment import clean, named, recordable
+from hvscale.launch_options import resolve
+from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
+
+COMMAND = ["python", "-m", "hvscale.bench.rank"]
+# Placements whose ranks have this machine's memory.
+ON_THIS_MACHINE = ("host", "netns", "docker:rank", "docker:node")
+PATHS: tuple[Way, ...] = ("host", "staged", "aware", "nccl")
+DEVICES: tuple[Device, ...] = ("cpu", "cuda")
+PLACES: tuple[InPlace, ...] = ("both", "out", "in")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says, in its words. None: not given."""
+
+    backends: tuple[str, ...] = ()
+    min_bytes: str | None = None
+    max_bytes: str | None = None
+    step_factor: float | None = None
+    step_bytes: str | None = None
+    sizes: str | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+    paths: tuple[str, ...] = ()
+    iterations: str = ""
+    warmup: str = ""
+    until_interval: float | None = None
+    root: int = 0
+    in_place: str = "both"
+    check: bool = True
+
+
+@dataclass(frozen=True)
+class Start:
+    """One back end's: its place in the document, what its ranks are asked, and the keywords of its launch."""
+
+    entry: BackendRun
+    request: Request
+    launch: dict[str, Any]
+
+
+class Bench:
+    """One measurement: its folder, and `document`, which is in bench.json after every back end."""
+
+    def __init__(self, path: Path, document: BenchDocument, starts: list[Start]) -> None:
+        self.path, self.document, self.starts = path, document, starts
+        self.page = path / "bench.html"
+        self.failure: HvscaleError | None = None
+
+    @classmethod
+    def of(cls, collective_name: str, options: Options, launch: dict[str, Any]) -> Self:
+        """`launch`: the launch's options as they were given. Raises RequestError for what cannot be measured; writes nothing."""
+        collective, dtype, np = collectives.get(collective_name), dtypes.get(options.dtype), launch["np"]
+        if np < 2:
+            raise RequestError(f"-np {np}: one rank has nobody to communicate with; start two or more: -np 2")
+        if not 0 <= options.root < np:
+            raise RequestError(f"--root {options.root}: the ranks are 0 to {np - 1}")
+        if options.until_interval is not None and not options.until_interval > 0:
+            raise RequestError(f"--until-interval {options.until_interval:g}: percent above 0 are needed")
+        device = one_of("--device", options.device, DEVICES)
+        in_place = one_of("--in-place", options.in_place, PLACES)
+        paths = [one_of("--path", path, PATHS) for path in options.paths]
+        iterations = Schedule.parse("--iterations", options.iterations, least=1)
+        warmup = Schedule.parse("--warmup", options.warmup, least=0)
+        found = sizes_of(collective, dtype, np, options)
+        folder = (launch["run_path"] or default_run_path(["bench", collective.name])).absolute()
+        if folder.exists() and any(folder.iterdir()):
+            raise RequestError(f"{folder} holds something already: give another folder with --run")
+        document = BenchDocument(
+            folder=str(folder),
+            collective=collective.name,
+            np=np,
+            dtype=dtype.name,
+            device=device,
+            root=options.root,
+            reduction="sum" if collective.reduces else None,
+            in_place=in_place,
+            iterations=options.iterations,
+            warmup=options.warmup,
+            until_interval_percent=options.until_interval,
+            settings=settings(launch),
+        )
+        starts = []
+        for backend in backends.named(list(options.backends), launch["mpi"]):
+            taken = backends.check(backend, collective.name, dtype.name, device, paths)
+            backends.places(backend, collective.name, in_place)
+            keywords = resolve(COMMAND, {**launch, "mpi": backend.flavour})
+            check_installed(backend, keywords)
+            if launch["placement"].name in ON_THIS_MACHINE:
+                largest = max(size.bytes for size in found)
+                check_fits(largest, backend.buffers, np, available_bytes(), "this machine's memory")
+            for path in taken:
+                name = backend.name if path == "host" else f"{backend.name}-{path}"
+                entry = BackendRun(
+                    name=name,
+                    backend=backend.name,
+                    path=path,
+                    flavour=backend.flavour,
+                    run=name,
+                    knobs=keywords["knobs"],
+                )
+                request = Request(
+                    collective=collective.name,
+                    backend=backend.name,
+                    path=path,
+                    dtype=dtype.name,
+                    device=device,
+                    root=options.root,
+                    places=in_place,
+                    check=options.check,
+                    until_interval=options.until_interval,
+                    sizes=[
+                        Size(
+                            bytes=size.bytes,
+                            count=size.count,
+                            iterations=iterations.of(size.bytes),
+                            warmup=warmup.of(size.bytes),
+                        )
+                        for size in found
+                    ],
+                )
+                starts.append(Start(entry, request, keywords))
+        document.backends = [start.entry for start in starts]
+        asked = len(asked_sizes(collective, dtype, options))
+        if asked > len(found):
+            document.warnings.append(
+                f"{asked} sizes are {len(found)} in whole {dtype.name}{f' for {np} ranks' if collective.largest(np) > 1 else ''}: "
+                "each is measured once"
+            )
+        return cls(folder, document, starts)
+
+    def measurements(self, start: Start) -> int:
+        """How many rows a start will give."""
+        backend = backends.get(start.entry.backend)
+        return len(start.request.sizes) * len(backends.places(backend, self.document.collective, start.request.places))
+
+    def measure(
+        self,
+        *,
+        starting: Callable[[Start], None],
+        measured: Callable[[Measured], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Start each back end. One that fails does not keep the others from being measured; its failure is raised after them.
+
+        Raises UntrustedError at the end where an element was wrong, and RequestError and RunInterruptedError at once. What was measured until
+        then is kept in any case.
+        """
+        for text in self.document.warnings:
+            warn(text)
+
+        def warn_once(text: str) -> None:
+            if text not in self.document.warnings:
+                self.document.warnings.append(text)
+                warn(text)
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write()
+            for start in self.starts:
+                starting(start)
+                self.measure_one(start, measured, warn_once)
+        except BaseException as error:
+            self.document.state = "failed" if isinstance(error, RequestError) else "interrupted"
+            raise
+        else:
+            self.document.state = "failed" if self.failure is not None else "finished"
+        finally:
+            if self.path.is_dir():
+                self.write()
+        if self.document.wrong:
+            raise UntrustedError(wrong_words(self.document))
+        if self.failure is not None:
+            raise self.failure
+
+    def measure_one(self, start: Start, measured: Callable[[Measured], None], warn: Callable[[str], None]) -> None:
+        entry = start.entry
+        run = RunFolder(self.path / entry.run)
+        run.path.mkdir(exist_ok=True)
+        asked = start.request.model_dump_json(by_alias=True)
+        write_atomically(request_path(run.path), lambda stream: stream.write(asked.encode()))
+        lines = ResultLines(run.path)
+        entry.state = "running"
+
+        def read_on(_: RunFolder | None = None) -> None:
+            for line in lines.new():
+                self.take(entry, line)
+                if isinstance(line, Measured):
+                    measured(line)
+
+        try:
+            launch(command=COMMAND, warn=warn, watch=read_on, **{**start.launch, "run_path": run.path})
+            entry.state = "finished"
+        except RunInterruptedError:
+            entry.state = "interrupted"
+            raise
+        except RankFailedError as error:
+            read_on()
+            entry.state = "failed"
+            if lines.refused:
+                entry.problem = lines.refused
+                raise RequestError(f"{entry.name}: {lines.refused}") from error
+            entry.problem = str(error)
+            self.failure = self.failure or RankFailedError(
+                f"{entry.name}: {error}", error.last_lines, error.exit_status
+            )
+            warn(f"{entry.name} failed: {error}")
+        except RequestError as error:
+            entry.state, entry.problem = "failed", str(error)
+            raise
+        finally:
+            read_on()
+            if run.run_json.exists():
+                self.document.host = run.read().host
+            self.write()
+
+    def take(self, entry: BackendRun, line: Begun | Refused | Measured) -> None:
+        collective = collectives.get(self.document.collective)
+        if isinstance(line, Begun):
+            entry.library = line.library
+        elif isinstance(line, Measured):
+            self.document.rows.append(row_of(entry.name, line, collective.bus_factor(self.document.np)))
+            if line.first_wrong is not None:
+                self.document.wrong.append(
+                    Wrong(
+                        backend=entry.name,
+                        bytes=line.bytes,
+                        in_place=line.in_place,
+                        wrong=line.wrong or 0,
+                        **line.first_wrong.model_dump(),
+                    )
+                )
+
+    def write(self) -> None:
+        """Raises RequestError when the folder cannot be written or the disk is full."""
+        self.document.crossovers = crossovers(self.document.rows)
+        text = self.document.model_dump_json(by_alias=True, indent=2) + "\n"
+        try:
+            write_atomically(self.path / "bench.json", lambda stream: stream.write(text.encode()))
+            if self.document.rows and self.document.state != "running":
+                # Imported here: a wrong request need not wait for Plotly.
+                from hvscale.bench.page import page
+
+                shown = page(self.document)
+                write_atomically(self.page, lambda stream: stream.write(shown.encode()))
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+
+class ResultLines:
+    """What rank 0 has written since the last look. `refused`: what the ranks said in place of measuring."""
+
+    def __init__(self, run: Path) -> None:
+        self.path, self.read, self.refused = results_path(run), 0, ""
+
+    def new(self) -> list[Begun | Refused | Measured]:
+        """A line that is not whole yet is left for the next look."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as stream:
+            stream.seek(self.read)
+            whole = stream.read().rpartition(b"\n")[0]
+        self.read += len(whole) + bool(whole)
+        found = [Line.model_validate_json(b'{"line":' + text + b"}").line for text in whole.splitlines() if text]
+        self.refused = next((line.why for line in found if isinstance(line, Refused)), self.refused)
+        return found
+
+
+def one_of(option: str, word: str, known: tuple[Any, ...]) -> Any:
+    """Raises RequestError, naming a near one, for another word."""
+    if word not in known:
+        raise RequestError(f"{option} {word}: no such choice; {unknown(word, known)}")
+    return word
+
+
+def asked_sizes(collective: collectives.Collective, dtype: dtypes.Dtype, options: Options) -> list[int]:
+    """In bytes. Raises RequestError."""
+    if not collective.has_data:
+        return [0]
+    by_series = (options.min_bytes, options.max_bytes, options.step_factor, options.step_bytes)
+    if options.sizes is None:
+        return sizes.series(
+            options.min_bytes or sizes.DEFAULT_MIN, options.max_bytes or sizes.DEFAULT_MAX, *by_series[2:]
+        )
+    if any(given is not None for given in by_series):
+        raise RequestError("--sizes says all sizes: leave out --min-bytes, --max-bytes, --step-factor and --step-bytes")
+    return sizes.named_sizes(options.sizes, dtype)
+
+
+def sizes_of(collective: collectives.Collective, dtype: dtypes.Dtype, np: int, options: Options) -> list[sizes.Message]:
+    return sizes.messages(collective, dtype, np, asked_sizes(collective, dtype, options))
+
+
+def check_installed(backend: Backend, launch: dict[str, Any]) -> None:
+    """Raises RequestError, saying how to get it, when the back end or what starts its ranks is not here."""
+    flavour = flavours.get(backend.flavour)
+    passed = {**prefixes.programs_first(clean(), flavour), **named(launch["env"])}
+    try:
+        flavour.find(passed)
+    except RequestError as error:
+        raise RequestError(f"{backend.name}: {error}") from error
+    if problem := backend.problem(COMMAND, passed):
+        raise RequestError(f"{backend.name}: {problem}")
+
+
+def settings(launch: dict[str, Any]) -> dict[str, Any]:
+    """What was asked of the launch, as a JSON document may hold it: no secrets."""
+    return {
+        "transport": launch["transport_name"],
+        "devices": launch["devices"],
+        "environment": recordable(named(launch["env"])),
+        "knobs": launch["knobs"],
+        "settings": str(launch["settings"]) if launch["settings"] is not None else None,
+        "placement": launch["placement"].model_dump(mode="json", exclude_none=True),
+    }
+
+
+def wrong_words(document: BenchDocument) -> str:
+    """The first wrong element of all."""
+    first = document.wrong[0]
+    place = "in place" if first.in_place else "out of place"
+    more = len(document.wrong) - 1
+    return (
+        f"{first.backend}: wrong {document.collective} of {first.bytes} bytes, {place}: rank {first.rank} has {first.got:g} in element "
+        f"{first.element}, {first.expected:g} was expected ({first.wrong} wrong elements)"
+        + (f", and {more} sizes more" if more else "")
+    )

@@ -1,0 +1,30 @@
+"""Whether the buffers of a measurement fit: said before any of them is made."""
+
+from pathlib import Path
+
+import psutil
+
+from hvscale.errors import RequestError
+
+CGROUP = Path("/sys/fs/cgroup")
+GIB = 1 << 30
+
+
+def available_bytes() -> int:
+    """What this node can still give: the kernel's estimate, or less where a cgroup (version 2) has a limit."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # no limit
+        return free
+    return min(free, max(0, limit - used))
+
+
+def check_fits(buffer_bytes: int, buffers: int, ranks: int, available: int, where: str) -> None:
+    """Raises RequestError, with the arithmetic."""
+    needed = buffer_bytes * buffers * ranks
+    if needed > available:
+        raise RequestError(
+            f"the largest size does not fit {where}: {buffer_bytes} bytes in each buffer x {buffers} buffers x {ranks} ranks = "
+            f"{needed / GIB:.2f} GiB, and {available / GIB:.2f} GiB are free; lower --max-bytes or start fewer ranks"
+        )

@@ -1,0 +1,149 @@
+"""Runs inside every rank of a measurement: reads what to measure, and rank 0 writes each size down as soon as it is known.
+
+Started as `python -m hvscale.bench.rank` with HVSCALE_RUN in the environment. Never imports the controller.
+"""
+
+import os
+import socket
+import sys
+import traceback
+from typing import IO
+
+import numpy as np
+
+from hvscale.bench import backends, collectives, dtypes
+from hvscale.bench.engine import Engine, Operands
+from hvscale.bench.memory import available_bytes, check_fits
+from hvscale.bench.request import (
+    Begun,
+    FirstWrong,
+    Measured,
+    Refused,
+    Request,
+    Size,
+    results_path,
+    run_of_this_rank,
+)
+from hvscale.bench.schedule import parts
+from hvscale.bench.summary import summarise
+from hvscale.errors import EXIT_RANK_FAILED, HvscaleError, RequestError
+
+FEWEST_SAMPLES = 5  # before an interval is believed to be narrow
+
+
+def main() -> None:
+    request = Request.of_this_rank()
+    backend = backends.get(request.backend)
+    try:
+        engine = backend.open(request)
+        hosts = engine.gathered(socket.gethostname())
+        with open(results_path(run_of_this_rank()) if engine.rank == 0 else os.devnull, "w") as results:  # noqa: PTH123
+            write(results, Begun(library=engine.library, hosts=hosts))
+            measure(
+                engine,
+                request,
+                backend.buffers,
+                backends.places(backend, request.collective, request.places),
+                hosts,
+                results,
+            )
+        engine.close()
+    except RequestError as error:
+        # More ranks than one may come here: all say the same.
+        with results_path(run_of_this_rank()).open("a") as results:
+            write(results, Refused(why=str(error)))
+        give_up(f"hvscale: {error}", error.exit_status)
+    except HvscaleError as error:
+        give_up(f"hvscale: {error}", error.exit_status)
+    except Exception:
+        give_up(traceback.format_exc(), EXIT_RANK_FAILED)
+
+
+def give_up(text: str, status: int) -> None:
+    """End at once: at a usual end MPI would wait for ranks that wait for this one."""
+    print(text, file=sys.stderr, flush=True)
+    os._exit(status)
+
+
+def measure(
+    engine: Engine, request: Request, buffers: int, in_places: list[bool], hosts: list[str], results: IO[str]
+) -> None:
+    """Every size, out of place and in place. Raises RequestError on every rank where the buffers of a node do not fit."""
+    collective, dtype = collectives.get(request.collective), dtypes.get(request.dtype)
+    largest = max(size.bytes for size in request.sizes)
+    refuse_together(engine, fits(largest, buffers, hosts.count(socket.gethostname())))
+    send, receive = (engine.buffer(request.device, largest) for _ in range(2))
+    for size in request.sizes:
+        for in_place in in_places:
+            operands = Operands(
+                collective, dtype, size.count, engine.rank, engine.np, request.root, in_place, send, receive
+            )
+            measured = measure_size(engine, operands, size, request)
+            write(results, measured)
+
+
+def fits(largest: int, buffers: int, ranks_here: int) -> str:
+    try:
+        check_fits(largest, buffers, ranks_here, available_bytes(), f"the memory of {socket.gethostname()}")
+    except RequestError as error:
+        return str(error)
+    return ""
+
+
+def refuse_together(engine: Engine, why: str) -> None:
+    """Raises RequestError on all ranks with the first rank's reason, so that none waits for another."""
+    reasons = [reason for reason in engine.gathered(why) if reason]
+    if reasons:
+        raise RequestError(reasons[0])
+
+
+def measure_size(engine: Engine, operands: Operands, size: Size, request: Request) -> Measured:
+    """Warm-up, samples, then one more call whose result is checked."""
+    apart = operands.collective.rooted
+    operands.prepare()
+    work = engine.work(operands)
+    if size.warmup:
+        work.time(1, size.warmup, apart)
+    samples, calls = parts(size.iterations)
+    seconds: list[float] = []
+    own: list[list[float]] = [[] for _ in range(engine.np)]
+    while len(seconds) < samples:
+        batch = samples if request.until_interval is None else min(FEWEST_SAMPLES, samples - len(seconds))
+        of_ranks = engine.gathered(work.time(batch, calls, apart))
+        for found, new in zip(own, of_ranks, strict=True):
+            found += new
+        # The slowest rank of each sample: no one can go on before it has what it needs.
+        seconds += np.max(of_ranks, axis=0).tolist()
+        if request.until_interval is not None:
+            width = summarise(seconds).width_percent
+            if engine.decided(width is not None and width <= request.until_interval):
+                break
+    wrong, first_wrong = check(engine, operands) if request.check and operands.collective.has_data else (None, None)
+    return Measured(
+        bytes=size.bytes,
+        count=size.count,
+        in_place=operands.in_place,
+        calls_per_sample=calls,
+        seconds=seconds,
+        rank_seconds=[float(np.mean(found)) for found in own],
+        wrong=wrong,
+        first_wrong=first_wrong,
+    )
+
+
+def check(engine: Engine, operands: Operands) -> tuple[int, FirstWrong | None]:
+    """One call with fresh operands: how many elements are wrong over all ranks, and the first one of the first rank that has any."""
+    operands.prepare()
+    found = engine.gathered(operands.check(engine.work(operands).once()))
+    first = next((first_wrong for _, first_wrong in found if first_wrong is not None), None)
+    return sum(wrong for wrong, _ in found), first
+
+
+def write(results: IO[str], line: Begun | Refused | Measured) -> None:
+    """At once, so that a job that is killed leaves what it had."""
+    results.write(line.model_dump_json() + "\n")
+    results.flush()
+
+
+if __name__ == "__main__":
+    main()

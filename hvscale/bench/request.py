@@ -1,0 +1,98 @@
+"""What one start of ranks is to measure: written into its run folder before it, read by the ranks. And the lines in which rank 0 answers."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Device = Literal["cpu", "cuda"]
+Way = Literal["host", "staged", "aware", "nccl"]
+InPlace = Literal["both", "out", "in"]
+
+
+class Size(BaseModel):
+    """One message, and how many calls of it."""
+
+    bytes: int
+    count: int
+    iterations: int
+    warmup: int
+
+
+class Request(BaseModel):
+    """bench-request.json. `until_interval`: percent of the mean; `places`: out of place, in place or both."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Annotated[Literal["hvscale/bench-request/1"], Field(alias="schema")] = "hvscale/bench-request/1"
+    collective: str
+    backend: str
+    path: Way
+    dtype: str
+    device: Device
+    root: int
+    places: InPlace
+    check: bool
+    until_interval: float | None
+    sizes: list[Size]
+
+    @classmethod
+    def of_this_rank(cls) -> "Request":
+        return cls.model_validate_json(request_path(run_of_this_rank()).read_text())
+
+
+class FirstWrong(BaseModel):
+    """The first element that was not what it must be."""
+
+    rank: int
+    element: int
+    got: float
+    expected: float
+
+
+class Begun(BaseModel):
+    """The first line: whose library does it, and on which host each rank is."""
+
+    kind: Literal["begun"] = "begun"
+    library: str
+    hosts: list[str]
+
+
+class Refused(BaseModel):
+    """A request that cannot be met on the nodes; nothing was measured."""
+
+    kind: Literal["refused"] = "refused"
+    why: str
+
+
+class Measured(BaseModel):
+    """One size. `seconds`: for each sample what a call took the slowest rank; `rank_seconds`: each rank's mean. `wrong`: over all ranks."""
+
+    kind: Literal["measured"] = "measured"
+    bytes: int
+    count: int
+    in_place: bool
+    calls_per_sample: int
+    seconds: list[float]
+    rank_seconds: list[float]
+    wrong: int | None = None
+    first_wrong: FirstWrong | None = None
+
+
+class Line(BaseModel):
+    """One line of bench.jsonl."""
+
+    line: Annotated[Begun | Refused | Measured, Field(discriminator="kind")]
+
+
+def request_path(run: Path) -> Path:
+    return run / "bench-request.json"
+
+
+def results_path(run: Path) -> Path:
+    return run / "bench.jsonl"
+
+
+def run_of_this_rank() -> Path:
+    return Path(os.environ["HVSCALE_RUN"])

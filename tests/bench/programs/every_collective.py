@@ -1,0 +1,42 @@
+"""In a rank: every collective of a back end, with every type, in and out of place, in one start. Rank 0 prints a line of JSON for each.
+
+Arguments: the back end, then the elements of a block, in one size or more.
+"""
+
+import json
+import sys
+
+from hvscale.bench import backends, collectives, dtypes
+from hvscale.bench.engine import Engine, Operands
+from hvscale.bench.rank import measure_size
+from hvscale.bench.request import Request, Size
+
+backend = backends.get(sys.argv[1])
+engine: Engine | None = None
+for name in sorted(backend.collectives):
+    collective = collectives.get(name)
+    for dtype in backend.dtypes if collective.has_data else ("float32",):
+        for count in map(int, sys.argv[2:]):
+            size = Size(bytes=0, count=count, iterations=2, warmup=1)
+            request = Request(
+                collective=name,
+                backend=backend.name,
+                path="host",
+                dtype=dtype,
+                device="cpu",
+                root=1,
+                places="both",
+                check=True,
+                until_interval=None,
+                sizes=[size],
+            )
+            engine = engine or backend.open(request)
+            kind = dtypes.get(dtype)
+            send, receive = (engine.buffer("cpu", collective.largest(engine.np) * count * kind.bytes) for _ in range(2))
+            for in_place in backends.places(backend, name, "both"):
+                operands = Operands(collective, kind, count, engine.rank, engine.np, 1, in_place, send, receive)
+                measured = measure_size(engine, operands, size, request)
+                if engine.rank == 0:
+                    print(json.dumps({"collective": name, "dtype": dtype, **measured.model_dump()}), flush=True)
+if engine is not None:
+    engine.close()

@@ -1,0 +1,101 @@
+"""What `hvscale bench` refuses before anything is started, in one line that says what to do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvscale.bench import memory
+from hvscale.bench.controller import Bench, Options
+from hvscale.bench.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
+from hvscale.errors import RequestError
+from hvscale.host import gpus
+from hvscale.placement_options import PlacementOptions
+
+
+def launch(tmp_path: Path, **changed: Any) -> dict[str, Any]:
+    """The launch's options as the command line gives them."""
+    usual: dict[str, Any] = {
+        "np": 2,
+        "mpi": "openmpi",
+        "transport_name": None,
+        "devices": "all",
+        "env": [],
+        "knobs": [],
+        "settings": None,
+        "run_path": tmp_path / "bench",
+        "placement": PlacementOptions(),
+        "start_timeout": None,
+    }
+    return {**usual, **changed}
+
+
+def options(**changed: Any) -> Options:
+    return Options(**{"iterations": DEFAULT_ITERATIONS, "warmup": DEFAULT_WARMUP, **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "started", "said"),
+    [
+        ({}, {"np": 1}, "-np 1: one rank has nobody to communicate with; start two or more: -np 2"),
+        ({"root": 2}, {}, "--root 2: the ranks are 0 to 1"),
+        ({"backends": ("gl0o",)}, {}, "--backend gl0o: no such back end; did you mean gloo? known are mpi, horovod, "),
+        ({"dtype": "flaot16"}, {}, "--dtype flaot16: no such type; did you mean float16?"),
+        ({"device": "gpu"}, {}, "--device gpu: no such choice; did you mean cpu? known are cpu, cuda"),
+        ({"in_place": "no"}, {}, "--in-place no: no such choice"),
+        ({"backends": ("gloo",), "in_place": "out"}, {}, "gloo has its allreduce in place only: --in-place both"),
+        ({"backends": ("horovod",), "dtype": "bfloat16"}, {}, "horovod-openmpi has no bfloat16; gloo, openmpi, "),
+        ({"backends": ("nccl",)}, {}, "nccl does not work on cpu memory: --device cuda"),
+        ({"device": "cuda", "paths": ("nccl",)}, {}, "openmpi has no --path nccl on cuda memory; it has staged, aware"),
+        ({"paths": ("straight",)}, {}, "--path straight: no such choice"),
+        ({"until_interval": 0.0}, {}, "--until-interval 0: percent above 0 are needed"),
+        ({"sizes": "mlbench", "max_bytes": "1M"}, {}, "--sizes says all sizes: leave out --min-bytes"),
+        ({"max_bytes": "100T"}, {}, "--max-bytes 100T: not a number of bytes"),
+        ({"max_bytes": "64G"}, {}, "MPI counts up to 2147483647; lower --max-bytes"),
+        ({"iterations": "many"}, {}, "--iterations many: write a number of calls"),
+        ({}, {"knobs": ["fusion=1M"]}, "--set fusion=1M: no such knob"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_one_line(
+    tmp_path: Path, changed: dict[str, Any], started: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        Bench.of("allreduce", options(**changed), launch(tmp_path, **started))
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "bench").exists()
+
+
+def test_what_does_not_fit_this_machine_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    largest = 1 << 32
+    ranks = memory.available_bytes() // (2 * largest) + 1
+    with pytest.raises(RequestError) as refused:
+        Bench.of("allreduce", options(max_bytes="4G"), launch(tmp_path, np=max(2, ranks)))
+    assert f"{largest} bytes in each buffer x 2 buffers x {max(2, ranks)} ranks = " in str(refused.value)
+    assert "GiB are free; lower --max-bytes or start fewer ranks" in str(refused.value)
+
+
+def test_a_back_end_that_is_not_installed_is_named_with_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(
+        RequestError, match=r"mvapich2: no MVAPICH2 in PATH .*: put your MVAPICH2's bin folder into PATH"
+    ):
+        Bench.of("allreduce", options(backends=("mvapich2",)), launch(tmp_path))
+    if not gpus():
+        with pytest.raises(RequestError, match="nccl: NCCL works between NVIDIA GPUs, and nvidia-smi lists none here"):
+            Bench.of("allreduce", options(backends=("nccl",), device="cuda"), launch(tmp_path))
+
+
+def test_sizes_that_fall_together_are_told(tmp_path: Path) -> None:
+    bench = Bench.of("allreduce", options(sizes="mlbench"), launch(tmp_path))
+    kept = len(bench.starts[0].request.sizes)
+    assert bench.document.warnings == [f"80 sizes are {kept} in whole float32: each is measured once"]
+    assert bench.measurements(bench.starts[0]) == 2 * kept
+
+
+def test_each_back_end_gets_its_own_flavour_and_knobs(tmp_path: Path) -> None:
+    asked = launch(tmp_path, knobs=["allreduce_algorithm=ring"], env=["A=1"])
+    bench = Bench.of("allreduce", options(backends=("openmpi",), max_bytes="1K"), asked)
+    [start] = bench.starts
+    assert (start.launch["mpi"], start.entry.knobs) == ("openmpi", {"allreduce_algorithm": "ring"})
+    assert {"A=1", "OMPI_MCA_coll_tuned_allreduce_algorithm=4"} <= set(start.launch["env"])
+    assert [size.bytes for size in start.request.sizes] == [4 << power for power in range(9)]

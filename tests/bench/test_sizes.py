@@ -1,0 +1,190 @@
+"""Sizes, iterations, and what nccl-tests calls size, count and busbw."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvscale.bench import collectives, dtypes, sizes
+from hvscale.bench.backends import backends, check, named
+from hvscale.bench.document import crossovers, row_of
+from hvscale.bench.memory import check_fits
+from hvscale.bench.request import Measured
+from hvscale.bench.schedule import SAMPLES, Schedule, parts
+from hvscale.bench.summary import summarise
+from hvscale.errors import RequestError
+
+FLOAT32 = dtypes.get("float32")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("8", 8), ("64K", 65536), ("1.5M", 3 << 19), ("1G", 1 << 30), ("2KiB", 2048), ("3mb", 3 << 20)]
+)
+def test_sizes_are_read_as_nccl_tests_reads_them(text: str, size: int) -> None:
+    assert sizes.parse_size("-b", text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-4", "4T", "K", "1,000", "0.2"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="--min-bytes"):
+        sizes.series(text, "1M", None, None)
+
+
+def test_series_by_factor_and_by_step() -> None:
+    assert sizes.series("4", "64", None, None) == [4, 8, 16, 32, 64]
+    assert sizes.series("4", "100", 5, None) == [4, 20, 100]
+    assert sizes.series("1K", "4K", None, "1K") == [1024, 2048, 3072, 4096]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("8", "4", None, None), "--min-bytes 8 is more than --max-bytes 4"),
+        (("4", "8", 2.0, "4"), "give one of them"),
+        (("4", "8", 1.0, None), "a number above 1"),
+        (("4", "8", float("nan"), None), "a number above 1"),
+        (("4", "8", float("inf"), None), "a number above 1"),
+    ],
+)
+def test_series_that_cannot_be_are_refused(arguments: tuple[str, str, float | None, str | None], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        sizes.series(*arguments)
+
+
+def test_the_sizes_of_mlbench_are_80_from_1_to_10_to_the_8_elements() -> None:
+    found = sizes.named_sizes("mlbench", FLOAT32)
+    assert (len(found), found[0], found[-1]) == (80, 4, 4 * 10**8)
+    ratios = [after / before for before, after in itertools.pairwise(found[40:])]
+    assert ratios == pytest.approx([10 ** (8 / 79)] * 39, rel=1e-3)
+    kept = sizes.messages(collectives.get("allreduce"), FLOAT32, 2, found)
+    assert 70 < len(kept) < 80  # the smallest are the same whole number of elements
+    assert [message.count for message in kept] == sorted({size // 4 for size in found})
+
+
+@given(
+    st.sampled_from(sorted(set(collectives.collectives()) - {"barrier"})),
+    st.sampled_from(sorted(dtypes.DTYPES)),
+    st.integers(2, 300),
+    st.lists(st.integers(1, 1 << 33), min_size=1, max_size=5),
+)
+def test_a_message_is_whole_blocks_and_no_larger_than_asked(name: str, dtype: str, np: int, asked: list[int]) -> None:
+    collective, kind = collectives.get(name), dtypes.get(dtype)
+    unit = collective.largest(np) * kind.bytes
+    if max(asked) // unit > sizes.LARGEST_COUNT:
+        with pytest.raises(RequestError, match="MPI counts up to"):
+            sizes.messages(collective, kind, np, asked)
+        return
+    found = sizes.messages(collective, kind, np, asked)
+    assert len({message.bytes for message in found}) == len(found)
+    for message in found:
+        assert message.bytes == message.count * unit
+    for size in asked:
+        assert max(unit, size - size % unit) in {message.bytes for message in found}
+
+
+# By hand from nccl-tests' doc/PERFORMANCE.md, for 4 ranks.
+@pytest.mark.parametrize(
+    ("name", "factor", "blocks"),
+    [
+        ("allreduce", 1.5, 1),
+        ("reduce-scatter", 0.75, 4),
+        ("allgather", 0.75, 4),
+        ("gather", 0.75, 4),
+        ("alltoall", 0.75, 4),
+        ("broadcast", 1, 1),
+        ("reduce", 1, 1),
+    ],
+)
+def test_busbw_and_size_are_those_of_nccl_tests(name: str, factor: float, blocks: int) -> None:
+    collective = collectives.get(name)
+    assert collective.bus_factor(4) == factor
+    assert collective.largest(4) == blocks
+    measured = Measured(
+        bytes=10**6, count=1, in_place=False, calls_per_sample=3, seconds=[1e-3, 3e-3], rank_seconds=[1e-3, 2e-3]
+    )
+    row = row_of("openmpi", measured, collective.bus_factor(4))
+    assert (row.seconds, row.seconds_min, row.seconds_max, row.iterations) == (2e-3, 1e-3, 3e-3, 6)
+    assert row.algbw_gigabytes_per_second == pytest.approx(0.5)
+    assert row.busbw_gigabytes_per_second == pytest.approx(0.5 * factor)
+
+
+def test_the_interval_is_student_s() -> None:
+    found = summarise([1.0, 2.0, 3.0, 4.0])
+    # By hand: s = 1.29099, t(3 degrees, 0.975) = 3.18245.
+    assert (found.mean, found.low, found.high) == pytest.approx((2.5, 2.5 - 2.05426, 2.5 + 2.05426), abs=1e-4)
+    assert found.width_percent == pytest.approx(82.17, abs=0.01)
+    assert summarise([1.0]).width_percent is None
+
+
+def test_iterations_by_size() -> None:
+    schedule = Schedule.parse("-n", "8K:1000,1M:100,20", 1)
+    assert [schedule.of(size) for size in (4, 8192, 8193, 1 << 20, 1 << 30)] == [1000, 1000, 100, 100, 20]
+    assert Schedule.parse("-n", "7", 1).of(10**9) == 7
+    for wrong in ("", "x", "1M:5", "1M:5,8K:3,2", "0", "8K:,1", "-3"):
+        with pytest.raises(RequestError, match="-n"):
+            Schedule.parse("-n", wrong, 1)
+
+
+@given(st.integers(1, 10**6))
+def test_samples_hold_at_least_the_iterations(iterations: int) -> None:
+    samples, calls = parts(iterations)
+    assert iterations <= samples * calls < iterations + samples
+    assert samples <= SAMPLES
+
+
+def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
+    check_fits(1 << 30, 2, 4, 8 << 30, "here")
+    with pytest.raises(RequestError) as refused:
+        check_fits(1 << 30, 2, 4, (8 << 30) - 1, "here")
+    assert "1073741824 bytes in each buffer x 2 buffers x 4 ranks = 8.00 GiB, and 8.00 GiB are free" in str(
+        refused.value
+    )
+
+
+def test_back_ends_by_name() -> None:
+    assert [one.name for one in named([], "mpich")] == ["mpich"]
+    assert [one.name for one in named(["mpi,gloo", "horovod", "gloo"], "openmpi")] == [
+        *("openmpi", "gloo", "horovod-openmpi"),
+    ]
+    with pytest.raises(RequestError, match=r"--backend glo: no such back end; did you mean gloo\?"):
+        named(["glo"], "openmpi")
+
+
+@pytest.mark.parametrize(
+    ("backend", "collective", "dtype", "device", "said"),
+    [
+        (
+            "horovod-openmpi",
+            "gather",
+            "float32",
+            "cpu",
+            "no gather; gloo, openmpi, mpich, mvapich2, intelmpi, nccl have it",
+        ),
+        ("horovod-gloo", "allreduce", "bfloat16", "cpu", "no bfloat16; .*openmpi"),
+        ("nccl", "allreduce", "float32", "cpu", "nccl does not work on cpu memory: --device cuda, or one of .*openmpi"),
+        ("openmpi", "allreduce", "float32", "cuda", "openmpi has no --path nccl on cuda memory; it has staged, aware"),
+    ],
+)
+def test_what_a_back_end_lacks_is_refused_with_who_has_it(
+    backend: str, collective: str, dtype: str, device: str, said: str
+) -> None:
+    with pytest.raises(RequestError, match=said):
+        check(backends()[backend], collective, dtype, device, ["nccl"] if device == "cuda" else [])  # type: ignore[arg-type]
+
+
+def times(name: str, size: int, seconds: float, in_place: bool = False) -> object:
+    spread = [0.99 * seconds, seconds, 1.01 * seconds]
+    measured = Measured(
+        bytes=size, count=size, in_place=in_place, calls_per_sample=1, seconds=spread, rank_seconds=[seconds]
+    )
+    return row_of(name, measured, 1)
+
+
+def test_a_crossover_lies_between_sizes_at_which_different_ones_are_faster_for_sure() -> None:
+    one = [times("one", size, seconds) for size, seconds in ((4, 1), (16, 2), (64, 8), (256, 30))]
+    # In place alone, as with one tensor: compared all the same. At 64 bytes the intervals overlap.
+    other = [times("other", size, seconds, True) for size, seconds in ((4, 3), (16, 4), (64, 8.01), (256, 10))]
+    [found] = crossovers([*one, *other])  # type: ignore[list-item]
+    assert (found.faster_below, found.faster_above, found.bytes) == ("one", "other", 64)
+    assert crossovers(one) == []  # type: ignore[arg-type]

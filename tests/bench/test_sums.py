@@ -1,0 +1,199 @@
+"""Our sums of 16-bit numbers against NumPy's and PyTorch's, over every bit pattern, with every set of instructions that is here."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from hvscale.bench import timed_library
+
+Bits = NDArray[np.uint16]
+INSTRUCTIONS = [b"avx512fp16", b"avx512", b"avx2", b"plain"]
+ALL: Bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+# Zeros, subnormals, the smallest and largest normal numbers, ones, halves of units in the last place, infinities, quiet and signalling NaN.
+SPECIAL = (
+    *(0x0000, 0x0001, 0x0002, 0x03FF, 0x0400, 0x0401, 0x007F, 0x0080, 0x1000, 0x1001, 0x3C00, 0x3C01, 0x3F80, 0x3F81),
+    *(0x4B80, 0x5BFF, 0x7800, 0x7BFF, 0x7C00, 0x7C01, 0x7E00, 0x7F7F, 0x7F80, 0x7F81, 0x7FC0, 0x7FFF),
+)
+OTHERS = [*SPECIAL, *(bits | 0x8000 for bits in SPECIAL), *np.random.default_rng(1).integers(0, 1 << 16, 40).tolist()]
+
+
+@pytest.fixture
+def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
+    loaded = timed_library.library()
+    if loaded.hvbench_choose_sums(request.param) != 0:
+        pytest.skip(f"this processor or compiler has no {request.param.decode()}")
+    return loaded
+
+
+def ours(library: ctypes.CDLL, name: str, own: Bits, other: Bits) -> Bits:
+    result = other.copy()
+    length = ctypes.c_int(len(own))
+    addresses = (ctypes.c_void_p(array.ctypes.data) for array in (own, result))
+    library[f"hvbench_sum_{name}"](*addresses, ctypes.byref(length), None)
+    return result
+
+
+def numpy_float16(own: Bits, other: Bits) -> Bits:
+    with np.errstate(all="ignore"):
+        return (own.view(np.float16) + other.view(np.float16)).view(np.uint16)
+
+
+def torch_bfloat16(own: Bits, other: Bits) -> Bits:
+    a, b = (torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) for array in (own, other))
+    result: Bits = (a + b).view(torch.int16).numpy().view(np.uint16)
+    return result
+
+
+def numpy_bfloat16(own: Bits, other: Bits) -> Bits:
+    """NumPy's sum as float32, rounded to the nearest, ties to even, by whole numbers."""
+    with np.errstate(all="ignore"):
+        a, b = ((array.astype(np.uint32) << 16).view(np.float32) for array in (own, other))
+        bits = (a + b).view(np.uint32).astype(np.uint64)
+    half, odd = np.uint64(0x7FFF), bits >> np.uint64(16) & np.uint64(1)
+    return ((bits + half + odd) >> np.uint64(16)).astype(np.uint16)
+
+
+def is_nan(name: str, bits: Bits) -> NDArray[np.bool_]:
+    return (bits & 0x7FFF) > (0x7C00 if name == "float16" else 0x7F80)
+
+
+@pytest.mark.parametrize("library", INSTRUCTIONS, indirect=True, ids=lambda name: name.decode())
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [("float16", numpy_float16), ("bfloat16", torch_bfloat16), ("bfloat16", numpy_bfloat16)],
+)
+def test_every_pattern_sums_to_the_nearest(
+    library: ctypes.CDLL, name: str, reference: Callable[[Bits, Bits], Bits]
+) -> None:
+    for other in OTHERS:
+        second = np.full_like(ALL, other)
+        for own, added in ((ALL, second), (second, ALL)):
+            got, wanted = ours(library, name, own, added), reference(own, added)
+            nan = is_nan(name, own) | is_nan(name, added) | is_nan(name, wanted)
+            assert np.array_equal(is_nan(name, got), nan), hex(other)
+            wrong = np.flatnonzero(~nan & (got != wanted))
+            assert not wrong.size, (
+                f"{own[wrong[0]]:#06x} + {added[wrong[0]]:#06x}: {got[wrong[0]]:#06x}, not {wanted[wrong[0]]:#06x}"
+            )
+
+
+@pytest.mark.parametrize("library", INSTRUCTIONS, indirect=True, ids=lambda name: name.decode())
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_any_length_at_any_address(library: ctypes.CDLL, name: str) -> None:
+    reference = numpy_float16 if name == "float16" else torch_bfloat16
+    numbers = ALL[0x3000:0x3100]
+    for offset in range(3):
+        for length in range(70):
+            own, other = numbers[offset : offset + length], numbers[100 + offset : 100 + offset + length]
+            around = np.full(length + 2, 0xABCD, np.uint16)
+            around[1:-1] = other
+            count = ctypes.c_int(length)
+            inside = around[1:-1]
+            library[f"hvbench_sum_{name}"](
+                ctypes.c_void_p(own.ctypes.data), ctypes.c_void_p(inside.ctypes.data), ctypes.byref(count), None
+            )
+            assert np.array_equal(inside, reference(own.copy(), other.copy()))
+            assert around[0] == around[-1] == 0xABCD
+
+
+CALLED = """
+#include <stdint.h>
+#include <string.h>
+static uintptr_t seen[8];
+static int calls, meetings, fail_at;
+int meet(uintptr_t a) { seen[0] = a; meetings++; return 0; }
+#define RECORD(...) do { uintptr_t all[] = {__VA_ARGS__}; memcpy(seen, all, sizeof all); return ++calls == fail_at ? 17 : 0; } while (0)
+int four(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d) { RECORD(a, b, c, d); }
+int five(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e) { RECORD(a, b, c, d, e); }
+int six(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f) { RECORD(a, b, c, d, e, f); }
+int seven(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f, uintptr_t g) { RECORD(a, b, c, d, e, f, g); }
+int eight(uintptr_t a, uintptr_t b, int c, uintptr_t d, uintptr_t e, int f, int g, uintptr_t h)
+{
+    RECORD(a, b, (uintptr_t)(intptr_t)c, d, e, (uintptr_t)(intptr_t)f, (uintptr_t)(intptr_t)g, h);
+}
+uintptr_t seen_at(int i) { return seen[i]; }
+int calls_made(void) { return calls; }
+int meetings_made(void) { return meetings; }
+void start_again(int fail) { calls = meetings = 0; fail_at = fail; }
+"""
+
+
+@pytest.fixture(scope="module")
+def called(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder = tmp_path_factory.mktemp("called")
+    (folder / "called.c").write_text(CALLED)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "called.so", "called.c"], cwd=folder, check=True)
+    loaded = ctypes.CDLL(str(folder / "called.so"))
+    loaded.seen_at.restype = ctypes.c_size_t
+    return loaded
+
+
+def address(library: ctypes.CDLL, name: str) -> int:
+    return int(ctypes.cast(library[name], ctypes.c_void_p).value or 0)
+
+
+@pytest.mark.parametrize(("name", "arity"), [("four", 4), ("five", 5), ("six", 6), ("seven", 7), ("eight", 8)])
+def test_calls_get_their_arguments_and_are_counted(called: ctypes.CDLL, name: str, arity: int) -> None:
+    # -1 is MPICH's MPI_IN_PLACE; an int in the third, sixth and seventh place of eight, as counts and the root of a gather.
+    words = [-1, 1 << 47, 3, 0x44000000, 5, 1500, 7, 0x84000002][:arity]
+    call = timed_library.CFunction(address(called, name), tuple(words))
+    meet = timed_library.CFunction(address(called, "meet"), (9,))
+    for apart, meetings in ((False, 3), (True, 12)):
+        called.start_again(0)
+        status, seconds = timed_library.time_calls([call, call], meet, 3, 4, apart)
+        assert (status, len(seconds), min(seconds) > 0) == (0, 3, True)
+        assert (called.calls_made(), called.meetings_made()) == (2 * 3 * 4, meetings)
+        assert [called.seen_at(place) for place in range(arity)] == [word & timed_library.WORD_MASK for word in words]
+    called.start_again(5)
+    assert timed_library.time_calls([call], meet, 3, 4, False)[0] == 17
+    assert called.calls_made() == 5
+
+
+SOURCES = Path(timed_library.__file__).with_name("native")
+UNDER_SANITIZERS = """
+import ctypes, sys
+library, libc = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+for instructions in (b"avx512fp16", b"avx512", b"avx2", b"plain"):
+    if library.hvbench_choose_sums(instructions) == 0:
+        for length in range(1, 200):
+            own, other = (libc.malloc(ctypes.c_size_t(2 * length)) for _ in range(2))
+            for address in (own, other):
+                ctypes.memmove(address, bytes(range(256)) * 2, 2 * length)
+            for name in ("float16", "bfloat16"):
+                library["hvbench_sum_" + name](ctypes.c_void_p(own), ctypes.c_void_p(other), ctypes.byref(ctypes.c_int(length)), None)
+            for address in (own, other):
+                libc.free(ctypes.c_void_p(address))
+"""
+
+
+def test_sanitizers_find_nothing(tmp_path: Path) -> None:
+    """The sums, on memory that ends where the message does."""
+
+    asked = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False)
+    runtime = Path(asked.stdout.strip())
+    if not runtime.is_absolute():
+        pytest.skip("the C compiler has no libasan.so")
+    library = tmp_path / "libhvbench.so"
+    flags = ["-std=c11", "-g", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE"]
+    subprocess.run(
+        ["cc", *flags, "-fsanitize=address,undefined", "-o", str(library), *map(str, SOURCES.glob("*.c"))], check=True
+    )
+    options = {"LD_PRELOAD": str(runtime.resolve()), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", UNDER_SANITIZERS, str(library)],
+        env={**os.environ, **options},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Sanitizer" not in done.stderr
+    assert "runtime error" not in done.stderr

@@ -1,0 +1,209 @@
+"""`hvscale bench` with real ranks: right results everywhere, wrong ones found, figures that follow from what the ranks measured."""
+
+import csv
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from hvscale.bench import collectives
+from hvscale.host import gpus
+from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
+
+EVERY_COLLECTIVE = Path(__file__).parents[1] / "bench" / "programs" / "every_collective.py"
+
+# Adds up wrongly on rank 1, in messages of 512 elements alone; ends rank 1 in those of 2048.
+WRONG_SUMS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int (*allreduce)(const void *, void *, int, void *, void *, void *);
+
+int MPI_Allreduce(const void *send, void *receive, int count, void *type, void *operation, void *communicator)
+{
+    void *library = dlopen("libmpi.so.40", RTLD_LAZY | RTLD_NOLOAD), *next = dlsym(library, "PMPI_Allreduce");
+    allreduce profiled;
+    memcpy(&profiled, &next, sizeof next);
+    int status = profiled(send, receive, count, type, operation, communicator);
+    if (atoi(getenv("OMPI_COMM_WORLD_RANK")) == 1 && count == 512)
+        ((float *)receive)[300] += 1;
+    if (atoi(getenv("OMPI_COMM_WORLD_RANK")) == 1 && count == 2048)
+        raise(SIGKILL);
+    return status;
+}
+"""
+
+
+@pytest.fixture
+def wrong_sums(tmp_path: Path) -> Path:
+    (tmp_path / "wrong_sums.c").write_text(WRONG_SUMS)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "wrong_sums.so", "wrong_sums.c", "-ldl"], cwd=tmp_path, check=True)
+    return tmp_path / "wrong_sums.so"
+
+
+def bench_json(folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / "bench.json").read_text())
+    return document
+
+
+@pytest.mark.parametrize(
+    ("backend", "mpi"),
+    [
+        ("openmpi", "openmpi"),
+        pytest.param("mpich", "mpich", marks=needs_mpich),
+        ("gloo", "gloo"),
+        ("horovod-openmpi", "openmpi"),
+    ],
+)
+def test_every_collective_is_right_with_every_type(hvscale: Run, tmp_path: Path, backend: str, mpi: str) -> None:
+    """1500 elements: more than the period of the values, and no multiple of a vector."""
+    done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", EVERY_COLLECTIVE, backend, 1, 1500)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "job/logs/rank-00000.log").read_text().splitlines()]
+    assert [line["first_wrong"] for line in lines] == [None] * len(lines)
+    checked = {line["collective"] for line in lines if line["wrong"] == 0}
+    missing = {"reduce", "gather"} if backend.startswith("horovod") else set()
+    assert checked == set(collectives.collectives()) - {"barrier"} - missing
+    assert {line["collective"] for line in lines} - checked == {"barrier"}
+    for line in lines:
+        assert len(line["rank_seconds"]) == 3
+        # The slowest rank of a sample takes no less than any rank's mean.
+        assert sum(line["seconds"]) / len(line["seconds"]) >= max(line["rank_seconds"]) * (1 - 1e-9)
+
+
+def test_figures_follow_from_what_the_ranks_measured(browser: Browser, hvscale: Run, tmp_path: Path) -> None:
+    backends = ["openmpi", "horovod-openmpi"]
+    done = hvscale(
+        *(
+            "bench",
+            "reduce-scatter",
+            "-np",
+            "2",
+            "--backend",
+            ",".join(backends),
+            "--sizes",
+            "1,8K,1M",
+            "-n",
+            "1M:30,10",
+        ),
+        *("-w", "2", "--until-interval", "1e9", "--run", "bench", "--json", "--csv", "rows.csv", "-d", "float16"),
+    )
+    assert done.returncode == 0, done.stderr
+    folder, document = tmp_path / "bench", json.loads(done.stdout)
+    assert document == bench_json(folder)
+    assert (document["schema"], document["state"], document["np"]) == ("hvscale/bench/1", "finished", 2)
+    assert [entry["name"] for entry in document["backends"]] == backends
+    assert document["backends"][0]["library"].startswith("Open MPI v")
+    assert [(row["backend"], row["bytes"], row["count"], row["in_place"]) for row in document["rows"]] == [
+        *(("openmpi", size, size // 4, in_place) for size in (4, 8192, 1 << 20) for in_place in (False, True)),
+        *(("horovod-openmpi", size, size // 4, False) for size in (4, 8192, 1 << 20)),
+    ]
+    for entry in document["backends"]:
+        written = [json.loads(line) for line in (folder / entry["run"] / "bench.jsonl").read_text().splitlines()]
+        rows = [row for row in document["rows"] if row["backend"] == entry["name"]]
+        for row, raw in zip(rows, written[1:], strict=True):
+            # Any interval was narrow enough: the fewest samples, of two calls each.
+            assert (row["samples"], row["iterations"], row["wrong"]) == (5, 10, 0)
+            assert row["seconds"] == pytest.approx(sum(raw["seconds"]) / 5)
+            assert row["seconds_low"] <= row["seconds"] <= row["seconds_high"]
+            assert row["algbw_gigabytes_per_second"] == pytest.approx(row["bytes"] / row["seconds"] / 1e9)
+            assert row["busbw_gigabytes_per_second"] == pytest.approx(row["algbw_gigabytes_per_second"] / 2)
+        record = run_json(folder / entry["run"])
+        assert (record["state"], record["np"], record["command"]) == (
+            "finished",
+            2,
+            ["python", "-m", "hvscale.bench.rank"],
+        )
+    with (tmp_path / "rows.csv").open() as stream:
+        assert [row["seconds"] for row in csv.DictReader(stream)] == [str(row["seconds"]) for row in document["rows"]]
+
+    file = (folder / "bench.html").as_uri()
+    troubles: list[str] = []
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on(
+        "request", lambda request: None if request.url.startswith(("data:", file)) else troubles.append(request.url)
+    )
+    page.goto(file)
+    for chart in ("#latency", "#bandwidth"):
+        expect(page.locator(f"{chart} .points path")).to_have_count(6)
+    assert troubles == []
+
+
+def test_wrong_sums_are_found_and_the_table_is_printed(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
+    asked = ("-b", "1K", "-e", "4K", "-n", "20", "--env", f"LD_PRELOAD={wrong_sums}")
+    done = hvscale("bench", "allreduce", "-np", "2", *asked, "--run", "bench")
+    assert done.returncode == 4, done.stderr
+    first, second = bench_json(tmp_path / "bench")["wrong"]
+    assert (first["bytes"], first["rank"], first["element"], first["wrong"]) == (2048, 1, 300, 1)
+    assert first["got"] == first["expected"] + 1
+    assert (first["in_place"], second["in_place"]) == (False, True)
+    assert done.stderr.splitlines()[-1] == (
+        f"hvscale: openmpi: wrong allreduce of 2048 bytes, out of place: rank 1 has {first['got']:g} in element 300, "
+        f"{first['expected']:g} was expected (1 wrong elements), and 1 sizes more"
+    )
+    table = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
+    # size, count, type, redop, root, then time, algbw, busbw, #wrong twice, as nccl-tests has them.
+    assert [[*line[:5], line[8], line[12]] for line in table] == [
+        ["1024", "256", "float", "sum", "-1", "0", "0"],
+        ["2048", "512", "float", "sum", "-1", "1", "1"],
+        ["4096", "1024", "float", "sum", "-1", "0", "0"],
+    ]
+    assert "# wrong values: 2 FAILED" in done.stdout
+
+
+def test_a_rank_that_is_killed_leaves_what_was_measured(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
+    asked = ("-b", "4K", "-e", "8K", "-n", "20", "--no-check", "--env", f"LD_PRELOAD={wrong_sums}", "--layout", "osu")
+    done = hvscale("bench", "allreduce", "-np", "2", *asked, "--run", "bench")
+    assert done.returncode == 3, done.stderr
+    assert "hvscale: openmpi: rank 1 on " in done.stderr
+    assert "SIGKILL" in done.stderr
+    document = bench_json(tmp_path / "bench")
+    assert (document["state"], document["backends"][0]["state"]) == ("failed", "failed")
+    assert [row["bytes"] for row in document["rows"]] == [4096, 4096]
+    [line] = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert (line[0], line[-1]) == ("4096", "20")
+
+
+def test_a_bench_that_is_killed_leaves_what_it_had_and_no_process(tmp_path: Path) -> None:
+    asked = ("-np", "2", "-b", "4", "-e", "8", "-n", "4:20,1000000000", "--run", "bench")
+    bench = subprocess.Popen(
+        [str(PROGRAMS / "hvscale"), "bench", "allreduce", *asked],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    results = tmp_path / "bench/openmpi/bench.jsonl"
+    wait_until(lambda: results.exists() and results.read_text().count("\n") == 3)
+    bench.send_signal(signal.SIGTERM)
+    printed, said = bench.communicate(timeout=60)
+    assert bench.returncode == 128 + signal.SIGTERM, said
+    assert processes_below(tmp_path) == []
+    document = bench_json(tmp_path / "bench")
+    assert (document["state"], document["backends"][0]["state"]) == ("interrupted", "interrupted")
+    assert [row["bytes"] for row in document["rows"]] == [4, 4]
+    assert [line.split()[0] for line in printed.splitlines() if not line.startswith("#")] == ["4"]
+
+
+@pytest.mark.skipif(bool(gpus()), reason="there is a GPU here")
+def test_what_the_ranks_refuse_is_a_wrong_request_and_not_their_fault(hvscale: Run, tmp_path: Path) -> None:
+    done = hvscale("bench", "reduce", "-np", "2", "--device", "cuda", "--run", "bench")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "hvscale: openmpi-staged: no NVIDIA GPU here: --device cpu"
+    assert bench_json(tmp_path / "bench")["backends"][0]["problem"] == "no NVIDIA GPU here: --device cpu"
+
+
+def test_an_unknown_collective_is_a_wrong_request(hvscale: Run, tmp_path: Path) -> None:
+    done = hvscale("bench", "allredcue", "-np", "2")
+    assert done.returncode == 2
+    assert "allreduce" in done.stderr
+    assert list(tmp_path.iterdir()) == []
