@@ -18,9 +18,9 @@ class Demo(BaseModel):
     communication: ExplainedBreakdown
 
 
-def demo(**launch_options: Any) -> Demo:
+def demo(seconds: float, **launch_options: Any) -> Demo:
     """Train under the profiler and tabulate. Raises what `hvscale.launch.launch` and `explained_breakdown` raise."""
-    run = profiled_launch(RANKS, ["hvscale", "train", *demo_config().arguments()], **launch_options)
+    run = profiled_launch(RANKS, ["hvscale", "train", *demo_config(seconds=seconds).arguments()], **launch_options)
     return Demo(training=read_result(run), communication=explained_breakdown(run))
 
 

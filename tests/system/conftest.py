@@ -1,18 +1,31 @@
 """Places for ranks, and a browser, started by the tests and taken down with them."""
 
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.system import places
+from tests.conftest import Run
+from tests.system import places, warm
 
 FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
+
+
+@pytest.fixture
+def hvscale_warm(tmp_path: Path) -> Run:
+    """As `hvscale`, for what one process does with torch."""
+
+    def run(*arguments: object, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
+        return warm.run([*map(str, arguments)], tmp_path, {**os.environ, "COLUMNS": "200", **environment}, timeout)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -37,8 +37,8 @@ def weights(tmp_path: Path) -> Path:
     return file
 
 
-def measured(hvscale: Run, *words: object) -> dict[str, Any]:
-    done = hvscale("eval", *words, "--json")
+def measured(hvscale_warm: Run, *words: object) -> dict[str, Any]:
+    done = hvscale_warm("eval", *words, "--json")
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert document["schema"] == "hvscale/eval/1"
@@ -46,15 +46,15 @@ def measured(hvscale: Run, *words: object) -> dict[str, Any]:
 
 
 def test_a_benchmark_set_the_same_tiled_and_on_two_ranks(
-    hvscale: Run, tmp_path: Path, benchmark: Path, weights: Path
+    hvscale: Run, hvscale_warm: Run, tmp_path: Path, benchmark: Path, weights: Path
 ) -> None:
-    alone = measured(hvscale, weights, "--data", benchmark, "--csv", "scores.csv")
+    alone = measured(hvscale_warm, weights, "--data", benchmark, "--csv", "scores.csv")
     assert (alone["model"], alone["scale"], alone["measure"], alone["shave_pixels"]) == ("edsr-baseline", 2, "luma", 2)
     assert [image["name"] for image in alone["images"]] == ["astronaut", "coffee", "rocket"]
     assert alone["psnr_db"] == pytest.approx(np.mean([image["psnr_db"] for image in alone["images"]]))
     with (tmp_path / "scores.csv").open() as stream:
         assert [row["name"] for row in csv.DictReader(stream)] == ["astronaut", "coffee", "rocket"]
-    tiled = measured(hvscale, weights, "--data", benchmark, "--memory-gb", "0.004")
+    tiled = measured(hvscale_warm, weights, "--data", benchmark, "--memory-gb", "0.004")
     done = hvscale(
         *("launch", "-np", 2, "--run", "job", "--"),
         *("hvscale", "eval", weights, "--data", benchmark, "--json"),
@@ -66,35 +66,35 @@ def test_a_benchmark_set_the_same_tiled_and_on_two_ranks(
     for other in (tiled, two):
         for ours, theirs in zip(alone["images"], other["images"], strict=True):
             assert ours == pytest.approx(theirs, abs=1e-3)
-    ensemble = measured(hvscale, weights, "--data", benchmark, "--self-ensemble")
+    ensemble = measured(hvscale_warm, weights, "--data", benchmark, "--self-ensemble")
     assert ensemble["psnr_db"] != alone["psnr_db"]
     assert "PSNR" in hvscale("eval", weights, "--data", benchmark).stdout
 
 
-def test_what_training_measured_is_measured_again(hvscale: Run, tmp_path: Path) -> None:
+def test_what_training_measured_is_measured_again(hvscale_warm: Run, tmp_path: Path) -> None:
     """The run's folder says the model with all its options, and a checkpoint does too."""
     tiny = ("--n-resblocks", 1, "--n-feats", 8, "--batch-size", 2, "--patch-size", 16, "--steps", 3, "--scale", 3)
-    done = hvscale("train", "edsr", *tiny, "--holdout", "coffee", "--checkpoint-every", 2, "--run", "job")
+    done = hvscale_warm("train", "edsr", *tiny, "--holdout", "coffee", "--checkpoint-every", 2, "--run", "job")
     assert done.returncode == 0, done.stderr
     (tmp_path / "photos").mkdir()
     Image.fromarray(photos.coffee()).save(tmp_path / "photos/coffee.png")
     trained = json.loads((tmp_path / "job/result.json").read_text())
     for given in ("job", "job/model.pt", "job/checkpoints/step-000000003.ckpt"):
-        again = measured(hvscale, given, "--data", "photos")
+        again = measured(hvscale_warm, given, "--data", "photos")
         assert (again["model"], again["measure"], again["shave_pixels"]) == ("edsr", "rgb", 9)
         assert again["psnr_db"] == pytest.approx(trained["psnr_db"], abs=1e-3)
         assert again["ssim"] == pytest.approx(trained["ssim"], abs=1e-4)
         assert again["bicubic_psnr_db"] == pytest.approx(trained["bicubic_psnr_db"], abs=1e-6)
 
 
-def test_upscale_writes_pictures(hvscale: Run, tmp_path: Path, weights: Path) -> None:
+def test_upscale_writes_pictures(hvscale: Run, hvscale_warm: Run, tmp_path: Path, weights: Path) -> None:
     Image.fromarray(photos.rocket()[:50, :70]).save(tmp_path / "rocket.jpg")
     Image.fromarray(photos.camera()[:40, :40]).save(tmp_path / "grey.png")
     done = hvscale("upscale", "rocket.jpg", "grey.png", "--weights", weights, "--output", "out")
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "out/rocketx2.png") as picture, Image.open(tmp_path / "out/greyx2.png") as grey:
         assert (picture.size, picture.mode, grey.size) == ((140, 100), "RGB", (80, 80))
-    assert hvscale("upscale", "rocket.jpg", "--weights", weights, "--self-ensemble").returncode == 0
+    assert hvscale_warm("upscale", "rocket.jpg", "--weights", weights, "--self-ensemble").returncode == 0
     assert (tmp_path / "rocketx2.png").is_file()
 
 
@@ -110,8 +110,8 @@ def test_upscale_writes_pictures(hvscale: Run, tmp_path: Path, weights: Path) ->
         (("upscale", "none.png", "--weights", "weights/edsr_x2.pt"), "none.png cannot be decoded (No such file"),
     ],
 )
-def test_a_wrong_request_is_one_line(hvscale: Run, weights: Path, words: tuple[str, ...], said: str) -> None:
+def test_a_wrong_request_is_one_line(hvscale_warm: Run, weights: Path, words: tuple[str, ...], said: str) -> None:
     torch.save({"weight": torch.zeros(2)}, weights.parent / "other.pt")
-    done = hvscale(*words)
+    done = hvscale_warm(*words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert said in done.stderr

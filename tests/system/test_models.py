@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.conftest import Run
 
 
-def test_the_table_and_its_json_agree(hvscale: Run, tmp_path: Path) -> None:
+def test_the_table_and_its_json_agree(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
     done = hvscale("models", "--json", "--csv", "models.csv")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -22,18 +22,18 @@ def test_the_table_and_its_json_agree(hvscale: Run, tmp_path: Path) -> None:
     with (tmp_path / "models.csv").open() as stream:
         lines = list(csv.DictReader(stream))
     assert [int(line["gradient_bytes"]) for line in lines] == [row["gradient_bytes"] for row in document["models"]]
-    shown = hvscale("models", "edsr-baseline").stdout
+    shown = hvscale_warm("models", "edsr-baseline").stdout
     assert "1,369,859" in shown
     assert "5.23 MiB" in shown
 
 
-def test_a_model_of_one_s_own_and_an_unknown_one(hvscale: Run, tmp_path: Path) -> None:
+def test_a_model_of_one_s_own_and_an_unknown_one(hvscale_warm: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from torch import nn\ndef net(num_classes=2): return nn.Conv2d(3, num_classes, 1)\n"
     )
-    done = hvscale("models", "mine:net", "--json")
+    done = hvscale_warm("models", "mine:net", "--json")
     assert [row["parameters"] for row in json.loads(done.stdout)["models"]] == [8], done.stderr
-    done = hvscale("models", "resnet-9000")
+    done = hvscale_warm("models", "resnet-9000")
     assert done.returncode == 2
     assert done.stderr.startswith("hvscale: unknown model 'resnet-9000'")
     assert len(done.stderr.splitlines()) == 1

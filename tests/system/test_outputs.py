@@ -25,24 +25,38 @@ from tests.comm_tuning.studies import study
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
 
 STEPS = 20
-PROGRAM = f"""
-import json, os, sys, time
-import horovod.torch as hvd, torch
-hvd.init()
+# Says what it has of its libraries' settings: at once, and no more than a pipe takes whole, since launchers put one rank's words between another's.
+TELL = """
+set_here = {name: word for name, word in os.environ.items() if name.startswith(("HOROVOD_", "MPIR_CVAR_"))}
+told = json.dumps({"size": size, "words": sys.argv[1:], **set_here})
+sys.stdout.write(f"images/s: {rate}\\nhad {told}\\n")
+sys.stdout.flush()
+"""
+PROGRAM = (
+    f"""
+import json, os, sys, time, numpy
+from mpi4py import MPI
 from hvscale import profiling
+size = MPI.COMM_WORLD.size
 began = time.monotonic()
 for step in range({STEPS}):
     profiling.step()
-    total = hvd.allreduce(torch.ones(1 << 16), name="gradient", op=hvd.Sum)
-    assert bool((total == hvd.size()).all())
+    total = numpy.ones(1 << 16, numpy.float32)
+    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, total)
+    assert bool((total == size).all())
 profiling.step()
 rate = {STEPS} / (time.monotonic() - began)
-set_here = {{name: word for name, word in os.environ.items() if name.startswith(("HOROVOD_", "MPIR_CVAR_"))}}
-told = json.dumps({{"size": hvd.size(), "words": sys.argv[1:], **set_here}})
-# At once, and no more than a pipe takes whole: launchers put one rank's words between another's.
-sys.stdout.write(f"images/s: {{rate}}\\nhad {{told}}\\n")
-sys.stdout.flush()
 """
+    + TELL
+)
+OVER_GLOO = (
+    """
+import json, os, sys, horovod.torch as hvd
+hvd.init()
+size, rate = hvd.size(), 0
+"""
+    + TELL
+)
 METRIC = r"images/s: (?P<per_rank>[0-9.]+)"
 HOSTILE = "<script>throw new Error('guide')</script> \"quoted\" $(false) `x` | *"
 WINNER = {"allreduce_algorithm": "ring", "segment_size": "64K", "fusion_threshold": "1M", "cycle_time": "0.5"}
@@ -287,12 +301,14 @@ def test_hvscale_s_line_starts_the_job_with_the_settings(folder: Path, tmp_path:
     assert record["command"][-1] == HOSTILE
 
 
-def test_horovodrun_reads_its_file(folder: Path, program: Path) -> None:
+def test_horovodrun_reads_its_file(folder: Path, tmp_path: Path) -> None:
     over_open_mpi = sh(section(folder, "horovodrun"), folder, OMPI_MCA_mpi_show_mca_params="enviro")
     assert last_said(over_open_mpi, "coll_tuned_allreduce_algorithm") == "ring (environment)"
     config = folder / "horovodrun.yaml"
     gloo = config.read_text().replace("controller: mpi", "controller: gloo")
     (folder / "gloo.yaml").write_text(gloo)
+    program = tmp_path / "program.py"
+    program.write_text(OVER_GLOO)
     words = shlex.join(["horovodrun", "-np", "2", "--config-file", str(folder / "gloo.yaml"), "python", str(program)])
     for said in (over_open_mpi, sh(words, folder)):
         ranks = had_by_ranks(said)

@@ -34,15 +34,19 @@ for step in range({ROUNDS}):
 assert bool((total == sum(range(1, hvd.size() + 1))).all()), total
 print(json.dumps({{"rank": hvd.rank(), "size": hvd.size(), "local_size": hvd.local_size(), "host": socket.gethostname(),
                   "here": os.getcwd(), "chosen": os.environ.get("CHOSEN"), "stray": os.environ.get("STRAY")}}), flush=True)
-time.sleep(1)  # Horovod's timeline loses at shutdown what it has not written by then
+if "HOROVOD_TIMELINE" in os.environ:
+    time.sleep(1)  # it loses at shutdown what it has not written by then
 """
 
-WAITING_PROGRAM = """
-import time
-import horovod.torch as hvd
-hvd.init()
-print("ready", flush=True)
-time.sleep(600)
+# Ranks find each other by MPI itself where there is one: torch, which Horovod comes with, takes each of them seconds to load.
+HOROVOD = "import horovod.torch as hvd; hvd.init()"
+INIT = {"openmpi": "import mpi4py.MPI", "mpich": "import mpi4py.MPI", "gloo": HOROVOD}
+START_SECONDS = {"openmpi": 6, "mpich": 6, "gloo": 15}  # a rank that does not hang has to be there by then
+# Put before it: rank 1 never gets there.
+HANGING = """
+import os, time
+if "1" in map(os.environ.get, ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")):
+    time.sleep(600)
 """
 
 BIG_ALLREDUCE = f"""
@@ -55,6 +59,11 @@ for _ in range(3):
     MPI.COMM_WORLD.Allreduce(data, total)
     print(time.monotonic() - start, flush=True)
 """
+
+
+def waiting(mpi: str) -> str:
+    """The program of ranks that find each other, say so and wait."""
+    return f'import time\n{INIT[mpi]}\nprint("ready", flush=True)\ntime.sleep(600)\n'
 
 
 @pytest.fixture(
@@ -185,7 +194,7 @@ def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
 
 
 def waiting_launcher(tmp_path: Path, place: list[str], mpi: str) -> subprocess.Popen[str]:
-    (tmp_path / "program.py").write_text(WAITING_PROGRAM)
+    (tmp_path / "program.py").write_text(waiting(mpi))
     return subprocess.Popen(
         [
             PROGRAMS / "hvscale",
@@ -286,24 +295,24 @@ def test_a_container_that_is_killed_takes_the_job_down(
 def test_a_rank_that_hangs_at_the_start_is_named(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str], mpi: str
 ) -> None:
-    hanging = WAITING_PROGRAM.replace(
-        "import horovod",
-        "import os\nif '1' in map(os.environ.get, ('OMPI_COMM_WORLD_RANK', 'PMI_RANK', 'HOROVOD_RANK')): time.sleep(600)\nimport horovod",
-    )
+    limit = START_SECONDS[mpi]
     done = hvscale(
-        *("launch", "-np", 2, "--mpi", mpi, *place, "--start-timeout", 15, "--run", "job"),
-        *("--", "python", program(hanging)),
+        *("launch", "-np", 2, "--mpi", mpi, *place, "--start-timeout", limit, "--run", "job"),
+        *("--", "python", program(HANGING + waiting(mpi))),
     )
     assert done.returncode == 3
     assert "hvscale: rank 1 on hvscale-" in done.stderr
-    assert "has not called MPI_Init or hvd.init() 15 s after the start" in done.stderr
+    assert f"has not called MPI_Init or hvd.init() {limit} s after the start" in done.stderr
     assert run_json(tmp_path / "job")["failed_rank"] == 1
 
 
 def test_a_start_in_time_is_not_touched_by_its_limit(hvscale: Run, program: Callable[[str], Path]) -> None:
-    through = WAITING_PROGRAM.replace("600", "12")
+    limit = 15
+    through = (
+        f"import time\nbegan = time.monotonic()\n{HOROVOD}\ntime.sleep({limit} + 1 - (time.monotonic() - began))\n"
+    )
     for mpi in FLAVOURS:
-        done = hvscale("launch", "-np", 2, "--mpi", mpi, "--start-timeout", 10, "--", "python", program(through))
+        done = hvscale("launch", "-np", 2, "--mpi", mpi, "--start-timeout", limit, "--", "python", program(through))
         assert done.returncode == 0, done.stderr
 
 

@@ -19,10 +19,10 @@ def losses(run: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_lower_precision_follows_fp32(hvscale: Run, tmp_path: Path, precision: str) -> None:
+def test_lower_precision_follows_fp32(hvscale_warm: Run, tmp_path: Path, precision: str) -> None:
     for name in ("fp32", precision):
         words = (*CONTIGUOUS, "--steps", 12, "--precision", name, "--learning-rate", "1e-3", "--run", name)
-        done = hvscale(*words)
+        done = hvscale_warm(*words)
         assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / precision / "result.json").read_text())["precision"] == precision
     low, full = losses(tmp_path / precision), losses(tmp_path / "fp32")
@@ -33,12 +33,12 @@ def test_lower_precision_follows_fp32(hvscale: Run, tmp_path: Path, precision: s
     assert low[:alike] == pytest.approx(full[:alike], rel=0.05)
 
 
-def test_fp16_goes_on_with_its_scale(hvscale: Run, tmp_path: Path) -> None:
+def test_fp16_goes_on_with_its_scale(hvscale_warm: Run, tmp_path: Path) -> None:
     """At the start scaled gradients may overflow: their scale is halved, which is no failure however often it happens."""
     train = (*CONTIGUOUS, "--precision", "fp16", "--checkpoint-every", 6, "--steps")
-    assert hvscale(*train, 12, "--run", "whole").returncode == 0
-    assert hvscale(*train, 6, "--run", "first").returncode == 0
-    assert hvscale(*train, 12, "--run", "second", "--resume", "first").returncode == 0
+    assert hvscale_warm(*train, 12, "--run", "whole").returncode == 0
+    assert hvscale_warm(*train, 6, "--run", "first").returncode == 0
+    assert hvscale_warm(*train, 12, "--run", "second", "--resume", "first").returncode == 0
     assert same(tmp_path / "whole", tmp_path / "second")
     saved = (tmp_path / "first/checkpoints/step-000000006.ckpt").read_bytes().split(b"\n", 1)[1]
     (tmp_path / "content").write_bytes(saved)
@@ -47,14 +47,14 @@ def test_fp16_goes_on_with_its_scale(hvscale: Run, tmp_path: Path) -> None:
     assert scaler["scale"] == 65536 / 2 ** sum(skipped)
 
 
-def test_compiled_blocks_train_the_same_model(hvscale: Run, tmp_path: Path) -> None:
-    assert hvscale(*EDSR, "--steps", 4, "--run", "eager").returncode == 0
+def test_compiled_blocks_train_the_same_model(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
+    assert hvscale_warm(*EDSR, "--steps", 4, "--run", "eager").returncode == 0
     done = hvscale(*EDSR, "--steps", 4, "--run", "compiled", "--compile", timeout=400)
     assert done.returncode == 0, done.stderr
     eager, compiled = (torch.load(tmp_path / run / "model.pt", weights_only=True) for run in ("eager", "compiled"))
     assert eager.keys() == compiled.keys()
     assert all(torch.allclose(value, compiled[name], atol=1e-5) for name, value in eager.items())
-    done = hvscale("train", "vgg11", "--data", "synthetic", "--image-size", 32, "--compile", "--precision", "fp32")
+    done = hvscale_warm("train", "vgg11", "--data", "synthetic", "--image-size", 32, "--compile", "--precision", "fp32")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
         2,
         "hvscale: the model has no repeated blocks to compile: leave out --compile",

@@ -52,8 +52,8 @@ def killed_after(tmp_path: Path, count: int, *words: object) -> None:
         process.send_signal(signal.SIGKILL)
 
 
-def test_killed_and_resumed_is_never_stopped_bit_for_bit(hvscale: Run, tmp_path: Path) -> None:
-    assert hvscale(*EDSR, "--steps", 60, "--run", "whole").returncode == 0
+def test_killed_and_resumed_is_never_stopped_bit_for_bit(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
+    assert hvscale_warm(*EDSR, "--steps", 60, "--run", "whole").returncode == 0
     again = (*EDSR, "--steps", 60, "--run", "stopped", "--resume", "auto")
     killed_after(tmp_path, 14, *again)
     done = hvscale(*again)
@@ -65,12 +65,12 @@ def test_killed_and_resumed_is_never_stopped_bit_for_bit(hvscale: Run, tmp_path:
     assert len(list((tmp_path / "stopped/checkpoints").iterdir())) == 3
 
 
-def test_k_steps_and_k_more_are_2k(hvscale: Run, tmp_path: Path) -> None:
+def test_k_steps_and_k_more_are_2k(hvscale_warm: Run, tmp_path: Path) -> None:
     """With dropout, and a constant learning rate, which does not need to know the end."""
     (tmp_path / "dropping.py").write_text(DROPOUT)
-    assert hvscale(*CLASSIFIER, "--steps", 8, "--run", "whole").returncode == 0
-    assert hvscale(*CLASSIFIER, "--steps", 4, "--run", "first").returncode == 0
-    done = hvscale(*CLASSIFIER, "--steps", 8, "--run", "second", "--resume", "first")
+    assert hvscale_warm(*CLASSIFIER, "--steps", 8, "--run", "whole").returncode == 0
+    assert hvscale_warm(*CLASSIFIER, "--steps", 4, "--run", "first").returncode == 0
+    done = hvscale_warm(*CLASSIFIER, "--steps", 8, "--run", "second", "--resume", "first")
     assert done.returncode == 0, done.stderr
     assert same(tmp_path / "whole", tmp_path / "second")
     assert steps(tmp_path / "whole") == [*steps(tmp_path / "first"), *steps(tmp_path / "second")]
@@ -93,8 +93,8 @@ def test_two_ranks_go_on_bit_for_bit(hvscale: Run, tmp_path: Path, kind: str) ->
     assert not same(tmp_path / "whole", tmp_path / "first")
 
 
-def test_another_number_of_ranks_is_said_aloud(hvscale: Run, tmp_path: Path) -> None:
-    assert hvscale(*EDSR, "--steps", 4, "--run", "alone").returncode == 0
+def test_another_number_of_ranks_is_said_aloud(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
+    assert hvscale_warm(*EDSR, "--steps", 4, "--run", "alone").returncode == 0
     words = ("hvscale", *EDSR, "--steps", 8, "--resume", "alone", "--learning-rate", "2e-4")
     done = hvscale("launch", "-np", 2, "--run", "two", "--", *words)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -104,27 +104,27 @@ def test_another_number_of_ranks_is_said_aloud(hvscale: Run, tmp_path: Path) -> 
     assert [line[0] for line in steps(tmp_path / "two")] == [5, 6, 7, 8]
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(hvscale: Run, tmp_path: Path) -> None:
-    assert hvscale(*EDSR, "--steps", 12, "--run", "whole").returncode == 0
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(hvscale_warm: Run, tmp_path: Path) -> None:
+    assert hvscale_warm(*EDSR, "--steps", 12, "--run", "whole").returncode == 0
     last = tmp_path / "whole/checkpoints/step-000000012.ckpt"
     last.write_bytes(last.read_bytes()[:-1])
     before = steps(tmp_path / "whole"), model(tmp_path / "whole")
-    done = hvscale(*EDSR, "--steps", 12, "--run", "whole", "--resume", "auto")
+    done = hvscale_warm(*EDSR, "--steps", 12, "--run", "whole", "--resume", "auto")
     assert done.returncode == 0, done.stderr
     assert "step-000000012.ckpt is damaged (it has" in done.stderr
     assert "going on after step 8" in done.stderr
     assert steps(tmp_path / "whole") == before[0]
     assert all(torch.equal(value, before[1][key]) for key, value in model(tmp_path / "whole").items())
     last.write_bytes(b"")
-    done = hvscale(*EDSR, "--steps", 12, "--resume", last)
+    done = hvscale_warm(*EDSR, "--steps", 12, "--resume", last)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "the checkpoint is damaged" in done.stderr
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_anew(hvscale: Run, tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(hvscale_warm: Run, tmp_path: Path) -> None:
     again = (*EDSR, "--steps", 4, "--run", "stopped", "--resume", "auto", "--checkpoint-every", 1000)
     killed_after(tmp_path, 1, *again, "--steps", 1000)
-    done = hvscale(*again)
+    done = hvscale_warm(*again)
     assert done.returncode == 0, done.stderr
     assert [line[0] for line in steps(tmp_path / "stopped")] == [1, 2, 3, 4]
 
@@ -137,7 +137,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(hvscale: Run, tmp_
         (("--resume", "none.ckpt"), "cannot read the checkpoint none.ckpt: No such file"),
     ],
 )
-def test_a_wrong_request_is_one_line(hvscale: Run, words: tuple[str, ...], said: str) -> None:
-    done = hvscale(*EDSR, "--steps", 2, *words)
+def test_a_wrong_request_is_one_line(hvscale_warm: Run, words: tuple[str, ...], said: str) -> None:
+    done = hvscale_warm(*EDSR, "--steps", 2, *words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert said in done.stderr

@@ -15,16 +15,22 @@ from playwright.sync_api import Browser, expect
 from hvscale.host import available_cores
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
-# A real Horovod job that ends as Horovod's synthetic benchmarks do; a rank's speed falls from 100 to 80 on two ranks.
+# A real job that ends as Horovod's synthetic benchmarks do; a rank's speed falls from 100 to 80 on two ranks.
 HOROVOD_LINES = """
-import horovod.torch as hvd, torch
-hvd.init()
-ranks = int(hvd.allreduce(torch.tensor([1]), op=hvd.Sum))
-speed = {1: 100, 2: 80}[ranks]
-if hvd.rank() == 0:
+speed = {1: 100, 2: 80}[size]
+if rank == 0:
     print("Iter #0: %.1f img/sec per CPU" % 7)
     print("Img/sec per CPU: %.1f +-%.1f" % (speed, 1.5))
-    print("Total img/sec on %d CPU(s): %.1f +-%.1f" % (hvd.size(), ranks * speed, ranks * 1.5))
+    print("Total img/sec on %d CPU(s): %.1f +-%.1f" % (size, size * speed, size * 1.5))
+"""
+BY_MPI = """
+from mpi4py import MPI
+rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allreduce(1)
+"""
+BY_HOROVOD = """
+import horovod.torch as hvd, torch
+hvd.init()
+rank, size = hvd.rank(), int(hvd.allreduce(torch.tensor([1]), op=hvd.Sum))
 """
 
 # Prints what it is told for its np and repeat, in words of its own.
@@ -87,9 +93,11 @@ def moody(program: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Pat
     return write
 
 
-@pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
-def test_horovods_own_lines_are_read(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
-    script = program(HOROVOD_LINES)
+@pytest.mark.parametrize(("mpi", "start"), [("openmpi", BY_MPI), ("gloo", BY_HOROVOD)], ids=["openmpi", "gloo"])
+def test_horovods_own_lines_are_read(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, start: str
+) -> None:
+    script = program(start + HOROVOD_LINES)
     done = hvscale(
         *("scale", "--np", "1,2", "--mpi", mpi, "--repeat", "1", "--run", "curve", "--csv", "table.csv"),
         *("--json", "--", "python", script),
@@ -170,16 +178,17 @@ def test_a_metric_says_whose_throughput_it_is(
     assert document["unit"] is None
 
 
-@pytest.mark.parametrize("scaling", ["weak", "strong"])
+@pytest.mark.parametrize(("scaling", "nps"), [("weak", [2]), ("strong", [1, 2])], ids=["weak", "strong"])
 def test_the_trainer_tells_its_speed_itself_and_its_batch_is_divided(
-    hvscale: Run, tmp_path: Path, scaling: str
+    hvscale: Run, tmp_path: Path, scaling: str, nps: list[int]
 ) -> None:
+    given = ",".join(map(str, nps))
     done = hvscale(
-        "scale", "--np", "1,2", "--repeat", "1", f"--{scaling}", "--run", "curve", "--", *TRAIN, "--batch-size", "4"
+        "scale", "--np", given, "--repeat", "1", f"--{scaling}", "--run", "curve", "--", *TRAIN, "--batch-size", "4"
     )
     assert done.returncode == 0, done.stderr
     document = scale_json(tmp_path / "curve")
-    for np, throughput in zip((1, 2), column(document, "throughput"), strict=True):
+    for np, throughput in zip(nps, column(document, "throughput"), strict=True):
         run = tmp_path / f"curve/np-{np}-repeat-1"
         steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
         assert {step["images"] for step in steps} == {4 * (np if scaling == "weak" else 1)}

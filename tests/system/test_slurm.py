@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.places import everything_there
-from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WAITING_PROGRAM, WITH_MPICH
+from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting
 
 NODES = ["n1", "n2", "n3", "n4"]
 
@@ -156,7 +156,7 @@ def test_a_job_that_slurm_does_not_take_is_one_line(hvscale: Run, tmp_path: Path
 def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
     options = ["-np", "2", "--mpi", mpi, "--submit", "--nodes", "2", "--run", "job"]
     following = subprocess.Popen(
-        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(WAITING_PROGRAM)],
+        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting(mpi))],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -188,7 +188,7 @@ def test_an_allocation_that_is_taken_away_is_a_lost_node(program: Callable[[str]
                 "job",
                 "--",
                 "python",
-                program(WAITING_PROGRAM),
+                program(waiting("openmpi")),
             ],
             cwd=tmp_path,
             env={**os.environ, **inside},

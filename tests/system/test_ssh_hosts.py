@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.places import SshHosts, everything_there
-from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WAITING_PROGRAM, WITH_MPICH
+from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting
 
 Refuse = Callable[..., str]
 
@@ -73,7 +73,7 @@ def test_nothing_stays_on_the_hosts_when_the_launcher_ends(
     monkeypatch.setenv("HVSCALE_SSH", ssh.ssh)
     options = ["-np", "2", "--mpi", mpi, "--hosts", "alpha,beta", "--run", "job"]
     launcher = subprocess.Popen(
-        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(WAITING_PROGRAM)],
+        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting(mpi))],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -90,10 +90,21 @@ def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (("--scale", "5"), "--scale 5"),
+        (("--batch-size", "0"), "--batch-size 0"),
+        (("--seconds", "5"), "--steps and --seconds both say how long to train"),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_line_and_status_2(
+    hvscale: Run, tmp_path: Path, change: tuple[str, ...], said: str
+) -> None:
+    check_refused(hvscale(*TRAIN[1:], *change), said, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
         (("train", "resnet-9000", *TINY), "unknown model 'resnet-9000': known are edsr, edsr-baseline"),
-        ((*TRAIN[1:], "--scale", "5"), "--scale 5"),
-        ((*TRAIN[1:], "--batch-size", "0"), "--batch-size 0"),
-        ((*TRAIN[1:], "--seconds", "5"), "--steps and --seconds both say how long to train"),
         ((*TRAIN[1:], "--data", "nowhere"), "nowhere"),
         ((*TRAIN[1:], "--data", "empty"), "empty"),
         ((*TRAIN[1:], "--data", "damaged"), "damaged/b.png"),
@@ -102,18 +113,21 @@ def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> No
     ],
 )
 def test_a_wrong_request_is_one_line_and_status_2(
-    hvscale: Run, tmp_path: Path, change: tuple[str, ...], said: str
+    hvscale_warm: Run, tmp_path: Path, change: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "damaged").mkdir()
     for name in "abc":
         Image.radial_gradient("L").convert("RGB").save(tmp_path / f"damaged/{name}.png")
     (tmp_path / "damaged/b.png").write_bytes((tmp_path / "damaged/b.png").read_bytes()[:2000])
-    done = hvscale(*change)
+    check_refused(hvscale_warm(*change), said, tmp_path)
+
+
+def check_refused(done: subprocess.CompletedProcess[str], said: str, folder: Path) -> None:
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert not list(tmp_path.glob("runs/*"))
+    assert not list(folder.glob("runs/*"))
 
 
 def test_two_ranks_say_what_is_wrong_once(hvscale: Run, tmp_path: Path) -> None:
@@ -125,13 +139,13 @@ def test_two_ranks_say_what_is_wrong_once(hvscale: Run, tmp_path: Path) -> None:
     assert run_json(tmp_path / "job")["ranks"][0]["exit_status"] == 2
 
 
-def test_a_full_disk_ends_training_in_one_line(hvscale: Run, tmp_path: Path) -> None:
+def test_a_full_disk_ends_training_in_one_line(hvscale_warm: Run, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small], capture_output=True).returncode:
         pytest.skip("a small file system cannot be mounted here: it takes root")
     try:
-        done = hvscale(*TRAIN[1:], "--run", small / "job")
+        done = hvscale_warm(*TRAIN[1:], "--run", small / "job")
         assert done.returncode == 2, done.stderr
         assert "No space left" in done.stderr
         assert "Traceback" not in done.stderr
@@ -142,18 +156,27 @@ def test_a_full_disk_ends_training_in_one_line(hvscale: Run, tmp_path: Path) -> 
 
 def test_demo(hvscale: Run, tmp_path: Path) -> None:
     """It comes to an end and shows everything; how far it gets in its time is the machine's affair."""
-    done = hvscale("demo", "--run", "job", timeout=400)
+    done = hvscale("demo", "--seconds", 5, "--run", "job", timeout=400)
     assert done.returncode == 0, done.stderr
     for expected in ("PSNR on", "images/s in all", "allreduce", "busbw", "run folder:", "picture:"):
         assert expected in done.stdout
     assert json.loads((tmp_path / "job/result.json").read_text())["np"] == 2
     assert json.loads(hvscale("breakdown", "job", "--json").stdout)["source"] == "hvprof"
+    asked = run_json(tmp_path / "job")["command"]
+    assert asked[1:] == ["train", *demo_config(seconds=5).arguments()]
 
 
-def test_the_demo_s_model_passes_bicubic(hvscale: Run, tmp_path: Path) -> None:
-    """In as many steps as a busy two-core machine has time for in a minute."""
-    asked = demo_config().model_copy(update={"seconds": None, "steps": 450})
-    done = hvscale("launch", "-np", 2, "--run", "job", "--", "hvscale", "train", *asked.arguments(), timeout=400)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_a_demo_of_no_time_is_one_line(hvscale: Run) -> None:
+    done = hvscale("demo", "--seconds", 0)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert "--seconds" in done.stderr
+
+
+def test_the_demo_s_model_passes_bicubic(hvscale_warm: Run, tmp_path: Path) -> None:
+    """In as many steps as a busy two-core machine has time for in a minute, and as one process: the two ranks' batches are its one."""
+    demo = demo_config()
+    asked = demo.model_copy(update={"seconds": None, "steps": 450, "batch_size": 2 * demo.batch_size})
+    done = hvscale_warm("train", *asked.arguments(), "--run", "job", timeout=400)
+    assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "job/result.json").read_text())
     assert result["psnr_db"] > result["bicubic_psnr_db"] + 0.3

@@ -71,8 +71,10 @@ def watcher_of(process: subprocess.Popen[str]) -> psutil.Process:
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
-def test_a_profiled_run_is_told_to_wandb_and_tensorboard(hvscale: Run, tmp_path: Path, mpi: str) -> None:
-    alone = hvscale(*EDSR, "--steps", 4, "--run", "alone")
+def test_a_profiled_run_is_told_to_wandb_and_tensorboard(
+    hvscale: Run, hvscale_warm: Run, tmp_path: Path, mpi: str
+) -> None:
+    alone = hvscale_warm(*EDSR, "--steps", 4, "--run", "alone")
     assert alone.returncode == 0, alone.stderr
     options = ("--wandb", "offline", "--tensorboard", "--one-rank-run", "alone")
     done = hvscale(
@@ -141,8 +143,8 @@ def test_a_profiled_run_is_told_to_wandb_and_tensorboard(hvscale: Run, tmp_path:
     assert run_json(run)["warnings"] == []
 
 
-def test_what_is_not_known_is_not_told(hvscale: Run, tmp_path: Path) -> None:
-    done = hvscale(*SHORT, "--wandb", "offline", "--tensorboard")
+def test_what_is_not_known_is_not_told(hvscale_warm: Run, tmp_path: Path) -> None:
+    done = hvscale_warm(*SHORT, "--wandb", "offline", "--tensorboard")
     assert done.returncode == 0, done.stderr
     assert warnings(done) == []
     told, seen = wandb_file.history(tmp_path / "job"), events(tmp_path / "job")
@@ -151,33 +153,33 @@ def test_what_is_not_known_is_not_told(hvscale: Run, tmp_path: Path) -> None:
     assert not [name for name in names if "communication" in name or "efficiency" in name or "message_sizes" in name]
 
 
-def test_a_run_that_goes_on_shows_each_step_once(hvscale: Run, tmp_path: Path) -> None:
-    assert hvscale(*SHORT, "--tensorboard", "--checkpoint-every", 3).returncode == 0
+def test_a_run_that_goes_on_shows_each_step_once(hvscale_warm: Run, tmp_path: Path) -> None:
+    assert hvscale_warm(*SHORT, "--tensorboard", "--checkpoint-every", 3).returncode == 0
     (tmp_path / "job/checkpoints/step-000000004.ckpt").unlink()
-    done = hvscale(*TRAIN, "--steps", 6, "--tensorboard", "--resume", "auto")
+    done = hvscale_warm(*TRAIN, "--steps", 6, "--tensorboard", "--resume", "auto")
     assert done.returncode == 0, done.stderr
     losses = [(event.step, event.value) for event in events(tmp_path / "job").Scalars("loss")]
     assert losses == [(step["step"], pytest.approx(step["loss"])) for step in steps_of(tmp_path / "job")]
     assert len(losses) == 6
 
 
-def test_online_where_nobody_listens(hvscale: Run, tmp_path: Path) -> None:
+def test_online_where_nobody_listens(hvscale_warm: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    done = hvscale(*SHORT, "--wandb", "online", WANDB_BASE_URL=f"http://127.0.0.1:{port}", **KEY)
+    done = hvscale_warm(*SHORT, "--wandb", "online", WANDB_BASE_URL=f"http://127.0.0.1:{port}", **KEY)
     check_that_it_went_on_offline(done, tmp_path / "job")
 
 
-def test_online_at_a_server_that_never_answers(hvscale: Run, tmp_path: Path) -> None:
+def test_online_at_a_server_that_never_answers(hvscale_warm: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        done = hvscale(*SHORT, "--wandb", "online", WANDB_BASE_URL=address, **KEY)
+        done = hvscale_warm(*SHORT, "--wandb", "online", WANDB_BASE_URL=address, **KEY)
     check_that_it_went_on_offline(done, tmp_path / "job")
 
 
-def test_online_without_a_login(hvscale: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_online_without_a_login(hvscale_warm: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    done = hvscale(*SHORT, "--wandb", "online", HOME=str(tmp_path))
+    done = hvscale_warm(*SHORT, "--wandb", "online", HOME=str(tmp_path))
     check_that_it_went_on_offline(done, tmp_path / "job")
     assert "wandb login" in warnings(done)[0]
 
@@ -194,11 +196,11 @@ def check_that_it_went_on_offline(done: subprocess.CompletedProcess[str], run: P
     assert run_json(run)["state"] == "finished"
 
 
-def test_a_client_that_cannot_write(hvscale: Run, tmp_path: Path) -> None:
+def test_a_client_that_cannot_write(hvscale_warm: Run, tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     for name in ("wandb", "tensorboard"):
         (tmp_path / "job" / name).write_text("a file where a folder is to be")
-    done = hvscale(*SHORT, "--wandb", "offline", "--tensorboard")
+    done = hvscale_warm(*SHORT, "--wandb", "offline", "--tensorboard")
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("hvscale: warning: ")]
     assert sorted(line.split()[2] for line in said) == ["--tensorboard:", "--wandb:"]
@@ -206,13 +208,13 @@ def test_a_client_that_cannot_write(hvscale: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("folder", "option"), [("wandb", ("--wandb", "offline")), ("tensorboard", ("--tensorboard",))])
-def test_a_full_disk_under_a_client(hvscale: Run, tmp_path: Path, folder: str, option: tuple[str, ...]) -> None:
+def test_a_full_disk_under_a_client(hvscale_warm: Run, tmp_path: Path, folder: str, option: tuple[str, ...]) -> None:
     small = tmp_path / "job" / folder
     small.mkdir(parents=True)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", small], capture_output=True).returncode:
         pytest.skip("a small file system cannot be mounted here: it takes root")
     try:
-        done = hvscale(*SHORT, *option)
+        done = hvscale_warm(*SHORT, *option)
     finally:
         subprocess.run(["umount", small], check=True)
     assert done.returncode == 0, done.stderr
@@ -284,8 +286,8 @@ def test_without_the_package_it_is_one_line(tmp_path: Path) -> None:
         (("--one-rank-run", "nowhere"), "--one-rank-run nowhere: no result.json of a training is there"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_status_2(hvscale: Run, options: tuple[str, ...], said: str) -> None:
-    done = hvscale(*SHORT, *options)
+def test_a_wrong_request_is_one_line_and_status_2(hvscale_warm: Run, options: tuple[str, ...], said: str) -> None:
+    done = hvscale_warm(*SHORT, *options)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert said in done.stderr

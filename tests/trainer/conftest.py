@@ -24,19 +24,28 @@ def two_ranks(tmp_path: Path) -> Ranks:
     """`two_ranks("program.py", *arguments, launcher="openmpi")` runs a file of tests/trainer/programs; never raises for a status."""
 
     def run(program: str, *arguments: object, launcher: str = "openmpi") -> subprocess.CompletedProcess[str]:
-        words = [*LAUNCHERS[launcher], sys.executable, PROGRAMS / program, *arguments]
-        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        return subprocess.run(
-            list(map(str, words)), cwd=tmp_path, env={**os.environ, **root}, capture_output=True, text=True, timeout=300
-        )
+        return run_on_two_ranks(tmp_path, program, *arguments, launcher=launcher)
 
     return run
+
+
+def run_on_two_ranks(
+    folder: Path, program: str, *arguments: object, launcher: str = "openmpi"
+) -> subprocess.CompletedProcess[str]:
+    words = [*LAUNCHERS[launcher], sys.executable, PROGRAMS / program, *arguments]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return subprocess.run(
+        list(map(str, words)), cwd=folder, env={**os.environ, **root}, capture_output=True, text=True, timeout=300
+    )
 
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """A folder of three RGB photos of noise, 60x52 pixels (width x height): a.png, b.png, c.png."""
-    folder = tmp_path / "photos"
+    return make_photos(tmp_path / "photos")
+
+
+def make_photos(folder: Path) -> Path:
     folder.mkdir()
     random = np.random.default_rng(1)
     for name in "abc":

@@ -1,7 +1,10 @@
 """Horovod's options, on two real ranks: a few steps give what the same steps give when they are worked out without Horovod."""
 
+import functools
 import json
 import re
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +13,80 @@ import pytest
 from hvscale.errors import RequestError
 from hvscale.trainer import TrainConfig
 from tests.conftest import Run
-from tests.trainer.conftest import Ranks
+from tests.trainer.conftest import Ranks, make_photos, run_on_two_ranks
+
+# What goes into one start of the ranks, and of the way that the parameters went, how much two ways to work them out may differ by.
+STARTS: list[tuple[float, list[dict[str, Any]]]] = [
+    (
+        1e-3,
+        [
+            {"batches_per_allreduce": 3},
+            {"scale_learning_rate": True, "batches_per_allreduce": 2},
+            {"gradient_predivide_factor": 2.0},
+            {"clip_norm": 0.05},
+        ],
+    ),
+    (
+        2e-2,
+        [
+            {"fp16_allreduce": True},
+            {"fp16_allreduce": True, "gradient_predivide_factor": 2.0},
+            {"bf16_allreduce": True},
+            {"bf16_allreduce": True, "batches_per_allreduce": 2, "clip_norm": 0.1},
+        ],
+    ),
+    (
+        1e-3,
+        [
+            {"allreduce_groups": 2},
+            {"allreduce_groups": 2, "batches_per_allreduce": 2, "clip_norm": 0.1},
+        ],
+    ),
+    (
+        1e-3,
+        [
+            {"sync_batch_norm": True},
+            {"sync_batch_norm": True, "batches_per_allreduce": 2},
+        ],
+    ),
+    (1e-3, [{"use_adasum": True, "steps": 1}]),  # Horovod remembers by name what a tensor is sent by, a sum or Adasum
+]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], subprocess.CompletedProcess[str]]:
+    """`started(1)`: two ranks have worked through that one of STARTS, and said a line of JSON for each of its options."""
+
+    @functools.cache
+    def start(number: int) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path_factory.mktemp("flags")
+        asked = [{"steps": 4, "learning_rate": 0.01, **options} for options in STARTS[number][1]]
+        return run_on_two_ranks(folder, "flags.py", json.dumps(asked), make_photos(folder / "photos"), folder)
+
+    return start
 
 
 @pytest.mark.parametrize(
-    ("options", "near"),
+    ("start", "place"),
     [
-        ({"batches_per_allreduce": 3}, 1e-3),
-        ({"scale_learning_rate": True, "batches_per_allreduce": 2}, 1e-3),
-        ({"fp16_allreduce": True}, 2e-2),
-        ({"fp16_allreduce": True, "gradient_predivide_factor": 2.0}, 2e-2),
-        ({"bf16_allreduce": True}, 2e-2),
-        ({"bf16_allreduce": True, "batches_per_allreduce": 2, "clip_norm": 0.1}, 2e-2),
-        ({"gradient_predivide_factor": 2.0}, 1e-3),
-        ({"allreduce_groups": 2}, 1e-3),
-        ({"allreduce_groups": 2, "batches_per_allreduce": 2, "clip_norm": 0.1}, 1e-3),
-        ({"clip_norm": 0.05}, 1e-3),
-        ({"sync_batch_norm": True}, 1e-3),
-        ({"sync_batch_norm": True, "batches_per_allreduce": 2}, 1e-3),
-        ({"use_adasum": True, "steps": 1}, 1e-3),
+        pytest.param(start, place, id="+".join(options))
+        for start, (_, together) in enumerate(STARTS)
+        for place, options in enumerate(together)
     ],
-    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_steps_with(two_ranks: Ranks, photos: Path, tmp_path: Path, options: dict[str, Any], near: float) -> None:
-    """`near`: of the way that the parameters went, how much the two may differ by."""
-    asked = {"steps": 4, "learning_rate": 0.01, **options}
-    done = two_ranks("flags.py", json.dumps(asked), photos, tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+def test_steps_with(started: Callable[[int], subprocess.CompletedProcess[str]], start: int, place: int) -> None:
+    done, near = started(start), STARTS[start][0]
+    said = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(said) > place, done.stderr
+    found = json.loads(said[place])
     assert found["differ"] < near * found["moved"]
     assert found["moved"] > 1e-4
     assert found["equal"]
+
+
+@pytest.mark.parametrize("start", range(len(STARTS)))
+def test_the_ranks_end_well(started: Callable[[int], subprocess.CompletedProcess[str]], start: int) -> None:
+    assert started(start).returncode == 0, started(start).stderr
 
 
 @pytest.mark.parametrize(("mpi", "np"), [("openmpi", 1), ("openmpi", 3), ("gloo", 2)])

@@ -1,8 +1,12 @@
-"""On each of two ranks: `fit` with the options in the first argument (JSON), and the same steps worked out here without Horovod."""
+"""On each of two ranks, for each of the options in the first argument (JSON): `fit`, and the same steps worked out here without Horovod.
+
+The second argument is the folder of photos, the third one for the runs. Rank 0 prints a line of JSON for each.
+"""
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,29 +19,8 @@ from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.super_resolution import SuperResolution
 from hvscale.trainer.sync_batch_norm import synchronise_batch_norm
 
-options = json.loads(sys.argv[1])
-sys.path.insert(0, str(Path(__file__).parent))
-ranks = Ranks()
-config = TrainConfig.of(model="small_net:net", batch_size=2, patch_size=8, optimizer="sgd", data=sys.argv[2], **options)
-rate = 0.01 * (ranks.size * config.batches_per_allreduce if config.scale_learning_rate else 1)
-work = SuperResolution(config, ranks)
-cpu = torch.device("cpu")
-arithmetic = Arithmetic("fp32", channels_last=False)
-torch.manual_seed(0)
-model, reference = work.build(), work.build()
-reference.load_state_dict(model.state_dict())
-
-
-def joint(batch: int) -> list[tuple[Tensor, Tensor]]:
-    """What the ranks train on at once, as their own batch normalisation sees it, or synchronised."""
-    by_rank = [work.batch(loaded, cpu) for loaded in ranks.gather(work.load(batch))]
-    if not config.sync_batch_norm:
-        return by_rank
-    return [(torch.cat([inputs for inputs, _ in by_rank]), torch.cat([targets for _, targets in by_rank]))]
-
-
-def gradients(of: nn.Module, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-    return list(torch.autograd.grad(arithmetic.loss(of, inputs, targets, work.loss), list(of.parameters())))
+CPU = torch.device("cpu")
+ARITHMETIC = Arithmetic("fp32", channels_last=False)
 
 
 def adasum(a: Tensor, b: Tensor) -> Tensor:
@@ -46,33 +29,65 @@ def adasum(a: Tensor, b: Tensor) -> Tensor:
     return (1 - dot / (2 * a.square().sum())) * a + (1 - dot / (2 * b.square().sum())) * b
 
 
-momentum = [torch.zeros_like(parameter) for parameter in reference.parameters()]
-for step in range(config.steps or 0):
-    batches = range(step * config.batches_per_allreduce, (step + 1) * config.batches_per_allreduce)
-    found = [gradients(reference, *part) for batch in batches for part in joint(batch)]
-    if config.use_adasum:
-        combined = [adasum(*pair) for pair in zip(*found, strict=True)]
-    else:
-        combined = [torch.stack(parts).mean(0) for parts in zip(*found, strict=True)]
-    norm = torch.cat([gradient.flatten() for gradient in combined]).norm()
-    if config.clip_norm is not None and norm > config.clip_norm:
-        combined = [gradient * config.clip_norm / norm for gradient in combined]
-    with torch.no_grad():
-        for kept, parameter, gradient in zip(momentum, reference.parameters(), combined, strict=True):
-            kept.mul_(0.9).add_(gradient)
-            parameter.sub_(rate * kept)
+def joint(batch: int, config: TrainConfig, work: SuperResolution, ranks: Ranks) -> list[tuple[Tensor, Tensor]]:
+    """What the ranks train on at once, as their own batch normalisation sees it, or synchronised."""
+    by_rank = [work.batch(loaded, CPU) for loaded in ranks.gather(work.load(batch))]
+    if not config.sync_batch_norm:
+        return by_rank
+    return [(torch.cat([inputs for inputs, _ in by_rank]), torch.cat([targets for _, targets in by_rank]))]
 
-if config.sync_batch_norm:
-    synchronise_batch_norm(model, ranks.hvd)
-start = {name: value.clone() for name, value in model.state_dict().items()}
-fit(config, ranks, model, work, arithmetic, RunFolder(Path(sys.argv[3])))
-compared = dict(model.named_parameters()) | (dict(model.named_buffers()) if config.sync_batch_norm else {})
-expected = reference.state_dict()
-differ = max(
-    float(((value - expected[name]).abs() / expected[name].abs().clamp(min=1)).max())
-    for name, value in compared.items()
-)
-moved = max(float((value - start[name]).abs().max()) for name, value in model.named_parameters())
-everyone = ranks.gather(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
-if ranks.rank == 0:
-    print(json.dumps({"differ": differ, "moved": moved, "equal": torch.equal(*everyone)}))
+
+def work_out(reference: nn.Module, config: TrainConfig, work: SuperResolution, ranks: Ranks) -> None:
+    """The steps, by the formulas."""
+    rate = 0.01 * (ranks.size * config.batches_per_allreduce if config.scale_learning_rate else 1)
+    momentum = [torch.zeros_like(parameter) for parameter in reference.parameters()]
+    for step in range(config.steps or 0):
+        found = [
+            torch.autograd.grad(ARITHMETIC.loss(reference, *part, work.loss), list(reference.parameters()))
+            for batch in range(step * config.batches_per_allreduce, (step + 1) * config.batches_per_allreduce)
+            for part in joint(batch, config, work, ranks)
+        ]
+        if config.use_adasum:
+            combined = [adasum(*pair) for pair in zip(*found, strict=True)]
+        else:
+            combined = [torch.stack(parts).mean(0) for parts in zip(*found, strict=True)]
+        norm = torch.cat([gradient.flatten() for gradient in combined]).norm()
+        if config.clip_norm is not None and norm > config.clip_norm:
+            combined = [gradient * config.clip_norm / norm for gradient in combined]
+        with torch.no_grad():
+            for kept, parameter, gradient in zip(momentum, reference.parameters(), combined, strict=True):
+                kept.mul_(0.9).add_(gradient)
+                parameter.sub_(rate * kept)
+
+
+def compare(config: TrainConfig, run: Path, ranks: Ranks) -> dict[str, Any]:
+    work = SuperResolution(config, ranks)
+    torch.manual_seed(0)
+    model, reference = work.build(), work.build()
+    reference.load_state_dict(model.state_dict())
+    work_out(reference, config, work, ranks)
+    if config.sync_batch_norm:
+        synchronise_batch_norm(model, ranks.hvd)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    run.mkdir(exist_ok=True)
+    fit(config, ranks, model, work, ARITHMETIC, RunFolder(run))
+    compared = dict(model.named_parameters()) | (dict(model.named_buffers()) if config.sync_batch_norm else {})
+    expected = reference.state_dict()
+    differ = max(
+        float(((value - expected[name]).abs() / expected[name].abs().clamp(min=1)).max())
+        for name, value in compared.items()
+    )
+    moved = max(float((value - start[name]).abs().max()) for name, value in model.named_parameters())
+    everyone = ranks.gather(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+    return {"differ": differ, "moved": moved, "equal": torch.equal(*everyone)}
+
+
+sys.path.insert(0, str(Path(__file__).parent))
+ranks = Ranks()
+for number, options in enumerate(json.loads(sys.argv[1])):
+    config = TrainConfig.of(
+        model="small_net:net", batch_size=2, patch_size=8, optimizer="sgd", data=sys.argv[2], **options
+    )
+    found = compare(config, Path(sys.argv[3]) / f"run-{number}", ranks)
+    if ranks.rank == 0:
+        print(json.dumps(found), flush=True)
