@@ -1,7 +1,7 @@
 """`hvscale tune` against an exhaustive sweep of the same space: how near its choice comes to the best, and in how many of the sweep's steps.
 
-EDSR-baseline's gradients over a shaped network of namespaces: `python benchmarks/tune_sweep.py [--nodes 4] [--link 1gbit] [--trials 7]
-[--trial-seconds 3] [--rounds 7]`; it takes root. What the two have found is measured again on fresh starts, in turns, because the best of many
+EDSR-baseline's gradients over a shaped network of namespaces: `python benchmarks/tune_sweep.py [--nodes 4] [--link 1gbit] [--trials 6]
+[--trial-seconds 1.2] [--rounds 7]`; it takes root. What the two have found is measured again on fresh starts, in turns, because the best of many
 trials was also the luckiest.
 """
 
@@ -19,12 +19,12 @@ from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.search.space import space_of
 
 KNOBS = "allreduce_algorithm,eager_threshold"
-STEPS = 10
+STEPS = 10  # as many as a trial of the search has in its seconds
 
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.set_defaults(trials=7, trial_seconds=3)
+    parser.set_defaults(trials=6, trial_seconds=1.2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         job = Job(options, Path(folder), ["edsr-baseline", "--compute-seconds", "0.1"])

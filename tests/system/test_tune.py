@@ -102,7 +102,7 @@ def by_settings(document: dict[str, Any]) -> dict[str, Any]:
 def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    moods = ("ring=fast", "recursive_doubling=crash", "segmented_ring=wrong", "reduce_scatter_allgather=hang")
+    moods = ("ring=fast", "another=fast", "recursive_doubling=crash", "segmented_ring=wrong", "reduce_scatter_allgather=hang")
     done = hvscale(
         *("tune", "-np", "2", "--run", "study", "--knobs", "allreduce_algorithm", "--trial-seconds", "1", "--json"),
         *("--csv", "trials.csv", "--", "python", program(STEPS), *moods),
@@ -119,7 +119,6 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     assert (first["settings"], first["state"]) == ({}, "measured")
     trials = by_settings(document)
     assert set(trials) == {"default", *ALGORITHMS}
-    assert trials["ring"]["state"] == "measured"
     assert (trials["recursive_doubling"]["state"], trials["recursive_doubling"]["throughput"] is None) == (
         "crashed",
         False,
@@ -130,13 +129,18 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     assert "after 4 steps" in trials["reduce_scatter_allgather"]["problem"]
     assert trials["segmented_ring"]["state"] == "wrong sums"
     assert trials["segmented_ring"]["problem"] == "the loss of step 1 is 6.0, and 3.0 with the defaults"
+    # The best two are measured again, to the end.
+    for fast in ("ring", "reduce_broadcast"):
+        of_it = [trial for trial in document["trials"] if trial["settings"] == {"allreduce_algorithm": fast}]
+        assert len(of_it) <= 2
+        assert of_it[-1]["state"] == "measured" or len(of_it) == 1
     # What was measured is what the run holds.
     for trial in document["trials"]:
         record = run_json(folder / trial["run"])
         assert record["knobs"] == trial["settings"]
         assert record["state"] == {"crashed": "failed"}.get(trial["state"], "stopped")
 
-    assert document["winner"] == {"allreduce_algorithm": "ring"}
+    assert document["winner"]["allreduce_algorithm"] in ("ring", "reduce_broadcast")
     proof = document["proof"]
     assert (proof["taken"], len(proof["pairs"]), proof["settings"]) == (True, 7, document["winner"])
     assert 1 < proof["gain"]["low"] <= proof["gain"]["mean"] <= proof["gain"]["high"]

@@ -207,7 +207,10 @@ class Study:
             self.measure(dict(sorted(once[0])), None, alone=True)
 
     def measure(self, settings: dict[str, str], asked: "Suggestion | None", alone: bool = False) -> None:
-        """A trial of these settings on a fresh start; where the job takes orders, further ones in the same start unless it is to be `alone`."""
+        """A trial of these settings on a fresh start; where the job takes orders, further ones in the same start.
+
+        `alone`: no further ones, and it is measured to its end, also where it is a little slower than the best.
+        """
         number = self.next_start()
         run = RunFolder(self.path / f"start-{number:04d}")
         again: Again | None = None
@@ -229,7 +232,7 @@ class Study:
 
         self.shown.trial(settings)
         try:
-            start = self.follow(run, settings, done, self.to_beat if settings else lambda: None)
+            start = self.follow(run, settings, done, self.to_beat if settings and not alone else lambda: None)
         finally:
             if asked is not None and self.sampler is not None:
                 self.sampler.forget(asked)
