@@ -4,8 +4,8 @@ from pathlib import Path
 
 from hvscale.bench.param_server.document import Exchange, Extremes, ServerDocument, ServerRow
 from hvscale.bench.shown import Shown
-from hvscale.profiling.output import human_bytes, write_rows
-from hvscale.scaling.output import human, human_interval
+from hvscale.profiling.output import human_bytes, human_seconds, write_rows
+from hvscale.scaling.output import WIDEST, is_known
 
 
 def tables(document: ServerDocument) -> list[Shown]:
@@ -28,22 +28,27 @@ def latencies(document: ServerDocument) -> Shown:
     for row in document.rows:
         cells = [
             str(row.starts),
-            str(row.samples),
-            human(row.seconds),
-            human_interval(row.seconds_low, row.seconds_high),
-            human(row.seconds_min),
-            human(row.seconds_max),
+            human_seconds(row.seconds),
+            seconds_interval(row.seconds_low, row.seconds_high),
+            human_seconds(row.seconds_min),
+            human_seconds(row.seconds_max),
         ]
         groups.setdefault(f"{row.operation}, workers {row.workers}", []).append([place(row), *cells])
     return Shown(
         title=f"param-server: {what(document)}",
-        columns=["", "starts", "samples", "mean", "interval", "min", "max"],
+        columns=["", "starts", "mean", "interval", "min", "max"],
         groups=groups,
         caption=[
-            f"seconds of a call on the slowest rank; {document.confidence:.0%} intervals, over the means of the starts, or with one start "
-            "over its samples"
+            "time of a call on the slowest rank",
+            f"{document.confidence:.0%} intervals, over the means of the starts, or with one start over its samples",
         ],
     )
+
+
+def seconds_interval(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return "-"
+    return f"{human_seconds(low)} to {human_seconds(high)}" if is_known(low, high) else f"> factor {WIDEST}"
 
 
 def place(row: ServerRow | Exchange) -> str:
@@ -56,43 +61,44 @@ def best_and_worst(document: ServerDocument) -> Shown:
     for found in document.extremes:
         workers = "any number of workers" if found.workers is None else f"workers {found.workers}"
         groups[f"{found.operation}, {workers}"] = [
-            ["best", *extreme_cells(found.best), *saved_cells(found)],
-            ["worst", *extreme_cells(found.worst), "", "", ""],
+            [f"best: {place(found.best)}", *extreme_cells(found.best), *saved_cells(found)],
+            [f"worst: {place(found.worst)}", *extreme_cells(found.worst), "", ""],
         ]
     return Shown(
         title="best and worst",
-        columns=["", "library", "placement", "workers", "mean", "saves %", "interval", ""],
+        columns=["", "workers", "mean", "saves %", "interval"],
         groups=groups,
         caption=["saves: (1 - best / worst) * 100, round by round"],
     )
 
 
 def extreme_cells(row: ServerRow) -> list[str]:
-    return [row.backend, row.placement, str(row.workers), human(row.seconds)]
+    return [str(row.workers), human_seconds(row.seconds)]
 
 
 def exchanges(document: ServerDocument) -> Shown:
     """What a step's exchange costs in either way."""
     groups: dict[str, list[list[str]]] = {}
     for row in document.exchanges:
-        cells = [human(row.server_seconds), human(row.allreduce_seconds), *saved_cells(row)]
+        cells = [human_seconds(row.server_seconds), human_seconds(row.allreduce_seconds), *saved_cells(row)]
         groups.setdefault(f"workers {row.workers}", []).append([place(row), *cells])
     return Shown(
         title="an exchange: broadcast and gather of a server, or all-reduce",
-        columns=["", "server", "all-reduce", "saves %", "interval", ""],
+        columns=["", "server", "all-reduce", "saves %", "interval"],
         groups=groups,
-        caption=["seconds; saves: (1 - all-reduce / server) * 100, round by round"],
+        caption=["saves: (1 - all-reduce / server) * 100, round by round"],
     )
 
 
 def saved_cells(row: Extremes | Exchange) -> list[str]:
-    """What is saved, its interval, and what to make of it."""
+    """What is saved, and its interval; one round tells none."""
     percent, low, high = row.saved_percent, row.saved_percent_low, row.saved_percent_high
     if percent is None:
-        return ["-", "-", ""]
+        return ["-", "-"]
     if low is None or high is None:
-        return [f"{percent:.1f}", "-", "unknown: one round"]
-    return [f"{percent:.1f}", f"{low:.1f} to {high:.1f}", "no difference" if low <= 0 <= high else ""]
+        return [f"{percent:.1f}", "-"]
+    interval = f"{low:.1f} to {high:.1f}" if is_known(1 - high / 100, 1 - low / 100) else f"> factor {WIDEST}"
+    return ["no difference" if low <= 0 <= high else f"{percent:.1f}", interval]
 
 
 def write_csv(document: ServerDocument, path: Path) -> None:
