@@ -100,6 +100,16 @@ def test_what_is_saved_is_told_round_by_round_with_an_interval() -> None:
     assert (row.seconds_min, row.seconds_p50, row.seconds_max) == (1, 1.5, 2)
 
 
+def test_one_start_is_known_by_its_samples() -> None:
+    found = document(
+        {("broadcast", "openmpi", "host", 2): [[1.0, 2.0, 6.0]], ("gather", "openmpi", "host", 2): [[1.0]]}
+    )
+    several, one = found.rows
+    reach = T_OF_TWO_DEGREES * math.sqrt((4 + 1 + 9) / 2 / 3)
+    assert [several.seconds, several.seconds_low, several.seconds_high] == pytest.approx([3, 3 - reach, 3 + reach])
+    assert (one.seconds, one.seconds_low, one.seconds_high) == (1, None, None)
+
+
 def test_numbers_of_workers_are_compared_each_and_all_together() -> None:
     found = document(
         {

@@ -53,7 +53,7 @@ class ServerRun(Variant):
 
 
 class ServerRow(Variant):
-    """One variant. `seconds`: of a call, the geometric mean of the starts' means with its 95 % interval, or with one start of its samples.
+    """One variant. `seconds`: of a call, the geometric mean of the starts' means with its 95 % interval; with one start the mean of its samples.
 
     `seconds_min`, `_p50`, `_max`: over all samples.
     """
@@ -157,13 +157,15 @@ class ServerDocument(BaseModel):
 def row_of(variant: Variant, runs: Sequence[ServerRun]) -> ServerRow:
     """Of one run or more."""
     samples = [seconds for run in runs for seconds in run.seconds]
-    over = estimate([run.mean for run in runs] if len(runs) > 1 else samples)
     all_samples = summarise(samples)
+    over = estimate([run.mean for run in runs]) if len(runs) > 1 else all_samples
     return ServerRow(
         **dict(variant),
         starts=len(runs),
         samples=len(samples),
-        **as_columns("seconds", over),
+        seconds=over.mean,
+        seconds_low=over.low,
+        seconds_high=over.high,
         seconds_min=all_samples.least,
         seconds_p50=all_samples.median,
         seconds_max=all_samples.most,
