@@ -6,33 +6,25 @@ from pathlib import Path
 from typing import Any, Self
 
 from hvscale.bench import backends, collectives, dtypes, sizes
-from hvscale.bench.backends import Backend
 from hvscale.bench.document import BackendRun, BenchDocument, Wrong, crossovers, row_of
 from hvscale.bench.memory import available_bytes, check_fits
-from hvscale.bench.near import unknown
 from hvscale.bench.request import (
     Begun,
     Device,
     InPlace,
-    Line,
     Measured,
     Refused,
     Request,
     Size,
     Way,
-    request_path,
-    results_path,
 )
 from hvscale.bench.schedule import Schedule
+from hvscale.bench.start import COMMAND, ON_THIS_MACHINE, check_installed, measure_on_ranks, one_of, settings
 from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
-from hvscale.launch import RunInterruptedError, flavours, launch, prefixes
-from hvscale.launch.environment import clean, named, recordable
+from hvscale.launch import RunInterruptedError
 from hvscale.launch_options import resolve
 from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
 
-COMMAND = ["python", "-m", "hvscale.bench.rank"]
-# Placements whose ranks have this machine's memory.
-ON_THIS_MACHINE = ("host", "netns", "docker:rank", "docker:node")
 PATHS: tuple[Way, ...] = ("host", "staged", "aware", "nccl")
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
 PLACES: tuple[InPlace, ...] = ("both", "out", "in")
@@ -205,40 +197,29 @@ class Bench:
     def measure_one(self, start: Start, measured: Callable[[Measured], None], warn: Callable[[str], None]) -> None:
         entry = start.entry
         run = RunFolder(self.path / entry.run)
-        run.path.mkdir(exist_ok=True)
-        asked = start.request.model_dump_json(by_alias=True)
-        write_atomically(request_path(run.path), lambda stream: stream.write(asked.encode()))
-        lines = ResultLines(run.path)
         entry.state = "running"
 
-        def read_on(_: RunFolder | None = None) -> None:
-            for line in lines.new():
-                self.take(entry, line)
-                if isinstance(line, Measured):
-                    measured(line)
+        def take(line: Begun | Refused | Measured) -> None:
+            self.take(entry, line)
+            if isinstance(line, Measured):
+                measured(line)
 
         try:
-            launch(command=COMMAND, warn=warn, watch=read_on, **{**start.launch, "run_path": run.path})
+            measure_on_ranks(run, start.request, start.launch, warn, take)
             entry.state = "finished"
         except RunInterruptedError:
             entry.state = "interrupted"
             raise
         except RankFailedError as error:
-            read_on()
-            entry.state = "failed"
-            if lines.refused:
-                entry.problem = lines.refused
-                raise RequestError(f"{entry.name}: {lines.refused}") from error
-            entry.problem = str(error)
+            entry.state, entry.problem = "failed", str(error)
             self.failure = self.failure or RankFailedError(
                 f"{entry.name}: {error}", error.last_lines, error.exit_status
             )
             warn(f"{entry.name} failed: {error}")
         except RequestError as error:
             entry.state, entry.problem = "failed", str(error)
-            raise
+            raise RequestError(f"{entry.name}: {error}") from error
         finally:
-            read_on()
             if run.run_json.exists():
                 self.document.host = run.read().host
             self.write()
@@ -276,32 +257,6 @@ class Bench:
             raise cannot_write(self.path, error) from error
 
 
-class ResultLines:
-    """What rank 0 has written since the last look. `refused`: what the ranks said in place of measuring."""
-
-    def __init__(self, run: Path) -> None:
-        self.path, self.read, self.refused = results_path(run), 0, ""
-
-    def new(self) -> list[Begun | Refused | Measured]:
-        """A line that is not whole yet is left for the next look."""
-        if not self.path.exists():
-            return []
-        with self.path.open("rb") as stream:
-            stream.seek(self.read)
-            whole = stream.read().rpartition(b"\n")[0]
-        self.read += len(whole) + bool(whole)
-        found = [Line.model_validate_json(b'{"line":' + text + b"}").line for text in whole.splitlines() if text]
-        self.refused = next((line.why for line in found if isinstance(line, Refused)), self.refused)
-        return found
-
-
-def one_of(option: str, word: str, known: tuple[Any, ...]) -> Any:
-    """Raises RequestError, naming a near one, for another word."""
-    if word not in known:
-        raise RequestError(f"{option} {word}: no such choice; {unknown(word, known)}")
-    return word
-
-
 def asked_sizes(collective: collectives.Collective, dtype: dtypes.Dtype, options: Options) -> list[int]:
     """In bytes. Raises RequestError."""
     if not collective.has_data:
@@ -318,30 +273,6 @@ def asked_sizes(collective: collectives.Collective, dtype: dtypes.Dtype, options
 
 def sizes_of(collective: collectives.Collective, dtype: dtypes.Dtype, np: int, options: Options) -> list[sizes.Message]:
     return sizes.messages(collective, dtype, np, asked_sizes(collective, dtype, options))
-
-
-def check_installed(backend: Backend, launch: dict[str, Any]) -> None:
-    """Raises RequestError, saying how to get it, when the back end or what starts its ranks is not here."""
-    flavour = flavours.get(backend.flavour)
-    passed = {**prefixes.programs_first(clean(), flavour), **named(launch["env"])}
-    try:
-        flavour.find(passed)
-    except RequestError as error:
-        raise RequestError(f"{backend.name}: {error}") from error
-    if problem := backend.problem(COMMAND, passed):
-        raise RequestError(f"{backend.name}: {problem}")
-
-
-def settings(launch: dict[str, Any]) -> dict[str, Any]:
-    """What was asked of the launch, as a JSON document may hold it: no secrets."""
-    return {
-        "transport": launch["transport_name"],
-        "devices": launch["devices"],
-        "environment": recordable(named(launch["env"])),
-        "knobs": launch["knobs"],
-        "settings": str(launch["settings"]) if launch["settings"] is not None else None,
-        "placement": launch["placement"].model_dump(mode="json", exclude_none=True),
-    }
 
 
 def wrong_words(document: BenchDocument) -> str:

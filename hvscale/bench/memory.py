@@ -22,9 +22,17 @@ def available_bytes() -> int:
 
 def check_fits(buffer_bytes: int, buffers: int, ranks: int, available: int, where: str) -> None:
     """Raises RequestError, with the arithmetic."""
-    needed = buffer_bytes * buffers * ranks
+    how = f"{buffer_bytes} bytes in each buffer x {buffers} buffers x {ranks} ranks"
+    refuse_more(
+        buffer_bytes * buffers * ranks,
+        f"the largest size does not fit {where}",
+        how,
+        available,
+        "lower --max-bytes or start fewer ranks",
+    )
+
+
+def refuse_more(needed: int, what: str, how: str, available: int, cure: str) -> None:
+    """Raises RequestError where more bytes are needed than there are."""
     if needed > available:
-        raise RequestError(
-            f"the largest size does not fit {where}: {buffer_bytes} bytes in each buffer x {buffers} buffers x {ranks} ranks = "
-            f"{needed / GIB:.2f} GiB, and {available / GIB:.2f} GiB are free; lower --max-bytes or start fewer ranks"
-        )
+        raise RequestError(f"{what}: {how} = {needed / GIB:.2f} GiB, and {available / GIB:.2f} GiB are free; {cure}")

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hvscale.bench import collectives, dtypes
-from hvscale.bench.controller import Bench, Start, one_of
+from hvscale.bench.controller import Bench, Start
 from hvscale.bench.document import BackendRun, BenchDocument, BenchRow, main_rows
 from hvscale.bench.request import Measured
+from hvscale.bench.start import one_of
 from hvscale.profiling.output import human_bytes, human_seconds
 
 LAYOUTS = ("nccl-tests", "osu")

@@ -12,8 +12,10 @@ from typing import IO
 import numpy as np
 
 from hvscale.bench import backends, collectives, dtypes
+from hvscale.bench.backends import Backend
 from hvscale.bench.engine import Engine, Operands
 from hvscale.bench.memory import available_bytes, check_fits
+from hvscale.bench.param_server.held import check_held, held, in_place
 from hvscale.bench.request import (
     Begun,
     FirstWrong,
@@ -39,14 +41,7 @@ def main() -> None:
         hosts = engine.gathered(socket.gethostname())
         with open(results_path(run_of_this_rank()) if engine.rank == 0 else os.devnull, "w") as results:  # noqa: PTH123
             write(results, Begun(library=engine.library, hosts=hosts))
-            measure(
-                engine,
-                request,
-                backend.buffers,
-                backends.places(backend, request.collective, request.places),
-                hosts,
-                results,
-            )
+            measure(engine, request, backend, hosts, results)
         engine.close()
     except RequestError as error:
         # More ranks than one may come here: all say the same.
@@ -65,26 +60,35 @@ def give_up(text: str, status: int) -> None:
     os._exit(status)
 
 
-def measure(
-    engine: Engine, request: Request, buffers: int, in_places: list[bool], hosts: list[str], results: IO[str]
-) -> None:
+def measure(engine: Engine, request: Request, backend: Backend, hosts: list[str], results: IO[str]) -> None:
     """Every size, out of place and in place. Raises RequestError on every rank where the buffers of a node do not fit."""
     collective, dtype = collectives.get(request.collective), dtypes.get(request.dtype)
     largest = max(size.bytes for size in request.sizes)
-    refuse_together(engine, fits(largest, buffers, hosts.count(socket.gethostname())))
-    send, receive = (engine.buffer(request.device, largest) for _ in range(2))
+    here = [rank for rank, host in enumerate(hosts) if host == socket.gethostname()]
+    refuse_together(engine, fits(engine, request, backend, largest, here))
+    if request.first_worker is None:
+        in_places, blocks = backends.places(backend, request.collective, request.places), (1, 1)
+    else:
+        in_places = [in_place(request.collective, engine.rank)]
+        blocks = held(request.collective, request.path, engine.rank, engine.np)
+    send, receive = (engine.buffer(request.device, largest * number) for number in blocks)
     for size in request.sizes:
-        for in_place in in_places:
+        for is_in_place in in_places:
             operands = Operands(
-                collective, dtype, size.count, engine.rank, engine.np, request.root, in_place, send, receive
+                collective, dtype, size.count, engine.rank, engine.np, request.root, is_in_place, send, receive
             )
             measured = measure_size(engine, operands, size, request)
             write(results, measured)
 
 
-def fits(largest: int, buffers: int, ranks_here: int) -> str:
+def fits(engine: Engine, request: Request, backend: Backend, largest: int, here: list[int]) -> str:
+    """Why the buffers of the ranks `here` have no room on this node; empty where they have."""
+    available, where = available_bytes(), f"the memory of {socket.gethostname()}"
     try:
-        check_fits(largest, buffers, ranks_here, available_bytes(), f"the memory of {socket.gethostname()}")
+        if request.first_worker is None:
+            check_fits(largest, backend.buffers, len(here), available, where)
+        else:
+            check_held(request.collective, request.path, backend, here, engine.np, largest, available, where)
     except RequestError as error:
         return str(error)
     return ""

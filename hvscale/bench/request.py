@@ -21,7 +21,11 @@ class Size(BaseModel):
 
 
 class Request(BaseModel):
-    """bench-request.json. `until_interval`: percent of the mean; `places`: out of place, in place or both."""
+    """bench-request.json. `until_interval`: percent of the mean; `places`: out of place, in place or both.
+
+    `first_worker`: where parameters are exchanged, the rank of the first worker: 1 behind a server, 0 without one. The workers' parameters lie
+    on `device`, the server's in its node's memory, in as few buffers as will do, whatever `places` says.
+    """
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -36,6 +40,11 @@ class Request(BaseModel):
     check: bool
     until_interval: float | None
     sizes: list[Size]
+    first_worker: int | None = None
+
+    @property
+    def has_server(self) -> bool:
+        return bool(self.first_worker)
 
     @classmethod
     def of_this_rank(cls) -> "Request":

@@ -56,30 +56,32 @@ class TorchGroup(Engine):
             return operands.receive.get(operands.dtype.carrier, *operands.received)
 
         finish = self.torch.cuda.synchronize if self.on_gpu else lambda: None
-        return PythonWork(self._call(operands), received, self.dist.barrier, finish)
+        return PythonWork(call_of(self.dist, operands), received, self.dist.barrier, finish)
 
-    def _call(self, operands: Operands) -> Callable[[], Any]:
-        dist, root, dtype = self.dist, operands.root, operands.dtype.name
-        whole = operands.receive.tensor(dtype, 0, operands.collective.largest(self.np) * operands.count)
-        got = operands.receive.tensor(dtype, *operands.received)
-        sent = operands.source.tensor(dtype, *operands.sent)
-        match operands.collective.name:
-            case "allreduce":
-                return lambda: dist.all_reduce(whole)
-            case "reduce":
-                return lambda: dist.reduce(whole, root)
-            case "broadcast":
-                return lambda: dist.broadcast(whole, root)
-            case "gather":
-                blocks = list(whole.chunk(self.np)) if self.rank == root else None
-                return lambda: dist.gather(sent, blocks, root)
-            case "allgather":
-                return lambda: dist.all_gather_into_tensor(whole, sent)
-            case "reduce-scatter":
-                return lambda: dist.reduce_scatter_tensor(got, sent)
-            case "alltoall":
-                return lambda: dist.all_to_all_single(whole, sent)
-            case "barrier":
-                return lambda: dist.barrier()
-            case other:
-                raise RequestError(f"torch.distributed has no {other}")
+
+def call_of(dist: Any, operands: Operands) -> Callable[[], Any]:
+    """In the group of all that take part. Raises RequestError for what torch.distributed, which `dist` is, does not have."""
+    root, dtype = operands.root, operands.dtype.name
+    whole = operands.receive.tensor(dtype, 0, operands.collective.largest(operands.np) * operands.count)
+    got = operands.receive.tensor(dtype, *operands.received)
+    sent = operands.source.tensor(dtype, *operands.sent)
+    match operands.collective.name:
+        case "allreduce":
+            return lambda: dist.all_reduce(whole)
+        case "reduce":
+            return lambda: dist.reduce(whole, root)
+        case "broadcast":
+            return lambda: dist.broadcast(whole, root)
+        case "gather":
+            blocks = list(whole.chunk(operands.np)) if operands.rank == root else None
+            return lambda: dist.gather(sent, blocks, root)
+        case "allgather":
+            return lambda: dist.all_gather_into_tensor(whole, sent)
+        case "reduce-scatter":
+            return lambda: dist.reduce_scatter_tensor(got, sent)
+        case "alltoall":
+            return lambda: dist.all_to_all_single(whole, sent)
+        case "barrier":
+            return lambda: dist.barrier()
+        case other:
+            raise RequestError(f"torch.distributed has no {other}")

@@ -1,4 +1,4 @@
-"""`hvscale bench`: a command for each collective, and one for programs."""
+"""`hvscale bench`: a command for each collective, one for a parameter server, and one for programs."""
 
 import inspect
 from typing import Annotated, Any
@@ -7,16 +7,17 @@ import typer
 
 from hvscale.bench.collectives import Collective, collectives
 from hvscale.bench.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
-from hvscale.commands import bench_app
+from hvscale.commands import bench_app, bench_param_server
 from hvscale.commands.app import new_app
 from hvscale.commands.console import print_json, print_message, print_warning, write_csv
 from hvscale.commands.options import Csv, Json
 from hvscale.launch_options import takes_launch_options
 
 app = new_app(
-    "Make the measurements of published studies again, anywhere ranks can be started: collectives, and MPI programs."
+    "Make the measurements of published studies again, anywhere ranks can be started: collectives, a parameter server, MPI programs."
 )
 app.add_typer(bench_app.app)
+app.add_typer(bench_param_server.app)
 
 Backends = Annotated[
     list[str],
@@ -24,7 +25,7 @@ Backends = Annotated[
         "--backend",
         metavar="NAME,...",
         help="What carries the messages; can be given again. mpi: the flavour of --mpi (the default); openmpi, mpich, mvapich2, intelmpi; gloo; "
-        "nccl; horovod: Horovod over --mpi's; horovod-openmpi, horovod-mpich, horovod-gloo, horovod-nccl.",
+        "nccl; nccl-openmpi, nccl-mpich: NCCL over MPI's start; horovod: over --mpi's; horovod-openmpi, horovod-mpich, horovod-gloo, horovod-nccl.",
     ),
 ]
 MinBytes = Annotated[

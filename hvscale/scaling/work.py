@@ -14,16 +14,18 @@ SHARE = re.compile(r"\{(\d+)/np\}")
 BATCH = "--batch-size"
 
 
-def parse_ranks(text: str) -> list[int]:
+def parse_ranks(text: str, option: str = "--np", what: str = "ranks") -> list[int]:
     """`1,2,4`, in the order given. Raises RequestError for what is no number of ranks, and for one that is given twice."""
     found = []
     for word in text.split(","):
         if not re.fullmatch(r"\s*[0-9]+\s*", word) or int(word) < 1:
-            raise RequestError(f"--np {text}: {word.strip() or 'nothing'!r} is no number of ranks; write --np 1,2,4")
+            raise RequestError(
+                f"{option} {text}: {word.strip() or 'nothing'!r} is no number of {what}; write {option} 1,2,4"
+            )
         found.append(int(word))
     twice = sorted({np for np in found if found.count(np) > 1})
     if twice:
-        raise RequestError(f"--np {text}: {twice[0]} is given twice; for more measurements of each use --repeat")
+        raise RequestError(f"{option} {text}: {twice[0]} is given twice; for more measurements of each use --repeat")
     return found
 
 

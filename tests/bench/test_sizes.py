@@ -159,7 +159,7 @@ def test_back_ends_by_name() -> None:
             "gather",
             "float32",
             "cpu",
-            "no gather; gloo, openmpi, mpich, mvapich2, intelmpi, nccl have it",
+            "no gather; gloo, openmpi, mpich, mvapich2, intelmpi, nccl, nccl-openmpi, .* have it",
         ),
         ("horovod-gloo", "allreduce", "bfloat16", "cpu", "no bfloat16; .*openmpi"),
         ("nccl", "allreduce", "float32", "cpu", "nccl does not work on cpu memory: --device cuda, or one of .*openmpi"),

@@ -4,9 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel
-from rich.table import Table
-
 from hvscale.bench.applications.document import (
     ApplicationDocument,
     ApplicationRow,
@@ -14,31 +11,14 @@ from hvscale.bench.applications.document import (
     CountersRow,
     Variant,
 )
-from hvscale.profiling.output import human_bytes, human_seconds, plain_table, write_rows
+from hvscale.bench.shown import Shown
+from hvscale.profiling.output import human_bytes, human_seconds, write_rows
 from hvscale.scaling.output import human
 
 NOT_SUPPORTED = "not supported"
 NO_FLAGS = "(no flags)"
 
 Measured = TypeVar("Measured", bound=Variant)
-
-
-class Shown(BaseModel):
-    """A table as text, for the terminal and for the page: rows in groups, each under its heading."""
-
-    title: str
-    columns: list[str]
-    groups: dict[str, list[list[str]]]
-    caption: list[str] = []
-
-    def table(self) -> Table:
-        """About 80 columns wide."""
-        result = plain_table(self.title, "\n".join(self.caption) or None, *self.columns)
-        for heading, rows in self.groups.items():
-            result.add_row(heading, style="bold")
-            for first, *others in rows:
-                result.add_row(f"  {first}", *others)
-        return result
 
 
 def tables(document: ApplicationDocument) -> list[Shown]:

@@ -1,38 +1,29 @@
 """A measurement of a program as one HTML page that needs no network: box plots, speed-ups, bandwidths."""
 
-from pathlib import Path
-
-import jinja2
 import plotly.graph_objects as go
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
-from hvscale import __version__
 from hvscale.bench.applications import get
 from hvscale.bench.applications.document import ApplicationDocument, counting
 from hvscale.bench.applications.output import NO_FLAGS, sizes, tables
-from hvscale.profiling.report_figures import GREY, INK, OPERATION_COLOURS, RULE, script_safe
+from hvscale.bench.study_page import study_page, style
+from hvscale.profiling.report_figures import GREY, OPERATION_COLOURS
 
-TEMPLATES = Path(__file__).parent / "templates"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
 def page(document: ApplicationDocument) -> str:
     """Tables and figures. `document` holds a row at least, or a ping."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    figures = network_figures(document) if document.pings else time_figures(document)
-    return environment.get_template("bench-app.html.j2").render(
-        document=document,
-        title=Path(document.folder).name,
-        summary=get(document.application).summary,
-        sizes=sizes(document),
+    library = document.library
+    return study_page(
+        document,
+        what=f"{document.application}: {get(document.application).summary}",
+        facts=[
+            sizes(document),
+            document.compiler.version,
+            *([f"{library.flavour} {library.version}"] if library is not None else []),
+        ],
         tables=tables(document),
-        headings={name: heading for name, (heading, _) in figures.items()},
-        figures=Markup(script_safe({name: figure for name, (_, figure) in figures.items()})),  # noqa: S704 - made safe there
-        plotly=Markup(get_plotlyjs()),  # noqa: S704 - Plotly's own file
-        version=__version__,
+        figures=network_figures(document) if document.pings else time_figures(document),
     )
 
 
@@ -122,19 +113,3 @@ def network_figures(document: ApplicationDocument) -> dict[str, tuple[str, go.Fi
     figure.update_xaxes(type="log", tickvals=sizes_shown, ticktext=[f"{size}" for size in sizes_shown])
     figure.update_yaxes(type="log")
     return {"bandwidth": ("Bandwidth of a pair while all pairs send", figure)}
-
-
-def style(figure: go.Figure, x_axis: str, y_axis: str) -> None:
-    figure.update_layout(
-        template="none",
-        height=340,
-        margin={"l": 8, "r": 16, "t": 40, "b": 48},
-        font={"family": "system-ui, sans-serif", "size": 13, "color": INK},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"},
-        hoverlabel={"bgcolor": "white", "font_color": INK},
-    )
-    figure.update_xaxes(title={"text": x_axis, "font_size": 13}, gridcolor=RULE, automargin=True)
-    figure.update_yaxes(title={"text": y_axis, "font_size": 13}, gridcolor=RULE, automargin=True)

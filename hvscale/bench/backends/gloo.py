@@ -13,5 +13,7 @@ register(
         dtypes=tuple(DTYPES),
         paths=HOST,
         open=lambda request: TorchGroup("gloo"),
+        serves=True,
+        gathers_twice=True,  # into one tensor, from which it fills the blocks
     )
 )

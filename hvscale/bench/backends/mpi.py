@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from hvscale.bench.backends import Backend, register
-from hvscale.bench.buffers import CudaBuffer
+from hvscale.bench.buffers import Buffer, CudaBuffer
 from hvscale.bench.collectives import collectives
 from hvscale.bench.dtypes import DTYPES, Dtype
 from hvscale.bench.engine import Document, Engine, Operands, Work
-from hvscale.bench.request import Request
+from hvscale.bench.request import Device, Request
 from hvscale.bench.timed_library import CFunction, sum_address, time_calls
 from hvscale.bench.values import Carried
 from hvscale.errors import HvscaleError, RequestError
@@ -25,7 +25,10 @@ class MpiError(HvscaleError):
 
 
 class MpiEngine(Engine):
-    """In a communicator of its own. Buffers on a GPU are handed to MPI as they are, or copied over the node's memory."""
+    """In a communicator of its own. Buffers on a GPU are handed to MPI as they are, or copied over the node's memory.
+
+    A parameter server has none on a GPU.
+    """
 
     def __init__(self, request: Request) -> None:
         import mpi4py
@@ -39,11 +42,16 @@ class MpiEngine(Engine):
         self.rank, self.np = self.communicator.rank, self.communicator.size
         self.library = " ".join(MPI.Get_library_version().splitlines()[0].partition(",")[0].split())
         self.staged = request.path == "staged"
+        self.is_server = request.has_server and self.rank == 0
         # What is preloaded goes first, as for any program; else what mpi4py itself is linked to.
         self.objects = [ctypes.CDLL(None), ctypes.CDLL(MPI.__file__)]
         self.sums: dict[str, int] = {}
         if request.device == "cuda":
-            self._use_gpu(request, DTYPES[request.dtype])
+            self._use_gpu(request)
+            self._check_path(request, DTYPES[request.dtype])
+
+    def buffer(self, device: Device, size: int) -> Buffer:
+        return super().buffer("cpu" if self.is_server else device, size)
 
     def work(self, operands: Operands) -> Work:
         return MpiWork(self, operands)
@@ -87,14 +95,24 @@ class MpiEngine(Engine):
         if status != 0:
             raise MpiError(f"{self.library} refuses: {self.mpi.Get_error_string(status)}")
 
-    def _use_gpu(self, request: Request, dtype: Dtype) -> None:
+    def _use_gpu(self, request: Request) -> None:
+        """Workers are counted over all nodes, because a container for each rank sees all GPUs of its node and no other rank."""
         import torch
 
+        if self.is_server:
+            return
         if not torch.cuda.is_available():
             raise RequestError("no NVIDIA GPU here: --device cpu")
-        local = self.communicator.Split_type(self.mpi.COMM_TYPE_SHARED)
-        torch.cuda.set_device(local.rank % torch.cuda.device_count())
-        local.Free()
+        local = self.communicator.Split_type(self.mpi.COMM_TYPE_SHARED) if request.first_worker is None else None
+        number = local.rank if local is not None else self.rank - (request.first_worker or 0)
+        torch.cuda.set_device(number % torch.cuda.device_count())
+        if local is not None:
+            local.Free()
+
+    def _check_path(self, request: Request, dtype: Dtype) -> None:
+        """Raises RequestError for a way that this MPI does not have."""
+        if request.path == "nccl" or (self.staged and self.is_server):
+            return
         if self.staged:
             loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
             self.objects.append(ctypes.CDLL(next(path for path in loaded if "libcudart" in path)))
@@ -116,7 +134,7 @@ class MpiWork(Work):
         self.engine, self.operands = engine, operands
         self.meet = CFunction(engine.function("MPI_Barrier"), (engine.handle(engine.communicator),))
         self.calls = [self._mpi_call()]
-        if engine.staged:
+        if engine.staged and not engine.is_server:
             copy = engine.function("cudaMemcpy")
             size = operands.dtype.bytes
             (first, last), (start, stop) = operands.sent, operands.received
@@ -175,7 +193,7 @@ class MpiWork(Work):
         return CFunction(engine.function(name), arguments)
 
     def _address(self, buffer: Any) -> int:
-        return int(buffer.host_address if self.engine.staged else buffer.address)
+        return int(buffer.host_address if isinstance(buffer, CudaBuffer) and self.engine.staged else buffer.address)
 
 
 for flavour in FLAVOURS:
@@ -188,5 +206,6 @@ for flavour in FLAVOURS:
             dtypes=tuple(DTYPES),
             paths={"cpu": ("host",), "cuda": ("staged", "aware")},
             open=MpiEngine,
+            serves=True,
         )
     )

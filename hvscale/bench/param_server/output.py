@@ -1,0 +1,106 @@
+"""An exchange of parameters for people: tables for the terminal, and a CSV file."""
+
+from pathlib import Path
+
+from hvscale.bench.param_server.document import Exchange, Extremes, ServerDocument, ServerRow
+from hvscale.bench.shown import Shown
+from hvscale.profiling.output import human_bytes, human_seconds, write_rows
+from hvscale.scaling.output import WIDEST, is_known
+
+
+def tables(document: ServerDocument) -> list[Shown]:
+    """What there is to be shown of the document."""
+    shown = [latencies(document)] if document.rows else []
+    if document.extremes:
+        shown.append(best_and_worst(document))
+    if document.exchanges:
+        shown.append(exchanges(document))
+    return shown
+
+
+def what(document: ServerDocument) -> str:
+    return f"{human_bytes(document.bytes)} of {document.dtype} for each worker in {document.device} memory"
+
+
+def latencies(document: ServerDocument) -> Shown:
+    """A row for each variant."""
+    groups: dict[str, list[list[str]]] = {}
+    for row in document.rows:
+        cells = [
+            str(row.starts),
+            human_seconds(row.seconds),
+            seconds_interval(row.seconds_low, row.seconds_high),
+            human_seconds(row.seconds_min),
+            human_seconds(row.seconds_max),
+        ]
+        groups.setdefault(f"{row.operation}, workers {row.workers}", []).append([place(row), *cells])
+    return Shown(
+        title=f"param-server: {what(document)}",
+        columns=["", "starts", "mean", "interval", "min", "max"],
+        groups=groups,
+        caption=[
+            "time of a call on the slowest rank",
+            f"{document.confidence:.0%} intervals, over the means of the starts, or with one start over its samples",
+        ],
+    )
+
+
+def seconds_interval(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return "-"
+    return f"{human_seconds(low)} to {human_seconds(high)}" if is_known(low, high) else f"> factor {WIDEST}"
+
+
+def place(row: ServerRow | Exchange) -> str:
+    return f"{row.backend}, {row.placement}"
+
+
+def best_and_worst(document: ServerDocument) -> Shown:
+    """Two rows for each operation and number of workers, and for all numbers together."""
+    groups = {}
+    for found in document.extremes:
+        workers = "any number of workers" if found.workers is None else f"workers {found.workers}"
+        groups[f"{found.operation}, {workers}"] = [
+            [f"best: {place(found.best)}", *extreme_cells(found.best), *saved_cells(found)],
+            [f"worst: {place(found.worst)}", *extreme_cells(found.worst), "", ""],
+        ]
+    return Shown(
+        title="best and worst",
+        columns=["", "workers", "mean", "saves %", "interval"],
+        groups=groups,
+        caption=["saves: (1 - best / worst) * 100, round by round"],
+    )
+
+
+def extreme_cells(row: ServerRow) -> list[str]:
+    return [str(row.workers), human_seconds(row.seconds)]
+
+
+def exchanges(document: ServerDocument) -> Shown:
+    """What a step's exchange costs in either way."""
+    groups: dict[str, list[list[str]]] = {}
+    for row in document.exchanges:
+        cells = [human_seconds(row.server_seconds), human_seconds(row.allreduce_seconds), *saved_cells(row)]
+        groups.setdefault(f"workers {row.workers}", []).append([place(row), *cells])
+    return Shown(
+        title="an exchange: broadcast and gather of a server, or all-reduce",
+        columns=["", "server", "all-reduce", "saves %", "interval"],
+        groups=groups,
+        caption=["saves: (1 - all-reduce / server) * 100, round by round"],
+    )
+
+
+def saved_cells(row: Extremes | Exchange) -> list[str]:
+    """What is saved, and its interval; one round tells none."""
+    percent, low, high = row.saved_percent, row.saved_percent_low, row.saved_percent_high
+    if percent is None:
+        return ["-", "-"]
+    if low is None or high is None:
+        return [f"{percent:.1f}", "-"]
+    interval = f"{low:.1f} to {high:.1f}" if is_known(1 - high / 100, 1 - low / 100) else f"> factor {WIDEST}"
+    return ["no difference" if low <= 0 <= high else f"{percent:.1f}", interval]
+
+
+def write_csv(document: ServerDocument, path: Path) -> None:
+    """The columns of the JSON document's rows. Raises RequestError when `path` cannot be written."""
+    write_rows(path, list(ServerRow.model_fields), document.rows)

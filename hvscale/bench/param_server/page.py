@@ -1,0 +1,54 @@
+"""An exchange of parameters as one HTML page that needs no network: latency over the number of workers, a line for each library and place."""
+
+import plotly.graph_objects as go
+
+from hvscale.bench.param_server.document import ServerDocument
+from hvscale.bench.param_server.output import tables, what
+from hvscale.bench.study_page import study_page, style
+from hvscale.profiling.report_figures import OPERATION_COLOURS
+
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+
+
+def page(document: ServerDocument) -> str:
+    """`document` holds a row at least."""
+    measured = {row.operation for row in document.rows}
+    return study_page(
+        document,
+        what=f"Parameters by a server and by all-reduce: {what(document)}",
+        facts=[f"{name}: {library}" for name, library in document.libraries.items()],
+        tables=tables(document),
+        figures={
+            operation: (f"{operation}: seconds", lines(document, operation))
+            for operation in document.operations
+            if operation in measured
+        },
+    )
+
+
+def lines(document: ServerDocument, operation: str) -> go.Figure:
+    """Colours for the libraries, dashes for the placements, intervals as bars."""
+    figure = go.Figure()
+    for number, backend in enumerate(document.backends):
+        for place_number, placement in enumerate(document.placements):
+            asked = (operation, backend, placement)
+            rows = [row for row in document.rows if (row.operation, row.backend, row.placement) == asked]
+            colour = OPERATION_COLOURS[number % len(OPERATION_COLOURS)]
+            figure.add_scatter(
+                name=f"{backend}, {placement}",
+                x=[row.workers for row in rows],
+                y=[row.seconds for row in rows],
+                error_y={
+                    "type": "data",
+                    "array": [(row.seconds_high or row.seconds) - row.seconds for row in rows],
+                    "color": colour,
+                    "thickness": 1,
+                },
+                mode="lines+markers",
+                line={"color": colour, "dash": DASHES[place_number % len(DASHES)], "width": 2},
+                hovertemplate="workers %{x}: %{y:.4g} s",
+            )
+    style(figure, "workers", "seconds")
+    figure.update_xaxes(tickvals=document.workers)
+    figure.update_yaxes(rangemode="tozero")
+    return figure

@@ -1,0 +1,98 @@
+"""One start of ranks that measure: what it needs, and what its ranks answer. For every measurement that has a request for them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hvscale.bench.backends import Backend
+from hvscale.bench.near import unknown
+from hvscale.bench.request import Begun, Line, Measured, Refused, Request, request_path, results_path
+from hvscale.errors import RankFailedError, RequestError
+from hvscale.launch import flavours, launch, prefixes
+from hvscale.launch.environment import clean, named, recordable
+from hvscale.run_folder import RunFolder, write_atomically
+
+COMMAND = ["python", "-m", "hvscale.bench.rank"]
+# Placements whose ranks have this machine's memory.
+ON_THIS_MACHINE = ("host", "netns", "docker:rank", "docker:node")
+
+
+class ResultLines:
+    """What rank 0 has written since the last look. `refused`: what the ranks said in place of measuring."""
+
+    def __init__(self, run: Path) -> None:
+        self.path, self.read, self.refused = results_path(run), 0, ""
+
+    def new(self) -> list[Begun | Refused | Measured]:
+        """A line that is not whole yet is left for the next look."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as stream:
+            stream.seek(self.read)
+            whole = stream.read().rpartition(b"\n")[0]
+        self.read += len(whole) + bool(whole)
+        found = [Line.model_validate_json(b'{"line":' + text + b"}").line for text in whole.splitlines() if text]
+        self.refused = next((line.why for line in found if isinstance(line, Refused)), self.refused)
+        return found
+
+
+def measure_on_ranks(
+    run: RunFolder,
+    request: Request,
+    options: dict[str, Any],
+    warn: Callable[[str], None],
+    take: Callable[[Begun | Refused | Measured], None],
+) -> None:
+    """Start ranks that do what is asked; `take` gets each line of rank 0's as it comes. `options`: keywords of `hvscale.launch.launch`.
+
+    Raises RequestError for what the ranks refuse, and as `launch`.
+    """
+    run.path.mkdir(exist_ok=True)
+    asked = request.model_dump_json(by_alias=True)
+    write_atomically(request_path(run.path), lambda stream: stream.write(asked.encode()))
+    lines = ResultLines(run.path)
+
+    def read_on(_: RunFolder | None = None) -> None:
+        for line in lines.new():
+            take(line)
+
+    try:
+        launch(command=COMMAND, warn=warn, watch=read_on, **{**options, "run_path": run.path})
+    except RankFailedError as error:
+        read_on()
+        if lines.refused:
+            raise RequestError(lines.refused) from error
+        raise
+    finally:
+        read_on()
+
+
+def one_of(option: str, word: str, known: tuple[Any, ...]) -> Any:
+    """Raises RequestError, naming a near one, for another word."""
+    if word not in known:
+        raise RequestError(f"{option} {word}: no such choice; {unknown(word, known)}")
+    return word
+
+
+def check_installed(backend: Backend, launch: dict[str, Any]) -> None:
+    """Raises RequestError, saying how to get it, when the back end or what starts its ranks is not here."""
+    flavour = flavours.get(backend.flavour)
+    passed = {**prefixes.programs_first(clean(), flavour), **named(launch["env"])}
+    try:
+        flavour.find(passed)
+    except RequestError as error:
+        raise RequestError(f"{backend.name}: {error}") from error
+    if problem := backend.problem(COMMAND, passed):
+        raise RequestError(f"{backend.name}: {problem}")
+
+
+def settings(launch: dict[str, Any]) -> dict[str, Any]:
+    """What was asked of the launch, as a JSON document may hold it: no secrets."""
+    return {
+        "transport": launch["transport_name"],
+        "devices": launch["devices"],
+        "environment": recordable(named(launch["env"])),
+        "knobs": launch["knobs"],
+        "settings": str(launch["settings"]) if launch["settings"] is not None else None,
+        "placement": launch["placement"].model_dump(mode="json", exclude_none=True),
+    }

@@ -1,0 +1,64 @@
+"""The page of a study: one HTML file that needs no network, with tables and figures."""
+
+from pathlib import Path
+from typing import Protocol
+
+import jinja2
+import plotly.graph_objects as go
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from hvscale import __version__
+from hvscale.bench.shown import Shown
+from hvscale.profiling.report_figures import INK, RULE, script_safe
+from hvscale.run_folder import Host
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+class Study(Protocol):
+    """A document of a study, as far as its page needs it."""
+
+    folder: str
+    host: Host | None
+    warnings: list[str]
+
+    @property
+    def state(self) -> str: ...
+
+
+def study_page(
+    document: Study, what: str, facts: list[str], tables: list[Shown], figures: dict[str, tuple[str, go.Figure]]
+) -> str:
+    """`what` is measured, with what (`facts`); `figures`: with their headings, by the id of the page's element."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    host = document.host
+    return environment.get_template("study.html.j2").render(
+        title=Path(document.folder).name,
+        what=what,
+        facts=[*facts, *([f"{host.name}, {host.cpu}, {host.cores} cores"] if host is not None else []), document.state],
+        warnings=document.warnings,
+        tables=tables,
+        headings={name: heading for name, (heading, _) in figures.items()},
+        figures=Markup(script_safe({name: figure for name, (_, figure) in figures.items()})),  # noqa: S704 - made safe there
+        plotly=Markup(get_plotlyjs()),  # noqa: S704 - Plotly's own file
+        version=__version__,
+    )
+
+
+def style(figure: go.Figure, x_axis: str, y_axis: str) -> None:
+    figure.update_layout(
+        template="none",
+        height=340,
+        margin={"l": 8, "r": 16, "t": 40, "b": 48},
+        font={"family": "system-ui, sans-serif", "size": 13, "color": INK},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        showlegend=True,
+        legend={"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"},
+        hoverlabel={"bgcolor": "white", "font_color": INK},
+    )
+    figure.update_xaxes(title={"text": x_axis, "font_size": 13}, gridcolor=RULE, automargin=True)
+    figure.update_yaxes(title={"text": y_axis, "font_size": 13}, gridcolor=RULE, automargin=True)

@@ -1,0 +1,109 @@
+"""`hvscale bench param-server`."""
+
+import functools
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hvscale.commands.app import new_app
+from hvscale.commands.console import print_json, print_message, print_warning, results
+from hvscale.commands.options import Csv, Json
+from hvscale.launch_options import takes_launch_options
+
+app = new_app()
+
+
+@app.command("param-server")
+@functools.partial(takes_launch_options, without=("np", "run", "sbatch", "submit", "sbatch_option"), resolved=False)
+def bench_param_server(
+    launch_options: dict[str, Any],
+    backend: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME,...",
+            help="What carries the parameters; can be given again. mpi: the flavour of --mpi; openmpi, mpich, mvapich2, intelmpi; gloo; nccl: NCCL "
+            "between the workers and --mpi's to the server; nccl-openmpi, nccl-mpich. [default: mpi,gloo; with --device cuda mpi,nccl]",
+        ),
+    ] = [],  # noqa: B006 - as Typer wants it
+    workers: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Numbers of workers; the server is one rank more.")
+    ] = "1,2",
+    operation: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Of broadcast, gather and allreduce.")
+    ] = "broadcast,gather,allreduce",
+    size: Annotated[
+        str, typer.Option("--bytes", metavar="SIZE", help="The parameters of the model, and the gradients of a worker.")
+    ] = "1G",
+    dtype: Annotated[
+        str, typer.Option("-d", "--dtype", metavar="TYPE", help="float32, float64, float16 or bfloat16.")
+    ] = "float32",
+    device: Annotated[
+        str,
+        typer.Option(metavar="cpu|cuda", help="Where the workers have them; the server has them in its node's memory."),
+    ] = "cpu",
+    path: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH,...", help="For --device cuda, of: staged, aware and nccl. [default: all that a back end has]"
+        ),
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option(metavar="N", help="Fresh starts of each, in turns; intervals are over them.")
+    ] = 3,
+    iterations: Annotated[int, typer.Option("-n", "--iterations", metavar="N", help="Timed calls in a start.")] = 10,
+    warmup: Annotated[
+        int, typer.Option("-w", "--warmup", metavar="N", help="Calls before them that are not timed.")
+    ] = 1,
+    check: Annotated[
+        bool,
+        typer.Option("--check/--no-check", help="Look at every value that came; exit status 4 when one is wrong."),
+    ] = True,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="The folder of the measurement; one that was broken off is gone on with. By default a new one under runs/.",
+        ),
+    ] = None,
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """Measure a parameter server (broadcast to workers, gather from them) against all-reduce: best and worst library, place, number of workers.
+
+    `--placement` takes several with commas between them. In docker:node all ranks share a container, unless `--ranks-per-container` says how many.
+
+    Example: `hvscale bench param-server --workers 1,2,4 --backend openmpi,mpich --placement docker:rank,docker:node,host`
+    """
+    from hvscale.bench.param_server.output import tables, write_csv
+    from hvscale.bench.param_server.study import Options, ServerStudy
+    from hvscale.scaling.output import RunsShown
+
+    options = Options(
+        backends=tuple(backend),
+        paths=tuple(path.split(",")) if path is not None else (),
+        operations=operation,
+        workers=workers,
+        size=size,
+        dtype=dtype,
+        device=device,
+        repeats=repeat,
+        iterations=iterations,
+        warmup=warmup,
+        check=check,
+    )
+    study = ServerStudy.of(options, launch_options, run)
+    document = study.document
+    try:
+        with RunsShown(len(study.starts), document.repeats) as shown:
+            study.measure(starting=shown.starting, measured=shown.measured, warn=print_warning)
+    finally:
+        if document.rows:
+            if csv is not None:
+                write_csv(document, csv)
+            if json:
+                print_json(document)
+            else:
+                results().print(*(one.table() for one in tables(document)), sep="\n\n")
+            print_message(f"bench folder: {study.path}\nplots: {study.page}")

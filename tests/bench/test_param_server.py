@@ -1,0 +1,284 @@
+"""What a parameter server's measurement makes of its runs, what its ranks hold, and what is refused before anything is started."""
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvscale.bench import backends, memory
+from hvscale.bench.param_server.document import Extremes, ServerDocument, ServerRun
+from hvscale.bench.param_server.held import OPERATIONS, check_held, held
+from hvscale.bench.param_server.output import tables
+from hvscale.bench.param_server.page import page
+from hvscale.bench.param_server.study import Options, ServerStudy, libraries
+from hvscale.bench.sizes import parse_size
+from hvscale.errors import RequestError
+from hvscale.host import gpus
+from hvscale.launch import placements
+from hvscale.placement_options import PlacementOptions
+
+T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
+# Operation, back end, placement and workers, with what each start's samples were.
+Measured = dict[tuple[str, str, str, int], list[list[float]]]
+
+
+def document(measured: Measured) -> ServerDocument:
+    made = ServerDocument(
+        folder="measured",
+        bytes=1 << 30,
+        dtype="float32",
+        device="cpu",
+        operations=list(dict.fromkeys(operation for operation, *_ in measured)),
+        backends=list(dict.fromkeys(backend for _, backend, *_ in measured)),
+        placements=list(dict.fromkeys(placement for *_, placement, _ in measured)),
+        workers=sorted({workers for *_, workers in measured}),
+        repeats=3,
+        iterations=1,
+        warmup=0,
+        check=True,
+        settings={},
+    )
+    for (operation, backend, placement, workers), starts in measured.items():
+        for repeat, seconds in enumerate(starts, 1):
+            run = ServerRun(
+                operation=operation,
+                backend=backend,
+                placement=placement,
+                workers=workers,
+                repeat=repeat,
+                folder="run",
+                seconds=seconds,
+                problem=None if seconds else "rank 1 failed",
+            )
+            made.runs.append(run)
+    made.tabulate()
+    return made
+
+
+def test_best_and_worst_are_those_of_the_study() -> None:
+    """Its figures: the share that the best saves is 75 % for broadcast and gather, 93 % for all-reduce."""
+    study: Measured = {
+        ("broadcast", "openmpi-aware", "docker:node", 4): [[0.436]],
+        ("broadcast", "openmpi-staged", "docker:rank", 4): [[1.255]],
+        ("broadcast", "nccl-openmpi", "docker:rank", 4): [[1.747]],
+        ("gather", "openmpi-aware", "docker:node", 4): [[1.108]],
+        ("gather", "nccl-openmpi", "docker:rank", 4): [[4.456]],
+        ("allreduce", "openmpi-aware", "docker:rank", 4): [[3.201]],
+        ("allreduce", "nccl-openmpi", "docker:node", 4): [[0.208]],
+    }
+    found = {one.operation: one for one in document(study).extremes}
+    assert {name: int(one.saved_percent or 0) for name, one in found.items()} == {
+        "broadcast": 75,
+        "gather": 75,
+        "allreduce": 93,
+    }
+    assert (found["broadcast"].best.placement, found["broadcast"].best.seconds) == ("docker:node", 0.436)
+    assert (found["broadcast"].worst.backend, found["broadcast"].worst.placement) == ("nccl-openmpi", "docker:rank")
+    assert (found["gather"].saved_percent_low, found["gather"].saved_percent_high) == (None, None)
+
+
+def test_what_is_saved_is_told_round_by_round_with_an_interval() -> None:
+    fast, slow = [1.0, 2.0, 1.5], [4.0, 6.0, 7.0]
+    found = document(
+        {
+            ("gather", "openmpi", "host", 2): [[value, value] for value in fast],
+            ("gather", "gloo", "host", 2): [[value] for value in slow],
+        }
+    )
+    logs = [math.log(one / other) for one, other in zip(fast, slow, strict=True)]
+    mean = sum(logs) / 3
+    reach = T_OF_TWO_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
+    [extremes] = found.extremes
+    assert extremes.saved_percent == pytest.approx(100 * (1 - math.exp(mean)))
+    assert extremes.saved_percent_low == pytest.approx(100 * (1 - math.exp(mean + reach)))
+    assert extremes.saved_percent_high == pytest.approx(100 * (1 - math.exp(mean - reach)))
+    row = found.rows[0]
+    assert (row.backend, row.starts, row.samples) == ("openmpi", 3, 6)
+    assert row.seconds == pytest.approx(3 ** (1 / 3))
+    assert (row.seconds_min, row.seconds_p50, row.seconds_max) == (1, 1.5, 2)
+
+
+def test_one_start_is_known_by_its_samples() -> None:
+    found = document(
+        {("broadcast", "openmpi", "host", 2): [[1.0, 2.0, 6.0]], ("gather", "openmpi", "host", 2): [[1.0]]}
+    )
+    several, one = found.rows
+    reach = T_OF_TWO_DEGREES * math.sqrt((4 + 1 + 9) / 2 / 3)
+    assert [several.seconds, several.seconds_low, several.seconds_high] == pytest.approx([3, 3 - reach, 3 + reach])
+    assert (one.seconds, one.seconds_low, one.seconds_high) == (1, None, None)
+
+
+def test_numbers_of_workers_are_compared_each_and_all_together() -> None:
+    found = document(
+        {
+            ("broadcast", "openmpi", "host", 1): [[1.0]],
+            ("broadcast", "gloo", "host", 1): [[2.0]],
+            ("broadcast", "openmpi", "host", 2): [[3.0]],
+            ("broadcast", "gloo", "host", 2): [[4.0]],
+        }
+    )
+
+    def names(one: Extremes) -> tuple[int | None, str, int, str, int]:
+        return one.workers, one.best.backend, one.best.workers, one.worst.backend, one.worst.workers
+
+    assert list(map(names, found.extremes)) == [
+        (1, "openmpi", 1, "gloo", 1),
+        (2, "openmpi", 2, "gloo", 2),
+        (None, "openmpi", 1, "gloo", 2),
+    ]
+
+
+def test_a_server_costs_broadcast_and_gather() -> None:
+    measured: Measured = {
+        ("broadcast", "openmpi", "host", 2): [[1.0], [2.0]],
+        ("gather", "openmpi", "host", 2): [[3.0], [2.0]],
+        ("allreduce", "openmpi", "host", 2): [[1.0], [1.0]],
+        ("allreduce", "gloo", "host", 2): [[1.0], [1.0]],
+    }
+    [found] = document(measured).exchanges
+    assert (found.backend, found.allreduce_seconds) == ("openmpi", 1)
+    assert [found.server_seconds, found.saved_percent, found.saved_percent_low] == pytest.approx([4, 75, 75])
+
+
+def test_a_start_that_failed_counts_in_no_table() -> None:
+    measured: Measured = {("gather", "openmpi", "host", 2): [[1.0], []], ("gather", "gloo", "host", 2): [[]]}
+    found = document(measured)
+    assert [(row.backend, row.starts) for row in found.rows] == [("openmpi", 1)]
+    assert found.extremes == []
+
+
+def test_tables_and_page_show_what_the_document_says() -> None:
+    measured: Measured = {
+        ("broadcast", "openmpi", "host", 2): [[1.0], [2.0]],
+        ("broadcast", "<gloo>", "host", 2): [[1.5], [1.5]],
+    }
+    found = document(measured)
+    latencies, extremes = tables(found)
+    assert list(latencies.groups) == ["broadcast, workers 2"]
+    best, worst = extremes.groups["broadcast, workers 2"]
+    assert best == ["best: openmpi, host", "2", "1.41 s", "no difference", "> factor 100"]
+    assert worst == ["worst: <gloo>, host", "2", "1.5 s", "", ""]
+    text = page(found)
+    assert 'id="broadcast"' in text
+    assert 'id="gather"' not in text
+    assert "<gloo>" not in text
+
+
+def test_a_worker_holds_its_own_and_the_server_all_of_them() -> None:
+    assert [held("broadcast", "host", rank, 3) for rank in range(3)] == [(0, 1)] * 3
+    assert [held("gather", "host", rank, 3) for rank in range(3)] == [(0, 3), (1, 0), (1, 0)]
+    # ncclAllGather leaves all of them with the first worker, who hands them in.
+    assert [held("gather", "nccl", rank, 4) for rank in range(4)] == [(0, 4), (1, 3), (1, 0), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("operation", "backend", "blocks", "said"),
+    [
+        ("broadcast", "openmpi", 3, "broadcast: 1073741824 bytes x (1 at the server + 2 at workers) = 3.00 GiB"),
+        ("gather", "openmpi", 5, "gather: 1073741824 bytes x (3 at the server + 2 at workers) = 5.00 GiB"),
+        ("gather", "gloo", 8, "gather: 1073741824 bytes x (6 at the server + 2 at workers) = 8.00 GiB"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_arithmetic(operation: str, backend: str, blocks: int, said: str) -> None:
+    asked = (operation, "host", backends.get(backend), range(3), 3, 1 << 30)
+    check_held(*asked, blocks << 30, "here")  # type: ignore[arg-type]
+    with pytest.raises(RequestError) as refused:
+        check_held(*asked, (blocks << 30) - 1, "here")  # type: ignore[arg-type]
+    assert said in str(refused.value)
+    assert "do not fit here" in str(refused.value)
+    assert str(refused.value).endswith("are free; lower --bytes or take fewer --workers")
+
+
+def launch(**placement: Any) -> dict[str, Any]:
+    """The launch's options as the command line gives them."""
+    return {
+        "mpi": "openmpi",
+        "transport_name": None,
+        "devices": "all",
+        "env": [],
+        "knobs": [],
+        "settings": None,
+        "placement": PlacementOptions(**placement),
+        "start_timeout": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"workers": "0"}, "--workers 0: '0' is no number of workers; write --workers 1,2,4"),
+        ({"workers": "1", "operations": "allreduce"}, "one worker has nobody to all-reduce with: --workers 2"),
+        ({"operations": "brodcast"}, "--operation brodcast: no such choice; did you mean broadcast?"),
+        ({"backends": ("gl0o",)}, "--backend gl0o: no such back end; did you mean gloo?"),
+        ({"backends": ("horovod",)}, "horovod-openmpi does not work with a parameter server; gloo, "),
+        ({"backends": ("nccl",)}, "nccl-openmpi does not work on cpu memory: --device cuda"),
+        ({"dtype": "flaot16"}, "--dtype flaot16: no such type; did you mean float16?"),
+        ({"device": "gpu"}, "--device gpu: no such choice"),
+        ({"repeats": 0}, "--repeat 0: at least 1 is needed"),
+        ({"iterations": 0}, "--iterations 0: at least 1 is needed"),
+        ({"size": "1X"}, "--bytes 1X: not a number of bytes"),
+        ({"size": "2"}, "--bytes 2: 0 float32; MPI counts from 1 to 2147483647"),
+        ({"size": "9G"}, "MPI counts from 1 to 2147483647"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_one_line(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        ServerStudy.of(Options(**changed), launch(), tmp_path / "bench")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "bench").exists()
+
+
+def test_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_path: Path) -> None:
+    workers = memory.available_bytes() // (8 << 30) + 1
+    with pytest.raises(RequestError, match="the parameters do not fit this machine's memory: broadcast: 8589934588 "):
+        ServerStudy.of(
+            Options(workers=str(workers), size=str((8 << 30) - 4), backends=("openmpi",)), launch(), tmp_path / "bench"
+        )
+
+
+def test_places_are_named_once_and_known(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="--placement host,host: name each once"):
+        ServerStudy.of(Options(), launch(placement="host,host"), tmp_path / "bench")
+    with pytest.raises(RequestError, match="--placement hots: unknown placement"):
+        ServerStudy.of(Options(), launch(placement="hots"), tmp_path / "bench")
+
+
+@pytest.mark.skipif(bool(gpus()), reason="there is a GPU here")
+@pytest.mark.parametrize("backend", ["openmpi", "nccl"])
+def test_without_a_gpu_its_ways_are_refused(tmp_path: Path, backend: str) -> None:
+    with pytest.raises(RequestError, match=r"no NVIDIA GPU here: --device cpu|nvidia-smi lists none here"):
+        ServerStudy.of(Options(device="cuda", backends=(backend,)), launch(), tmp_path / "bench")
+
+
+def test_ranks_are_the_workers_and_where_there_is_one_the_server(tmp_path: Path) -> None:
+    study = ServerStudy.of(Options(size="1K", backends=("openmpi",)), launch(), tmp_path / "bench")
+    assert [
+        (str(variant), start.launch["np"], start.request.first_worker) for variant, start in study.starts.items()
+    ] == [
+        ("broadcast, openmpi, host, workers 1", 2, 1),
+        ("gather, openmpi, host, workers 1", 2, 1),
+        ("broadcast, openmpi, host, workers 2", 3, 1),
+        ("gather, openmpi, host, workers 2", 3, 1),
+        ("allreduce, openmpi, host, workers 2", 2, 0),
+    ]
+    assert study.document.warnings == ["one worker has nobody to all-reduce with: that is measured with two or more"]
+
+
+def test_the_experiment_can_be_asked_for() -> None:
+    experiment = tomllib.loads((Path(__file__).parents[2] / "experiments/S2/experiment.toml").read_text())
+    assert set(experiment) == {"here", "study"}
+    for asked in experiment.values():
+        options = Options(
+            backends=tuple(asked["backends"]),
+            paths=tuple(asked.get("paths", ())),
+            dtype=asked["dtype"],
+        )
+        found = libraries(options, "openmpi", list(OPERATIONS), asked["device"])
+        assert {backend.name for backend, _ in found.values()} == set(asked["backends"])
+        assert set(asked["placements"]) <= set(placements.names())
+        assert parse_size("--bytes", asked["bytes"]) == 1 << 30
+    assert "nccl-mpich" in found
+    assert {"mpich-staged", "mpich-aware"} <= set(found)
