@@ -1,6 +1,6 @@
 """`hvscale tune` against an exhaustive sweep of the same space: how near its choice comes to the best, and in how many of the sweep's steps.
 
-EDSR-baseline's gradients over a shaped network of namespaces: `python benchmarks/tune_sweep.py [--nodes 4] [--link 1gbit] [--trials 6]
+EDSR-baseline's gradients over a shaped network of namespaces: `python benchmarks/tune_sweep.py [--nodes 4] [--link 1gbit] [--trials 4]
 [--trial-seconds 1.2] [--rounds 7]`; it takes root. What the two have found is measured again on fresh starts, in turns, because the best of many
 trials was also the luckiest.
 """
@@ -24,7 +24,7 @@ STEPS = 10  # as many as a trial of the search has in its seconds
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.set_defaults(trials=6, trial_seconds=1.2)
+    parser.set_defaults(trials=4, trial_seconds=1.2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         job = Job(options, Path(folder), ["edsr-baseline", "--compute-seconds", "0.1"])
