@@ -1,5 +1,6 @@
 """One command in several ways, such as under settings or in placements: fresh starts in turns, profiled, in a folder that is gone on with."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -64,9 +65,9 @@ class TurnsDocument(BaseModel):
         found = {turn.repeat: getattr(turn, by) for turn in self.runs if turn.name == name}
         return {repeat: value for repeat, value in found.items() if value is not None}
 
+    @abstractmethod
     def tabulate(self) -> None:
         """Make the rows, over the runs so far."""
-        raise NotImplementedError
 
 
 Document = TypeVar("Document", bound=TurnsDocument)
