@@ -1,0 +1,83 @@
+"""What is best for one is not best for another."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from hvscale.bench.experiment.series import Key, Series, Where, selected, word
+from hvscale.bench.experiment.statements import NOTHING, Comparison, Finding, Limit, Statement, fixed, judge, register
+from hvscale.bench.experiment.statements.faster import savings
+
+
+@register
+class BestDiffers(Statement):
+    """Not one `of` has the least time in every `between`; the times of all that `where` leaves are added for it.
+
+    It holds when two of `between` have different ones that are faster there for sure; it does not when one is faster than all others in every
+    `between` for sure.
+    """
+
+    kind: Literal["best-differs"]
+    of: Key
+    between: Key
+    figure: ClassVar[str] = "saves %"
+
+    def find(self, series: Sequence[Series]) -> Finding:
+        tables = self.tables(selected(series, self.where))
+        choices = {choice for table in tables.values() for choice in table}
+        if len(tables) < 2 or len(choices) < 2:
+            return Finding(verdict="cannot be said here", why=NOTHING)
+        best = {place: min(table, key=lambda choice: mean(table[choice])) for place, table in tables.items()}
+        told = ", ".join(f"{word(self.of, choice)} for {place}" for place, choice in best.items())
+        # The best of each against its rivals: the best of the others, or where that is the same one everybody.
+        rivals = set(best.values()) if len(set(best.values())) > 1 else choices
+        comparisons: list[Comparison] = []
+        sure: dict[Any, list[bool | None]] = {}
+        for place, table in tables.items():
+            own = best[place]
+            for rival in sorted(rivals - {own}, key=str):
+                if rival in table:
+                    [compared] = savings([(table[own], table[rival])])
+                    judged = judge([compared], Limit(0, above=True)).comparisons
+                    comparisons += [
+                        one.model_copy(update={"what": f"{place}: {word(self.of, own)} against {word(self.of, rival)}"})
+                        for one in judged
+                    ]
+                    sure.setdefault((own, rival), []).extend(one.agrees for one in judged)
+        return Finding(comparisons=comparisons, **verdict(sure, set(best.values()), told))
+
+    def tables(self, series: Sequence[Series]) -> dict[Any, dict[Any, Series]]:
+        """For each `between`, each `of` with its times added."""
+        parts: dict[Any, dict[Any, list[Series]]] = {}
+        for one in series:
+            if self.of in one.where and self.between in one.where:
+                parts.setdefault(one.where[self.between], {}).setdefault(one.where[self.of], []).append(one)
+        return {place: whole(table, self.of) for place, table in parts.items()}
+
+
+def whole(parts: dict[Any, list[Series]], of: Key) -> dict[Any, Series]:
+    """The sum of each that has all the parts of the others."""
+    held = {choice: {frozenset(fixed(part, {of}).items()) for part in found} for choice, found in parts.items()}
+    every = set().union(*held.values())
+    return {choice: added(found) for choice, found in parts.items() if held[choice] == every}
+
+
+def verdict(sure: dict[Any, list[bool | None]], best: set[Any], told: str) -> dict[str, Any]:
+    """Of the comparisons of each best with a rival."""
+    if len(best) == 1 and sure and all(side for sides in sure.values() for side in sides):
+        return {"verdict": "does not hold", "why": f"it is the same everywhere, beyond every interval: {told}"}
+    for one, other in itertools.combinations(sorted(best, key=str), 2):
+        if True in sure.get((one, other), []) and True in sure.get((other, one), []):
+            return {"verdict": "holds", "why": f"beyond the intervals, each its own: {told}"}
+    return {"verdict": "cannot be said here", "why": f"the intervals do not tell the best ones apart: {told}"}
+
+
+def added(parts: Sequence[Series]) -> Series:
+    """Over the rounds that have all parts."""
+    rounds = set.intersection(*(set(part.seconds) for part in parts))
+    where: Where = parts[0].where
+    return Series(where, {one: sum(part.seconds[one] for part in parts) for one in sorted(rounds)}, parts[0].average)
+
+
+def mean(series: Series) -> float:
+    return sum(series.seconds.values()) / len(series.seconds) if series.seconds else float("inf")

@@ -1,0 +1,58 @@
+"""One of two takes less time for small messages; from which size on the other does."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from hvscale.bench.experiment.averages import change
+from hvscale.bench.experiment.series import Bytes, Range, Selector, Series
+from hvscale.bench.experiment.statements import (
+    CONFIDENCE,
+    Finding,
+    Limit,
+    Statement,
+    groups,
+    judge,
+    names,
+    pairs,
+    register,
+)
+from hvscale.bench.experiment.statements.faster import savings
+from hvscale.profiling.output import human_bytes
+
+
+@register
+class FasterWhenSmall(Statement):
+    """`of` is faster than `than` at every size up to `up_to` bytes. The reason tells where the first crossover lies."""
+
+    kind: Literal["faster-when-small"]
+    of: Annotated[Selector, Field(min_length=1)]
+    than: Annotated[Selector, Field(min_length=1)]
+    up_to: Bytes
+    figure: ClassVar[str] = "saves %"
+
+    def find(self, series: Sequence[Series]) -> Finding:
+        found = pairs(series, self.of, self.than, self.where)
+        small = pairs(series, self.of, self.than, {**self.where, "bytes": Range(to=self.up_to)})
+        finding = judge(savings(small), Limit(0, above=True))
+        if not finding.comparisons:
+            return finding
+        ends = [(group, size) for group in groups(found, "bytes") if (size := crossover(group)) is not None]
+        told = [
+            f"{name}: {human_bytes(size)}"
+            for name, (_, size) in zip(names([group[0] for group, _ in ends], "bytes"), ends, strict=True)
+        ]
+        more = f"crossover at {'; '.join(told)}" if told else "no crossover at the sizes measured"
+        return finding.model_copy(update={"why": f"{finding.why}; {more}"})
+
+
+def crossover(by_size: Sequence[tuple[Series, ...]]) -> int | None:
+    """The first size at which the second is faster beyond the interval."""
+    one_of_them = 1 - (1 - CONFIDENCE) / len(by_size)
+    for one, other in by_size:
+        found = change(one, other, one_of_them)
+        size = one.where["bytes"]
+        if found is not None and found.low is not None and found.low > 0 and isinstance(size, int):
+            return size
+    return None
