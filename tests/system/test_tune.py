@@ -102,7 +102,13 @@ def by_settings(document: dict[str, Any]) -> dict[str, Any]:
 def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    moods = ("ring=fast", "another=fast", "recursive_doubling=crash", "segmented_ring=wrong", "reduce_scatter_allgather=hang")
+    moods = (
+        "ring=fast",
+        "another=fast",
+        "recursive_doubling=crash",
+        "segmented_ring=wrong",
+        "reduce_scatter_allgather=hang",
+    )
     done = hvscale(
         *("tune", "-np", "2", "--run", "study", "--knobs", "allreduce_algorithm", "--trial-seconds", "1", "--json"),
         *("--csv", "trials.csv", "--", "python", program(STEPS), *moods),

@@ -73,7 +73,7 @@ def problem(error: ValidationError) -> str:
     # The third part of a place inside an entry or a statement is the name of its kind, which the file has elsewhere.
     loc = first["loc"]
     place = ".".join(str(part) for number, part in enumerate(loc) if number != 2)
-    kinds = statements.kinds() if loc[0] == "statements" else entries.kinds()
+    kinds: Mapping[str, type[BaseModel]] = statements.kinds() if loc[0] == "statements" else entries.kinds()
     context = first.get("ctx", {})
     if first["type"] == "union_tag_invalid":
         tag = context["tag"]
@@ -83,7 +83,6 @@ def problem(error: ValidationError) -> str:
     if len(loc) > SELECTOR and loc[0] == "statements":
         return f"{'.'.join(map(str, (*loc[:2], *loc[3:SELECTOR])))}: write a value, a list of values, or {{ from = VALUE, to = VALUE }}"
     if first["type"] == "extra_forbidden":
-        models: Mapping[object, type[BaseModel]] = {**kinds}
-        known = models[loc[2]] if len(loc) > len(("here", "name", "kind")) else Experiment
+        known = kinds.get(str(loc[2]), Experiment) if len(loc) > len(("here", "name", "kind")) else Experiment
         return f"{place}: no such key; {unknown(str(loc[-1]), known.model_fields)}"
     return f"{place}: {first['msg']}"

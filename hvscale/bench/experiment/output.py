@@ -5,6 +5,7 @@ from hvscale.bench.experiment.statements import Comparison
 from hvscale.bench.shown import Shown
 
 MOST = 4  # comparisons of a statement, those that decide; the page shows more, the JSON document all
+LARGE = 1e4  # percent
 CAPTION = (
     "{confidence:.0%} intervals over fresh starts in turns; saves: (1 - time / other time) * 100; "
     "overhead: (time / other time - 1) * 100"
@@ -32,8 +33,13 @@ def heading(row: StatementRow) -> str:
 def cells(comparison: Comparison) -> list[str]:
     """The percent and its interval; one round tells none."""
     low, high = comparison.percent_low, comparison.percent_high
-    interval = "-" if low is None or high is None else f"{low:+.1f} to {high:+.1f}"
-    return [f"{comparison.percent:+.1f}", interval]
+    interval = "-" if low is None or high is None else f"{signed(low)} to {signed(high)}"
+    return [signed(comparison.percent), interval]
+
+
+def signed(percent: float) -> str:
+    """With a digit behind the point, as long as that tells something."""
+    return f"{percent:+.1f}" if abs(percent) < LARGE else f"{percent:+.2g}"
 
 
 def caption(document: ExperimentDocument) -> str:

@@ -112,17 +112,8 @@ def judge(compared: Sequence[Compared], limit: Limit, *, somewhere: bool = False
     measured = [(one, found) for one in compared if (found := one.percent(CONFIDENCE)) is not None]
     if not measured:
         return Finding(verdict="cannot be said here", why=NOTHING)
-    comparisons = [
-        Comparison(
-            what=one.what,
-            percent=found.percent,
-            percent_low=found.low,
-            percent_high=found.high,
-            agrees=limit.agrees(found),
-        )
-        for one, found in measured
-    ]
-    one_of_them = 1 - (1 - CONFIDENCE) / len(measured)
+    comparisons = [compare(one.what, found, limit) for one, found in measured]
+    one_of_them = widened(len(measured))
     sides = [limit.agrees(found) for one, _ in measured if (found := one.percent(one_of_them)) is not None]
     all_sides = [comparison.agrees for comparison in comparisons]
     comparisons.sort(key=limit.distance, reverse=somewhere)
@@ -130,6 +121,21 @@ def judge(compared: Sequence[Compared], limit: Limit, *, somewhere: bool = False
     if all(comparison.percent_low is None for comparison in comparisons):
         why = "one round tells no interval"
     return Finding(verdict=verdict, why=f"{limit} %: {why}", comparisons=comparisons)
+
+
+def widened(number: int) -> float:
+    """The confidence of intervals any of which may decide."""
+    return 1 - (1 - CONFIDENCE) / number
+
+
+def compare(what: str, found: Percent, limit: Limit) -> Comparison:
+    return Comparison(
+        what=what,
+        percent=found.percent,
+        percent_low=found.low,
+        percent_high=found.high,
+        agrees=limit.agrees(found),
+    )
 
 
 def verdict_of(each: Sequence[bool | None], sure: Sequence[bool | None], somewhere: bool) -> tuple[Verdict, str]:

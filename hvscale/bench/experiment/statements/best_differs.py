@@ -5,8 +5,18 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from hvscale.bench.experiment.series import Key, Series, Where, selected, word
-from hvscale.bench.experiment.statements import NOTHING, Comparison, Finding, Limit, Statement, fixed, judge, register
-from hvscale.bench.experiment.statements.faster import savings
+from hvscale.bench.experiment.statements import (
+    CONFIDENCE,
+    NOTHING,
+    Finding,
+    Limit,
+    Statement,
+    compare,
+    fixed,
+    register,
+    widened,
+)
+from hvscale.bench.experiment.statements.faster import saved
 
 
 @register
@@ -31,20 +41,25 @@ class BestDiffers(Statement):
         told = ", ".join(f"{word(self.of, choice)} for {place}" for place, choice in best.items())
         # The best of each against its rivals: the best of the others, or where that is the same one everybody.
         rivals = set(best.values()) if len(set(best.values())) > 1 else choices
-        comparisons: list[Comparison] = []
-        sure: dict[Any, list[bool | None]] = {}
-        for place, table in tables.items():
-            own = best[place]
-            for rival in sorted(rivals - {own}, key=str):
-                if rival in table:
-                    [compared] = savings([(table[own], table[rival])])
-                    judged = judge([compared], Limit(0, above=True)).comparisons
-                    comparisons += [
-                        one.model_copy(update={"what": f"{place}: {word(self.of, own)} against {word(self.of, rival)}"})
-                        for one in judged
-                    ]
-                    sure.setdefault((own, rival), []).extend(one.agrees for one in judged)
-        return Finding(comparisons=comparisons, **verdict(sure, set(best.values()), told))
+        compared = [
+            (place, best[place], rival, (table[best[place]], table[rival]))
+            for place, table in tables.items()
+            for rival in sorted(rivals - {best[place]}, key=str)
+            if rival in table
+        ]
+        limit = Limit(0, above=True)
+        comparisons = [
+            compare(f"{place}: {word(self.of, own)} against {word(self.of, rival)}", found, limit)
+            for place, own, rival, pair in compared
+            if (found := saved(pair, CONFIDENCE)) is not None
+        ]
+        sure = {
+            (own, rival)
+            for _, own, rival, pair in compared
+            if (found := saved(pair, widened(len(compared)))) is not None and limit.agrees(found)
+        }
+        every = len(comparisons) == len(compared) and all(one.agrees for one in comparisons)
+        return Finding(comparisons=comparisons, **verdict(set(best.values()), every, sure, told))
 
     def tables(self, series: Sequence[Series]) -> dict[Any, dict[Any, Series]]:
         """For each `between`, each `of` with its times added."""
@@ -52,7 +67,8 @@ class BestDiffers(Statement):
         for one in series:
             if self.of in one.where and self.between in one.where:
                 parts.setdefault(one.where[self.between], {}).setdefault(one.where[self.of], []).append(one)
-        return {place: whole(table, self.of) for place, table in parts.items()}
+        tables = {place: whole(table, self.of) for place, table in parts.items()}
+        return {place: table for place, table in tables.items() if table}
 
 
 def whole(parts: dict[Any, list[Series]], of: Key) -> dict[Any, Series]:
@@ -62,13 +78,12 @@ def whole(parts: dict[Any, list[Series]], of: Key) -> dict[Any, Series]:
     return {choice: added(found) for choice, found in parts.items() if held[choice] == every}
 
 
-def verdict(sure: dict[Any, list[bool | None]], best: set[Any], told: str) -> dict[str, Any]:
-    """Of the comparisons of each best with a rival."""
-    if len(best) == 1 and sure and all(side for sides in sure.values() for side in sides):
-        return {"verdict": "does not hold", "why": f"it is the same everywhere, beyond every interval: {told}"}
-    for one, other in itertools.combinations(sorted(best, key=str), 2):
-        if True in sure.get((one, other), []) and True in sure.get((other, one), []):
-            return {"verdict": "holds", "why": f"beyond the intervals, each its own: {told}"}
+def verdict(best: set[Any], every: bool, sure: set[tuple[Any, Any]], told: str) -> dict[str, Any]:
+    """`every`: whether all comparisons of a best one with a rival agree; `sure`: those that do by intervals widened for their number."""
+    if len(best) == 1 and every:
+        return {"verdict": "does not hold", "why": f"the same one is beyond all intervals: {told}"}
+    if any((one, other) in sure and (other, one) in sure for one, other in itertools.combinations(best, 2)):
+        return {"verdict": "holds", "why": f"each beyond the other's interval, widened for their number: {told}"}
     return {"verdict": "cannot be said here", "why": f"the intervals do not tell the best ones apart: {told}"}
 
 

@@ -8,7 +8,6 @@ from pydantic import Field
 from hvscale.bench.experiment.averages import change
 from hvscale.bench.experiment.series import Bytes, Range, Selector, Series
 from hvscale.bench.experiment.statements import (
-    CONFIDENCE,
     Finding,
     Limit,
     Statement,
@@ -17,6 +16,7 @@ from hvscale.bench.experiment.statements import (
     names,
     pairs,
     register,
+    widened,
 )
 from hvscale.bench.experiment.statements.faster import savings
 from hvscale.profiling.output import human_bytes
@@ -38,10 +38,11 @@ class FasterWhenSmall(Statement):
         finding = judge(savings(small), Limit(0, above=True))
         if not finding.comparisons:
             return finding
-        ends = [(group, size) for group in groups(found, "bytes") if (size := crossover(group)) is not None]
+        by_size = groups(found, "bytes")
         told = [
-            f"{name}: {human_bytes(size)}"
-            for name, (_, size) in zip(names([group[0] for group, _ in ends], "bytes"), ends, strict=True)
+            f"{human_bytes(size)} ({name})"
+            for name, group in zip(names([group[0] for group in by_size], "bytes"), by_size, strict=True)
+            if (size := crossover(group)) is not None
         ]
         more = f"crossover at {'; '.join(told)}" if told else "no crossover at the sizes measured"
         return finding.model_copy(update={"why": f"{finding.why}; {more}"})
@@ -49,9 +50,8 @@ class FasterWhenSmall(Statement):
 
 def crossover(by_size: Sequence[tuple[Series, ...]]) -> int | None:
     """The first size at which the second is faster beyond the interval."""
-    one_of_them = 1 - (1 - CONFIDENCE) / len(by_size)
     for one, other in by_size:
-        found = change(one, other, one_of_them)
+        found = change(one, other, widened(len(by_size)))
         size = one.where["bytes"]
         if found is not None and found.low is not None and found.low > 0 and isinstance(size, int):
             return size
