@@ -356,6 +356,36 @@ def words_are_known(entry: Any) -> None:
                 assert backends.check(backend, operation, entry.dtype, entry.device, list(entry.path))  # type: ignore[arg-type]
 
 
+def measured_names(entry: Any) -> set[str]:
+    """The back ends in the tables of an entry."""
+    if isinstance(entry, App):
+        return set()
+    operations = entry.operation if isinstance(entry, ParamServer) else (entry.collective,)
+    return {
+        backends.name_of(backend, path)
+        for backend in backends.named(entry.backend, "openmpi")
+        for operation in operations
+        for path in backends.check(backend, operation, "float32", entry.device, list(entry.path))  # type: ignore[arg-type]
+    }
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.parent.name)
+def test_statements_speak_of_what_an_entry_measures(path: Path) -> None:
+    experiment = file.read(path)
+    every = [entry for part in file.PARTS for entry in experiment.part(part).values()]
+    known = {
+        "backend": set().union(*map(measured_names, every)),
+        "placement": {place for entry in every for place in entry.placement},
+        "program": {entry.program for entry in every if isinstance(entry, App)},
+    }
+    for statement in experiment.statements:
+        for selector in (statement.where, getattr(statement, "of", {}), getattr(statement, "than", {})):
+            asked: dict[Any, Any] = selector if isinstance(selector, dict) else {}
+            for key, names_of_key in known.items():
+                value = asked.get(key, [])
+                assert set(value if isinstance(value, list) else [value]) <= names_of_key
+
+
 def test_the_programs_are_measured_at_their_own_sizes() -> None:
     [path] = [path for path in EXPERIMENTS if path.parent.name == "S3"]
     experiment = file.read(path)
