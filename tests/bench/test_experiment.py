@@ -365,7 +365,7 @@ def measured_names(entry: Any) -> set[str]:
         backends.name_of(backend, path)
         for backend in backends.named(entry.backend, "openmpi")
         for operation in operations
-        for path in backends.check(backend, operation, "float32", entry.device, list(entry.path))  # type: ignore[arg-type]
+        for path in backends.check(backend, operation, "float32", entry.device, list(entry.path))
     }
 
 

@@ -97,3 +97,47 @@ def test_statements_follow_from_what_was_measured_and_a_folder_is_gone_on_with(h
     assert other.stderr.endswith(
         "holds another study: its back ends or sizes differs; give another folder with --run\n"
     )
+
+
+WRONG = """
+title = "A stencil whose walls are not sent"
+
+[here.stencil]
+measure = "app"
+program = "stencil"
+flags = ["-include lost.h"]
+np = [2]
+size = { x = 7, y = 5, z = 9, steps = 6 }
+repeat = 1
+
+[here.sort]
+measure = "app"
+program = "merge_sort"
+flags = ["-O2"]
+np = [1]
+size = { samples = 10007 }
+counters = false
+repeat = 1
+
+[[statements]]
+says = "Sorting takes less time than nothing"
+kind = "faster"
+of = { program = "merge_sort" }
+than = { program = "stencil" }
+"""
+
+
+def test_a_wrong_result_counts_nowhere_and_keeps_nothing_else_from_being_measured(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "lost.h").write_text(
+        "#include <mpi.h>\n#define MPI_Isend(values, count, ...) MPI_Isend(values, 0, __VA_ARGS__)\n"
+    )
+    (tmp_path / "experiment.toml").write_text(WRONG)
+    done = hvscale("bench", "experiment", "experiment.toml", "--run", "wrong", "--json")
+    assert done.returncode == 4, done.stderr
+    document = json.loads(done.stdout)
+    assert document["state"] == "failed"
+    stencil, sort = document["measurements"]
+    assert (stencil["state"], sort["state"], sort["problem"]) == ("failed", "finished", None)
+    assert "a wrong result: its cells differ" in stencil["problem"]
+    [statement] = document["statements"]
+    assert (statement["verdict"], statement["comparisons"]) == ("cannot be said here", [])
