@@ -189,6 +189,18 @@ def test_one_of_many_that_strays_by_chance_says_nothing() -> None:
     assert find([*many, *strayed], "faster", **turned).verdict == UNKNOWN
 
 
+def test_a_statement_is_not_tested_on_what_was_not_measured() -> None:
+    found = [one for np in (2, 4) for one in of_backends(1, 2, np=np)]
+    asked: dict[str, Any] = {**BOTH, "where": {"np": {"to": 32}}}
+    short = find(found, "faster", **asked)
+    assert (short.verdict, short.why) == (UNKNOWN, "measured up to np 4, not np 32; above 0 %: 2 of 2 intervals")
+    assert find([*found, *of_backends(1, 2, np=64)], "faster", **asked).verdict == HOLDS
+    assert find(found, "faster", **asked, by_percent=60).verdict == NOT
+    assert find(found, "faster", **asked, somewhere=True).verdict == HOLDS
+    small = find(by_sizes({8: (1, 2), 1024: (1, 2)}), "faster-when-small", **BOTH, up_to="4K")
+    assert (small.verdict, small.why.partition(";")[0]) == (UNKNOWN, "measured up to 1 KiB, not 4 KiB")
+
+
 def test_one_round_tells_nothing() -> None:
     found = find([series(1, [1.0], backend="openmpi"), series(9, [1.0], backend="gloo")], "faster", **BOTH)
     assert (found.verdict, found.why) == (UNKNOWN, "above 0 %: one round tells no interval")

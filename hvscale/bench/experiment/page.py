@@ -27,7 +27,7 @@ def page(document: ExperimentDocument) -> str:
 
 
 def intervals(row: StatementRow) -> go.Figure:
-    """A line for each comparison, coloured by the side of the limit that its interval lies on."""
+    """A line for each comparison, coloured by the side of the limit, the dotted one, that its interval lies on."""
     figure = go.Figure()
     shown = row.comparisons[:MOST]
     for agrees, colour in COLOURS.items():
@@ -54,7 +54,12 @@ def intervals(row: StatementRow) -> go.Figure:
                 hovertemplate="%{y}: %{x:.4g}<extra></extra>",
             )
     style(figure, row.figure, "")
-    figure.add_vline(x=0, line={"color": INK, "width": 1, "dash": "dot"})
+    limit = row.limit_percent or 0
+    points = [limit, *(one.percent for one in shown)]
+    span = max(points) - min(points) or 1
+    # An interval of two noisy starts may be a thousand times as wide.
+    figure.update_xaxes(range=[min(points) - span, max(points) + span])
+    figure.add_vline(x=limit, line={"color": INK, "width": 1, "dash": "dot"})
     figure.update_layout(height=140 + 24 * len(shown))
     figure.update_yaxes(categoryorder="array", categoryarray=[one.what for one in reversed(shown)])
     return figure

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.bench.experiment.averages import Percent
-from hvscale.bench.experiment.series import Key, Selector, Series, describe, selected
+from hvscale.bench.experiment.series import Key, Range, Selector, Series, describe, selected, word
 
 Verdict = Literal["holds", "does not hold", "cannot be said here"]
 CONFIDENCE = 0.95
@@ -33,10 +33,11 @@ class Comparison(BaseModel):
 
 
 class Finding(BaseModel):
-    """What came of a statement. `why`: in words; `comparisons`: in the order in which they decide."""
+    """What came of a statement. `why`: in words; `limit_percent`: what the `comparisons` are held against; those that decide come first."""
 
     verdict: Verdict
     why: str
+    limit_percent: float | None = None
     comparisons: list[Comparison] = []
 
 
@@ -83,8 +84,20 @@ class Statement(BaseModel):
     where: Selector = {}
     figure: ClassVar[str]
 
+    @property
+    def bounds(self) -> Selector:
+        """How far it claims to hold: what has not been measured so far, it has not been tested on."""
+        return self.where
+
     def find(self, series: Sequence[Series]) -> Finding:
-        """`figure` is what its percents are."""
+        finding = self.test(series)
+        short = beyond_reach(series, self.bounds)
+        if finding.verdict != "holds" or not short:
+            return finding
+        return finding.model_copy(update={"verdict": "cannot be said here", "why": f"{short}; {finding.why}"})
+
+    def test(self, series: Sequence[Series]) -> Finding:
+        """On what was measured. `figure` is what its percents are."""
         raise NotImplementedError
 
 
@@ -120,7 +133,19 @@ def judge(compared: Sequence[Compared], limit: Limit, *, somewhere: bool = False
     verdict, why = verdict_of(all_sides, sides, somewhere)
     if all(comparison.percent_low is None for comparison in comparisons):
         why = "one round tells no interval"
-    return Finding(verdict=verdict, why=f"{limit} %: {why}", comparisons=comparisons)
+    return Finding(verdict=verdict, why=f"{limit} %: {why}", limit_percent=limit.percent, comparisons=comparisons)
+
+
+def beyond_reach(series: Sequence[Series], bounds: Selector) -> str:
+    """What was measured less far than to the end of a range; empty where all was."""
+    for key, asked in bounds.items():
+        if isinstance(asked, Range) and isinstance(asked.to, int):
+            rest = {other: value for other, value in bounds.items() if other != key}
+            reached = [one.where[key] for one in selected(series, rest) if key in one.where]
+            numbers = [value for value in reached if isinstance(value, int)]
+            if numbers and max(numbers) < asked.to:
+                return f"measured up to {word(key, max(numbers))}, not {word(key, asked.to)}"
+    return ""
 
 
 def widened(number: int) -> float:

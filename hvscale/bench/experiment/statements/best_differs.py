@@ -32,7 +32,7 @@ class BestDiffers(Statement):
     between: Key
     figure: ClassVar[str] = "saves %"
 
-    def find(self, series: Sequence[Series]) -> Finding:
+    def test(self, series: Sequence[Series]) -> Finding:
         tables = self.tables(selected(series, self.where))
         choices = {choice for table in tables.values() for choice in table}
         if len(tables) < 2 or len(choices) < 2:
@@ -59,7 +59,9 @@ class BestDiffers(Statement):
             if (found := saved(pair, widened(len(compared)))) is not None and limit.agrees(found)
         }
         every = len(comparisons) == len(compared) and all(one.agrees for one in comparisons)
-        return Finding(comparisons=comparisons, **verdict(set(best.values()), every, sure, told))
+        return Finding(
+            limit_percent=limit.percent, comparisons=comparisons, **verdict(set(best.values()), every, sure, told)
+        )
 
     def tables(self, series: Sequence[Series]) -> dict[Any, dict[Any, Series]]:
         """For each `between`, each `of` with its times added."""

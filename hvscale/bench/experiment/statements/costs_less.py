@@ -21,7 +21,7 @@ class CostsLess(Statement):
     percent: float
     figure: ClassVar[str] = "overhead %"
 
-    def find(self, series: Sequence[Series]) -> Finding:
+    def test(self, series: Sequence[Series]) -> Finding:
         found = pairs(series, self.of, self.than, self.where)
         compared = [Compared(name, partial(change, *pair)) for name, pair in zip(names(found), found, strict=True)]
         return judge(compared, Limit(self.percent, above=False))

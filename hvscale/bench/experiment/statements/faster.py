@@ -22,7 +22,12 @@ class Faster(Statement):
     somewhere: bool = False
     figure: ClassVar[str] = "saves %"
 
-    def find(self, series: Sequence[Series]) -> Finding:
+    @property
+    def bounds(self) -> Selector:
+        """That one saves so much is true however far the others were measured."""
+        return {} if self.somewhere else self.where
+
+    def test(self, series: Sequence[Series]) -> Finding:
         found = pairs(series, self.of, self.than, self.where)
         limit = Limit(self.by_percent, above=True)
         return judge(savings(found), limit, somewhere=self.somewhere)

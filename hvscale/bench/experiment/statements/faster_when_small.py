@@ -32,9 +32,13 @@ class FasterWhenSmall(Statement):
     up_to: Bytes
     figure: ClassVar[str] = "saves %"
 
-    def find(self, series: Sequence[Series]) -> Finding:
+    @property
+    def bounds(self) -> Selector:
+        return {**self.where, "bytes": Range(to=self.up_to)}
+
+    def test(self, series: Sequence[Series]) -> Finding:
         found = pairs(series, self.of, self.than, self.where)
-        small = pairs(series, self.of, self.than, {**self.where, "bytes": Range(to=self.up_to)})
+        small = pairs(series, self.of, self.than, self.bounds)
         finding = judge(savings(small), Limit(0, above=True))
         if not finding.comparisons:
             return finding

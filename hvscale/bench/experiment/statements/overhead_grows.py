@@ -31,7 +31,7 @@ class OverheadGrows(Statement):
     along: Key
     figure: ClassVar[str] = "grows by points"
 
-    def find(self, series: Sequence[Series]) -> Finding:
+    def test(self, series: Sequence[Series]) -> Finding:
         found = groups(pairs(series, self.of, self.than, self.where), self.along)
         ends = [(group[-1], group[0]) for group in found]
         compared = [

@@ -18,7 +18,7 @@ class TimeGrows(Statement):
     along: Key
     figure: ClassVar[str] = "more time %"
 
-    def find(self, series: Sequence[Series]) -> Finding:
+    def test(self, series: Sequence[Series]) -> Finding:
         ends = [(group[-1], group[0]) for group in groups([(one,) for one in selected(series, self.where)], self.along)]
         compared = [
             Compared(span(name, self.along, last, first), partial(change, last[0], first[0]))
