@@ -111,7 +111,7 @@ class Bench:
                 largest = max(size.bytes for size in found)
                 check_fits(largest, backend.buffers, np, available_bytes(), "this machine's memory")
             for path in taken:
-                name = backend.name if path == "host" else f"{backend.name}-{path}"
+                name = backends.name_of(backend, path)
                 entry = BackendRun(
                     name=name,
                     backend=backend.name,

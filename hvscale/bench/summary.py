@@ -26,14 +26,14 @@ class Summary(BaseModel):
         return None if self.high is None else 100 * (self.high - self.mean) / self.mean
 
 
-def summarise(seconds: Sequence[float]) -> Summary:
+def summarise(seconds: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
     """Of one sample or more. The arithmetic mean, as nccl-tests and OSU print it, with Student's t interval."""
     values = np.asarray(seconds, np.float64)
     mean = float(values.mean())
     low = high = None
     if len(values) > 1:
         # Student's t by scipy.special, because scipy.stats takes two seconds to import.
-        quantile = float(special.stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+        quantile = float(special.stdtrit(len(values) - 1, (1 + confidence) / 2))
         reach = quantile * float(values.std(ddof=1)) / len(values) ** 0.5
         low, high = mean - reach, mean + reach
     return Summary(

@@ -1,4 +1,4 @@
-"""`hvscale bench`: a command for each collective, one for a parameter server, and one for programs."""
+"""`hvscale bench`: a command for each collective, one for a parameter server, one for programs, and one for whole studies."""
 
 import inspect
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ import typer
 
 from hvscale.bench.collectives import Collective, collectives
 from hvscale.bench.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
-from hvscale.commands import bench_app, bench_param_server
+from hvscale.commands import bench_app, bench_experiment, bench_param_server
 from hvscale.commands.app import new_app
 from hvscale.commands.console import print_json, print_message, print_warning, write_csv
 from hvscale.commands.options import Csv, Json
@@ -18,6 +18,7 @@ app = new_app(
 )
 app.add_typer(bench_app.app)
 app.add_typer(bench_param_server.app)
+app.add_typer(bench_experiment.app)
 
 Backends = Annotated[
     list[str],

@@ -27,7 +27,7 @@ class Estimate(BaseModel):
         return Estimate(mean=100 * (self.mean - 1), low=low, high=high)
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """Of values above zero, at least one: Student's t interval of their logarithms.
 
     Ratios have a geometric mean that does not depend on which is divided by which (Fleming and Wallace, CACM 29(3), 1986).
@@ -37,15 +37,15 @@ def estimate(values: Sequence[float]) -> Estimate:
         return Estimate(mean=float(values[0]), low=None, high=None)
     mean = np.mean(logs)
     # Student's t by scipy.special, because scipy.stats takes two seconds to import.
-    quantile = special.stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2)
+    quantile = special.stdtrit(len(logs) - 1, (1 + confidence) / 2)
     reach = quantile * np.std(logs, ddof=1) / np.sqrt(len(logs))
     return Estimate(mean=float(np.exp(mean)), low=float(np.exp(mean - reach)), high=float(np.exp(mean + reach)))
 
 
-def ratio(values: Mapping[int, float], base: Mapping[int, float]) -> Estimate | None:
+def ratio(values: Mapping[int, float], base: Mapping[int, float], confidence: float = CONFIDENCE) -> Estimate | None:
     """Of values to those of the base, by round: in the same round the machine was in the same mood. None where no round has both."""
     ratios = [value / base[repeat] for repeat, value in values.items() if repeat in base]
-    return estimate(ratios) if ratios else None
+    return estimate(ratios, confidence) if ratios else None
 
 
 def as_columns(name: str, found: Estimate | None) -> dict[str, Any]:

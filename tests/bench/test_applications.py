@@ -1,7 +1,6 @@
 """What an application is asked for, what it refuses, and which results it believes."""
 
 import math
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -225,18 +224,6 @@ def test_counters_are_sums_over_ranks_and_none_where_not_supported(tmp_path: Pat
 def test_every_source_belongs_to_a_program() -> None:
     there = {file.name for file in PROGRAMS.iterdir() if file.suffix in (".c", ".h")}
     assert there == {source for name in names() for source in get(name).sources} | {*COMMON, "cuts.h"}
-
-
-def test_the_experiment_asks_for_what_the_programs_do() -> None:
-    experiment = tomllib.loads((Path(__file__).parents[2] / "experiments/S3/experiment.toml").read_text())
-    for where, preset in (("here", []), ("study", ["study"])):
-        for name, asked in experiment[where]["programs"].items():
-            application = get(name)
-            assert asked["size"] == parse_sizes(application, preset)
-            assert [application.why_not(np, asked["size"]) for np in asked["np"]] == [None] * len(asked["np"])
-            assert asked["np"][0] == application.base_np
-        assert set(experiment[where]["programs"]) == set(names())
-        assert list(parse_flags(experiment[where]["flags"])) == ["-O2", "-O3", "-O3 -march=native"]
 
 
 def test_without_perf_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

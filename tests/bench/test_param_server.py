@@ -1,7 +1,6 @@
 """What a parameter server's measurement makes of its runs, what its ranks hold, and what is refused before anything is started."""
 
 import math
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +8,12 @@ import pytest
 
 from hvscale.bench import backends, memory
 from hvscale.bench.param_server.document import Extremes, ServerDocument, ServerRun
-from hvscale.bench.param_server.held import OPERATIONS, check_held, held
+from hvscale.bench.param_server.held import check_held, held
 from hvscale.bench.param_server.output import tables
 from hvscale.bench.param_server.page import page
-from hvscale.bench.param_server.study import Options, ServerStudy, libraries
-from hvscale.bench.sizes import parse_size
+from hvscale.bench.param_server.study import Options, ServerStudy
 from hvscale.errors import RequestError
 from hvscale.host import gpus
-from hvscale.launch import placements
 from hvscale.placement_options import PlacementOptions
 
 T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
@@ -265,20 +262,3 @@ def test_ranks_are_the_workers_and_where_there_is_one_the_server(tmp_path: Path)
         ("allreduce, openmpi, host, workers 2", 2, 0),
     ]
     assert study.document.warnings == ["one worker has nobody to all-reduce with: that is measured with two or more"]
-
-
-def test_the_experiment_can_be_asked_for() -> None:
-    experiment = tomllib.loads((Path(__file__).parents[2] / "experiments/S2/experiment.toml").read_text())
-    assert set(experiment) == {"here", "study"}
-    for asked in experiment.values():
-        options = Options(
-            backends=tuple(asked["backends"]),
-            paths=tuple(asked.get("paths", ())),
-            dtype=asked["dtype"],
-        )
-        found = libraries(options, "openmpi", list(OPERATIONS), asked["device"])
-        assert {backend.name for backend, _ in found.values()} == set(asked["backends"])
-        assert set(asked["placements"]) <= set(placements.names())
-        assert parse_size("--bytes", asked["bytes"]) == 1 << 30
-    assert "nccl-mpich" in found
-    assert {"mpich-staged", "mpich-aware"} <= set(found)

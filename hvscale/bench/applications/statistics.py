@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel
 
 CONFIDENCE = 0.95
+Values = npt.NDArray[np.float64]
 REACH = 1.5  # of a whisker, in interquartile ranges (Tukey, Exploratory Data Analysis, 1977)
 RESAMPLES = 10_000
 
@@ -45,8 +47,8 @@ class Overhead(BaseModel):
     percent_high: float | None
 
 
-def overhead(values: Mapping[int, float], base: Mapping[int, float]) -> Overhead | None:
-    """(median / median of the base - 1) * 100 with a 95 % bootstrap interval, over the rounds that have both; None where there are none.
+def overhead(values: Mapping[int, float], base: Mapping[int, float], confidence: float = CONFIDENCE) -> Overhead | None:
+    """(median / median of the base - 1) * 100 with a bootstrap interval, over the rounds that have both; None where there are none.
 
     Rounds are drawn whole, because in the same round the machine was in the same mood (Efron and Tibshirani, An Introduction to the Bootstrap,
     1993: percentile interval of paired data). The seed is fixed, so that a table comes out the same again.
@@ -58,10 +60,18 @@ def overhead(values: Mapping[int, float], base: Mapping[int, float]) -> Overhead
     medians = np.median(pairs, axis=0)
     low = high = None
     if len(rounds) > 1:
-        drawn = np.random.default_rng(0).integers(len(rounds), size=(RESAMPLES, len(rounds)))
-        of_draws = np.median(pairs[drawn], axis=1)
-        ends = np.percentile(
-            100 * (of_draws[:, 0] / of_draws[:, 1] - 1), 50 * np.array([1 - CONFIDENCE, 1 + CONFIDENCE])
-        )
-        low, high = (float(end) for end in ends)
+        of_draws = medians_of_draws(pairs)
+        low, high = ends(100 * (of_draws[:, 0] / of_draws[:, 1] - 1), confidence)
     return Overhead(percent=float(100 * (medians[0] / medians[1] - 1)), percent_low=low, percent_high=high)
+
+
+def medians_of_draws(rounds: Values) -> Values:
+    """Of rounds with a column for each variant, drawn whole again and again: a row for each draw."""
+    drawn = np.random.default_rng(0).integers(len(rounds), size=(RESAMPLES, len(rounds)))
+    return np.asarray(np.median(rounds[drawn], axis=1))
+
+
+def ends(of_draws: Values, confidence: float) -> tuple[float, float]:
+    """Of the percentile interval."""
+    low, high = np.percentile(of_draws, 50 * np.array([1 - confidence, 1 + confidence]))
+    return float(low), float(high)

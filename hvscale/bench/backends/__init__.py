@@ -14,6 +14,7 @@ from hvscale.errors import RequestError
 if TYPE_CHECKING:
     from hvscale.bench.engine import Engine
 
+ONLY_WAY = ("host", "nccl")  # of what has it
 HOST: Mapping[Device, tuple[Way, ...]] = {"cpu": ("host",)}
 
 
@@ -97,6 +98,11 @@ def check(backend: Backend, collective: str, dtype: str, device: Device, paths: 
             f"{backend.name} has no --path {','.join(paths)} on {device} memory; it has {', '.join(have)}"
         )
     return taken
+
+
+def name_of(backend: Backend, path: Way) -> str:
+    """In tables: with the path where it is one of several."""
+    return backend.name if path in ONLY_WAY else f"{backend.name}-{path}"
 
 
 def places(backend: Backend, collective: str, asked: InPlace) -> list[bool]:

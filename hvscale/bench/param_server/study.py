@@ -36,7 +36,6 @@ from hvscale.study_folder import finished_or_new, study_in
 
 # What makes two measurements the same; more back ends, placements, workers and repeats may be asked for in the same folder.
 SAME = ("bytes", "dtype", "device", "iterations", "warmup", "check", "settings")
-ONLY_WAY = ("host", "nccl")  # of what has it
 USUAL = {"cpu": ["mpi", "gloo"], "cuda": ["mpi", "nccl"]}
 
 
@@ -241,7 +240,7 @@ def libraries(options: Options, mpi: str, operations: list[str], device: Device)
         for operation in operations:
             every = paths or list(backend.paths.get(device, ()))
             for path in backends.check(backend, operation, options.dtype, device, every):
-                found[backend.name if path in ONLY_WAY else f"{backend.name}-{path}"] = backend, path
+                found[backends.name_of(backend, path)] = backend, path
     return found
 
 

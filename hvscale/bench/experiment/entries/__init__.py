@@ -1,0 +1,78 @@
+"""What an experiment may measure. Each is a file of this folder and registers itself: what stands in the file, and how an engine is asked for it."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Protocol, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from hvscale.bench.experiment.series import Series
+from hvscale.run_folder import Host
+
+
+class Measurement(Protocol):
+    """`path`: its folder; `starts` of ranks are made in each of `repeats` rounds."""
+
+    path: Path
+
+    @property
+    def starts(self) -> int: ...
+
+    @property
+    def repeats(self) -> int: ...
+
+    @property
+    def host(self) -> Host | None: ...
+
+    def measure(
+        self,
+        *,
+        starting: Callable[[str, int], None],
+        measured: Callable[[str, int, float | None, str | None], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Make what the folder does not hold, as the engines of the commands do it, and raise what they raise."""
+
+    def series(self) -> list[Series]:
+        """Of what has been measured until now."""
+
+
+class Entry(BaseModel):
+    """One measurement. `measure`: by which engine; `placement`: in turns; `repeat`: fresh starts of each."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    measure: str
+    placement: Annotated[tuple[str, ...], Field(min_length=1)] = ("host",)
+    repeat: PositiveInt
+
+    def measurement(self, path: Path, launch: dict[str, Any]) -> Measurement:
+        """`launch`: the options of the command line, their placement the entry's own. Raises RequestError for what cannot be; writes nothing."""
+        raise NotImplementedError
+
+
+Kind = TypeVar("Kind", bound=type[Entry])
+_kinds: dict[str, type[Entry]] = {}
+
+
+def register(kind: Kind) -> Kind:
+    """Decorator for an entry's model, whose field `measure` is its name."""
+    [name] = get_args(kind.__annotations__["measure"])
+    _kinds[name] = kind
+    return kind
+
+
+@cache
+def kinds() -> dict[str, type[Entry]]:
+    """All that are known, by name."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return dict(sorted(_kinds.items()))
+
+
+def commas(values: Sequence[Any]) -> str:
+    """As the command line has them."""
+    return ",".join(map(str, values))

@@ -1,0 +1,148 @@
+"""Makes a study again: the entries of its file one after another, in a folder that can be gone on with, and its statements over all of them."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from hvscale.bench.experiment import file
+from hvscale.bench.experiment.document import ExperimentDocument, MeasurementRecord, StatementRow
+from hvscale.bench.experiment.entries import Measurement
+from hvscale.bench.experiment.file import PARTS, Experiment
+from hvscale.bench.start import one_of
+from hvscale.errors import HvscaleError, RequestError
+from hvscale.launch import RunInterruptedError
+from hvscale.placement_options import PlacementOptions
+from hvscale.run_folder import cannot_write, default_run_path, write_atomically
+from hvscale.scaling.document import State
+from hvscale.study_folder import study_in
+
+# What makes two the same; the engines say themselves what may be asked for further in their folders.
+SAME = ("title", "part")
+
+
+class Shown(Protocol):
+    """What is shown of a measurement while it goes on."""
+
+    def starting(self, what: str, repeat: int) -> None: ...
+
+    def measured(self, what: str, repeat: int, value: float | None, unit: str | None) -> None: ...
+
+
+class ExperimentStudy:
+    """One experiment: its folder, and `document`, which is in bench-experiment.json after every entry."""
+
+    def __init__(
+        self, path: Path, experiment: Experiment, document: ExperimentDocument, measurements: list[Measurement]
+    ) -> None:
+        self.path, self.experiment, self.document, self.measurements = path, experiment, document, measurements
+        self.json, self.page = path / "bench-experiment.json", path / "bench-experiment.html"
+        self.failure: HvscaleError | None = None
+
+    @classmethod
+    def of(cls, toml: Path, part: str, launch: dict[str, Any], path: Path | None) -> Self:
+        """`launch`: the launch's options as they were given, for all entries; a --placement takes the place of theirs.
+
+        Raises RequestError for what cannot be measured, naming the entry; writes nothing.
+        """
+        experiment = file.read(toml)
+        one_of("--part", part, PARTS)
+        entries = experiment.part(part)
+        if not entries:
+            raise RequestError(f"{toml} has nothing to measure in its part {part}")
+        folder = (path or default_run_path(["bench-experiment", toml.absolute().parent.name])).absolute()
+        measurements = []
+        for name, entry in entries.items():
+            asked: PlacementOptions = launch["placement"]
+            places = (
+                tuple(name.strip() for name in asked.placement.split(","))
+                if asked.placement is not None
+                else entry.placement
+            )
+            own = entry.model_copy(update={"placement": places})
+            placement = asked.model_copy(update={"placement": ",".join(places)})
+            try:
+                measurements.append(own.measurement(folder / name, {**launch, "placement": placement}))
+            except RequestError as error:
+                raise RequestError(f"{part}.{name}: {error}") from error
+        records = [MeasurementRecord(name=name, measure=entry.measure, folder=name) for name, entry in entries.items()]
+        document = ExperimentDocument(folder=str(folder), title=experiment.title, part=part, measurements=records)
+        return cls(folder, experiment, document, measurements)
+
+    def measure(
+        self,
+        *,
+        showing: Callable[[int, int], AbstractContextManager[Shown]],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Make what the folder does not hold. `showing(starts, repeats)` shows each of the measurements.
+
+        One that fails does not keep the others from being made; its failure is raised after them, RankFailedError or UntrustedError. Raises
+        RequestError and RunInterruptedError at once. What was measured until then is kept in any case.
+        """
+
+        def warn_once(text: str) -> None:
+            if text not in self.document.warnings:
+                self.document.warnings.append(text)
+                warn(text)
+
+        with study_in(self.path, self.json, self.document, SAME, "hvscale bench experiment", "*/*/"):
+            self.write("running")
+            try:
+                for record, measurement in zip(self.document.measurements, self.measurements, strict=True):
+                    with showing(measurement.starts, measurement.repeats) as shown:
+                        self.measure_one(record, measurement, shown, warn_once)
+                if self.failure is not None:
+                    raise self.failure
+            except BaseException as error:
+                ended: State = "failed" if isinstance(error, HvscaleError) else "interrupted"
+                self.write("interrupted" if isinstance(error, RunInterruptedError) else ended)
+                raise
+            self.write("finished")
+
+    def measure_one(
+        self, record: MeasurementRecord, measurement: Measurement, shown: Shown, warn: Callable[[str], None]
+    ) -> None:
+        record.state = "running"
+        self.write("running")
+        try:
+            measurement.measure(
+                starting=lambda what, repeat: shown.starting(f"{record.name}: {what}", repeat),
+                measured=lambda what, repeat, value, unit: shown.measured(
+                    f"{record.name}: {what}", repeat, value, unit
+                ),
+                warn=lambda text: warn(f"{record.name}: {text}"),
+            )
+        except HvscaleError as error:
+            record.state, record.problem = "failed", str(error)
+            if isinstance(error, RunInterruptedError):
+                record.state = "interrupted"
+            if isinstance(error, RunInterruptedError | RequestError):
+                raise
+            self.failure = self.failure or error
+        else:
+            record.state = "finished"
+        finally:
+            self.document.host = self.document.host or measurement.host
+
+    def write(self, state: State) -> None:
+        """With the statements over all that has been measured. Raises RequestError when the folder cannot be written or the disk is full."""
+        self.document.state = state
+        series = [one for measurement in self.measurements for one in measurement.series()]
+        self.document.statements = [
+            StatementRow(
+                **dict(statement.find(series)), says=statement.says, kind=statement.kind, figure=statement.figure
+            )
+            for statement in self.experiment.statements
+        ]
+        text = self.document.model_dump_json(by_alias=True, indent=2) + "\n"
+        try:
+            write_atomically(self.json, lambda stream: stream.write(text.encode()))
+            if state != "running" and series:
+                # Imported here: a wrong request need not wait for Plotly.
+                from hvscale.bench.experiment.page import page
+
+                shown = page(self.document)
+                write_atomically(self.page, lambda stream: stream.write(shown.encode()))
+        except OSError as error:
+            raise cannot_write(self.path, error) from error

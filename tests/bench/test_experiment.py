@@ -1,0 +1,418 @@
+"""An experiment's file, and what each kind of statement makes of times."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvscale.bench import backends
+from hvscale.bench.applications import get, names, parse_sizes
+from hvscale.bench.experiment import file
+from hvscale.bench.experiment.document import ExperimentDocument, MeasurementRecord, StatementRow
+from hvscale.bench.experiment.entries.app import App
+from hvscale.bench.experiment.entries.collective import Collective
+from hvscale.bench.experiment.entries.param_server import ParamServer
+from hvscale.bench.experiment.output import text
+from hvscale.bench.experiment.page import page
+from hvscale.bench.experiment.series import Series
+from hvscale.bench.experiment.statements import Finding, kinds
+from hvscale.bench.experiment.study import ExperimentStudy
+from hvscale.errors import RequestError
+from hvscale.host import gpus
+from hvscale.placement_options import PlacementOptions
+from tests.conftest import MPICH_PREFIX
+
+EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*/experiment.toml"))
+T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
+# How the rounds stray about their mean: what is 20 % apart is told apart, what is 2 % apart is not.
+STRAYS = (0.97, 1.0, 1.02, 0.99, 1.03)
+
+
+def series(mean: float, rounds: Sequence[float] = STRAYS, average: Any = "geometric mean", **where: Any) -> Series:
+    """Times about a mean; two are to stray in different orders, since else they keep their ratio in every round."""
+    told: dict[Any, Any] = where
+    return Series(told, {number: mean * one for number, one in enumerate(rounds, 1)}, average)
+
+
+def of_backends(openmpi: float, gloo: float, average: str = "geometric mean", **where: Any) -> list[Series]:
+    return [
+        series(openmpi, average=average, backend="openmpi", **where),
+        series(gloo, STRAYS[::-1], average=average, backend="gloo", **where),
+    ]
+
+
+def by_sizes(times: Mapping[int, tuple[float, float]]) -> list[Series]:
+    return [one for size, (openmpi, gloo) in times.items() for one in of_backends(openmpi, gloo, bytes=size)]
+
+
+def by_flags(times: Mapping[str, Mapping[str, float]]) -> list[Series]:
+    return [
+        series(seconds, STRAYS if flags == "-O2" else STRAYS[::-1], "median", program=program, flags=flags, np=np)
+        for program, table in times.items()
+        for flags, seconds in table.items()
+        for np in (1, 2)
+    ]
+
+
+def find(found: Sequence[Series], kind: str, **parameters: Any) -> Finding:
+    statement = kinds()[kind].model_validate({"kind": kind, "says": "It is so", **parameters})
+    return statement.find(found)
+
+
+BOTH = {"of": {"backend": "openmpi"}, "than": {"backend": "gloo"}}
+FLAGS = {"of": "flags", "between": "program"}
+HOLDS, NOT, UNKNOWN = "holds", "does not hold", "cannot be said here"
+
+
+@pytest.mark.parametrize("average", ["geometric mean", "median"])
+@pytest.mark.parametrize(
+    ("kind", "asked", "times", "verdict"),
+    [
+        ("faster", {}, [(1, 2)], HOLDS),
+        ("faster", {}, [(2, 1)], NOT),
+        ("faster", {}, [(1, 1)], UNKNOWN),
+        ("faster", {}, [(1, 2), (1, 1)], UNKNOWN),
+        ("faster", {}, [(1, 2), (2, 1)], NOT),
+        ("faster", {"by_percent": 40}, [(1, 2)], HOLDS),
+        ("faster", {"by_percent": 60}, [(1, 2)], NOT),
+        ("faster", {"by_percent": 50}, [(1, 2)], UNKNOWN),
+        ("faster", {"by_percent": 40, "somewhere": True}, [(1, 2), (2, 1)], HOLDS),
+        ("faster", {"by_percent": 60, "somewhere": True}, [(1, 2), (2, 1)], NOT),
+        ("faster", {"by_percent": 50, "somewhere": True}, [(1, 2), (2, 1)], UNKNOWN),
+        ("costs-less", {"percent": 30}, [(1.2, 1), (0.5, 1)], HOLDS),
+        ("costs-less", {"percent": 10}, [(1.2, 1), (0.5, 1)], NOT),
+        ("costs-less", {"percent": 1}, [(1, 1)], UNKNOWN),
+        ("overhead-grows", {"along": "np"}, [(1, 1), (1.1, 1), (1.3, 1)], HOLDS),
+        ("overhead-grows", {"along": "np"}, [(1.3, 1), (1.4, 1), (1, 1)], NOT),
+        ("overhead-grows", {"along": "np"}, [(1.2, 1), (1.2, 1)], UNKNOWN),
+        ("overhead-grows", {"along": "np"}, [(1.2, 1)], UNKNOWN),
+    ],
+)
+def test_pairs(kind: str, asked: dict[str, Any], times: list[tuple[float, float]], verdict: str, average: str) -> None:
+    found = [one for np, pair in enumerate(times, 2) for one in of_backends(*pair, average=average, np=np)]
+    assert find(found, kind, **BOTH, **asked).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict"),
+    [({1: 1, 2: 1.2, 4: 3}, HOLDS), ({1: 2, 4: 1}, NOT), ({1: 1, 4: 1}, UNKNOWN), ({1: 1}, UNKNOWN)],
+)
+def test_time_grows(times: dict[int, float], verdict: str) -> None:
+    found = [series(seconds, STRAYS[:: 1 - 2 * (np > 1)], backend="gloo", np=np) for np, seconds in times.items()]
+    assert find(found, "time-grows", along="np").verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict", "why"),
+    [
+        (
+            {8: (1, 2), 4096: (1, 2), 8192: (2, 1)},
+            HOLDS,
+            "above 0 %: 2 of 2 intervals; crossover at 8 KiB (openmpi against gloo)",
+        ),
+        ({8: (1, 2), 4096: (2, 1)}, NOT, "crossover at 4 KiB (openmpi against gloo)"),
+        ({8: (1, 2), 4096: (1, 1)}, UNKNOWN, "no crossover at the sizes measured"),
+        ({8192: (1, 2)}, UNKNOWN, "nothing that it speaks of was measured"),
+    ],
+)
+def test_small_messages(times: dict[int, tuple[float, float]], verdict: str, why: str) -> None:
+    found = find(by_sizes(times), "faster-when-small", **BOTH, up_to="4K")
+    assert found.verdict == verdict
+    assert found.why.endswith(why)
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict", "why"),
+    [
+        ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 2, "-O3": 1}}, HOLDS, "-O2 for sort, -O3 for sum"),
+        ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1, "-O3": 2}}, NOT, "-O2 for sort, -O2 for sum"),
+        ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1.01, "-O3": 1}}, UNKNOWN, "-O2 for sort, -O3 for sum"),
+        ({"sort": {"-O2": 1, "-O3": 2}}, UNKNOWN, "nothing that it speaks of was measured"),
+    ],
+)
+def test_best_flags(times: dict[str, dict[str, float]], verdict: str, why: str) -> None:
+    found = find(by_flags(times), "best-differs", **FLAGS)
+    assert found.verdict == verdict
+    assert found.why.endswith(why)
+
+
+def test_flags_that_lack_a_number_of_ranks_are_not_the_best() -> None:
+    complete = by_flags({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1, "-O3": 2}})
+    less = [series(0.1, average="median", program="sort", flags="-Os", np=1)]
+    assert "-Os" not in find([*complete, *less], "best-differs", **FLAGS).why
+
+
+def test_a_figure_is_the_mean_of_the_rounds_ratios_with_students_interval() -> None:
+    fast, slow = [1.0, 2.0, 1.5], [4.0, 6.0, 7.0]
+    found = [
+        Series({"backend": name}, dict(enumerate(seconds, 1)), "geometric mean")
+        for name, seconds in (("openmpi", fast), ("gloo", [*slow, 9.0]))
+    ]
+    [comparison] = find(found, "faster", **BOTH).comparisons
+    logs = [math.log(one / other) for one, other in zip(fast, slow, strict=True)]
+    mean = sum(logs) / 3
+    reach = T_OF_TWO_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
+    assert [comparison.percent, comparison.percent_low, comparison.percent_high] == pytest.approx(
+        [100 * (1 - math.exp(mean + side * reach)) for side in (0, 1, -1)]
+    )
+    assert comparison.what == "openmpi against gloo"
+
+
+def test_a_difference_of_overheads_is_over_rounds_that_have_all_four() -> None:
+    last, first = [(1.3, 1.0), (2.8, 2.0), (1.2, 1.0)], [(1.1, 1.0), (1.0, 1.0), (3.3, 3.0)]
+    found = [
+        Series(
+            {"backend": name, "np": np}, {number: pair[place] for number, pair in enumerate(pairs)}, "geometric mean"
+        )
+        for np, pairs in ((8, last), (2, first[:2]))
+        for place, name in enumerate(("openmpi", "gloo"))
+    ]
+    [comparison] = find(found, "overhead-grows", **BOTH, along="np").comparisons
+    assert comparison.percent == pytest.approx(100 * ((1.3 - 1.1) + (1.4 - 1.0)) / 2)
+    assert comparison.what == "openmpi against gloo, np 2 to np 8"
+
+
+def test_one_of_many_that_strays_by_chance_says_nothing() -> None:
+    """Its 95 % interval lies on the other side, that of one among twenty does not."""
+    many = [one for np in range(2, 21) for one in of_backends(1, 2, np=np)]
+    strayed = [
+        Series({"backend": "openmpi", "np": 64}, {1: 1.0, 2: 1.1, 3: 1.2}, "geometric mean"),
+        Series({"backend": "gloo", "np": 64}, {1: 0.9, 2: 0.9, 3: 1.05}, "geometric mean"),
+    ]
+    assert find(strayed, "faster", **BOTH).verdict == NOT
+    found = find([*many, *strayed], "faster", **BOTH)
+    assert (found.verdict, found.why) == (UNKNOWN, "above 0 %: 19 of 20 intervals, 1 on the other side")
+    assert (found.comparisons[0].what, found.comparisons[0].agrees) == ("openmpi against gloo, np 64", False)
+    turned = {"of": BOTH["than"], "than": BOTH["of"], "somewhere": True}
+    assert find([*many, *strayed], "faster", **turned).verdict == UNKNOWN
+
+
+def test_a_statement_is_not_tested_on_what_was_not_measured() -> None:
+    found = [one for np in (2, 4) for one in of_backends(1, 2, np=np)]
+    asked: dict[str, Any] = {**BOTH, "where": {"np": {"to": 32}}}
+    short = find(found, "faster", **asked)
+    assert (short.verdict, short.why) == (UNKNOWN, "measured up to np 4, not np 32; above 0 %: 2 of 2 intervals")
+    assert find([*found, *of_backends(1, 2, np=64)], "faster", **asked).verdict == HOLDS
+    assert find(found, "faster", **asked, by_percent=60).verdict == NOT
+    assert find(found, "faster", **asked, somewhere=True).verdict == HOLDS
+    small = find(by_sizes({8: (1, 2), 1024: (1, 2)}), "faster-when-small", **BOTH, up_to="4K")
+    assert (small.verdict, small.why.partition(";")[0]) == (UNKNOWN, "measured up to 1 KiB, not 4 KiB")
+
+
+def test_one_round_tells_nothing() -> None:
+    found = find([series(1, [1.0], backend="openmpi"), series(9, [1.0], backend="gloo")], "faster", **BOTH)
+    assert (found.verdict, found.why) == (UNKNOWN, "above 0 %: one round tells no interval")
+    assert (found.comparisons[0].percent_low, found.comparisons[0].agrees) == (None, None)
+
+
+def test_what_differs_in_more_than_is_asked_is_not_compared() -> None:
+    found = [
+        series(1, backend="openmpi", placement="host", dtype="float32", bytes=8),
+        series(2, backend="gloo", placement="host", dtype="float32", bytes=8),
+        series(2, backend="gloo", placement="netns", dtype="float32", bytes=8),
+        series(2, backend="gloo", placement="host", dtype="float16", bytes=8),
+        series(2, backend="gloo", placement="host", dtype="float32", bytes=16),
+    ]
+    assert len(find(found, "faster", **BOTH).comparisons) == 1
+    anywhere = {**BOTH, "than": {"backend": "gloo", "placement": ["host", "netns"]}}
+    assert len(find(found, "faster", **anywhere).comparisons) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "sizes"),
+    [
+        ({"from": "4K"}, [4096, 8192]),
+        ({"to": "4K"}, [8, 4096]),
+        ({"from": 9, "to": 4096}, [4096]),
+        ("8K", [8192]),
+        ([8, "8K"], [8, 8192]),
+    ],
+)
+def test_sizes_are_asked_for_in_words(asked: Any, sizes: list[int]) -> None:
+    found = find(by_sizes(dict.fromkeys((8, 4096, 8192), (1, 2))), "faster", **BOTH, where={"bytes": asked})
+    assert len(found.comparisons) == len(sizes)
+    words = {8: "8 B", 4096: "4 KiB", 8192: "8 KiB"}
+    said = " ".join(comparison.what for comparison in found.comparisons)
+    assert len(sizes) == 1 or all(words[size] in said for size in sizes)
+
+
+def test_every_figure_has_a_place_in_the_text_and_the_page() -> None:
+    found = find(by_sizes({8: (1, 2), 4096: (1, 1)}), "faster", **BOTH)
+    rows = [
+        StatementRow(**dict(found), says="<MPI> wins", kind="faster", figure="saves %"),
+        StatementRow(
+            verdict="cannot be said here", why="nothing", says="Nobody knows", kind="faster", figure="saves %"
+        ),
+    ]
+    records = [MeasurementRecord(name="sums", measure="collective", folder="sums", state="finished")]
+    document = ExperimentDocument(folder="made", title="Made up", part="here", measurements=records, statements=rows)
+    shown = text(document)
+    assert "<MPI> wins: cannot be said here\n  above 0 %: 1 of 2 intervals, 0 on the other side\n" in shown
+    assert "openmpi against gloo, 8 B" in shown
+    assert "Nobody knows: cannot be said here\n  nothing\n" in shown
+    html = page(document)
+    assert html.count('class="chart"') == 1
+    assert "<MPI>" not in html
+
+
+WHOLE = """
+title = "Sums"
+[here.sums]
+measure = "collective"
+collective = "allreduce"
+backend = ["openmpi"]
+np = [2]
+[[statements]]
+says = "It is so"
+kind = "time-grows"
+where = { backend = "openmpi" }
+along = "bytes"
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("title", "titel", "titel: no such key; did you mean title?"),
+        ("np = ", "nps = ", "here.sums.nps: no such key; did you mean np?"),
+        ('"collective"', '"colective"', "here.sums.measure: colective: no such kind; did you mean collective?"),
+        ('measure = "collective"\n', "", "here.sums: measure is missing; known are app, collective, param-server"),
+        ("np = [2]", "np = [0]", "here.sums.np.0: Input should be greater than 0"),
+        ("np = [2]", "np = []", "here.sums.np: "),
+        ("[here.sums]", '[here."../sums"]', "here.../sums: String should match"),
+        ("along = ", "alnog = ", "statements.0.alnog: no such key; did you mean along?"),
+        ('"time-grows"', '"time-grow"', "statements.0.kind: time-grow: no such kind; did you mean time-grows?"),
+        ("{ backend", "{ bakcend", "statements.0.where.bakcend: write a value, a list of values, or { from"),
+        ('{ backend = "openmpi" }', '{ bytes = "many" }', "bytes many: not a number of bytes"),
+        ("along", "[", "is damaged, it is no TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line_that_names_the_place(
+    tmp_path: Path, before: str, after: str, said: str
+) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text(WHOLE)
+    assert file.read(path).statements[0].says == "It is so"
+    path.write_text(WHOLE.replace(before, after, 1))
+    with pytest.raises(RequestError) as refused:
+        file.read(path)
+    assert said in str(refused.value)
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def launch(**placement: Any) -> dict[str, Any]:
+    """The launch's options as the command line gives them."""
+    return {
+        "mpi": "openmpi",
+        "transport_name": None,
+        "devices": "all",
+        "env": [],
+        "knobs": [],
+        "settings": None,
+        "placement": PlacementOptions(**placement),
+        "start_timeout": None,
+    }
+
+
+def test_a_wrong_request_names_the_entry(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text(WHOLE.replace("openmpi", "opnmpi"))
+    with pytest.raises(RequestError, match=r"^here\.sums: --backend opnmpi: no such back end; did you mean openmpi"):
+        ExperimentStudy.of(path, "here", launch(), tmp_path / "folder")
+    with pytest.raises(RequestError, match="nothing to measure in its part study"):
+        ExperimentStudy.of(path, "study", launch(), tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_there_is_an_experiment_for_each_study_of_the_bench() -> None:
+    assert {"S2", "S3", "S4"} <= {path.parent.name for path in EXPERIMENTS}
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.parent.name)
+def test_every_part_of_an_experiment_can_be_asked_for(path: Path, tmp_path: Path) -> None:
+    """Here without containers; at the study's size as far as this machine has what it asks for."""
+    experiment = file.read(path)
+    assert {"here", "study"} == {part for part in file.PARTS if experiment.part(part)}
+    for part in file.PARTS:
+        for name, entry in experiment.part(part).items():
+            words_are_known(entry)
+            has_gpus = getattr(entry, "device", "cpu") == "cpu" or bool(gpus())
+            has_mpich = "mpich" not in str(getattr(entry, "backend", "")) or (MPICH_PREFIX / "bin/hvscale").exists()
+            if has_gpus and has_mpich:
+                where = {"hosts": "a:300"} if entry.placement == ("ssh",) else {"placement": "host"}
+                places = ("ssh",) if "hosts" in where else ("host",)
+                asked = entry.model_copy(update={"placement": places})
+                options = launch(**{**where, "placement": places[0]})
+                assert asked.measurement(tmp_path / part / name, options).starts > 0
+    assert not any(tmp_path.iterdir())
+
+
+def words_are_known(entry: Any) -> None:
+    """By what the engines know, whatever this machine has."""
+    if isinstance(entry, App):
+        assert parse_sizes(get(entry.program), [f"{name}={value}" for name, value in entry.size.items()]) == entry.size
+        assert [get(entry.program).why_not(np, entry.size) for np in entry.np] == [None] * len(entry.np)
+    elif isinstance(entry, Collective):
+        for backend in backends.named(entry.backend, "openmpi"):
+            for dtype in entry.dtype:
+                assert backends.check(backend, entry.collective, dtype, entry.device, [])  # type: ignore[arg-type]
+            assert backends.places(backend, entry.collective, entry.in_place)  # type: ignore[arg-type]
+    else:
+        assert isinstance(entry, ParamServer)
+        for backend in backends.named(entry.backend, "openmpi"):
+            assert backend.serves
+            for operation in entry.operation:
+                assert backends.check(backend, operation, entry.dtype, entry.device, list(entry.path))  # type: ignore[arg-type]
+
+
+def measured_names(entry: Any) -> set[str]:
+    """The back ends in the tables of an entry."""
+    if isinstance(entry, App):
+        return set()
+    operations = entry.operation if isinstance(entry, ParamServer) else (entry.collective,)
+    return {
+        backends.name_of(backend, path)
+        for backend in backends.named(entry.backend, "openmpi")
+        for operation in operations
+        for path in backends.check(backend, operation, "float32", entry.device, list(entry.path))
+    }
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.parent.name)
+def test_statements_speak_of_what_an_entry_measures(path: Path) -> None:
+    experiment = file.read(path)
+    every = [entry for part in file.PARTS for entry in experiment.part(part).values()]
+    known = {
+        "backend": set().union(*map(measured_names, every)),
+        "placement": {place for entry in every for place in entry.placement},
+        "program": {entry.program for entry in every if isinstance(entry, App)},
+    }
+    for statement in experiment.statements:
+        for selector in (statement.where, getattr(statement, "of", {}), getattr(statement, "than", {})):
+            asked: dict[Any, Any] = selector if isinstance(selector, dict) else {}
+            for key, names_of_key in known.items():
+                value = asked.get(key, [])
+                assert set(value if isinstance(value, list) else [value]) <= names_of_key
+
+
+def test_the_programs_are_measured_at_their_own_sizes() -> None:
+    [path] = [path for path in EXPERIMENTS if path.parent.name == "S3"]
+    experiment = file.read(path)
+    for part, preset in (("here", []), ("study", ["study"])):
+        entries = [entry for entry in experiment.part(part).values() if isinstance(entry, App)]
+        assert sorted(entry.program for entry in entries) == names()
+        for entry in entries:
+            assert entry.size == parse_sizes(get(entry.program), preset)
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.parent.name)
+def test_the_readme_has_every_statement_and_both_commands(path: Path) -> None:
+    readme = path.with_name("README.md").read_text()
+    name = path.relative_to(path.parents[2])
+    assert f"hvscale bench experiment {name} --run {path.parent.name}\n" in readme
+    assert f"hvscale bench experiment {name} --part study" in readme
+    for statement in file.read(path).statements:
+        assert f"| {statement.says} |" in readme

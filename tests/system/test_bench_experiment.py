@@ -1,0 +1,143 @@
+"""`hvscale bench experiment` with real ranks: figures that follow from what was measured, and going on."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+
+TINY = """
+title = "Tiny"
+
+[here.exchange]
+measure = "param-server"
+backend = ["openmpi"]
+workers = [1]
+operation = ["broadcast"]
+bytes = "6001"
+repeat = 1
+iterations = 2
+
+[here.sort]
+measure = "app"
+program = "merge_sort"
+flags = ["-O2"]
+np = [1]
+size = { samples = 10007 }
+counters = false
+repeat = 1
+
+[here.sums]
+measure = "collective"
+collective = "allreduce"
+backend = ["openmpi"]
+np = [2]
+sizes = "8,1M"
+iterations = "4"
+warmup = "1"
+in_place = "in"
+repeat = 2
+
+[[statements]]
+says = "More bytes take longer"
+kind = "time-grows"
+where = { operation = "allreduce" }
+along = "bytes"
+"""
+MORE = """
+[[statements]]
+says = "NCCL is faster than Open MPI"
+kind = "faster"
+of = { backend = "nccl" }
+than = { backend = "openmpi" }
+"""
+
+
+def test_statements_follow_from_what_was_measured_and_a_folder_is_gone_on_with(hvscale: Run, tmp_path: Path) -> None:
+    file, folder = tmp_path / "experiment.toml", tmp_path / "tiny"
+    file.write_text(TINY)
+    ask = ("bench", "experiment", file, "--run", "tiny")
+    first = hvscale(*ask)
+    assert first.returncode == 0, first.stderr
+    assert "More bytes take longer: " in first.stdout
+    records = {path: path.read_bytes() for path in folder.glob("*/*/**/run.json")}
+    assert len(records) == 4
+
+    file.write_text(TINY + MORE)
+    again = hvscale(*ask, "--json", "--csv", "rows.csv")
+    assert again.returncode == 0, again.stderr
+    assert {path: path.read_bytes() for path in folder.glob("*/*/**/run.json")} == records
+    document = json.loads(again.stdout)
+    assert document == json.loads((folder / "bench-experiment.json").read_text())
+    assert (document["schema"], document["state"]) == ("hvscale/bench-experiment/1", "finished")
+    assert [(one["name"], one["state"]) for one in document["measurements"]] == [
+        ("exchange", "finished"),
+        ("sort", "finished"),
+        ("sums", "finished"),
+    ]
+    grows, nccl = document["statements"]
+    rounds = [json.loads(path.read_text())["rows"] for path in sorted(folder.glob("sums/*/bench.json"))]
+    ratios = [{row["bytes"]: row["seconds"] for row in rows} for rows in rounds]
+    mean = (ratios[0][1 << 20] / ratios[0][8] * ratios[1][1 << 20] / ratios[1][8]) ** 0.5
+    [comparison] = grows["comparisons"]
+    assert comparison["percent"] == pytest.approx(100 * (mean - 1))
+    assert (grows["verdict"] == "holds") == (comparison["percent_low"] > 0)
+    assert (nccl["verdict"], nccl["comparisons"]) == ("cannot be said here", [])
+    with (tmp_path / "rows.csv").open() as stream:
+        assert [(row["says"], float(row["percent"])) for row in csv.DictReader(stream)] == [
+            ("More bytes take longer", comparison["percent"])
+        ]
+    assert "More bytes take longer" in (folder / "bench-experiment.html").read_text()
+
+    file.write_text(TINY.replace('"8,1M"', '"8,2M"'))
+    other = hvscale(*ask)
+    assert other.returncode == 2
+    assert other.stderr.endswith(
+        "holds another study: its back ends or sizes differs; give another folder with --run\n"
+    )
+
+
+WRONG = """
+title = "A stencil whose walls are not sent"
+
+[here.stencil]
+measure = "app"
+program = "stencil"
+flags = ["-include lost.h"]
+np = [2]
+size = { x = 7, y = 5, z = 9, steps = 6 }
+repeat = 1
+
+[here.sort]
+measure = "app"
+program = "merge_sort"
+flags = ["-O2"]
+np = [1]
+size = { samples = 10007 }
+counters = false
+repeat = 1
+
+[[statements]]
+says = "Sorting takes less time than nothing"
+kind = "faster"
+of = { program = "merge_sort" }
+than = { program = "stencil" }
+"""
+
+
+def test_a_wrong_result_counts_nowhere_and_keeps_nothing_else_from_being_measured(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "lost.h").write_text(
+        "#include <mpi.h>\n#define MPI_Isend(values, count, ...) MPI_Isend(values, 0, __VA_ARGS__)\n"
+    )
+    (tmp_path / "experiment.toml").write_text(WRONG)
+    done = hvscale("bench", "experiment", "experiment.toml", "--run", "wrong", "--json")
+    assert done.returncode == 4, done.stderr
+    document = json.loads(done.stdout)
+    assert document["state"] == "failed"
+    stencil, sort = document["measurements"]
+    assert (stencil["state"], sort["state"], sort["problem"]) == ("failed", "finished", None)
+    assert "a wrong result: its cells differ" in stencil["problem"]
+    [statement] = document["statements"]
+    assert (statement["verdict"], statement["comparisons"]) == ("cannot be said here", [])
