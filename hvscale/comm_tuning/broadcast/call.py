@@ -38,7 +38,7 @@ def broadcast(
 
     communicator = MPI.COMM_WORLD if comm is None else comm
     memory, count, datatype = message(buffer)
-    if root != communicator.rank and memory.readonly:
+    if memory.readonly and root not in (communicator.rank, MPI.ROOT, MPI.PROC_NULL):
         raise RequestError("broadcast: the buffer cannot be written, and this rank is not the root")
     status = native().hvbcast_broadcast(
         memory.address,

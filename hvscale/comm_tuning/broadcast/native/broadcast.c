@@ -1,5 +1,6 @@
 /* The broadcast itself, and the two ways to it: in front of MPI_Bcast, by the decision table, and by an explicit choice. */
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -247,16 +248,19 @@ static bool by_table_of(word buffer, int64_t count, word type, word root, word c
     return done;
 }
 
-/* hvprof's MPI_Bcast, where that stands behind this library and would see no call: it calls hvscale_PMPI_Bcast. NULL without it. */
+/* hvprof's MPI_Bcast, where that is preloaded, before this library or behind it: it calls hvscale_PMPI_Bcast. NULL without it. */
 static function profiler;
 
 static void look_for_profiler(void)
 {
-    void *next = dlsym(RTLD_NEXT, "MPI_Bcast"), *step = dlsym(RTLD_NEXT, "hvprof_step");
-    Dl_info of_next, of_step;
-    if (next != NULL && step != NULL && dladdr(next, &of_next) != 0 && dladdr(step, &of_step) != 0 &&
-        of_next.dli_fbase == of_step.dli_fbase)
-        memcpy(&profiler, &next, sizeof profiler);
+    void *step = dlsym(RTLD_DEFAULT, "hvprof_step");
+    void *candidates[] = {dlsym(RTLD_DEFAULT, "MPI_Bcast"), dlsym(RTLD_NEXT, "MPI_Bcast")};
+    Dl_info of_step, of_candidate;
+    if (step == NULL || dladdr(step, &of_step) == 0)
+        return;
+    for (int i = 0; i < 2; i++)
+        if (candidates[i] != NULL && dladdr(candidates[i], &of_candidate) != 0 && of_candidate.dli_fbase == of_step.dli_fbase)
+            memcpy(&profiler, &candidates[i], sizeof profiler);
 }
 
 typedef int (*bcast_function)(word, word, word, word, word);
@@ -288,16 +292,33 @@ int MPI_Bcast(word buffer, word count, word type, word root, word communicator)
     return bcast(buffer, count, type, root, communicator, __builtin_return_address(0));
 }
 
-/* With a large count, as mpi4py calls MPICH. */
+/* For a library without large counts: mpi4py takes MPI_Bcast_c where it finds one, and finds ours. */
+static int bcast_by_int(word buffer, int64_t count, word type, word root, word communicator)
+{
+    word repeated;
+    if (count <= INT_MAX)
+        return MPI_Bcast(buffer, (word)count, type, root, communicator);
+    int status = data_repeat(count, type, &repeated);
+    if (status == 0)
+        status = MPI_Bcast(buffer, 1, repeated, root, communicator);
+    if (status == 0)
+        calls.type_free(&repeated);
+    return status;
+}
+
+/* With a large count, as mpi4py calls it. */
 EXPORTED int MPI_Bcast_c(word buffer, word count, word type, word root, word communicator);
 int MPI_Bcast_c(word buffer, word count, word type, word root, word communicator)
 {
     static _Atomic(function) known;
-    function library = found(&known, "PMPI_Bcast_c", __builtin_return_address(0));
+    found(&known, "PMPI_Bcast", __builtin_return_address(0));
     int status;
+    is_ready();
+    if (calls.bcast_c == NULL)
+        return bcast_by_int(buffer, (int64_t)count, type, root, communicator);
     if (by_table_of(buffer, (int64_t)count, type, root, communicator, &status))
         return status;
-    return ((bcast_function)library)(buffer, count, type, root, communicator);
+    return calls.bcast_c(buffer, count, type, root, communicator);
 }
 
 enum { LEFT = -1, INVALID = -2 };

@@ -31,12 +31,13 @@ bool calls_find(function entry)
         {"PMPI_Finalized", &calls.finalized},
     };
     const struct library_function large_counts[] = {
+        {"PMPI_Bcast_c", &calls.bcast_c},
         {"PMPI_Type_get_envelope_c", &calls.type_get_envelope_c},
         {"PMPI_Type_get_contents_c", &calls.type_get_contents_c},
     };
     if (!library_describe(&mpi, entry) || !library_functions(entry, needed, sizeof needed / sizeof *needed))
         return false;
     if (!library_functions(entry, large_counts, sizeof large_counts / sizeof *large_counts))
-        calls.type_get_envelope_c = NULL;
+        calls.bcast_c = NULL, calls.type_get_envelope_c = NULL;
     return true;
 }

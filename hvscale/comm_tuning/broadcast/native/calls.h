@@ -34,7 +34,8 @@ struct calls {
     int (*comm_set_attr)(word, int, void *);
     int (*finalized)(int *);
 
-    /* For types that were made with large counts; NULL in a library without these. */
+    /* With large counts; NULL in a library without these. */
+    int (*bcast_c)(word, word, word, word, word);
     int (*type_get_envelope_c)(word, int64_t *, int64_t *, int64_t *, int64_t *, int *);
     int (*type_get_contents_c)(word, int64_t, int64_t, int64_t, int64_t, int *, intptr_t *, int64_t *, void *);
 };

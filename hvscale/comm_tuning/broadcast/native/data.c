@@ -7,7 +7,8 @@
 #include "calls.h"
 #include "say.h"
 
-enum { PIECE = 1 << 30, BLOCK = 1 << 20 }; /* bytes */
+enum { PIECE = 1 << 30 }; /* bytes */
+enum { BLOCK = 1 << 20 }; /* elements */
 
 /* What a type was made from. */
 struct envelope {
@@ -62,22 +63,24 @@ static bool is_contiguous(word type)
     return contiguous;
 }
 
-/* A type of so many bytes, however many these are. */
-static int make_bytes(uint64_t bytes, word *type)
+int data_repeat(int64_t count, word type, word *made)
 {
+    intptr_t low, extent;
     word block = 0;
-    int status = calls.type_contiguous(BLOCK, mpi.byte, &block);
+    *made = 0;
+    int status = calls.type_get_extent(type, &low, &extent);
+    if (status == 0)
+        status = calls.type_contiguous(BLOCK, type, &block);
     if (status != 0)
         return status;
-    int counts[] = {(int)(bytes / BLOCK), (int)(bytes % BLOCK)};
-    intptr_t places[] = {0, (intptr_t)(bytes / BLOCK * BLOCK)};
+    int counts[] = {(int)(count / BLOCK), (int)(count % BLOCK)};
+    intptr_t places[] = {0, (intptr_t)(count / BLOCK * BLOCK) * extent};
     char types[2 * sizeof(word)];
     memcpy(types, &block, mpi.handle_bytes);
-    memcpy(types + mpi.handle_bytes, &mpi.byte, mpi.handle_bytes);
-    *type = 0;
-    status = calls.type_create_struct(2, counts, places, types, type);
+    memcpy(types + mpi.handle_bytes, &type, mpi.handle_bytes);
+    status = calls.type_create_struct(2, counts, places, types, made);
     calls.type_free(&block);
-    return status == 0 ? calls.type_commit(type) : status;
+    return status == 0 ? calls.type_commit(made) : status;
 }
 
 /* An element that is too large for MPI_Pack, whose sizes are ints: sent by this rank to itself. */
@@ -85,7 +88,7 @@ static int copy_huge(const struct data *d, char *element, char *bytes, bool out,
 {
     word type;
     struct any_status ignored;
-    int status = make_bytes(d->element, &type);
+    int status = data_repeat((int64_t)d->element, mpi.byte, &type);
     if (status != 0)
         return status;
     status = out ? calls.sendrecv(element, 1, d->type, 0, 0, bytes, 1, type, 0, 0, own, &ignored)

@@ -18,6 +18,9 @@ struct data {
     intptr_t extent;
 };
 
+/* Makes a type, to be freed, of so many elements, however many these are. Gives MPI's error code. */
+int data_repeat(int64_t count, word type, word *made);
+
 /* Gives MPI's error code. With `filled` the bytes are those of the buffer; `own` is a communicator with this rank alone. */
 int data_open(struct data *data, void *buffer, int64_t count, word type, uint64_t element, bool filled, word own);
 
