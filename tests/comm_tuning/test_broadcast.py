@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -75,10 +76,11 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if "hvbcast" in line]
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_every_algorithm_gives_what_the_library_gives(any_mpi: Mpi, size: int) -> None:
-    program = any_mpi.compile("broadcasts", PROGRAMS)
-    done = any_mpi.start(size, [str(program)], {"LD_PRELOAD": str(library_path())})
+@pytest.mark.parametrize(("name", "size"), [*product(("open_mpi", "mpich"), (2, 3, 4)), ("mpi_abi", 3)])
+def test_every_algorithm_gives_what_the_library_gives(request: pytest.FixtureRequest, name: str, size: int) -> None:
+    mpi: Mpi = request.getfixturevalue(name)
+    program = mpi.compile("broadcasts", PROGRAMS)
+    done = mpi.start(size, [str(program)], {"LD_PRELOAD": str(library_path())})
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip().endswith(", 0 wrong")
     assert said(done) == []
