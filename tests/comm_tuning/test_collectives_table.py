@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hvscale.comm_tuning.collectives_table import MOST_BYTES, CollectivesTable, Rule, checksum, read_table
+from hvscale.comm_tuning.collectives_table import MOST_BYTES, CollectivesTable, Rule, checksum, nearest, read_table
+from hvscale.comm_tuning.library_algorithms import algorithms_of
 from hvscale.errors import RequestError
 
 NATIVE = Path(__file__).parents[2] / "hvscale" / "comm_tuning" / "broadcast" / "native"
@@ -55,16 +56,20 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 @st.composite
-def rules_of(draw: st.DrawFn, np: int, ranks_per_node: int) -> list[Rule]:
+def rules_of(draw: st.DrawFn, mpi: str, operation: str, np: int, ranks_per_node: int) -> list[Rule]:
     """Ranges that do not overlap, with gaps or without."""
     edges = sorted(draw(st.sets(st.integers(1, MOST_BYTES - 1), min_size=2, max_size=8)))
     rules = []
     for first, after in pairwise(edges):
         if not draw(st.booleans()):
             continue
-        algorithm = draw(st.sampled_from(ALGORITHMS))
-        fields: dict[str, int] = {}
-        if algorithm != "library":
+        algorithm = draw(st.sampled_from(ALGORITHMS)) if operation == "broadcast" else "library"
+        fields: dict[str, int | str | None] = {}
+        if algorithm == "library":
+            named = draw(st.none() | st.sampled_from(list(algorithms_of(mpi, operation))))
+            fields["library_algorithm"] = named
+            fields["segment_bytes"] = draw(st.none() | st.integers(1, 2**31 - 1)) if named else None
+        else:
             fields["chunk_bytes"] = draw(st.integers(1, 2 << 20 if algorithm == "two-level" else 1 << 30))
             fields["depth"] = draw(st.integers(1, 1024))
         if algorithm == "k-nomial":
@@ -73,6 +78,7 @@ def rules_of(draw: st.DrawFn, np: int, ranks_per_node: int) -> list[Rule]:
         rules.append(
             Rule.model_validate(
                 {
+                    "operation": operation,
                     "np": np,
                     "ranks_per_node": ranks_per_node,
                     "bytes_min": first,
@@ -90,19 +96,21 @@ def tables(draw: st.DrawFn) -> CollectivesTable:
     places = draw(
         st.sets(st.integers(2, 5000).flatmap(lambda np: st.tuples(st.just(np), st.integers(1, np))), max_size=4)
     )
-    rules = [rule for np, ranks_per_node in sorted(places) for rule in draw(rules_of(np, ranks_per_node))]
-    return CollectivesTable(mpi=draw(st.sampled_from(["openmpi", "mpich"])), rule=draw(st.permutations(rules)))
-
-
-def nearest(known: set[int], wanted: int) -> int:
-    return min(known, key=lambda one: (max(one / wanted, wanted / one), one))
+    mpi = draw(st.sampled_from(["openmpi", "mpich"]))
+    operations = draw(st.sets(st.sampled_from(["broadcast", "allreduce", "allgather", "gather"]), max_size=2))
+    rules = [
+        rule for name in sorted(operations) for place in sorted(places) for rule in draw(rules_of(mpi, name, *place))
+    ]
+    limit = draw(st.none() | st.integers(1, 2**31 - 1))
+    return CollectivesTable(mpi=mpi, eager_limit_bytes=limit, rule=draw(st.permutations(rules)))
 
 
 def chosen(table: CollectivesTable, np: int, ranks_per_node: int, size: int) -> Rule | None:
     """The rule, as docs/broadcast.md says it is found; None: the library."""
-    if not table.rule:
+    broadcasts = [rule for rule in table.rule if rule.operation == "broadcast"]
+    if not broadcasts:
         return None
-    rules = [rule for rule in table.rule if rule.np == nearest({rule.np for rule in table.rule}, np)]
+    rules = [rule for rule in broadcasts if rule.np == nearest({rule.np for rule in broadcasts}, np)]
     on_a_node = nearest({rule.ranks_per_node for rule in rules}, ranks_per_node)
     held = [rule for rule in rules if rule.ranks_per_node == on_a_node and rule.bytes_min <= size <= rule.last]
     return held[0] if held and held[0].algorithm != "library" else None
@@ -165,6 +173,17 @@ def test_a_changed_byte_is_found(
         (
             'algorithm = "ring"',
             "rule.0.algorithm: Input should be 'library', 'flat', 'chain', 'k-nomial' or 'two-level'",
+        ),
+        ('algorithm = "chain"\nsegment_bytes = 5', "segment_bytes means nothing to chain"),
+        ('algorithm = "library"\nsegment_bytes = 5', "segment_bytes is a library_algorithm's"),
+        ('algorithm = "chain"\noperation = "gather"', 'chain is a broadcast: gather takes algorithm = "library"'),
+        (
+            'algorithm = "library"\nlibrary_algorithm = "magic"',
+            "openmpi knows no broadcast magic: it has auto, linear,",
+        ),
+        (
+            'algorithm = "library"\nlibrary_algorithm = "ring"\noperation = "allreduce"\nchannels = 2',
+            "protocol and channels are NCCL's, and this table is for openmpi",
         ),
         ('algorithm = "chain"\nsegment = 5', "rule.0.segment: Extra inputs are not permitted"),
     ],

@@ -12,6 +12,8 @@ MEANING = {
     "eager_threshold": "messages up to this size are sent without asking the receiver first",
     "allreduce_algorithm": "how an all-reduce is done",
     "broadcast_algorithm": "how a broadcast is done",
+    "allgather_algorithm": "how an all-gather is done",
+    "gather_algorithm": "how a gather is done",
     "segment_size": "a pipelined algorithm cuts its message into parts of this size; 0 leaves that to the library",
     "nccl_algorithm": "how NCCL does its collectives",
     "nccl_protocol": "how NCCL moves and flags data",

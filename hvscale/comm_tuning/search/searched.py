@@ -139,6 +139,8 @@ SEARCHED = (
         ),
         (sends("broadcast"),),
     ),
+    Searched("allgather_algorithm", unasked="training sends few of them: --fix sets it"),
+    Searched("gather_algorithm", unasked="training sends few of them: --fix sets it"),
     Searched(
         "segment_size",
         ("32K", "128K", "512K", "1M"),

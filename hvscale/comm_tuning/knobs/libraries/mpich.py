@@ -87,6 +87,29 @@ register(
                 source=VARS,
             ),
             Spelling(
+                knob="allgather_algorithm",
+                variables={"MPIR_CVAR_ALLGATHER_INTRA_ALGORITHM": "auto"},
+                values=Choice(
+                    {
+                        "auto": "auto",
+                        "bruck": "brucks",
+                        "k_bruck": "k_brucks",
+                        "recursive_doubling": "recursive_doubling",
+                        "ring": "ring",
+                        "recexch_doubling": "recexch_doubling",
+                        "recexch_halving": "recexch_halving",
+                    }
+                ),
+                needs="recursive_doubling: np a power of two",
+                source=VARS,
+            ),
+            Spelling(
+                knob="gather_algorithm",
+                variables={"MPIR_CVAR_GATHER_INTRA_ALGORITHM": "auto"},
+                values=Choice.of("auto", "binomial"),
+                source=VARS,
+            ),
+            Spelling(
                 knob="segment_size",
                 variables={
                     "MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE": "0",

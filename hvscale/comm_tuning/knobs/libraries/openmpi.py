@@ -89,6 +89,33 @@ register(
                 source=INFO,
             ),
             Spelling(
+                knob="allgather_algorithm",
+                variables={"OMPI_MCA_coll_tuned_allgather_algorithm": "ignore"},
+                values=Choice(
+                    {
+                        "auto": "0",
+                        "linear": "1",
+                        "bruck": "2",
+                        "recursive_doubling": "3",
+                        "ring": "4",
+                        "neighbor_exchange": "5",
+                        "two_ranks": "6",
+                        "sparbit": "7",
+                    }
+                ),
+                needs="neighbor_exchange: an even np; two_ranks: np 2; sparbit: release 5; " + NEEDS_TUNED,
+                along=TUNED_FIRST,
+                source=INFO,
+            ),
+            Spelling(
+                knob="gather_algorithm",
+                variables={"OMPI_MCA_coll_tuned_gather_algorithm": "ignore"},
+                values=Choice({"auto": "0", "linear": "1", "binomial": "2", "linear_sync": "3"}),
+                needs=NEEDS_TUNED,
+                along=TUNED_FIRST,
+                source=INFO,
+            ),
+            Spelling(
                 knob="segment_size",
                 variables={
                     "OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize": "0",
