@@ -1,0 +1,266 @@
+"""Deciding: from points, made by hand and drawn, the table with the fewest rules."""
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvscale.comm_tuning.collectives_table import Rule, read_table
+from hvscale.comm_tuning.decisions.decide import (
+    LIBRARY,
+    LOSS,
+    NOISE,
+    SLOWER,
+    TOLD,
+    best_of,
+    decide,
+    decide_sizes,
+    proven,
+    will_do,
+)
+from hvscale.comm_tuning.decisions.measurements import Choice, Measurements, Point, Time, read_measurements
+from hvscale.errors import RequestError
+
+CHAIN = Choice(algorithm="chain", chunk_bytes=32768, depth=8)
+TREE = Choice(algorithm="k-nomial", chunk_bytes=65536, depth=8, radix=4)
+RING = Choice(library_algorithm="scatter_ring_allgather")
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def point(size: int, choice: Choice, seconds: float, spread: float = 0.002, **more: Any) -> Point:
+    """Five samples around `seconds`, as far as `spread` from it."""
+    samples = [seconds * (1 + spread * step) for step in (-1, -0.5, 0, 0.5, 1)]
+    place = {"operation": "broadcast", "np": 4, "ranks_per_node": 1}
+    return Point.model_validate({**place, "bytes": size, "choice": choice, "seconds": samples, **more})
+
+
+def measured(*points: Point, mpi: str = "openmpi") -> Measurements:
+    return Measurements(mpi=mpi, points=list(points))
+
+
+def ranges(rules: list[Rule]) -> list[tuple[int, int | None, str]]:
+    return [(rule.bytes_min, rule.bytes_max, rule.library_algorithm or rule.algorithm) for rule in rules]
+
+
+def test_each_size_takes_what_is_faster_and_a_rule_ends_between_two_sizes() -> None:
+    found = decide(
+        measured(
+            *(point(size, LIBRARY, 1.0) for size in (KIB, 4 * KIB, 16 * KIB, 64 * KIB)),
+            *(point(size, CHAIN, seconds) for size, seconds in ((KIB, 2.0), (16 * KIB, 0.5), (64 * KIB, 0.25))),
+            point(4 * KIB, TREE, 0.9),
+        )
+    )
+    assert ranges(found.table.rule) == [
+        (1, 2 * KIB, "library"),
+        (2 * KIB + 1, 8 * KIB, "k-nomial"),
+        (8 * KIB + 1, None, "chain"),
+    ]
+    assert [row.gain for row in found.rows] == pytest.approx([1, 1 / 0.9, 2, 4])
+    assert found.gain == pytest.approx((2 * 4 / 0.9) ** 0.25)
+    assert not any(row.undecided for row in found.rows)
+
+
+def test_below_the_least_size_the_library_decides() -> None:
+    found = decide(measured(point(KIB, LIBRARY, 1.0), point(KIB, CHAIN, 0.5)))
+    assert ranges(found.table.rule) == [(KIB, None, "chain")]
+
+
+def test_three_percent_save_a_rule_and_more_do_not() -> None:
+    def rules_with(seconds: float) -> int:
+        sizes = (KIB, 2 * KIB, 4 * KIB)
+        chain = zip(sizes, (0.5, seconds, 0.5), strict=True)
+        points = [*(point(size, LIBRARY, 1.0) for size in sizes), *(point(size, CHAIN, it) for size, it in chain)]
+        return len(decide(measured(*points, *(point(size, TREE, 0.6) for size in sizes))).table.rule)
+
+    assert rules_with(0.6 * 1.025) == 1
+    assert rules_with(0.6 * 1.06) == 3
+
+
+def test_what_is_not_faster_beyond_the_noise_is_the_library_s() -> None:
+    """Half as long, but who knows: it is said to be undecided."""
+    found = decide(measured(point(KIB, LIBRARY, 1.0, spread=0.9), point(KIB, CHAIN, 0.5, spread=0.9)))
+    assert ranges(found.table.rule) == [(1, None, "library")]
+    assert [row.undecided for row in found.rows] == [True]
+    once = Point(operation="broadcast", np=4, ranks_per_node=1, bytes=KIB, choice=CHAIN, seconds=[0.1])
+    assert decide(measured(point(KIB, LIBRARY, 1.0), once)).table.rule[0].algorithm == "library"
+
+
+def test_in_the_noise_the_neighbour_s_choice_is_kept() -> None:
+    sizes = (KIB, 2 * KIB, 4 * KIB)
+    chain = (point(KIB, CHAIN, 0.5), point(2 * KIB, CHAIN, 0.99, spread=0.2), point(4 * KIB, CHAIN, 0.5))
+    found = decide(measured(*(point(size, LIBRARY, 1.0) for size in sizes), *chain))
+    assert ranges(found.table.rule) == [(KIB, None, "chain")]
+    # At the end of its range nothing asks for it.
+    found = decide(measured(*(point(size, LIBRARY, 1.0) for size in sizes), *chain[:2], point(4 * KIB, CHAIN, 1.3)))
+    assert ranges(found.table.rule) == [
+        (KIB, isqrt_of(KIB, 2 * KIB), "chain"),
+        (isqrt_of(KIB, 2 * KIB) + 1, None, "library"),
+    ]
+
+
+def isqrt_of(one: int, other: int) -> int:
+    return math.isqrt(one * other)
+
+
+def test_a_wrong_result_is_never_taken() -> None:
+    found = decide(measured(point(KIB, LIBRARY, 1.0), point(KIB, CHAIN, 0.1, wrong=1)))
+    assert ranges(found.table.rule) == [(1, None, "library")]
+
+
+def test_samples_of_the_same_choice_count_together() -> None:
+    twice = decide(measured(point(KIB, LIBRARY, 1.0), point(KIB, CHAIN, 0.5), point(KIB, CHAIN, 1.5)))
+    assert ranges(twice.table.rule) == [(1, None, "library")]
+
+
+def test_the_eager_limit_that_gains_most_over_all_sizes_is_the_job_s() -> None:
+    def found(small: float, large: float) -> int | None:
+        sizes = (KIB, MIB)
+        plain = [point(size, LIBRARY, 1.0) for size in sizes] + [point(MIB, CHAIN, 0.8)]
+        limit = {"eager_limit_bytes": MIB}
+        other = [
+            point(KIB, LIBRARY, small, **limit),
+            point(MIB, LIBRARY, 0.9, **limit),
+            point(MIB, CHAIN, large, **limit),
+        ]
+        decision = decide(measured(*plain, *other))
+        [taken] = [row for row in decision.settings if row.taken]
+        assert taken.eager_limit_bytes == decision.table.eager_limit_bytes
+        return decision.table.eager_limit_bytes
+
+    assert found(1.0, 0.4) == MIB
+    assert found(1.04, 0.4) == MIB
+    assert found(1.2, 0.4) is None  # a size is slower than with nothing set, and that can be avoided
+    assert found(1.0, 0.9) is None
+    assert found(1.0, 0.7999) is None  # less than the noise
+
+
+def test_a_limit_that_was_not_measured_everywhere_takes_no_part() -> None:
+    other = point(KIB, LIBRARY, 1.0, np=2)
+    limit = [point(KIB, choice, 0.1, eager_limit_bytes=MIB) for choice in (LIBRARY, CHAIN)]
+    decision = decide(measured(point(KIB, LIBRARY, 1.0), other, *limit))
+    assert decision.table.eager_limit_bytes is None
+    assert [row.gain for row in decision.settings] == [pytest.approx(1), None]
+
+
+def test_told_one_algorithm_the_library_decides_otherwise_for_the_rest() -> None:
+    """Its rules gain at one size what its own choice under rules loses at another: they are taken where they lose nothing."""
+
+    def found(told: float) -> list[tuple[int, int | None, str]]:
+        sizes = (KIB, MIB)
+        points = [*(point(size, LIBRARY, 1.0) for size in sizes), *(point(size, TOLD, told) for size in sizes)]
+        return ranges(decide(measured(*points, point(MIB, RING, 0.3))).table.rule)
+
+    assert found(1.0) == [(1, 32 * KIB, "auto"), (32 * KIB + 1, None, "scatter_ring_allgather")]
+    assert found(1.5) == [(1, None, "library")]
+
+
+def test_nothing_can_be_decided_without_the_library() -> None:
+    with pytest.raises(RequestError, match="measure that first"):
+        decide(measured(point(KIB, CHAIN, 1.0)))
+
+
+def test_measurements_survive_their_file(tmp_path: Path) -> None:
+    document = measured(point(KIB, RING, 1.0, eager_limit_bytes=MIB), point(MIB, TREE, 2.0, wrong=3))
+    document.write(tmp_path / "points.json")
+    assert read_measurements(tmp_path / "points.json") == document
+    for text, said in (
+        ("{", "Invalid JSON"),
+        ('{"mpi": "openmpi", "points": [{"np": 4}]}', "points.0.operation: Field required"),
+    ):
+        (tmp_path / "damaged.json").write_text(text)
+        with pytest.raises(RequestError, match=said):
+            read_measurements(tmp_path / "damaged.json")
+    with pytest.raises(ValueError, match="openmpi knows no broadcast magic"):
+        measured(point(KIB, Choice(library_algorithm="magic"), 1.0))
+
+
+CHOICES = [LIBRARY, CHAIN, TREE, RING, Choice(algorithm="flat", chunk_bytes=4096, depth=2)]
+SAMPLES = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4)
+
+
+@st.composite
+def all_points(draw: st.DrawFn) -> list[Point]:
+    """Of each place and size the library, and of the others some; near each other, so that noise matters."""
+    points = []
+    for np, sizes in draw(
+        st.dictionaries(
+            st.integers(2, 5), st.sets(st.integers(1, 1 << 30), min_size=1, max_size=6), min_size=1, max_size=2
+        )
+    ).items():
+        for size in sizes:
+            for choice in CHOICES:
+                if choice != LIBRARY and not draw(st.booleans()):
+                    continue
+                about, noise = (
+                    draw(st.sampled_from([0.5, 0.51, 0.9, 1.0, 1.02])),
+                    draw(st.sampled_from([0.0, 0.001, 0.05])),
+                )
+                samples = [about * it**noise for it in draw(SAMPLES)]
+                points.append(point(size, choice, 1.0, np=np).model_copy(update={"seconds": samples}))
+    return points
+
+
+@given(points=all_points())
+def test_no_size_loses_more_than_it_may(points: list[Point]) -> None:
+    found = decide(measured(*points))
+    times = {(it.np, it.bytes, it.choice): Time.of(it.seconds) for it in points}
+    assert len(found.rows) == len({(it.np, it.bytes) for it in points})
+    for row in found.rows:
+        at_size = {choice: time for (np, size, choice), time in times.items() if (np, size) == (row.np, row.bytes)}
+        best, taken = at_size[best_of(at_size, LIBRARY)], at_size[row.choice]
+        apart = not taken.overlaps(best)
+        assert taken.median <= (LOSS if apart else NOISE) * best.median
+        assert taken.median <= SLOWER * at_size[LIBRARY].median
+        assert row.undecided or taken.median <= LOSS * min(time.median for time in at_size.values())
+
+
+@given(points=all_points())
+def test_rules_are_as_few_as_can_be_and_each_is_proven(points: list[Point]) -> None:
+    """Against all tables there are, for the places with few sizes."""
+    for np in {it.np for it in points}:
+        series = {
+            size: {it.choice: Time.of(it.seconds) for it in points if (it.np, it.bytes) == (np, size)}
+            for size in sorted({it.bytes for it in points if it.np == np})
+        }
+        found = runs_of(list(decide_sizes(series, LIBRARY).values()))
+        assert stands(found, list(series.values()))
+        trivial = runs_of([best_of(times, LIBRARY) for times in series.values()])
+        assert len(found) <= len(trivial)
+        if len(series) <= 4:
+            ways = itertools.product(*(will_do(times, LIBRARY) for times in series.values()))
+            standing = [runs for way in ways if stands(runs := runs_of(list(way)), list(series.values()))]
+            assert len(found) == min(map(len, standing))
+
+
+def runs_of(choices: list[Choice]) -> list[tuple[Choice, int]]:
+    return [(choice, len(list(same))) for choice, same in itertools.groupby(choices)]
+
+
+def stands(runs: list[tuple[Choice, int]], sizes: list[dict[Choice, Time]]) -> bool:
+    """Whether each rule's choice is proven at one of its sizes."""
+    left = iter(sizes)
+    return all(
+        any(choice in proven(times, LIBRARY) for times in list(itertools.islice(left, count))) for choice, count in runs
+    )
+
+
+@given(points=all_points(), data=st.data())
+def test_the_order_of_the_points_means_nothing(points: list[Point], data: st.DataObject) -> None:
+    mixed = [it.model_copy(update={"seconds": data.draw(st.permutations(it.seconds))}) for it in points]
+    assert decide(measured(*data.draw(st.permutations(mixed)))) == decide(measured(*points))
+
+
+@given(points=all_points())
+def test_the_table_is_one(tmp_path_factory: pytest.TempPathFactory, points: list[Point]) -> None:
+    """It is valid, read back as it was, and gives each size its choice."""
+    found = decide(measured(*points))
+    path = tmp_path_factory.mktemp("table") / "table.toml"
+    path.write_text(found.table.toml())
+    assert read_table(path) == found.table
+    for row in found.rows:
+        [rule] = [it for it in found.table.rule if it.np == row.np and it.bytes_min <= row.bytes <= it.last]
+        assert row.choice.fields().items() <= rule.model_dump().items()
