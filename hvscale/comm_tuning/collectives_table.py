@@ -111,6 +111,8 @@ class CollectivesTable(BaseModel):
                 raise ValueError(f"{self.mpi} knows no {rule.operation} {rule.library_algorithm}: {has}")
             if self.mpi != "nccl" and (rule.protocol is not None or rule.channels is not None):
                 raise ValueError(f"protocol and channels are NCCL's, and this table is for {self.mpi}")
+            if self.mpi == "nccl" and rule.library_algorithm is not None and rule.protocol is None:
+                raise ValueError(f"{rule.library_algorithm} needs a protocol: NCCL takes both together")
         return self
 
     @property

@@ -1,20 +1,19 @@
 """openmpi-coll-rules.conf: the chosen algorithms as rules of coll tuned, for communicators of the job's size or more.
 
-The format is that of coll_tuned_dynamic_file.c in Open MPI 4 and 5: numbers, and # before what is not read. Against the parameters, which
-hold for every communicator, smaller ones keep the library's own choice: for them stands rule 0, which is to have none.
+Against the parameters, which hold for every communicator, smaller ones keep the library's own choice: for them stands rule 0, which is to
+have none.
 """
 
 import shlex
 
 from hvscale.comm_tuning.knobs.libraries.openmpi import TUNED_FIRST
+from hvscale.comm_tuning.openmpi_rules import FILENAME, SizeRule, rules_file
 from hvscale.comm_tuning.outputs.output import Output, register
 from hvscale.comm_tuning.outputs.tuned import Tuned
 
 FILE = "openmpi-coll-rules.conf"
-FILENAME = "OMPI_MCA_coll_tuned_dynamic_rules_filename"
 PREFIX = "OMPI_MCA_coll_tuned_"
-# Their numbers among MPI's collectives, in coll_base_functions.h.
-COLLECTIVES = {"allreduce": 2, "bcast": 7}
+COLLECTIVES = ("allreduce", "bcast")
 
 
 def chosen(tuned: Tuned) -> dict[str, tuple[str, str]]:
@@ -28,24 +27,15 @@ def chosen(tuned: Tuned) -> dict[str, tuple[str, str]]:
 
 
 def text(tuned: Tuned) -> str:
-    rules = chosen(tuned)
-    lines = [
-        "# In place of the lines for algorithms and segments in openmpi-mca-params.conf and env.sh:",
-        *(f"# export {name}={word}" for name, word in variables(tuned).items()),
-        f"{len(rules)} # collectives",
+    head = [
+        "In place of the lines for algorithms and segments in openmpi-mca-params.conf and env.sh:",
+        *(f"export {name}={word}" for name, word in variables(tuned).items()),
     ]
-    for name, (algorithm, segment) in rules.items():
-        lines += [
-            f"{COLLECTIVES[name]} # {name}",
-            "2 # sizes of communicators",
-            "0 # ranks or more",
-            "1 # sizes of messages",
-            "0 0 0 0 # from 0 bytes: the library decides",
-            f"{tuned.document.np} # ranks or more",
-            "1 # sizes of messages",
-            f"0 {algorithm} 0 {segment} # from 0 bytes: algorithm, fan-out, segment",
-        ]
-    return "\n".join([*lines, ""])
+    rules = {
+        name: {0: [SizeRule(0)], tuned.document.np: [SizeRule(0, algorithm, segment)]}
+        for name, (algorithm, segment) in chosen(tuned).items()
+    }
+    return rules_file(rules, head)
 
 
 def variables(tuned: Tuned) -> dict[str, str]:
