@@ -1,0 +1,146 @@
+"""A decision table's files, fed to the libraries that they are for: whom a rank sends how many messages, and in which order sums are made."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvscale.comm_tuning.collectives_table import CollectivesTable, Operation, Rule
+from hvscale.comm_tuning.decisions.written import Job, environment, write_files
+from tests.conftest import MPICH_PREFIX, needs_mpich
+
+SOURCE = Path(__file__).parents[1] / "comm_tuning" / "programs" / "one_collective.c"
+KIB, MIB = 1 << 10, 1 << 20
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+HERE, OTHER = Path(sys.prefix), Path("/usr")
+OTHER_LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")  # where Debian's release 4 lies
+RULES = "OMPI_MCA_coll_tuned_dynamic_rules_filename"
+
+
+def open_mpis() -> list[Path]:
+    """The environment's, and the machine's own where it has another."""
+    return [HERE, *([OTHER] if (OTHER_LIBRARIES / "libmpi.so.40").exists() else [])]
+
+
+def rule(operation: Operation, first: int, last: int | None, algorithm: str | None = None, **more: Any) -> Rule:
+    fields = {"operation": operation, "np": 4, "ranks_per_node": 4, "bytes_min": first, "bytes_max": last}
+    return Rule.model_validate({**fields, "algorithm": "library", "library_algorithm": algorithm, **more})
+
+
+def built(prefix: Path, folder: Path) -> Path:
+    program = folder / "one_collective"
+    subprocess.run([prefix / "bin/mpicc", "-O1", "-o", program, SOURCE], check=True, env=settled(prefix))
+    return program
+
+
+def settled(prefix: Path, **more: str) -> dict[str, str]:
+    """Releases 4 and 5 of Open MPI have one binary interface."""
+    environment = {name: word for name, word in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))}
+    libraries = {"LD_LIBRARY_PATH": str(OTHER_LIBRARIES)} if prefix == OTHER else {}
+    return {**environment, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}", **AS_ROOT, **libraries, **more}
+
+
+def ran(prefix: Path, words: list[str | Path], folder: Path, **more: str) -> str:
+    done = subprocess.run(
+        [prefix / "bin/mpirun", *words],
+        cwd=folder,
+        env=settled(prefix, **more),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+OPENMPI_TABLE = CollectivesTable(
+    mpi="openmpi",
+    rule=[
+        rule("broadcast", KIB, 64 * KIB, "linear"),
+        rule("broadcast", 64 * KIB + 1, None, "pipeline", segment_bytes=64 * KIB),
+        rule("allreduce", KIB, 64 * KIB, "recursive_doubling"),
+        rule("allreduce", 64 * KIB + 1, None, "ring"),
+        rule("allgather", KIB, 64 * KIB, "recursive_doubling"),
+        rule("allgather", 64 * KIB + 1, None, "ring"),
+        rule("gather", KIB, 64 * KIB, "binomial"),
+    ],
+)
+# Messages of one rank to each of the others: by collective, below and above the edge between its rules.
+SENT = {
+    "broadcast": (0, {1: 1, 2: 1, 3: 1}, {1: 16}),
+    "allreduce": (0, {1: 1, 2: 1}, {1: 6}),
+    "allgather": (0, {1: 1, 2: 1}, {1: 3}),
+}
+
+
+def sent_by(rank: int, prefix: Path, folder: Path, words: list[str | Path], **more: str) -> dict[int, int]:
+    """By rank, as Open MPI's own monitoring counts what collectives send."""
+    monitoring = (
+        ("pml_monitoring_enable", "2"),
+        ("pml_monitoring_enable_output", "3"),
+        ("pml_monitoring_filename", "sent"),
+    )
+    options = [word for name, value in monitoring for word in ("--mca", name, value)]
+    ran(prefix, ["-np", "4", "--map-by", "slot:OVERSUBSCRIBE", *options, *words], folder, **more)
+    counted = (folder / f"sent.{rank}.prof").read_text()
+    found = re.findall(rf"^I\t{rank}\t(\d+)\t\d+ bytes\t(\d+) msgs", counted, re.MULTILINE)
+    return {int(other): int(count) for other, count in found}
+
+
+@pytest.mark.parametrize("prefix", open_mpis(), ids=str)
+def test_open_mpi_takes_each_rule_in_its_range(prefix: Path, tmp_path: Path) -> None:
+    job = Job(tmp_path, OPENMPI_TABLE, 4, 4)
+    write_files(job)
+    program = built(HERE, tmp_path)
+    told = environment(job)
+    assert told[RULES] == str(tmp_path / "openmpi-coll-rules.conf")
+    untold = {name: word for name, word in told.items() if name != RULES}
+    for operation, (rank, below, above) in SENT.items():
+        assert sent_by(rank, prefix, tmp_path, [program, operation, str(64 * KIB)], **told) == below, operation
+        assert sent_by(rank, prefix, tmp_path, [program, operation, str(MIB)], **told) == above, operation
+    # Below the least size the library decides as it does with no file.
+    without = sent_by(0, prefix, tmp_path, [program, "broadcast", "512"], **untold)
+    assert sent_by(0, prefix, tmp_path, [program, "broadcast", "512"], **told) == without
+    # In a binomial tree rank 3 sends to rank 2, and to the root itself without one.
+    assert sent_by(3, prefix, tmp_path, [program, "gather", str(64 * KIB)], **told) == {2: 1}
+
+
+def test_open_mpi_takes_the_second_form(tmp_path: Path) -> None:
+    job = Job(tmp_path, OPENMPI_TABLE, 4, 4)
+    write_files(job)
+    program = built(HERE, tmp_path)
+    told = {**environment(job), RULES: str(tmp_path / "openmpi-coll-rules-2.conf")}
+    for operation, (rank, below, above) in SENT.items():
+        assert sent_by(rank, HERE, tmp_path, [program, operation, str(64 * KIB)], **told) == below, operation
+        assert sent_by(rank, HERE, tmp_path, [program, operation, str(MIB)], **told) == above, operation
+
+
+@needs_mpich
+def test_mpich_takes_each_decision_in_its_range(tmp_path: Path) -> None:
+    """An all-reduce's sums are those of the algorithm that its variable forces, and others than the library's own."""
+    rules = [
+        rule("allreduce", 4 * KIB, 64 * KIB, "recursive_multiplying"),
+        rule("allreduce", 64 * KIB + 1, None, "ring"),
+        rule("broadcast", 1, None, "pipelined_tree", segment_bytes=16 * KIB),
+    ]
+    job = Job(tmp_path, CollectivesTable(mpi="mpich", rule=rules), 4, 4, MPICH_PREFIX / "lib/libmpi.so.12")
+    write_files(job)
+    program = built(MPICH_PREFIX, tmp_path)
+    words: list[str | Path] = ["-np", "4", program, "allreduce"]
+
+    def sums(size: int, **more: str) -> str:
+        return ran(MPICH_PREFIX, [*words, str(size)], tmp_path, **more)
+
+    def forced(algorithm: str, size: int) -> str:
+        return sums(size, MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=algorithm)
+
+    told = environment(job)
+    assert sums(MIB, **told) == forced("ring", MIB) != sums(MIB)
+    assert sums(64 * KIB, **told) == forced("recursive_multiplying", 64 * KIB) != forced("ring", 64 * KIB)
+    assert sums(2 * KIB, **told) == sums(2 * KIB) != forced("ring", 2 * KIB)
+    for operation in ("broadcast", "gather", "allgather"):
+        ran(MPICH_PREFIX, ["-np", "4", program, operation, str(MIB)], tmp_path, **told)
