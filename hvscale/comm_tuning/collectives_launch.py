@@ -1,39 +1,70 @@
 """Giving a job its decision table: `--collectives TABLE`."""
 
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hvscale.comm_tuning.broadcast.native_library import preload_environment
 from hvscale.comm_tuning.collectives_table import CollectivesTable, read_table
+from hvscale.comm_tuning.decisions.written import Job, environment, write_files
 from hvscale.errors import RequestError
+from hvscale.launch.hydra import LAUNCHER, SONAME, library_folder
+from hvscale.launch.processes import NP_VARIABLE
 from hvscale.run_folder import RunFolder, cannot_write, write_atomically
 
 COMPACT = "collectives.table"
+FILES = "collectives"
 
 
 @dataclass(frozen=True)
 class Collectives:
-    """An instrument of a launch: the ranks broadcast by the table, which lies in the run's folder in its compact form."""
+    """An instrument of a launch: the ranks broadcast by the table, which lies in the run's folder in its compact form, and their library decides
+    by it, for which its files lie beside."""
 
     path: Path
     table: CollectivesTable
 
     @classmethod
     def of(cls, path: Path, mpi: str) -> "Collectives":
-        """Raises RequestError for a table that cannot be read, and for a job without MPI."""
+        """Raises RequestError for a table that cannot be read, or says more than the library can be told, and for a job without MPI."""
         if mpi == "gloo":
             raise RequestError(f"--collectives {path}: it is for MPI's collectives, and this job is --mpi gloo")
-        return cls(path, read_table(path))
+        table = read_table(path)
+        on_a_node: dict[tuple[str, int], int] = {}
+        for rule in table.rule if table.mpi == mpi and table.names_algorithms else []:
+            known = on_a_node.setdefault((rule.operation, rule.np), rule.ranks_per_node)
+            if known != rule.ranks_per_node:
+                raise RequestError(
+                    f"--collectives {path}: it has {rule.operation} rules for {known} and {rule.ranks_per_node} ranks on a node, np {rule.np}, and "
+                    f"{mpi} can be told but one of them: keep those of this job"
+                )
+        return cls(path, table)
 
     def __str__(self) -> str:
         """As the command line has it."""
         return str(self.path)
 
-    def __call__(self, run: RunFolder, flavour: str, environment: Mapping[str, str]) -> dict[str, str]:
+    def __call__(self, run: RunFolder, flavour: str, passed: Mapping[str, str]) -> dict[str, str]:
+        """What the user has set himself goes before the table. One of another flavour says nothing of this library's algorithms."""
         compact = run.path / COMPACT
         try:
             write_atomically(compact, lambda stream: stream.write(self.table.compact()))
         except OSError as error:
             raise cannot_write(run.path, error) from error
-        return preload_environment(compact, environment)
+        told: dict[str, str] = {}
+        if self.table.mpi == flavour:
+            np = int(passed[NP_VARIABLE])
+            job = Job(run.path / FILES, self.table, np, np, own_library(passed))
+            write_files(job)
+            told = {name: word for name, word in environment(job).items() if name not in passed}
+        return {**told, **preload_environment(compact, passed)}
+
+
+def own_library(passed: Mapping[str, str]) -> Path | None:
+    """Of MPICH's kind: what LD_LIBRARY_PATH names, or else what lies beside the launcher."""
+    folders = [Path(folder) for folder in passed.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+    launcher = shutil.which(LAUNCHER, path=passed.get("PATH", os.defpath))
+    beside = library_folder(Path(launcher)) if launcher else None
+    return next((folder / SONAME for folder in [*folders, beside] if folder and (folder / SONAME).exists()), None)

@@ -140,7 +140,9 @@ def launch(
     )
     for one in (collectives, instrument):
         if one is not None:
-            record.rank_environment |= one(run, mpi, {**passed, **record.rank_environment})
+            record.rank_environment |= one(
+                run, mpi, {**passed, processes.NP_VARIABLE: str(np), **record.rank_environment}
+            )
     if start_timeout is not None:
         behind = {**passed, **record.rank_environment}
         record.rank_environment |= start_watch.environment(run.path, behind)
@@ -165,7 +167,7 @@ def launch(
             np,
             command,
             run.path,
-            {**variables, processes.RUN_VARIABLE: str(run.path), "HVSCALE_NP": str(np)},
+            {**variables, processes.RUN_VARIABLE: str(run.path), processes.NP_VARIABLE: str(np)},
             nodes,
             record.rank_environment,
         )

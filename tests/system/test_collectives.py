@@ -124,3 +124,58 @@ def test_a_job_script_asks_for_the_table(hvscale: Run, table: Path, tmp_path: Pa
     )
     assert done.returncode == 0, done.stderr
     assert f"--collectives {table}" in script.read_text()
+
+
+ALGORITHMS = """
+schema = "hvscale/collectives/1"
+mpi = "{mpi}"
+eager_limit_bytes = 1048576
+
+[[rule]]
+operation = "allreduce"
+np = 2
+ranks_per_node = 2
+bytes_min = 1000
+algorithm = "library"
+library_algorithm = "ring"
+"""
+ALLREDUCE = """
+import numpy
+from mpi4py import MPI
+total = MPI.COMM_WORLD.allreduce(numpy.ones(1 << 16))
+assert bool((total == MPI.COMM_WORLD.size).all())
+"""
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
+def test_the_library_is_told_the_table(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
+    """And what the user sets himself goes before it."""
+    (tmp_path / "table.toml").write_text(ALGORITHMS.format(mpi=mpi))
+    run = tmp_path / "run"
+    words = ("--mpi", mpi, "--collectives", "table.toml", "--set", "eager_threshold=64K", "--transport")
+    transport = {"openmpi": "ob1", "mpich": "ofi"}[mpi]
+    done = hvscale("launch", "-np", "2", *words, transport, "--run", run, "--", "python", program(ALLREDUCE))
+    assert done.returncode == 0, done.stderr
+    record = run_json(run)
+    variables = record["rank_environment"]
+    file = {
+        "openmpi": ("OMPI_MCA_coll_tuned_dynamic_rules_filename", "openmpi-coll-rules.conf"),
+        "mpich": ("MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE", "mpich-coll.json"),
+    }[mpi]
+    assert variables[file[0]] == str(run / "collectives" / file[1])
+    assert Path(variables[file[0]]).is_file()
+    assert not any("1048576" in word for word in variables.values())
+    if mpi == "openmpi":
+        [told] = [told for told in record["settings_in_effect"] if told["library"].startswith("Open MPI")]
+        assert told["not_taken"] == {}
+        assert told["settings"]["btl_tcp_eager_limit"] == "65536"
+
+
+def test_one_number_of_ranks_on_a_node_is_what_a_library_can_be_told(hvscale: Run, tmp_path: Path) -> None:
+    text = ALGORITHMS.format(mpi="openmpi")
+    other = text.partition("[[rule]]")[2].replace("ranks_per_node = 2", "ranks_per_node = 1")
+    (tmp_path / "table.toml").write_text(f"{text}\n[[rule]]{other}")
+    done = hvscale("launch", "-np", "2", "--collectives", "table.toml", "--", "true")
+    assert done.returncode == 2
+    assert "rules for 2 and 1 ranks on a node, np 2, and openmpi can be told but one of them" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

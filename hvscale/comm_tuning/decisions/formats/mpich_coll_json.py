@@ -48,7 +48,9 @@ Node = dict[str, Any]
 def text(job: Job) -> str:
     """Raises RequestError where the library does not hold its decisions as MPICH 4 and 5 do."""
     if job.library is None:
-        raise RequestError("MPICH's own decisions are needed for its file: which library does the job load?")
+        raise RequestError(
+            "MPICH's own decisions are needed for its file, and its library was not found: add its folder to LD_LIBRARY_PATH"
+        )
     tree = own_tree(job.library)
     for operation in OPERATIONS:
         by_ranks = job.of(operation)
