@@ -62,7 +62,7 @@ CollectivesPath = Annotated[
     typer.Option(
         "--collectives",
         metavar="TABLE",
-        help="Collectives by a decision table: for each number of ranks and message size one of hvscale's own broadcasts, or an algorithm of the library.",
+        help="Collectives by a decision table: for each number of ranks and message size an own broadcast, or an algorithm of the library.",
     ),
 ]
 RunPath = Annotated[
