@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from hvscale.errors import RequestError
-from hvscale.run_folder import write_atomically
+from hvscale.run_folder import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,7 +68,7 @@ def write_csv(path: Path, rows: Sequence[BaseModel]) -> None:
     writer.writeheader()
     writer.writerows(documents)
     try:
-        write_atomically(path, lambda stream: stream.write(text.getvalue().encode()))
+        write_text(path, text.getvalue())
     except OSError as error:
         raise RequestError(f"cannot write {path}: {error.strerror}") from error
 

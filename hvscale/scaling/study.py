@@ -7,7 +7,7 @@ from typing import Any, Self
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.launch import RunInterruptedError, launch
 from hvscale.launch.environment import named, recordable
-from hvscale.run_folder import cannot_write, default_run_path, write_atomically
+from hvscale.run_folder import cannot_write, default_run_path, write_text
 from hvscale.scaling.document import ScalingDocument, ScalingRun, State, tabulate
 from hvscale.scaling.throughput import Metric, read_throughput
 from hvscale.scaling.work import Scaling, Work, parse_ranks
@@ -143,15 +143,14 @@ class Study:
         """Raises RequestError when the folder cannot be written or the disk is full."""
         self.document.state = state
         self.document.rows = tabulate(self.document.runs, self.document.base_np)
-        text = self.document.model_dump_json(by_alias=True, indent=2) + "\n"
         try:
-            write_atomically(self.scale_json, lambda stream: stream.write(text.encode()))
+            write_text(self.scale_json, self.document.model_dump_json(by_alias=True, indent=2) + "\n")
             if self.document.rows and state != "running":
                 # Imported here: a wrong request need not wait for Plotly.
                 from hvscale.scaling.page import page
 
                 shown = page(self.document)
-                write_atomically(self.page, lambda stream: stream.write(shown.encode()))
+                write_text(self.page, shown)
         except OSError as error:
             raise cannot_write(self.path, error) from error
 

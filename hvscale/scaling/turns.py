@@ -11,7 +11,7 @@ from hvscale.launch import RunInterruptedError
 from hvscale.profiled_launch import profiled_launch
 from hvscale.profiling.bins import parse_bins
 from hvscale.profiling.compare import Comparison, compare
-from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
+from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_text
 from hvscale.scaling.document import State
 from hvscale.scaling.estimate import CONFIDENCE, Estimate
 from hvscale.scaling.study import named_failure, settings
@@ -203,9 +203,8 @@ class Turns(Generic[Document]):
         """Raises RequestError when the folder cannot be written or the disk is full."""
         self.document.state = state
         self.document.tabulate()
-        text = self.document.model_dump_json(by_alias=True, indent=2) + "\n"
         try:
-            write_atomically(self.file, lambda stream: stream.write(text.encode()))
+            write_text(self.file, self.document.model_dump_json(by_alias=True, indent=2) + "\n")
         except OSError as error:
             raise cannot_write(self.path, error) from error
 

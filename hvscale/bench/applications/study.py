@@ -18,7 +18,7 @@ from hvscale.errors import HvscaleError, RankFailedError, RequestError, Untruste
 from hvscale.launch import RunInterruptedError, launch
 from hvscale.placement_options import PlacementOptions
 from hvscale.profiling.output import human_bytes
-from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
+from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_text
 from hvscale.scaling.document import State
 from hvscale.scaling.study import named_failure, settings
 from hvscale.scaling.work import parse_ranks
@@ -253,15 +253,14 @@ class ApplicationStudy:
         """Raises RequestError when the folder cannot be written or the disk is full."""
         self.document.state = state
         self.document.tabulate()
-        text = self.document.model_dump_json(by_alias=True, indent=2) + "\n"
         try:
-            write_atomically(self.json, lambda stream: stream.write(text.encode()))
+            write_text(self.json, self.document.model_dump_json(by_alias=True, indent=2) + "\n")
             if state != "running" and (self.document.rows or self.document.pings):
                 # Imported here: a wrong request need not wait for Plotly.
                 from hvscale.bench.applications.page import page
 
                 shown = page(self.document)
-                write_atomically(self.page, lambda stream: stream.write(shown.encode()))
+                write_text(self.page, shown)
         except OSError as error:
             raise cannot_write(self.path, error) from error
 

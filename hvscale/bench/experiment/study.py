@@ -13,7 +13,7 @@ from hvscale.bench.start import one_of
 from hvscale.errors import HvscaleError, RequestError
 from hvscale.launch import RunInterruptedError
 from hvscale.placement_options import PlacementOptions
-from hvscale.run_folder import cannot_write, default_run_path, write_atomically
+from hvscale.run_folder import cannot_write, default_run_path, write_text
 from hvscale.scaling.document import State
 from hvscale.study_folder import study_in
 
@@ -135,14 +135,13 @@ class ExperimentStudy:
             )
             for statement in self.experiment.statements
         ]
-        text = self.document.model_dump_json(by_alias=True, indent=2) + "\n"
         try:
-            write_atomically(self.json, lambda stream: stream.write(text.encode()))
+            write_text(self.json, self.document.model_dump_json(by_alias=True, indent=2) + "\n")
             if state != "running" and series:
                 # Imported here: a wrong request need not wait for Plotly.
                 from hvscale.bench.experiment.page import page
 
                 shown = page(self.document)
-                write_atomically(self.page, lambda stream: stream.write(shown.encode()))
+                write_text(self.page, shown)
         except OSError as error:
             raise cannot_write(self.path, error) from error

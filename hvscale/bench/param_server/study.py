@@ -28,7 +28,7 @@ from hvscale.host import gpus
 from hvscale.launch import RunInterruptedError
 from hvscale.launch_options import resolve
 from hvscale.placement_options import PlacementOptions
-from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
+from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_text
 from hvscale.scaling.document import State
 from hvscale.scaling.study import named_failure
 from hvscale.scaling.work import parse_ranks
@@ -213,15 +213,14 @@ class ServerStudy:
         """Raises RequestError when the folder cannot be written or the disk is full."""
         self.document.state = state
         self.document.tabulate()
-        text = self.document.model_dump_json(by_alias=True, indent=2) + "\n"
         try:
-            write_atomically(self.json, lambda stream: stream.write(text.encode()))
+            write_text(self.json, self.document.model_dump_json(by_alias=True, indent=2) + "\n")
             if state != "running" and self.document.rows:
                 # Imported here: a wrong request need not wait for Plotly.
                 from hvscale.bench.param_server.page import page
 
                 shown = page(self.document)
-                write_atomically(self.page, lambda stream: stream.write(shown.encode()))
+                write_text(self.page, shown)
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
