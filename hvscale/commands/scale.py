@@ -57,9 +57,9 @@ def scale(
     Example: `hvscale scale --np 1,2,4 -- hvscale train edsr-baseline --steps 100 --threads 1`
     """
     from hvscale.scaling.output import RunsShown, scaling_table, write_scaling_csv
-    from hvscale.scaling.study import Study
+    from hvscale.scaling.study import ScalingStudy
 
-    study = Study.of(
+    study = ScalingStudy.of(
         command,
         ranks=np,
         repeats=repeat,

@@ -25,7 +25,7 @@ def measure(
 
     document = turns.document
     try:
-        with RunsShown(len(turns.jobs), document.repeats) as shown:
+        with RunsShown(len(turns.starts), document.repeats) as shown:
             turns.measure(starting=shown.starting, measured=shown.measured, warn=print_warning)
     finally:
         if any(turn.problem is None for turn in document.runs):
