@@ -18,6 +18,8 @@ from hvscale.run_folder import write_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hvscale.study_folder import StudyDocument
+
 DIM, RED, YELLOW = "2", "31", "33"
 
 
@@ -56,7 +58,7 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
     results().print(table)
 
 
-def print_json(document: BaseModel) -> None:
+def print_json(document: "BaseModel | StudyDocument") -> None:
     print(document.model_dump_json(by_alias=True, indent=2))
 
 
