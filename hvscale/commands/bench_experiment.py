@@ -8,7 +8,7 @@ import typer
 
 from hvscale.commands.app import new_app
 from hvscale.commands.console import print_warning, write_csv
-from hvscale.commands.options import Csv, Json, study_folder
+from hvscale.commands.options import Csv, Json, folder_of
 from hvscale.commands.study import print_document
 from hvscale.launch_options import takes_launch_options
 
@@ -24,7 +24,7 @@ def bench_experiment(
         str,
         typer.Option(metavar="here|study", help="Its size for a machine of few cores, or the study's own."),
     ] = "here",
-    run: Annotated[Path | None, study_folder("experiment")] = None,
+    run: Annotated[Path | None, folder_of("experiment")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:

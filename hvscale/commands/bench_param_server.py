@@ -8,7 +8,7 @@ import typer
 
 from hvscale.commands.app import new_app
 from hvscale.commands.console import results
-from hvscale.commands.options import Csv, Json, study_folder
+from hvscale.commands.options import Csv, Json, folder_of
 from hvscale.commands.study import measure
 from hvscale.launch_options import takes_launch_options
 
@@ -60,7 +60,7 @@ def bench_param_server(
         bool,
         typer.Option("--check/--no-check", help="Look at every value that came; exit status 4 when one is wrong."),
     ] = True,
-    run: Annotated[Path | None, study_folder("measurement")] = None,
+    run: Annotated[Path | None, folder_of("measurement")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:

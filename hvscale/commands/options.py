@@ -33,7 +33,7 @@ Explain = Annotated[
 ]
 
 
-def study_folder(what: str) -> Any:
+def folder_of(what: str) -> Any:
     """--run of a command that goes on with what it finds there."""
     text = f"The folder of the {what}; one that was broken off is gone on with. By default a new one under runs/."
     return typer.Option("--run", metavar="DIR", help=text)

@@ -8,7 +8,7 @@ import typer
 
 from hvscale.commands.app import new_app
 from hvscale.commands.console import results
-from hvscale.commands.options import COMMAND_LAST, Command, Csv, Json, study_folder
+from hvscale.commands.options import COMMAND_LAST, Command, Csv, Json, folder_of
 from hvscale.commands.study import measure
 from hvscale.launch_options import takes_launch_options
 
@@ -42,7 +42,7 @@ def scale(
             "Not needed for hvscale train, and where Horovod's `Total img/sec` is printed.",
         ),
     ] = None,
-    run: Annotated[Path | None, study_folder("measurement")] = None,
+    run: Annotated[Path | None, folder_of("measurement")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
