@@ -82,6 +82,14 @@ function library_find(const char *name, const void *caller)
     return found != NULL ? found : look_everywhere(name + strlen("P"));
 }
 
+function library_find_beside(const char *name, function other)
+{
+    void *address;
+    memcpy(&address, &other, sizeof address);
+    Dl_info object;
+    return dladdr(address, &object) != 0 ? look_in(object.dli_fname, name) : NULL;
+}
+
 static const struct library open_mpi = {
     .flavour = "Open MPI", .in_place = 1, .root = -4, .proc_null = -2, .handle_bytes = sizeof(void *),
     .cart = 1, .graph = 2, .dist_graph = 3};

@@ -49,6 +49,9 @@ struct library {
 /* The address of the PMPI function `name` that the object holding `caller` would reach. NULL when no library has it. */
 function library_find(const char *name, const void *caller);
 
+/* The function `name` of the library that holds `other`. NULL when it has none. */
+function library_find_beside(const char *name, function other);
+
 /* Fills `library` from the library that holds `entry`. False when a function that the profile needs is missing. */
 bool library_describe(struct library *library, function entry);
 
