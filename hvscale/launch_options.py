@@ -57,6 +57,14 @@ Settings = Annotated[
         help="A settings.toml, as `hvscale tune` writes it: what it sets, --set and the other options do not.",
     ),
 ]
+CollectivesPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--collectives",
+        metavar="TABLE",
+        help="Broadcast by a decision table: for each number of ranks and message size hvscale's own algorithm, or the library's.",
+    ),
+]
 RunPath = Annotated[
     Path | None, typer.Option("--run", metavar="DIR", help="The run folder to make; by default a new one under runs/.")
 ]
@@ -96,6 +104,7 @@ def takes_launch_options(
             ("env", Env, []),
             ("knobs", Knobs, []),
             ("settings", Settings, None),
+            ("collectives", CollectivesPath, None),
             ("run", RunPath, None),
             *((name, placement_option(name, field), None) for name, field in placing.items()),
             ("start_timeout", StartTimeout, None),
@@ -127,8 +136,11 @@ def takes_launch_options(
 
 
 def resolve(command: list[str], launch: dict[str, Any]) -> dict[str, Any]:
-    """The keywords with what --settings and --set ask for in them. Raises RequestError for what the job's libraries cannot do."""
-    return set_knobs(command, read_file(launch))
+    """The keywords with what --settings, --set and --collectives ask for in them.
+
+    Raises RequestError for what the job's libraries cannot do, and for a file that is not what it should be.
+    """
+    return read_collectives(set_knobs(command, read_file(launch)))
 
 
 def read_file(launch: dict[str, Any]) -> dict[str, Any]:
@@ -140,6 +152,16 @@ def read_file(launch: dict[str, Any]) -> dict[str, Any]:
     from hvscale.comm_tuning.settings_file import with_settings_file
 
     return with_settings_file(path, keywords)
+
+
+def read_collectives(launch: dict[str, Any]) -> dict[str, Any]:
+    """The keywords with the table in place of its path."""
+    path = launch.get("collectives")
+    if path is None:
+        return launch
+    from hvscale.comm_tuning.collectives_launch import Collectives
+
+    return {**launch, "collectives": Collectives.of(path, launch["mpi"])}
 
 
 def set_knobs(command: list[str], launch: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import hvscale.bench
-from hvscale.errors import RequestError
+from hvscale.built_library import built_library
 
 LIBRARY = "libhvbench.so"
 MOST_ARGUMENTS = 8
@@ -38,14 +38,7 @@ class CFunction:
 @cache
 def library() -> ctypes.CDLL:
     """Raises RequestError when it was not built."""
-    # An editable install keeps what is built apart from the sources: the package's path names both folders.
-    for folder in hvscale.bench.__path__:
-        path = Path(folder) / LIBRARY
-        if path.is_file():
-            return load(path)
-    raise RequestError(
-        f"{LIBRARY} is not in this installation: build it again with `pip install .` where a C compiler is"
-    )
+    return load(built_library(LIBRARY, hvscale.bench))
 
 
 def load(path: Path) -> ctypes.CDLL:

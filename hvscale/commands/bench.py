@@ -150,7 +150,7 @@ def bench(
             print_message(f"bench folder: {measurement.path}\nplots: {measurement.page}")
 
 
-launched = takes_launch_options(bench, without=("sbatch", "submit", "sbatch_option"), resolved=False)
+launched = takes_launch_options(bench, without=("collectives", "sbatch", "submit", "sbatch_option"), resolved=False)
 
 
 def add(collective: Collective) -> None:

@@ -18,7 +18,7 @@ FLAGS = ["-O2", "-O3", "-O3 -march=native"]
 
 
 @app.command("app")
-@functools.partial(takes_launch_options, without=("np", "run", "sbatch", "submit", "sbatch_option"))
+@functools.partial(takes_launch_options, without=("np", "collectives", "run", "sbatch", "submit", "sbatch_option"))
 def bench_app(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The program: integration, stencil, merge_sort or network.")

@@ -16,7 +16,9 @@ app = new_app()
 
 
 @app.command("experiment")
-@functools.partial(takes_launch_options, without=("np", "run", "sbatch", "submit", "sbatch_option"), resolved=False)
+@functools.partial(
+    takes_launch_options, without=("np", "collectives", "run", "sbatch", "submit", "sbatch_option"), resolved=False
+)
 def bench_experiment(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The study's experiment.toml.")],
     launch_options: dict[str, Any],

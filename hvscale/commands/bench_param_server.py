@@ -16,7 +16,9 @@ app = new_app()
 
 
 @app.command("param-server")
-@functools.partial(takes_launch_options, without=("np", "run", "sbatch", "submit", "sbatch_option"), resolved=False)
+@functools.partial(
+    takes_launch_options, without=("np", "collectives", "run", "sbatch", "submit", "sbatch_option"), resolved=False
+)
 def bench_param_server(
     launch_options: dict[str, Any],
     backend: Annotated[

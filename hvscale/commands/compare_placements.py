@@ -15,7 +15,7 @@ app = new_app()
 
 
 @app.command()
-@functools.partial(takes_launch_options, without=("placement", "sbatch", "submit", "sbatch_option"))
+@functools.partial(takes_launch_options, without=("collectives", "placement", "sbatch", "submit", "sbatch_option"))
 def compare_placements(
     placements: Annotated[
         str,

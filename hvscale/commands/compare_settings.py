@@ -15,7 +15,7 @@ app = new_app()
 
 
 @app.command()
-@functools.partial(takes_launch_options, without=("knobs", "sbatch", "submit", "sbatch_option"))
+@functools.partial(takes_launch_options, without=("knobs", "collectives", "sbatch", "submit", "sbatch_option"))
 def compare_settings(
     settings: Annotated[
         str,

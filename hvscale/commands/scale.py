@@ -16,7 +16,7 @@ app = new_app()
 
 
 @app.command(context_settings=COMMAND_LAST)
-@functools.partial(takes_launch_options, without=("np", "run", "sbatch", "submit", "sbatch_option"))
+@functools.partial(takes_launch_options, without=("np", "collectives", "run", "sbatch", "submit", "sbatch_option"))
 def scale(
     command: Command,
     launch_options: dict[str, Any],

@@ -15,7 +15,7 @@ app = new_app()
 
 
 @app.command(context_settings=COMMAND_LAST)
-@functools.partial(takes_launch_options, without=("knobs", "run", "sbatch", "submit", "sbatch_option"))
+@functools.partial(takes_launch_options, without=("knobs", "collectives", "run", "sbatch", "submit", "sbatch_option"))
 def tune(
     command: Command,
     launch_options: dict[str, Any],

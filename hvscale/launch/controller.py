@@ -72,6 +72,7 @@ def launch(
     placement: PlacementOptions | None = None,
     start_timeout: float | None = None,
     knobs: Mapping[str, str] | None = None,
+    collectives: Instrument | None = None,
     instrument: Instrument | None = None,
     show: Show | None = None,
     warn: Callable[[str], None] = lambda text: print(f"hvscale: warning: {text}", file=sys.stderr),
@@ -80,7 +81,8 @@ def launch(
     """Run `command` on `np` ranks where `placement` says (by default on this machine) and wait for its end.
 
     `knobs` is noted in run.json: what `env` and the options mean to who asked for them. `instrument(run, library, environment)` gives variables
-    for the command alone, on top of the job's `environment`; `show(rank, line)` gets the ranks' output; `watch(run)` is called about 20 times
+    for the command alone, on top of the job's `environment`; `collectives` gives others, which `instrument` finds in it, and its str() is what was
+    asked for with --collectives; `show(rank, line)` gets the ranks' output; `watch(run)` is called about 20 times
     a second, and ends the job when it answers True: the run is then "stopped". Raises RequestError before a rank is started, RankFailedError
     and RunInterruptedError afterwards.
     """
@@ -109,6 +111,7 @@ def launch(
             devices=devices,
             start_timeout=start_timeout,
             knobs=knobs,
+            collectives=collectives,
         )
         submit_and_follow(script, run, np, show, watch)
         return run
@@ -127,7 +130,6 @@ def launch(
         placement=place.name,
         library=library,
         devices=devices_asked,
-        rank_environment=instrument(run, library, passed) if instrument else {},
         knobs=dict(knobs or {}),
         settings_asked=job_environment.recordable(named),
         environment_passed=sorted(passed),
@@ -136,6 +138,9 @@ def launch(
         working_directory=str(Path.cwd()),
         started_at=datetime.now(UTC),
     )
+    for one in (collectives, instrument):
+        if one is not None:
+            record.rank_environment |= one(run, library, {**passed, **record.rank_environment})
     if start_timeout is not None:
         behind = {**passed, **record.rank_environment}
         record.rank_environment |= start_watch.environment(run.path, behind)

@@ -24,6 +24,7 @@ OPTIONS = {
     "devices": "--devices",
     "start_timeout": "--start-timeout",
     "knobs": "--set",
+    "collectives": "--collectives",
 }
 POLL_SECONDS = 0.5
 CANCEL_SECONDS = 60

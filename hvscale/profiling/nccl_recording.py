@@ -4,8 +4,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import hvscale.profiling
+from hvscale.built_library import built_library
 from hvscale.profiling.nccl_file import HEADER, RECORD, read_nccl_profile
-from hvscale.profiling.recording import built_library, trim_files
+from hvscale.profiling.recording import trim_files
 from hvscale.run_folder import RunFolder
 
 PLUGIN = "libhvprof-nccl.so"
@@ -13,7 +15,7 @@ PLUGIN = "libhvprof-nccl.so"
 
 def plugin_path() -> Path:
     """Where the built plug-in lies. Raises RequestError when it was not built."""
-    return built_library(PLUGIN)
+    return built_library(PLUGIN, hvscale.profiling)
 
 
 def nccl_environment(run: RunFolder, environment: Mapping[str, str] = os.environ) -> dict[str, str]:

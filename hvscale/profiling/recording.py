@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import hvscale.profiling
+from hvscale.built_library import built_library, preloaded
 from hvscale.errors import RequestError
 from hvscale.profiling.profile_file import RECORD, RECORDS_START, read_header
 from hvscale.run_folder import RunFolder
@@ -18,17 +19,7 @@ LARGE_COUNTS_LIBRARY = "libhvprof-large-counts.so"
 
 def library_path(large_counts: bool = False) -> Path:
     """Where the built hvprof lies that is for an MPI library with, or without, large counts. Raises RequestError when it was not built."""
-    return built_library(LARGE_COUNTS_LIBRARY if large_counts else LIBRARY)
-
-
-def built_library(name: str) -> Path:
-    """A library of this package's C parts. Raises RequestError when it was not built."""
-    # An editable install keeps what is built apart from the sources: the package's path names both folders.
-    for folder in hvscale.profiling.__path__:
-        path = Path(folder) / name
-        if path.is_file():
-            return path
-    raise RequestError(f"{name} is not in this installation: build it again with `pip install .` where a C compiler is")
+    return built_library(LARGE_COUNTS_LIBRARY if large_counts else LIBRARY, hvscale.profiling)
 
 
 def preload_environment(
@@ -40,16 +31,7 @@ def preload_environment(
 
     Raises RequestError when the library is missing, or lies where LD_PRELOAD cannot name it.
     """
-    library = str(library_path(large_counts))
-    if any(character in library for character in " :"):
-        raise RequestError(
-            f"{library}: LD_PRELOAD cannot name a path with a space or a colon: install hvscale elsewhere"
-        )
-    others = environment.get("LD_PRELOAD", "")
-    return {
-        "LD_PRELOAD": f"{library}:{others}" if others else library,
-        "HVPROF_DIRECTORY": str(run.hvprof.absolute()),
-    }
+    return {**preloaded(library_path(large_counts), environment), "HVPROF_DIRECTORY": str(run.hvprof.absolute())}
 
 
 def timeline_environment(run: RunFolder) -> dict[str, str]:

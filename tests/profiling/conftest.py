@@ -29,10 +29,10 @@ class Mpi:
     compiler: str = "mpicc"
     large_counts: bool = False  # it has the functions of MPI 4 that take them
 
-    def compile(self, name: str) -> Path:
+    def compile(self, name: str, programs: Path = PROGRAMS) -> Path:
         program = self.folder / name
         if not program.exists():
-            source = str(PROGRAMS / f"{name}.c")
+            source = str(programs / f"{name}.c")
             subprocess.run(
                 [str(self.bin / self.compiler), "-O1", "-Wall", "-pthread", "-o", str(program), source], check=True
             )

@@ -14,8 +14,9 @@ function large_find(struct large_function *known, const char *name, const void *
     profiler_find(&small, name, caller);
     char large_name[64];
     snprintf(large_name, sizeof large_name, "%s_c", name);
-    /* In no other library: a process may hold several. */
-    function found = library_find_beside(large_name, small);
+    function found = library_replacement(large_name);
+    if (found == NULL)
+        found = library_find_beside(large_name, small); /* in no other library: a process may hold several */
     atomic_store(&known->is_small, found == NULL);
     found = found != NULL ? found : small;
     atomic_store_explicit(&known->real, found, memory_order_release);

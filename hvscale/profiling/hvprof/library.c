@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,18 +91,26 @@ function library_find_beside(const char *name, function other)
     return dladdr(address, &object) != 0 ? look_in(object.dli_fname, name) : NULL;
 }
 
+function library_replacement(const char *name)
+{
+    char symbol[128];
+    snprintf(symbol, sizeof symbol, "hvscale_%s", name);
+    return as_function(dlsym(RTLD_DEFAULT, symbol));
+}
+
 static const struct library open_mpi = {
-    .flavour = "Open MPI", .in_place = 1, .root = -4, .proc_null = -2, .handle_bytes = sizeof(void *),
+    .flavour = "Open MPI", .in_place = 1, .root = -4, .proc_null = -2, .handle_bytes = sizeof(void *), .shared = 0,
     .cart = 1, .graph = 2, .dist_graph = 3};
 /* MPICH, MVAPICH2 and Intel MPI. */
 static const struct library mpich = {
     .flavour = "MPICH", .in_place = (word)-1, .root = -3, .proc_null = -1, .handle_bytes = sizeof(int), .world = 0x44000000,
-    .self = 0x44000001, .no_communicator = 0x04000000, .byte = 0x4c00010d, .cart = 2, .graph = 1, .dist_graph = 3,
+    .self = 0x44000001, .no_communicator = 0x04000000, .byte = 0x4c00010d, .no_type = 0x0c000000, .no_info = 0x1c000000,
+    .errors_return = 0x54000001, .shared = 1, .cart = 2, .graph = 1, .dist_graph = 3,
     .bitwise = {0x58000006, 0x58000008, 0x5800000a}};
 /* The ABI that MPI 5.0 itself defines, in libmpi_abi.so. */
 static const struct library standard_abi = {
     .flavour = "MPI ABI", .in_place = 1, .root = -4, .proc_null = -3, .handle_bytes = sizeof(void *), .world = 0x101,
-    .self = 0x102, .no_communicator = 0x100, .byte = 0x247, .cart = 211, .graph = 212, .dist_graph = 213,
+    .self = 0x102, .no_communicator = 0x100, .byte = 0x247, .no_type = 0x200, .no_info = 0x130, .errors_return = 0x143, .shared = 221, .cart = 211, .graph = 212, .dist_graph = 213,
     .bitwise = {0x28, 0x29, 0x2a}};
 
 /* Open MPI's handles are addresses of its own objects. 0 when `library` has none of that name. */
@@ -113,14 +122,44 @@ static word open_mpi_object(void *library, const char *name)
     return (word)(in_use != NULL ? in_use : inside);
 }
 
-bool library_describe(struct library *library, function entry)
+/* The library that holds `entry`, to be closed by the caller; its name goes to `name`. NULL when that cannot be told. */
+static void *open_library(function entry, const char **name)
 {
     void *address;
     memcpy(&address, &entry, sizeof address);
     Dl_info object;
     if (dladdr(address, &object) == 0)
+        return NULL;
+    *name = object.dli_fname;
+    return dlopen(object.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+}
+
+static bool look_for(void *library, const struct library_function *wanted, size_t count)
+{
+    bool complete = true;
+    for (size_t i = 0; i < count; i++) {
+        void *found = dlsym(library, wanted[i].name);
+        memcpy(wanted[i].field, &found, sizeof found);
+        complete = complete && found != NULL;
+    }
+    return complete;
+}
+
+bool library_functions(function entry, const struct library_function *wanted, size_t count)
+{
+    const char *name;
+    void *handle = open_library(entry, &name);
+    if (handle == NULL)
         return false;
-    void *handle = dlopen(object.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    bool complete = look_for(handle, wanted, count);
+    dlclose(handle);
+    return complete;
+}
+
+bool library_describe(struct library *library, function entry)
+{
+    const char *name;
+    void *handle = open_library(entry, &name);
     if (handle == NULL)
         return false;
     word open_mpi_world = open_mpi_object(handle, "ompi_mpi_comm_world");
@@ -130,16 +169,16 @@ bool library_describe(struct library *library, function entry)
         library->self = open_mpi_object(handle, "ompi_mpi_comm_self");
         library->no_communicator = open_mpi_object(handle, "ompi_mpi_comm_null");
         library->byte = open_mpi_object(handle, "ompi_mpi_byte");
+        library->no_type = open_mpi_object(handle, "ompi_mpi_datatype_null");
+        library->no_info = open_mpi_object(handle, "ompi_mpi_info_null");
+        library->errors_return = open_mpi_object(handle, "ompi_mpi_errors_return");
         library->bitwise[0] = open_mpi_object(handle, "ompi_mpi_op_band");
         library->bitwise[1] = open_mpi_object(handle, "ompi_mpi_op_bor");
         library->bitwise[2] = open_mpi_object(handle, "ompi_mpi_op_bxor");
     } else {
-        *library = strstr(object.dli_fname, "libmpi_abi") != NULL ? standard_abi : mpich;
+        *library = strstr(name, "libmpi_abi") != NULL ? standard_abi : mpich;
     }
-    struct {
-        const char *name;
-        void *field;
-    } needed[] = {
+    const struct library_function needed[] = {
         {"PMPI_Initialized", &library->initialized},
         {"PMPI_Get_library_version", &library->version},
         {"PMPI_Comm_rank", &library->comm_rank},
@@ -162,12 +201,7 @@ bool library_describe(struct library *library, function entry)
         {"PMPI_Group_translate_ranks", &library->group_translate_ranks},
         {"PMPI_Group_free", &library->group_free},
     };
-    bool complete = true;
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
-        void *found = dlsym(handle, needed[i].name);
-        memcpy(needed[i].field, &found, sizeof found);
-        complete = complete && found != NULL;
-    }
+    bool complete = look_for(handle, needed, sizeof needed / sizeof *needed);
     dlclose(handle);
     return complete;
 }

@@ -67,6 +67,9 @@ function profiler_find(_Atomic(function) *known, const char *name, const void *c
         abort();
     }
     atomic_store(&first_entry, found);
+    function replacement = library_replacement(name);
+    if (replacement != NULL)
+        found = replacement;
     atomic_store_explicit(known, found, memory_order_release);
     return found;
 }

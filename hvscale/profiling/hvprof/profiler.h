@@ -7,10 +7,7 @@
 
 #include "library.h"
 
-/* The library of this process, filled in once `profiler_ready` has answered true. */
-extern struct library mpi;
-
-/* Opens the profile when called first. False: nothing is recorded. */
+/* Opens the profile when called first, and fills in `mpi`. False: nothing is recorded. */
 bool profiler_ready(void);
 
 /* The bytes of `count` elements of a type that MPI has just accepted. */
@@ -25,18 +22,6 @@ static inline uint64_t bytes_of(int64_t count, word type)
 
 /* The real function `name`, remembered in `known`. Ends the process where no library has it: the call cannot be made. */
 function profiler_find(_Atomic(function) *known, const char *name, const void *caller);
-
-/* A handle as it stands in an argument: MPICH's are ints, the upper half of the word is undefined. */
-static inline word as_handle(word argument)
-{
-    return mpi.handle_bytes == sizeof(int32_t) ? (uint32_t)argument : argument;
-}
-
-/* A handle as it stands in memory. */
-static inline word handle_at(word address)
-{
-    return mpi.handle_bytes == sizeof(int32_t) ? *(const uint32_t *)address : *(const word *)address;
-}
 
 #define PARAMETERS_1 word a0
 #define PARAMETERS_2 PARAMETERS_1, word a1

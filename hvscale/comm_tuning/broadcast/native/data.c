@@ -1,0 +1,144 @@
+#include "data.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls.h"
+#include "say.h"
+
+enum { PIECE = 1 << 30 }; /* bytes */
+enum { BLOCK = 1 << 20 }; /* elements */
+
+/* What a type was made from. */
+struct envelope {
+    int64_t integers, addresses, large, types;
+};
+
+static int look_at(word type, struct envelope *envelope)
+{
+    int integers = 0, addresses = 0, types = 0, combiner, status;
+    *envelope = (struct envelope){0};
+    /* The older call refuses types that were made with large counts. */
+    if (calls.type_get_envelope_c != NULL)
+        return calls.type_get_envelope_c(type, &envelope->integers, &envelope->addresses, &envelope->large, &envelope->types, &combiner);
+    status = calls.type_get_envelope(type, &integers, &addresses, &types, &combiner);
+    envelope->integers = integers;
+    envelope->addresses = addresses;
+    envelope->types = types;
+    return status;
+}
+
+/* The one type that `type` repeats; `place` holds the library's own form of its handle, which is to be freed if it is not predefined. */
+static int base_of(word type, const struct envelope *e, word *place)
+{
+    int integer;
+    intptr_t no_address;
+    int64_t large;
+    *place = 0;
+    if (calls.type_get_envelope_c != NULL)
+        return calls.type_get_contents_c(type, e->integers, 0, e->large, 1, &integer, &no_address, &large, place);
+    return calls.type_get_contents(type, (int)e->integers, 0, 1, &integer, &no_address, place);
+}
+
+/* Elements that lie one behind another, in the order of their type's signature: of a predefined type without holes, or of one that only
+ * repeats such a type. All others count as not contiguous. */
+static bool is_contiguous(word type)
+{
+    struct envelope e, base_envelope;
+    long long size = 0;
+    intptr_t low = 0, extent = 0;
+    word base;
+    if (mpi.type_size(type, &size) != 0 || calls.type_get_extent(type, &low, &extent) != 0 || low != 0 || extent != size ||
+        look_at(type, &e) != 0)
+        return false;
+    if (e.types == 0)
+        return true;
+    /* MPI_Type_dup has no argument beside the type, MPI_Type_contiguous one count; what else is built on one type has more. */
+    if (e.types != 1 || e.addresses != 0 || e.integers + e.large > 1 || base_of(type, &e, &base) != 0)
+        return false;
+    bool contiguous = is_contiguous(base);
+    if (look_at(base, &base_envelope) == 0 && base_envelope.types > 0)
+        calls.type_free(&base);
+    return contiguous;
+}
+
+int data_repeat(int64_t count, word type, word *made)
+{
+    intptr_t low, extent;
+    word block = 0;
+    *made = 0;
+    int status = calls.type_get_extent(type, &low, &extent);
+    if (status == 0)
+        status = calls.type_contiguous(BLOCK, type, &block);
+    if (status != 0)
+        return status;
+    int counts[] = {(int)(count / BLOCK), (int)(count % BLOCK)};
+    intptr_t places[] = {0, (intptr_t)(count / BLOCK * BLOCK) * extent};
+    char types[2 * sizeof(word)];
+    memcpy(types, &block, mpi.handle_bytes);
+    memcpy(types + mpi.handle_bytes, &type, mpi.handle_bytes);
+    status = calls.type_create_struct(2, counts, places, types, made);
+    calls.type_free(&block);
+    return status == 0 ? calls.type_commit(made) : status;
+}
+
+/* An element that is too large for MPI_Pack, whose sizes are ints: sent by this rank to itself. */
+static int copy_huge(const struct data *d, char *element, char *bytes, bool out, word own)
+{
+    word type;
+    struct any_status ignored;
+    int status = data_repeat((int64_t)d->element, mpi.byte, &type);
+    if (status != 0)
+        return status;
+    status = out ? calls.sendrecv(element, 1, d->type, 0, 0, bytes, 1, type, 0, 0, own, &ignored)
+                 : calls.sendrecv(bytes, 1, type, 0, 0, element, 1, d->type, 0, 0, own, &ignored);
+    calls.type_free(&type);
+    return status;
+}
+
+/* Between the program's buffer and the packed bytes: `out` of the buffer, or into it. */
+static int copy(const struct data *d, bool out, word own)
+{
+    int64_t at_once = d->element < PIECE ? PIECE / (int64_t)d->element : 1;
+    int status = 0;
+    for (int64_t done = 0; done < d->count && status == 0; done += at_once) {
+        int count = (int)(d->count - done < at_once ? d->count - done : at_once), position = 0;
+        char *elements = (char *)((uintptr_t)d->buffer + (uintptr_t)done * (uintptr_t)d->extent);
+        char *bytes = d->bytes + (uint64_t)done * d->element;
+        uint64_t size = (uint64_t)count * d->element;
+        if (size > INT_MAX)
+            status = copy_huge(d, elements, bytes, out, own);
+        else if (out)
+            status = calls.pack(elements, count, d->type, bytes, (int)size, &position, own);
+        else
+            status = calls.unpack(bytes, (int)size, &position, elements, count, d->type, own);
+    }
+    return status;
+}
+
+int data_open(struct data *d, void *buffer, int64_t count, word type, uint64_t element, bool filled, word own)
+{
+    *d = (struct data){.bytes = buffer, .buffer = buffer, .count = count, .type = type, .element = element};
+    if (is_contiguous(type))
+        return 0;
+    intptr_t low;
+    int status = calls.type_get_extent(type, &low, &d->extent);
+    if (status != 0)
+        return status;
+    d->packed = true;
+    d->bytes = needed_memory((size_t)count, element);
+    status = filled ? copy(d, true, own) : 0;
+    if (status != 0)
+        data_close(d, false, own);
+    return status;
+}
+
+int data_close(struct data *d, bool changed, word own)
+{
+    if (!d->packed)
+        return 0;
+    int status = changed ? copy(d, false, own) : 0;
+    free(d->bytes);
+    return status;
+}

@@ -1,0 +1,194 @@
+#include "table.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "node_memory.h"
+
+#define FIRST_LINE "hvscale-collectives 1\n"
+#define LAST_LINE "check "
+enum { MOST_BYTES = 1 << 24, MOST_CHUNK = 1 << 30, MOST_DEPTH = 1024 };
+
+struct rule {
+    int ranks, ranks_per_node;
+    uint64_t first, last; /* bytes, both included */
+    struct choice choice;
+};
+
+static struct {
+    struct rule *rules;
+    size_t count;
+    uint64_t checksum;
+    char made_with[32];
+} table;
+
+static const char *const names[ALGORITHMS] = {"library", "flat", "chain", "k-nomial", "two-level"};
+
+const char *algorithm_name(enum algorithm algorithm)
+{
+    return names[algorithm];
+}
+
+enum algorithm algorithm_named(const char *name)
+{
+    enum algorithm found = LIBRARY;
+    while (found < ALGORITHMS && strcmp(names[found], name) != 0)
+        found++;
+    return found;
+}
+
+bool choice_valid(const struct choice *choice)
+{
+    if (choice->algorithm == LIBRARY)
+        return true;
+    uint64_t largest = choice->algorithm == TWO_LEVEL ? NODE_MEMORY_BYTES / 2 : MOST_CHUNK;
+    return choice->algorithm < ALGORITHMS && choice->chunk >= 1 && choice->chunk <= largest && choice->depth >= 1 &&
+        choice->depth <= MOST_DEPTH && choice->radix >= 2;
+}
+
+/* FNV-1a with 64 bits. */
+static uint64_t hash(const char *text, size_t length)
+{
+    uint64_t sum = 0xCBF29CE484222325u;
+    for (size_t i = 0; i < length; i++)
+        sum = (sum ^ (unsigned char)text[i]) * 0x100000001B3u;
+    return sum;
+}
+
+static bool read_maker(const char *line)
+{
+    int end = 0;
+    return sscanf(line, "mpi %31[a-z0-9]%n", table.made_with, &end) == 1 && line[end] == '\0';
+}
+
+static bool read_rule(const char *line, struct rule *rule)
+{
+    char algorithm[16];
+    int end = 0;
+    int found = sscanf(line, "broadcast %d %d %" SCNu64 " %" SCNu64 " %15s %" SCNu64 " %d %d%n", &rule->ranks, &rule->ranks_per_node,
+                       &rule->first, &rule->last, algorithm, &rule->choice.chunk, &rule->choice.depth, &rule->choice.radix, &end);
+    if (found != 8 || line[end] != '\0' || rule->ranks < 1 || rule->ranks_per_node < 1 || rule->first > rule->last)
+        return false;
+    rule->choice.algorithm = algorithm_named(algorithm);
+    return choice_valid(&rule->choice);
+}
+
+/* The file's text with a 0 behind it; NULL, with errno, when it cannot be had. */
+static char *read_text(const char *path, size_t *length)
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return NULL;
+    char *text = malloc(MOST_BYTES + 1);
+    *length = text != NULL ? fread(text, 1, MOST_BYTES, file) : 0;
+    if (text != NULL)
+        text[*length] = '\0';
+    fclose(file);
+    return text;
+}
+
+static const char *read_rules(char *text, size_t length)
+{
+    free(table.rules);
+    memset(&table, 0, sizeof table);
+    char *check = length > strlen(LAST_LINE) ? strstr(text, "\n" LAST_LINE) : NULL;
+    if (strncmp(text, FIRST_LINE, strlen(FIRST_LINE)) != 0)
+        return "it is no decision table of hvscale";
+    if (check == NULL || strlen(text) != length)
+        return "it was cut short";
+    check++;
+    uint64_t sum = hash(text, (size_t)(check - text));
+    char expected[64];
+    snprintf(expected, sizeof expected, LAST_LINE "%016" PRIx64 "\n", sum);
+    if (strcmp(check, expected) != 0)
+        return "its checksum is wrong";
+    *check = '\0';
+    size_t lines = 0;
+    for (const char *at = text; *at != '\0'; at++)
+        lines += *at == '\n';
+    table.rules = calloc(lines, sizeof *table.rules);
+    if (table.rules == NULL)
+        return strerror(errno);
+    for (char *line = text + strlen(FIRST_LINE), *next; *line != '\0'; line = next) {
+        next = strchr(line, '\n');
+        *next++ = '\0';
+        if (table.made_with[0] == '\0' && read_maker(line))
+            continue;
+        if (!read_rule(line, &table.rules[table.count])) {
+            table.count = 0;
+            return "it has a rule that this hvscale does not know";
+        }
+        table.count++;
+    }
+    table.checksum = sum != 0 ? sum : 1;
+    return NULL;
+}
+
+const char *table_read(const char *path)
+{
+    size_t length;
+    char *text = read_text(path, &length);
+    if (text == NULL)
+        return strerror(errno);
+    const char *wrong = read_rules(text, length);
+    free(text);
+    return wrong;
+}
+
+const char *table_made_with(void)
+{
+    return table.made_with;
+}
+
+uint64_t table_checksum(void)
+{
+    return table.checksum;
+}
+
+/* Whether `a` is nearer to `wanted` than `b`, as a ratio; of two equally near the smaller. */
+static bool nearer(int a, int b, int wanted)
+{
+    double far_a = a > wanted ? (double)a / wanted : (double)wanted / a, far_b = b > wanted ? (double)b / wanted : (double)wanted / b;
+    return far_a < far_b || (far_a == far_b && a < b);
+}
+
+static int nearest_ranks(int ranks)
+{
+    int found = 0;
+    for (size_t i = 0; i < table.count; i++)
+        if (found == 0 || nearer(table.rules[i].ranks, found, ranks))
+            found = table.rules[i].ranks;
+    return found;
+}
+
+static bool holds(const struct rule *rule, uint64_t bytes)
+{
+    return rule->first <= bytes && bytes <= rule->last;
+}
+
+bool table_may_choose(int ranks, uint64_t bytes)
+{
+    int nearest = nearest_ranks(ranks);
+    for (size_t i = 0; i < table.count; i++)
+        if (table.rules[i].ranks == nearest && holds(&table.rules[i], bytes) && table.rules[i].choice.algorithm != LIBRARY)
+            return true;
+    return false;
+}
+
+struct choice table_choose(int ranks, int ranks_per_node, uint64_t bytes, int *nearest)
+{
+    *nearest = nearest_ranks(ranks);
+    int on_a_node = 0;
+    for (size_t i = 0; i < table.count; i++)
+        if (table.rules[i].ranks == *nearest &&
+            (on_a_node == 0 || nearer(table.rules[i].ranks_per_node, on_a_node, ranks_per_node)))
+            on_a_node = table.rules[i].ranks_per_node;
+    for (size_t i = 0; i < table.count; i++)
+        if (table.rules[i].ranks == *nearest && table.rules[i].ranks_per_node == on_a_node && holds(&table.rules[i], bytes))
+            return table.rules[i].choice;
+    return (struct choice){.algorithm = LIBRARY};
+}

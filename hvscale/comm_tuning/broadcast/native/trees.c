@@ -1,0 +1,36 @@
+#include "trees.h"
+
+/* A member's number in base `radix` names its way from the root: without its last non-zero digit it is its parent's. */
+static void k_nomial(int radix, int number, int size, struct place *place)
+{
+    long long unit = 1; /* of the lowest digit that is not 0; for the root, above all digits */
+    while (unit < size && number / unit % radix == 0)
+        unit *= radix;
+    if (number > 0)
+        place->parent = (int)(number - number / unit % radix * unit);
+    /* The largest subtrees first: they take longest. */
+    for (unit /= radix; unit > 0; unit /= radix)
+        for (int digit = 1; digit < radix && number + digit * unit < size; digit++)
+            place->children[place->count++] = (int)(number + digit * unit);
+}
+
+void tree_place(enum algorithm algorithm, int radix, int number, int size, struct place *place)
+{
+    place->parent = -1;
+    place->count = 0;
+    switch (algorithm) {
+    case FLAT:
+        if (number > 0)
+            place->parent = 0;
+        for (int child = 1; number == 0 && child < size; child++)
+            place->children[place->count++] = child;
+        break;
+    case K_NOMIAL:
+        k_nomial(radix, number, size, place);
+        break;
+    default:
+        place->parent = number - 1;
+        if (number + 1 < size)
+            place->children[place->count++] = number + 1;
+    }
+}

@@ -1,0 +1,129 @@
+"""The decision table of collectives: which algorithm a message takes. A TOML file for people, and a compact form for the C part."""
+
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hvscale.comm_tuning.broadcast.call import DEFAULT_CHUNK, DEFAULT_DEPTH, DEFAULT_RADIX
+from hvscale.errors import RequestError
+
+Algorithm = Literal["library", "flat", "chain", "k-nomial", "two-level"]
+# As native/table.c and native/node_memory.h have them.
+MOST_CHUNK, MOST_CHUNK_OF_TWO_LEVEL, MOST_DEPTH = 1 << 30, 2 << 20, 1024
+MOST_BYTES = 2**63 - 1  # the largest number of TOML
+MOST_RANKS = 2**31 - 1
+COMPACT_FIRST_LINE = "hvscale-collectives 1"
+
+
+class Rule(BaseModel):
+    """What messages of `bytes_min` to `bytes_max` (both included; null: no end) take on so many ranks.
+
+    `chunk_bytes` are sent at once, `depth` chunks are under way at once, a `radix` is a k-nomial tree's; the library's own takes none of them.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    operation: Literal["broadcast"] = "broadcast"
+    np: int = Field(ge=2, le=MOST_RANKS)
+    ranks_per_node: int = Field(ge=1, le=MOST_RANKS)
+    bytes_min: int = Field(default=1, ge=1, le=MOST_BYTES)
+    bytes_max: int | None = Field(default=None, ge=1, le=MOST_BYTES)
+    algorithm: Algorithm
+    chunk_bytes: int = Field(default=DEFAULT_CHUNK, ge=1, le=MOST_CHUNK)
+    depth: int = Field(default=DEFAULT_DEPTH, ge=1, le=MOST_DEPTH)
+    radix: int = Field(default=DEFAULT_RADIX, ge=2, le=MOST_RANKS)
+
+    @property
+    def last(self) -> int:
+        return MOST_BYTES if self.bytes_max is None else self.bytes_max
+
+    @property
+    def own_fields(self) -> tuple[str, ...]:
+        """Those that mean something to its algorithm."""
+        match self.algorithm:
+            case "library":
+                return ()
+            case "k-nomial":
+                return ("chunk_bytes", "depth", "radix")
+            case _:
+                return ("chunk_bytes", "depth")
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if self.last < self.bytes_min:
+            raise ValueError(f"bytes_max {self.bytes_max} is less than bytes_min {self.bytes_min}")
+        if self.ranks_per_node > self.np:
+            raise ValueError(f"ranks_per_node {self.ranks_per_node} is more than np {self.np}")
+        for name in ("chunk_bytes", "depth", "radix"):
+            if name in self.model_fields_set and name not in self.own_fields:
+                raise ValueError(f"{name} means nothing to {self.algorithm}: leave it out")
+        if self.algorithm == "two-level" and self.chunk_bytes > MOST_CHUNK_OF_TWO_LEVEL:
+            raise ValueError(f"chunk_bytes of two-level is at most {MOST_CHUNK_OF_TWO_LEVEL}, half of a node's memory")
+        return self
+
+
+class CollectivesTable(BaseModel):
+    """The table as TOML holds it. `mpi`: the flavour that it was made with."""
+
+    model_config = ConfigDict(populate_by_name=True, extra="forbid")
+
+    schema_: Annotated[Literal["hvscale/collectives/1"], Field(alias="schema")] = "hvscale/collectives/1"
+    mpi: str = Field(pattern="^[a-z0-9]+$")
+    rule: list[Rule] = []
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        for one, other in pairwise(sorted(self.rule, key=place)):
+            if place(one)[:3] == place(other)[:3] and other.bytes_min <= one.last:
+                raise ValueError(
+                    f"two rules for {one.operation} of {other.bytes_min} bytes on {one.np} ranks, {one.ranks_per_node} on a node"
+                )
+        return self
+
+    def toml(self) -> str:
+        lines = [f'schema = "{self.schema_}"', f'mpi = "{self.mpi}"']
+        for rule in self.rule:
+            lines += ["", "[[rule]]"]
+            for name in ("operation", "np", "ranks_per_node", "bytes_min", "bytes_max", "algorithm", *rule.own_fields):
+                value = getattr(rule, name)
+                if value is not None:
+                    lines.append(f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}")
+        return "\n".join([*lines, ""])
+
+    def compact(self) -> bytes:
+        """What the ranks read: a line for each rule, and a checksum of all lines before it."""
+        lines = [COMPACT_FIRST_LINE, f"mpi {self.mpi}"]
+        for rule in sorted(self.rule, key=place):
+            words = (rule.np, rule.ranks_per_node, rule.bytes_min, rule.last, rule.algorithm)
+            lines.append(" ".join(map(str, (rule.operation, *words, rule.chunk_bytes, rule.depth, rule.radix))))
+        text = "\n".join([*lines, ""]).encode()
+        return text + f"check {checksum(text):016x}\n".encode()
+
+
+def place(rule: Rule) -> tuple[str, int, int, int]:
+    return rule.operation, rule.np, rule.ranks_per_node, rule.bytes_min
+
+
+def checksum(data: bytes) -> int:
+    """FNV-1a with 64 bits."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
+
+
+def read_table(path: Path) -> CollectivesTable:
+    """Raises RequestError, naming the place, for a file that cannot be read, is damaged, or asks for what does not exist."""
+    try:
+        return CollectivesTable.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise RequestError(f"--collectives {path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RequestError(f"--collectives {path}: {where + ': ' if where else ''}{first['msg']}") from error
+    except ValueError as error:
+        raise RequestError(f"--collectives {path} is damaged, it is no TOML: {error}") from error

@@ -1,0 +1,40 @@
+"""The broadcast as a call, from a program that knows mpi4py."""
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hvscale.comm_tuning.broadcast import broadcast
+from hvscale.errors import RequestError
+
+communicator = MPI.COMM_WORLD
+rank, size = communicator.rank, communicator.size
+
+
+def refused(wrong: type[Exception], **choice: Any) -> bool:
+    try:
+        broadcast(np.zeros(4), **choice)
+    except wrong:
+        return True
+    return False
+
+
+for algorithm in ("flat", "chain", "k-nomial", "two-level", "library"):
+    for root in range(size):
+        numbers = np.arange(50_001, dtype=np.float32) * (rank + 1)
+        broadcast(numbers, root, algorithm=algorithm, chunk=1000, depth=3, radix=3)
+        assert (numbers == np.arange(50_001) * (root + 1)).all()
+        column = MPI.FLOAT.Create_vector(100, 1, 3).Commit()
+        table = np.full((100, 3), rank, dtype=np.float32)
+        broadcast([table, 1, column], root, communicator, algorithm=algorithm, chunk=64)
+        assert (table == np.array([root, rank, rank])).all()
+        column.Free()
+broadcast(bytearray(0))
+assert refused(RequestError, algorithm="odd")
+assert refused(RequestError, chunk=0)
+assert refused(RequestError, chunk=-1)
+assert refused(RequestError, depth=0)
+assert refused(RequestError, algorithm="two-level", chunk=1 << 22)
+assert refused(MPI.Exception, root=size)
+print("fine")

@@ -1,0 +1,227 @@
+"""Our broadcast in real ranks: its data, what it leaves to the library, by which rule, and beside hvprof."""
+
+import subprocess
+import sys
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from hvscale.comm_tuning.broadcast.native_library import library_path
+from hvscale.comm_tuning.broadcast.native_library import preload_environment as preload_broadcast
+from hvscale.comm_tuning.collectives_table import Algorithm, CollectivesTable, Rule
+from hvscale.profiling import breakdown
+from hvscale.profiling import library_path as hvprof_path
+from tests.profiling.conftest import MakeRun, Mpi
+from tests.profiling.test_sanitizers import FLAGS, PRELOADED
+
+PROGRAMS = Path(__file__).parent / "programs"
+NATIVE = Path(__file__).parents[2] / "hvscale" / "comm_tuning" / "broadcast" / "native"
+SHARED = Path(__file__).parents[2] / "hvscale" / "profiling" / "hvprof"
+COUNTS = {"HVBCAST_COUNTS": "1"}
+THREADED = 3 * 40  # by_table.c's broadcasts in threads
+# The rank that a library starts tells its number by one of these; before the program, each gets a table of its own.
+BY_RANK = """
+import os, sys
+number = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+tables = sys.argv[2].split(",")
+table = tables[min(number, len(tables) - 1)]
+os.environ.update(LD_PRELOAD=sys.argv[1], **({"HVBCAST_TABLE": table} if table else {}))
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+def table_for(np: int, mpi: str) -> CollectivesTable:
+    def rule(first: int, last: int | None, algorithm: Algorithm, chunk: int, depth: int) -> Rule:
+        choice = {"algorithm": algorithm, "chunk_bytes": chunk, "depth": depth}
+        return Rule.model_validate({"np": np, "ranks_per_node": np, "bytes_min": first, "bytes_max": last, **choice})
+
+    rules = [
+        rule(100, 999, "k-nomial", 64, 3),
+        rule(1000, 9999, "two-level", 500, 2),
+        rule(10_000, 99_999, "flat", 4096, 4),
+        rule(100_000, None, "chain", 10_000, 3),
+    ]
+    return CollectivesTable(mpi=mpi, rule=rules)
+
+
+def counts(library: int, flat: int = 0, chain: int = 0, k_nomial: int = 0, two_level: int = 0) -> str:
+    return (
+        f"hvbcast: broadcasts of rank 0: {library} library, {flat} flat, {chain} chain, {k_nomial} k-nomial, "
+        f"{two_level} two-level"
+    )
+
+
+def by_the_table(size: int) -> str:
+    """What by_table.c comes to with `table_for`."""
+    return counts(3 * size + 3, size, size, size, size + 1 + THREADED)
+
+
+def all_left(size: int) -> str:
+    return counts(7 * size + 4 + THREADED)
+
+
+def written(folder: Path, table: CollectivesTable, name: str = "table") -> Path:
+    path = folder / name
+    path.write_bytes(table.compact())
+    return path
+
+
+def maker(mpi: Mpi) -> str:
+    return "openmpi" if mpi.flavour == "Open MPI" else "mpich"
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if "hvbcast" in line]
+
+
+@pytest.mark.parametrize(("name", "size"), [*product(("open_mpi", "mpich"), (2, 3, 4)), ("mpi_abi", 3)])
+def test_every_algorithm_gives_what_the_library_gives(request: pytest.FixtureRequest, name: str, size: int) -> None:
+    mpi: Mpi = request.getfixturevalue(name)
+    program = mpi.compile("broadcasts", PROGRAMS)
+    done = mpi.start(size, [str(program)], {"LD_PRELOAD": str(library_path())})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip().endswith(", 0 wrong")
+    assert said(done) == []
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_each_size_takes_its_rule(any_mpi: Mpi, tmp_path: Path, size: int) -> None:
+    table = written(tmp_path, table_for(size, maker(any_mpi)))
+    program = any_mpi.compile("by_table", PROGRAMS)
+    done = any_mpi.start(size, [str(program)], {**preload_broadcast(table, {}), **COUNTS})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip() == "0 failures"
+    assert said(done) == [by_the_table(size)]
+
+
+@pytest.mark.parametrize("first", ["hvprof", "hvbcast"])
+def test_hvprof_counts_the_programs_calls_alone(any_mpi: Mpi, make_run: MakeRun, tmp_path: Path, first: str) -> None:
+    size = 3
+    run = make_run(size, any_mpi.flavour)
+    table = written(tmp_path, table_for(size, maker(any_mpi)))
+    libraries = [str(hvprof_path()), str(library_path())]
+    preload = ":".join(libraries if first == "hvprof" else reversed(libraries))
+    environment = {"LD_PRELOAD": preload, "HVPROF_DIRECTORY": str(run.hvprof), "HVBCAST_TABLE": str(table), **COUNTS}
+    done = any_mpi.start(size, [str(any_mpi.compile("by_table", PROGRAMS))], environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said(done) == [by_the_table(size)]
+    found = breakdown(run)
+    calls = Counter[str]()
+    for row in [*found.rows, *found.point_to_point]:
+        calls[row.operation] += row.calls
+    # The one with a root out of range has failed.
+    assert calls == {
+        "broadcast": size * (7 * size + 3 + THREADED),
+        "ibroadcast": size,
+        "allreduce": size,
+        "receive": size - 1,
+        "isend": size - 1,
+    }
+
+
+def test_the_nearest_rules_are_taken_and_that_is_said_once(any_mpi: Mpi, tmp_path: Path) -> None:
+    other = "mpich" if maker(any_mpi) == "openmpi" else "openmpi"
+    table = written(tmp_path, table_for(4, other))
+    program = any_mpi.compile("by_table", PROGRAMS)
+    done = any_mpi.start(3, [str(program)], {**preload_broadcast(table, {}), **COUNTS})
+    assert done.returncode == 0, done.stdout + done.stderr
+    nearest = "hvbcast: the decision table has no rules for 3 ranks: taking those for 4"
+    # Whose MPI it is that has the standard's ABI is not known.
+    library = f"hvbcast: the decision table was made with {other}, and this is {any_mpi.flavour}: its rules are taken all the same"
+    expected = [nearest, *([library] if any_mpi.flavour != "MPI ABI" else [])]
+    assert said(done) == [*expected, by_the_table(3)]
+
+
+@pytest.mark.parametrize("of_ranks", ["another", "none", "damaged"])
+def test_ranks_with_different_tables_leave_it_to_the_library(any_mpi: Mpi, tmp_path: Path, of_ranks: str) -> None:
+    size = 3
+    table = written(tmp_path, table_for(size, maker(any_mpi)))
+    another = written(tmp_path, table_for(size + 1, maker(any_mpi)), "another")
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(table.read_bytes().replace(b" 64 3 2", b" 65 3 2"))
+    last = {"another": str(another), "none": "", "damaged": str(damaged)}[of_ranks]
+    program = any_mpi.compile("by_table", PROGRAMS)
+    words = [sys.executable, "-c", BY_RANK, str(library_path()), f"{table},{table},{last}", str(program)]
+    done = any_mpi.start(size, words, COUNTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said(done) == [
+        "hvbcast: rank 0 and rank 2 of 3 have different decision tables, or one has none: broadcasts are left to the MPI library. "
+        "Give all ranks the same table",
+        all_left(size),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda data: data.replace(b" 64 3 2", b" 65 3 2"), "its checksum is wrong"),
+        (lambda data: data[: len(data) // 2], "it was cut short"),
+        (lambda data: b"", "it is no decision table of hvscale"),
+        (lambda data: data + b"x", "its checksum is wrong"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_a_damaged_table_is_said_once(open_mpi: Mpi, tmp_path: Path, damage: object, why: str) -> None:
+    table = written(tmp_path, table_for(2, "openmpi"))
+    if callable(damage):
+        table.write_bytes(damage(table.read_bytes()))
+    else:
+        table.unlink()
+    program = open_mpi.compile("by_table", PROGRAMS)
+    done = open_mpi.start(2, [str(program)], {**preload_broadcast(table, {}), **COUNTS})
+    assert done.returncode == 0, done.stdout + done.stderr
+    left = f"hvbcast: HVBCAST_TABLE={table}: {why}: broadcasts are left to the MPI library"
+    assert said(done) == [left, all_left(2)]
+
+
+def test_more_than_two_gibibytes(open_mpi: Mpi) -> None:
+    done = open_mpi.start(2, [str(open_mpi.compile("huge", PROGRAMS))], {"LD_PRELOAD": str(library_path())})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip() == "0 failures"
+
+
+def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
+    """What LD_PRELOAD must name: the sanitizer's library and the broadcast compiled with it."""
+    asked = subprocess.run(["cc", f"-print-file-name={runtime}"], capture_output=True, text=True, check=False)
+    found = Path(asked.stdout.strip())
+    if not found.is_absolute():
+        pytest.skip(f"the C compiler has no {runtime}")
+    library = folder / "libhvbcast.so"
+    sources = [*NATIVE.glob("*.c"), SHARED / "library.c"]
+    words = [*FLAGS, f"-fsanitize={sanitizer}", f"-I{SHARED}", "-o", str(library), *map(str, sources), "-ldl"]
+    subprocess.run(["cc", *words], check=True)
+    return f"{found.resolve()}:{library}"
+
+
+@pytest.mark.parametrize("program", ["broadcasts", "by_table"])
+def test_address_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path, program: str) -> None:
+    preload = sanitized(tmp_path, "address,undefined", "libasan.so")
+    table = written(tmp_path, table_for(3, "openmpi"))
+    # Open MPI's own leaks and odd arithmetic are not ours to judge.
+    options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "HVBCAST_TABLE": str(table)}
+    words = [sys.executable, "-c", PRELOADED, preload, str(open_mpi.compile(program, PROGRAMS))]
+    done = open_mpi.start(3, words, options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Sanitizer" not in done.stderr
+    assert "runtime error" not in done.stderr
+
+
+def test_thread_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path) -> None:
+    preload = sanitized(tmp_path, "thread", "libtsan.so")
+    table = written(tmp_path, table_for(2, "openmpi"))
+    options = {
+        # Open MPI is not compiled for it: only what the broadcast does counts.
+        "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
+        # UCX watches madvise, PMIx wants a fixed address: both collide with ThreadSanitizer's own use of memory.
+        "UCX_MEM_EVENTS": "no",
+        "PMIX_MCA_gds": "hash",
+        "HVBCAST_TABLE": str(table),
+        **COUNTS,
+    }
+    words = [sys.executable, "-c", PRELOADED, preload, str(open_mpi.compile("by_table", PROGRAMS))]
+    done = open_mpi.start(2, words, options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ThreadSanitizer" not in done.stderr
+    assert said(done) == [by_the_table(2)]

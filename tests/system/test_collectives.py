@@ -1,0 +1,126 @@
+"""`--collectives`: real jobs that broadcast by a decision table, Horovod's among them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hvscale.run_folder import RunFolder
+from tests.conftest import Run, needs_mpich, run_json
+
+TABLE = """
+schema = "hvscale/collectives/1"
+mpi = "openmpi"
+
+[[rule]]
+np = 2
+ranks_per_node = 2
+bytes_min = 1000
+bytes_max = 99999
+algorithm = "two-level"
+chunk_bytes = 4096
+depth = 4
+
+[[rule]]
+np = 2
+ranks_per_node = 2
+bytes_min = 100000
+algorithm = "chain"
+chunk_bytes = 32768
+"""
+HOROVOD = """
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+for count in (10, 1000, 100_000, 3_000_000):
+    for root in (0, 1):
+        tensor = torch.arange(count, dtype=torch.float32) * (hvd.rank() + 1)
+        hvd.broadcast_(tensor, root, name=f"{count}-{root}")
+        assert torch.equal(tensor, torch.arange(count, dtype=torch.float32) * (root + 1)), count
+hvd.shutdown()
+"""
+CALL = Path(__file__).parents[1] / "comm_tuning" / "programs" / "call.py"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "table.toml"
+    path.write_text(TABLE)
+    return path
+
+
+def counted(run: Path) -> dict[str, int]:
+    """The broadcasts of rank 0 by algorithm, as it has said them."""
+    line = next(
+        line for line in RunFolder(run).log(0).read_text().splitlines() if line.startswith("hvbcast: broadcasts of")
+    )
+    return {name: int(count) for count, name in (word.split() for word in line.partition("rank 0:")[2].split(","))}
+
+
+def test_horovods_broadcasts_take_the_table(
+    hvscale: Run, table: Path, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """4000 bytes two-level, 400 kB and 12 MB in a chain; what Horovod itself sends is small and the library's."""
+    run = tmp_path / "run"
+    words = ("--collectives", table, "--env", "HVBCAST_COUNTS=1", "--run", run, "--", "python", program(HOROVOD))
+    done = hvscale("profile", "-np", "2", *words)
+    assert done.returncode == 0, done.stderr
+    found = counted(run)
+    assert (found["two-level"], found["chain"], found["flat"], found["k-nomial"]) == (2, 4, 0, 0)
+    assert "broadcast" in done.stdout
+    preload = run_json(run)["rank_environment"]["LD_PRELOAD"].split(":")
+    assert [Path(library).name for library in preload] == ["libhvprof.so", "libhvbcast.so"]
+
+
+@pytest.mark.parametrize("preloaded", [True, False])
+def test_the_broadcast_as_a_call(hvscale: Run, table: Path, tmp_path: Path, preloaded: bool) -> None:
+    asked = ("--collectives", table) if preloaded else ()
+    done = hvscale("launch", "-np", "3", *asked, "--run", tmp_path / "run", "--", "python", CALL)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("fine") == 3
+
+
+@needs_mpich
+def test_the_broadcast_as_a_call_over_mpich(hvscale: Run, table: Path, tmp_path: Path) -> None:
+    """mpi4py calls MPICH with large counts, and `hvscale` says which table is another flavour's."""
+    run = tmp_path / "run"
+    words = ("--mpi", "mpich", "--collectives", table, "--env", "HVBCAST_COUNTS=1", "--run", run)
+    done = hvscale("launch", "-np", "2", *words, "--", "python", CALL)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("fine") == 2
+    found = counted(run)
+    assert all(found[name] > 0 for name in found)
+    assert "the decision table was made with openmpi, and this is MPICH" in RunFolder(run).log(0).read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "mpi", "why"),
+    [
+        ("no table", "openmpi", "is damaged, it is no TOML"),
+        (TABLE.replace("two-level", "ring"), "openmpi", "rule.0.algorithm: Input should be"),
+        (TABLE, "gloo", "it is for MPI's collectives, and this job is --mpi gloo"),
+        (None, "openmpi", "No such file or directory"),
+    ],
+)
+def test_a_table_that_cannot_be_used_starts_nothing(
+    hvscale: Run, tmp_path: Path, text: str | None, mpi: str, why: str
+) -> None:
+    path = tmp_path / "table.toml"
+    if text is not None:
+        path.write_text(text)
+    done = hvscale("launch", "-np", "2", "--mpi", mpi, "--collectives", path, "--", "true")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert why in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_job_script_asks_for_the_table(hvscale: Run, table: Path, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    done = hvscale(
+        "launch", "-np", "2", "--placement", "slurm", "--collectives", table, "--sbatch", script, "--", "true"
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"--collectives {table}" in script.read_text()
