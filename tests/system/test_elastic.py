@@ -90,7 +90,8 @@ class Job:
 
     def steps(self) -> list[dict[str, Any]]:
         file = self.folder / "job/steps.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
 
     def wait_for_ranks(self, count: int, more: int = 3) -> None:
         """Until the last steps were made by that many ranks."""
@@ -120,7 +121,12 @@ class Job:
 
     def seen(self) -> list[dict[str, Any]]:
         files = (self.folder / "seen").iterdir()
-        return [{**json.loads(line), "pid": int(file.name)} for file in files for line in file.read_text().splitlines()]
+        return [
+            {**json.loads(line), "pid": int(file.name)}
+            for file in files
+            for line in file.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
 
     def said(self) -> str:
         return (self.folder / "out.log").read_text()
