@@ -45,14 +45,17 @@ def main() -> None:
         )
         mpicc = Path(sys.executable).with_name("mpicc")
         subprocess.run([mpicc, *FLAGS, "-o", calls, HERE / "profiler_calls.c"], check=True)
-        preload = {"LD_PRELOAD": str(library_path())}
+        libraries = {"libhvprof": library_path(), "with large counts": library_path(large_counts=True)}
         for threads in ("1", "4"):
             pairs = [measure([str(record), threads], {}) for _ in range(rounds)]
             add_row(table, "two clock reads, then with a record", threads, pairs)
-            pairs = [
-                [*measure([str(calls), threads], {}), *measure([str(calls), threads], preload)] for _ in range(rounds)
-            ]
-            add_row(table, "MPI_Allreduce, 8 bytes, one rank", threads, pairs)
+            for name, library in libraries.items():
+                preload = {"LD_PRELOAD": str(library)}
+                pairs = [
+                    [*measure([str(calls), threads], {}), *measure([str(calls), threads], preload)]
+                    for _ in range(rounds)
+                ]
+                add_row(table, f"MPI_Allreduce, 8 bytes, one rank, {name}", threads, pairs)
     Console().print(table)
 
 

@@ -179,11 +179,12 @@ def horovod_linked() -> Check:
 @examination
 def profiler() -> Check:
     try:
-        path = profiling.library_path()
-        ctypes.CDLL(str(path))
+        paths = [profiling.library_path(large_counts) for large_counts in (False, True)]
+        for path in paths:
+            ctypes.CDLL(str(path))
     except (RequestError, OSError) as problem:
         return Check(name="profiler", good=False, found=str(problem), mend=SET_UP_AGAIN)
-    return Check(name="profiler", good=True, found=str(path))
+    return Check(name="profiler", good=True, found=str(paths[0]))
 
 
 @examination

@@ -1,12 +1,11 @@
 """Launching a command with its collectives recorded: what profile, demo and everything that measures a job start from."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from hvscale import profiling
-from hvscale.launch import launch
+from hvscale.launch import has_large_counts, launch
 from hvscale.profiling.nccl_recording import nccl_environment, trim_nccl
-from hvscale.run_folder import RunFolder
+from hvscale.run_folder import Library, RunFolder
 
 
 def profiled_launch(np: int, command: list[str], timeline: bool = False, **options: Any) -> RunFolder:
@@ -18,10 +17,12 @@ def profiled_launch(np: int, command: list[str], timeline: bool = False, **optio
     """
     recorded: list[RunFolder] = []
 
-    def instrument(run: RunFolder, flavour: str, environment: Mapping[str, str]) -> dict[str, str]:
+    def instrument(run: RunFolder, library: Library, environment: dict[str, str]) -> dict[str, str]:
         recorded.append(run)
-        mpi = {} if flavour == "gloo" else profiling.preload_environment(run, environment)
-        horovod = profiling.timeline_environment(run) if timeline or flavour == "gloo" else {}
+        under_gloo = library.flavour == "gloo"
+        large_counts = has_large_counts(command, environment, library)
+        mpi = {} if under_gloo else profiling.preload_environment(run, environment, large_counts=large_counts)
+        horovod = profiling.timeline_environment(run) if timeline or under_gloo else {}
         return {**mpi, **horovod, **nccl_environment(run, environment)}
 
     try:

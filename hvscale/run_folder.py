@@ -35,6 +35,11 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
         raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """As `write_atomically`."""
+    write_atomically(path, lambda stream: stream.write(text.encode()))
+
+
 class Library(BaseModel):
     """A communication library as it names itself.
 
@@ -188,9 +193,8 @@ class RunFolder:
 
     def write(self, record: RunRecord) -> None:
         """Raises RequestError when the folder cannot be written or the disk is full."""
-        text = record.model_dump_json(by_alias=True, indent=2) + "\n"
         try:
-            write_atomically(self.run_json, lambda stream: stream.write(text.encode()))
+            write_text(self.run_json, record.model_dump_json(by_alias=True, indent=2) + "\n")
         except OSError as error:
             raise cannot_write(self.path, error) from error
 

@@ -5,14 +5,30 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from hvscale.errors import RequestError
 from hvscale.run_folder import RunFolder, cannot_write
 
-Document = TypeVar("Document", bound=BaseModel)
+State = Literal["running", "finished", "failed", "interrupted"]
+
+
+class StudyDocument(Protocol):
+    """A study's document, a pydantic model, as far as every study knows it. `state` is a State, or a word of a study of its own."""
+
+    folder: str
+    state: Any
+    warnings: list[str]
+
+    @classmethod
+    def model_validate_json(cls, json_data: str) -> Self: ...
+
+    def model_dump_json(self, *, indent: int, by_alias: bool) -> str: ...
+
+
+Document = TypeVar("Document", bound=StudyDocument)
 
 
 @contextmanager
@@ -56,7 +72,7 @@ def left_in(file: Path, asked: Document, same: tuple[str, ...]) -> Document | No
 
 @contextmanager
 def study_in(
-    path: Path, file: Path, asked: BaseModel, same: tuple[str, ...], command: str, runs: str
+    path: Path, file: Path, asked: StudyDocument, same: tuple[str, ...], command: str, runs: str
 ) -> Iterator[None]:
     """The folder, new or as an earlier call left it, for this process alone; `file` in it holds the study's document.
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from hvscale.run_folder import write_atomically
+from hvscale.run_folder import write_text
 
 Document = TypeVar("Document", bound=BaseModel)
 
@@ -60,7 +60,7 @@ class TrialFolder:
         return self._read(self.path / f"answer-{number:05d}.json", Answer)
 
     def _write(self, path: Path, document: BaseModel) -> None:
-        write_atomically(path, lambda stream: stream.write(document.model_dump_json().encode()))
+        write_text(path, document.model_dump_json())
 
     def _read(self, path: Path, kind: type[Document]) -> Document | None:
         try:

@@ -23,7 +23,7 @@ from hvscale.bench.start import COMMAND, ON_THIS_MACHINE, check_installed, measu
 from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.launch import RunInterruptedError
 from hvscale.launch_options import resolve
-from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
+from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_text
 
 PATHS: tuple[Way, ...] = ("host", "staged", "aware", "nccl")
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
@@ -244,15 +244,14 @@ class Bench:
     def write(self) -> None:
         """Raises RequestError when the folder cannot be written or the disk is full."""
         self.document.crossovers = crossovers(self.document.rows)
-        text = self.document.model_dump_json(by_alias=True, indent=2) + "\n"
         try:
-            write_atomically(self.path / "bench.json", lambda stream: stream.write(text.encode()))
+            write_text(self.path / "bench.json", self.document.model_dump_json(by_alias=True, indent=2) + "\n")
             if self.document.rows and self.document.state != "running":
                 # Imported here: a wrong request need not wait for Plotly.
                 from hvscale.bench.page import page
 
                 shown = page(self.document)
-                write_atomically(self.page, lambda stream: stream.write(shown.encode()))
+                write_text(self.page, shown)
         except OSError as error:
             raise cannot_write(self.path, error) from error
 

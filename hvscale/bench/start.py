@@ -10,7 +10,7 @@ from hvscale.bench.request import Begun, Line, Measured, Refused, Request, reque
 from hvscale.errors import RankFailedError, RequestError
 from hvscale.launch import flavours, launch, prefixes
 from hvscale.launch.environment import clean, named, recordable
-from hvscale.run_folder import RunFolder, write_atomically
+from hvscale.run_folder import RunFolder, write_text
 
 COMMAND = ["python", "-m", "hvscale.bench.rank"]
 # Placements whose ranks have this machine's memory.
@@ -49,7 +49,7 @@ def measure_on_ranks(
     """
     run.path.mkdir(exist_ok=True)
     asked = request.model_dump_json(by_alias=True)
-    write_atomically(request_path(run.path), lambda stream: stream.write(asked.encode()))
+    write_text(request_path(run.path), asked)
     lines = ResultLines(run.path)
 
     def read_on(_: RunFolder | None = None) -> None:

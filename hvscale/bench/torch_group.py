@@ -49,6 +49,8 @@ class TorchGroup(Engine):
         return found[0]
 
     def close(self) -> None:
+        # A group that somebody holds keeps its threads, which then may be caught by the interpreter's end, and abort.
+        del self.agreeing
         self.dist.destroy_process_group()
 
     def work(self, operands: Operands) -> Work:

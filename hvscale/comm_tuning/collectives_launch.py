@@ -10,9 +10,10 @@ from hvscale.comm_tuning.broadcast.native_library import preload_environment
 from hvscale.comm_tuning.collectives_table import CollectivesTable, read_table
 from hvscale.comm_tuning.decisions.written import Job, environment, write_files
 from hvscale.errors import RequestError
-from hvscale.launch.hydra import LAUNCHER, SONAME, library_folder
+from hvscale.launch import mpi_library
+from hvscale.launch.hydra import LAUNCHER, SONAME
 from hvscale.launch.processes import NP_VARIABLE
-from hvscale.run_folder import RunFolder, cannot_write, write_atomically
+from hvscale.run_folder import Library, RunFolder, cannot_write, write_atomically
 
 COMPACT = "collectives.table"
 FILES = "collectives"
@@ -46,7 +47,7 @@ class Collectives:
         """As the command line has it."""
         return str(self.path)
 
-    def __call__(self, run: RunFolder, flavour: str, passed: Mapping[str, str]) -> dict[str, str]:
+    def __call__(self, run: RunFolder, library: Library, passed: Mapping[str, str]) -> dict[str, str]:
         """What the user has set himself goes before the table. One of another flavour says nothing of this library's algorithms."""
         compact = run.path / COMPACT
         try:
@@ -54,7 +55,7 @@ class Collectives:
         except OSError as error:
             raise cannot_write(run.path, error) from error
         told: dict[str, str] = {}
-        if self.table.mpi == flavour:
+        if self.table.mpi == library.flavour:
             np = int(passed[NP_VARIABLE])
             job = Job(run.path / FILES, self.table, np, np, own_library(passed))
             write_files(job)
@@ -66,5 +67,5 @@ def own_library(passed: Mapping[str, str]) -> Path | None:
     """Of MPICH's kind: what LD_LIBRARY_PATH names, or else what lies beside the launcher."""
     folders = [Path(folder) for folder in passed.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
     launcher = shutil.which(LAUNCHER, path=passed.get("PATH", os.defpath))
-    beside = library_folder(Path(launcher)) if launcher else None
-    return next((folder / SONAME for folder in [*folders, beside] if folder and (folder / SONAME).exists()), None)
+    named = next((folder / SONAME for folder in folders if (folder / SONAME).exists()), None)
+    return named or (mpi_library.beside(Path(launcher), SONAME) if launcher else None)

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from hvscale.commands.app import new_app
-from hvscale.commands.console import print_json, print_message, print_warning, results
-from hvscale.commands.options import Csv, Json
+from hvscale.commands.console import results
+from hvscale.commands.options import Csv, Json, folder_of
+from hvscale.commands.study import measure
 from hvscale.launch_options import takes_launch_options
 
 app = new_app()
@@ -47,14 +48,7 @@ def bench_app(
         bool,
         typer.Option("--counters/--no-counters", help="Start each once more with perf around its ranks."),
     ] = True,
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run",
-            metavar="DIR",
-            help="The folder of the measurement; one that was broken off is gone on with. By default a new one under runs/.",
-        ),
-    ] = None,
+    run: Annotated[Path | None, folder_of("measurement")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
@@ -66,7 +60,6 @@ def bench_app(
     """
     from hvscale.bench.applications.output import tables, write_application_csv
     from hvscale.bench.applications.study import ApplicationStudy
-    from hvscale.scaling.output import RunsShown
 
     study = ApplicationStudy.of(
         name,
@@ -78,16 +71,11 @@ def bench_app(
         path=run,
         **launch_options,
     )
-    document = study.document
-    try:
-        with RunsShown(len(document.variants()), document.repeats) as shown:
-            study.measure(starting=shown.starting, measured=shown.measured, warn=print_warning)
-    finally:
-        if measured := tables(document):
-            if csv is not None:
-                write_application_csv(document, csv)
-            if json:
-                print_json(document)
-            else:
-                results().print(*(one.table() for one in measured), sep="\n\n")
-            print_message(f"bench folder: {study.path}\nplots: {study.page}")
+    measure(
+        study,
+        json,
+        csv,
+        write=write_application_csv,
+        show=lambda document: results().print(*(one.table() for one in tables(document)), sep="\n\n"),
+        last=f"bench folder: {study.path}\nplots: {study.page}",
+    )

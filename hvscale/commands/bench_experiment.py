@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from hvscale.commands.app import new_app
-from hvscale.commands.console import print_json, print_message, print_warning, write_csv
-from hvscale.commands.options import Csv, Json
+from hvscale.commands.console import print_warning, write_csv
+from hvscale.commands.options import Csv, Json, folder_of
+from hvscale.commands.study import print_document
 from hvscale.launch_options import takes_launch_options
 
 app = new_app()
@@ -25,14 +26,7 @@ def bench_experiment(
         str,
         typer.Option(metavar="here|study", help="Its size for a machine of few cores, or the study's own."),
     ] = "here",
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run",
-            metavar="DIR",
-            help="The folder of the experiment; one that was broken off is gone on with. By default a new one under runs/.",
-        ),
-    ] = None,
+    run: Annotated[Path | None, folder_of("experiment")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
@@ -47,15 +41,15 @@ def bench_experiment(
     from hvscale.scaling.output import RunsShown
 
     study = ExperimentStudy.of(file, part, launch_options, run)
-    document = study.document
     try:
         study.measure(showing=RunsShown, warn=print_warning)
     finally:
-        if document.statements and study.page.exists():
-            if csv is not None:
-                write_csv(csv, document.comparisons())
-            if json:
-                print_json(document)
-            else:
-                print(text(document))
-            print_message(f"experiment folder: {study.path}\nplots: {study.page}")
+        if study.document.statements and study.page.exists():
+            print_document(
+                study.document,
+                json,
+                csv,
+                write=lambda document, path: write_csv(path, document.comparisons()),
+                show=lambda document: print(text(document)),
+                last=f"experiment folder: {study.path}\nplots: {study.page}",
+            )

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from hvscale.commands.app import new_app
-from hvscale.commands.console import print_json, print_message, print_warning, results
-from hvscale.commands.options import Csv, Json
+from hvscale.commands.console import results
+from hvscale.commands.options import Csv, Json, folder_of
+from hvscale.commands.study import measure
 from hvscale.launch_options import takes_launch_options
 
 app = new_app()
@@ -61,14 +62,7 @@ def bench_param_server(
         bool,
         typer.Option("--check/--no-check", help="Look at every value that came; exit status 4 when one is wrong."),
     ] = True,
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run",
-            metavar="DIR",
-            help="The folder of the measurement; one that was broken off is gone on with. By default a new one under runs/.",
-        ),
-    ] = None,
+    run: Annotated[Path | None, folder_of("measurement")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
@@ -80,7 +74,6 @@ def bench_param_server(
     """
     from hvscale.bench.param_server.output import tables, write_csv
     from hvscale.bench.param_server.study import Options, ServerStudy
-    from hvscale.scaling.output import RunsShown
 
     options = Options(
         backends=tuple(backend),
@@ -96,16 +89,11 @@ def bench_param_server(
         check=check,
     )
     study = ServerStudy.of(options, launch_options, run)
-    document = study.document
-    try:
-        with RunsShown(len(study.starts), document.repeats) as shown:
-            study.measure(starting=shown.starting, measured=shown.measured, warn=print_warning)
-    finally:
-        if document.rows:
-            if csv is not None:
-                write_csv(document, csv)
-            if json:
-                print_json(document)
-            else:
-                results().print(*(one.table() for one in tables(document)), sep="\n\n")
-            print_message(f"bench folder: {study.path}\nplots: {study.page}")
+    measure(
+        study,
+        json,
+        csv,
+        write=write_csv,
+        show=lambda document: results().print(*(one.table() for one in tables(document)), sep="\n\n"),
+        last=f"bench folder: {study.path}\nplots: {study.page}",
+    )

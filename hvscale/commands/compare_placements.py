@@ -7,8 +7,8 @@ import typer
 
 from hvscale.commands.app import new_app
 from hvscale.commands.console import results
-from hvscale.commands.options import Bins, Command, Csv, Json
-from hvscale.commands.turns import Metric, measure
+from hvscale.commands.options import Bins, Command, Csv, Json, Metric
+from hvscale.commands.study import measure
 from hvscale.launch_options import takes_launch_options
 
 app = new_app()
@@ -45,10 +45,6 @@ def compare_placements(
     from hvscale.bench.compare_placements_output import placements_table, where_from, write_placements_csv
     from hvscale.profiling.compare_output import comparison_table
 
-    def write(document: PlacementComparison) -> None:
-        if csv is not None:
-            write_placements_csv(document, csv)
-
     def show(document: PlacementComparison) -> None:
         results().print(placements_table(document), *map(comparison_table, document.profiles), sep="\n\n")
         for profile in document.profiles:
@@ -56,4 +52,4 @@ def compare_placements(
 
     names = [name.strip() for name in placements.split(",")]
     turns = placement_turns(names, command, repeats=repeat, metric=metric, bins=bins, launch=launch_options)
-    measure(turns, json, write, show)
+    measure(turns, json, csv, write=write_placements_csv, show=show, last=f"folder: {turns.path}")

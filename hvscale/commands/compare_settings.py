@@ -7,8 +7,8 @@ import typer
 
 from hvscale.commands.app import new_app
 from hvscale.commands.console import results, write_csv
-from hvscale.commands.options import Bins, Command, Csv, Json
-from hvscale.commands.turns import Metric, measure
+from hvscale.commands.options import Bins, Command, Csv, Json, Metric
+from hvscale.commands.study import measure
 from hvscale.launch_options import takes_launch_options
 
 app = new_app()
@@ -44,10 +44,6 @@ def compare_settings(
     from hvscale.profiling.compare_output import comparison_table
     from hvscale.profiling.output import plain_table
 
-    def write(document: SettingsComparison) -> None:
-        if csv is not None:
-            write_csv(csv, document.rows)
-
     def show(document: SettingsComparison) -> None:
         table = plain_table(
             f"np {document.np}",
@@ -65,4 +61,11 @@ def compare_settings(
     turns = settings_turns(
         settings.split(","), command, repeats=repeat, metric=metric, bins=bins, launch=launch_options
     )
-    measure(turns, json, write, show)
+    measure(
+        turns,
+        json,
+        csv,
+        write=lambda document, path: write_csv(path, document.rows),
+        show=show,
+        last=f"folder: {turns.path}",
+    )

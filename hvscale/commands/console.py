@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from hvscale.errors import RequestError
-from hvscale.run_folder import write_atomically
+from hvscale.run_folder import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from hvscale.study_folder import StudyDocument
 
 DIM, RED, YELLOW = "2", "31", "33"
 
@@ -56,7 +58,7 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
     results().print(table)
 
 
-def print_json(document: BaseModel) -> None:
+def print_json(document: "BaseModel | StudyDocument") -> None:
     print(document.model_dump_json(by_alias=True, indent=2))
 
 
@@ -68,7 +70,7 @@ def write_csv(path: Path, rows: Sequence[BaseModel]) -> None:
     writer.writeheader()
     writer.writerows(documents)
     try:
-        write_atomically(path, lambda stream: stream.write(text.getvalue().encode()))
+        write_text(path, text.getvalue())
     except OSError as error:
         raise RequestError(f"cannot write {path}: {error.strerror}") from error
 

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from hvscale.commands.app import new_app
-from hvscale.commands.console import print_json, print_message, print_warning, results
-from hvscale.commands.options import COMMAND_LAST, Command, Csv, Json
+from hvscale.commands.console import results
+from hvscale.commands.options import COMMAND_LAST, Command, Csv, Json, folder_of
+from hvscale.commands.study import measure
 from hvscale.launch_options import takes_launch_options
 
 app = new_app()
@@ -41,14 +42,7 @@ def scale(
             "Not needed for hvscale train, and where Horovod's `Total img/sec` is printed.",
         ),
     ] = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run",
-            metavar="DIR",
-            help="The folder of the measurement; one that was broken off is gone on with. By default a new one under runs/.",
-        ),
-    ] = None,
+    run: Annotated[Path | None, folder_of("measurement")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
@@ -56,10 +50,10 @@ def scale(
 
     Example: `hvscale scale --np 1,2,4 -- hvscale train edsr-baseline --steps 100 --threads 1`
     """
-    from hvscale.scaling.output import RunsShown, scaling_table, write_scaling_csv
-    from hvscale.scaling.study import Study
+    from hvscale.scaling.output import scaling_table, write_scaling_csv
+    from hvscale.scaling.study import ScalingStudy
 
-    study = Study.of(
+    study = ScalingStudy.of(
         command,
         ranks=np,
         repeats=repeat,
@@ -68,16 +62,11 @@ def scale(
         path=run,
         **launch_options,
     )
-    document = study.document
-    try:
-        with RunsShown(len(document.np), document.repeats) as shown:
-            study.measure(starting=shown.starting, measured=shown.measured, warn=print_warning)
-    finally:
-        if document.rows:
-            if csv is not None:
-                write_scaling_csv(document, csv)
-            if json:
-                print_json(document)
-            else:
-                results().print(scaling_table(document))
-            print_message(f"scale folder: {study.path}\nplot: {study.page}")
+    measure(
+        study,
+        json,
+        csv,
+        write=write_scaling_csv,
+        show=lambda document: results().print(scaling_table(document)),
+        last=f"scale folder: {study.path}\nplot: {study.page}",
+    )

@@ -8,7 +8,7 @@ import typer
 
 from hvscale.commands.app import new_app
 from hvscale.commands.console import print_json, print_message, print_warning, results, write_csv
-from hvscale.commands.options import COMMAND_LAST, Command, Csv, Json
+from hvscale.commands.options import COMMAND_LAST, Command, Csv, Json, folder_of
 from hvscale.launch_options import takes_launch_options
 
 app = new_app()
@@ -62,14 +62,7 @@ def tune(
             metavar="N", help="Fresh starts of the best settings, and of the defaults, in turns, that prove the gain."
         ),
     ] = 7,
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run",
-            metavar="DIR",
-            help="The folder of the study; one that was broken off is gone on with. By default a new one under runs/.",
-        ),
-    ] = None,
+    run: Annotated[Path | None, folder_of("study")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvscale.launch import mpi_library
 from hvscale.launch.job import Job
 from hvscale.launch.mpi_library import told_by
 from hvscale.run_folder import Library
@@ -14,7 +15,6 @@ SONAME = "libmpi.so.12"
 LAUNCHER = "mpiexec.hydra"
 # Programs beside the launcher that name their library: MVAPICH2 has both, its own first.
 NAMERS = (("mpiname", "-a"), ("mpichversion",))
-LIBRARY_FOLDERS = ("lib", "lib64", "lib/release")
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,16 @@ def text_of(launcher: Path, environment: Mapping[str, str]) -> str:
     return next(filter(None, texts), "") or told_by([str(launcher), "--version"], environment)
 
 
-def library_folder(launcher: Path) -> Path | None:
-    """The folder of libmpi in the launcher's own prefix; None where the library lies elsewhere, as in a distribution's packages."""
-    prefix = launcher.resolve().parent.parent
-    folders = (prefix / name for name in LIBRARY_FOLDERS)
-    return next((folder for folder in folders if (folder / SONAME).exists()), None)
-
-
 def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, str]:
     """The environment with the launcher's own libmpi first, for a Horovod that was built on another MPI of the same ABI."""
-    folder = library_folder(launcher)
-    if folder is None:
+    library = mpi_library.beside(launcher, SONAME)
+    if library is None:
         return environment
     others = environment.get("LD_LIBRARY_PATH")
-    return {**environment, "LD_LIBRARY_PATH": f"{folder}{os.pathsep}{others}" if others else str(folder)}
+    return {
+        **environment,
+        "LD_LIBRARY_PATH": f"{library.parent}{os.pathsep}{others}" if others else str(library.parent),
+    }
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:

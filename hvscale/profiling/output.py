@@ -13,7 +13,7 @@ from rich.table import Table
 from hvscale.errors import RequestError
 from hvscale.profiling.bins import GIB, KIB, MIB
 from hvscale.profiling.breakdown import Breakdown, RankRow, Row
-from hvscale.run_folder import write_atomically
+from hvscale.run_folder import write_text
 
 
 def human_bytes(size: float) -> str:
@@ -138,6 +138,6 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[BaseModel]) ->
     writer.writeheader()
     writer.writerows(row.model_dump() for row in rows)
     try:
-        write_atomically(path, lambda stream: stream.write(text.getvalue().encode()))
+        write_text(path, text.getvalue())
     except OSError as error:
         raise RequestError(f"cannot write {path}: {error.strerror}") from error

@@ -31,6 +31,7 @@ HEADER_FIELDS = [  # name, type, offset
     ("clock_offset_ns", "<i8", 1952),
     ("clock_error_ns", "<u8", 1960),
     ("job", "<u8", 1968),
+    ("flags", "<u4", 1976),
     ("reserved_records", "<u8", 4032),
 ]
 HEADER = header_layout(HEADER_FIELDS)
@@ -61,6 +62,7 @@ STEP = 63  # operation: not a call, the begin of a step
 BUFFER_BITS = 48
 UNKNOWN_ERROR = 2**64 - 1
 BITWISE = 1  # flag of a record: reduced by MPI_BAND, MPI_BOR or MPI_BXOR
+LARGE_COUNTS_UNSEEN = 1  # flag of a file: calls of the MPI library's functions with large counts are not recorded
 OWN_IDENTITY = 1  # flag of a communicator: the other members may know it by another identity
 MAGIC = b"hvprof\r\n"
 VERSION = 3
@@ -82,6 +84,7 @@ class Header:
     clock_offset_ns: int  # to be added to the times of its records: nanoseconds since 1970 by the clock of rank 0
     clock_error_ns: int | None  # of that; None: not measured, the offset is that of the rank's own host
     job: int | None  # the same in all ranks that were initialised together; None: not known
+    large_counts_unseen: bool  # the MPI library has functions with large counts, whose calls are not recorded
     operations: tuple[str, ...]
 
 
@@ -101,6 +104,7 @@ def read_header(path: Path, stream: IO[bytes]) -> Header:
         clock_offset_ns=int(fields["clock_offset_ns"]),
         clock_error_ns=None if fields["clock_error_ns"] == UNKNOWN_ERROR else int(fields["clock_error_ns"]),
         job=int(fields["job"]) or None,
+        large_counts_unseen=bool(fields["flags"] & LARGE_COUNTS_UNSEEN),
         operations=tuple(text(name) for name in fields["operations"]),
     )
 

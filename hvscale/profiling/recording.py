@@ -13,19 +13,25 @@ from hvscale.profiling.profile_file import RECORD, RECORDS_START, read_header
 from hvscale.run_folder import RunFolder
 
 LIBRARY = "libhvprof.so"
+# The same with the names of the functions with large counts: an MPI library that has none would seem to have them.
+LARGE_COUNTS_LIBRARY = "libhvprof-large-counts.so"
 
 
-def library_path() -> Path:
-    """Where the built libhvprof.so lies. Raises RequestError when it was not built."""
-    return built_library(LIBRARY, hvscale.profiling)
+def library_path(large_counts: bool = False) -> Path:
+    """Where the built hvprof lies that is for an MPI library with, or without, large counts. Raises RequestError when it was not built."""
+    return built_library(LARGE_COUNTS_LIBRARY if large_counts else LIBRARY, hvscale.profiling)
 
 
-def preload_environment(run: RunFolder, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def preload_environment(
+    run: RunFolder, environment: Mapping[str, str] = os.environ, *, large_counts: bool = False
+) -> dict[str, str]:
     """What every rank needs in its environment to record its MPI collectives into the run; `environment` is what it has.
+
+    `large_counts`: whether its MPI library has the functions with large counts of MPI 4.
 
     Raises RequestError when the library is missing, or lies where LD_PRELOAD cannot name it.
     """
-    return {**preloaded(library_path(), environment), "HVPROF_DIRECTORY": str(run.hvprof.absolute())}
+    return {**preloaded(library_path(large_counts), environment), "HVPROF_DIRECTORY": str(run.hvprof.absolute())}
 
 
 def timeline_environment(run: RunFolder) -> dict[str, str]:

@@ -40,7 +40,7 @@ from hvscale.profiling.report_figures import (
     timeline_caption,
     timeline_figures,
 )
-from hvscale.run_folder import RunFolder, write_atomically
+from hvscale.run_folder import RunFolder, write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -110,7 +110,7 @@ def write_report(runs: list[RunFolder], path: Path, bins: str = "study") -> None
     """Raises what `report` raises, and RequestError when `path` cannot be written."""
     page = report(runs, bins)
     try:
-        write_atomically(path, lambda stream: stream.write(page.encode()))
+        write_text(path, page)
     except OSError as error:
         raise RequestError(f"cannot write {path}: {error.strerror}") from error
 

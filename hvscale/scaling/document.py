@@ -9,8 +9,7 @@ from hvscale.run_folder import Host, Library
 from hvscale.scaling.estimate import CONFIDENCE, Estimate, as_columns, estimate, ratio
 from hvscale.scaling.throughput import Source
 from hvscale.scaling.work import Scaling
-
-State = Literal["running", "finished", "failed", "interrupted"]
+from hvscale.study_folder import State
 
 
 class ScalingRun(BaseModel):
@@ -66,6 +65,9 @@ class ScalingDocument(BaseModel):
     rows: list[ScalingRow] = []
     runs: list[ScalingRun] = []
     warnings: list[str] = []
+
+    def tabulate(self) -> None:
+        self.rows = tabulate(self.runs, self.base_np)
 
 
 def tabulate(runs: Sequence[ScalingRun], base_np: int) -> list[ScalingRow]:

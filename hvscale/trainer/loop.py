@@ -14,7 +14,7 @@ from torch import nn
 
 from hvscale import profiling
 from hvscale.errors import EXIT_DONE, RequestError, SavedError
-from hvscale.run_folder import RunFolder, cannot_write, write_atomically
+from hvscale.run_folder import RunFolder, cannot_write, write_atomically, write_text
 from hvscale.trainer import budget, memory, precision, threads
 from hvscale.trainer.checkpoints import Checkpoint, Folder
 from hvscale.trainer.compiling import compile_blocks
@@ -129,10 +129,9 @@ def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None
 
 def write(result: TrainResult, model: nn.Module) -> None:
     """model.pt and result.json, and the result for a person. Raises RequestError when the disk is full."""
-    document = result.model_dump_json(by_alias=True, indent=2) + "\n"
     try:
         write_atomically(result.model_file, lambda stream: torch.save(model.state_dict(), stream))
-        write_atomically(result.run / "result.json", lambda stream: stream.write(document.encode()))
+        write_text(result.run / "result.json", result.model_dump_json(by_alias=True, indent=2) + "\n")
     except OSError as error:
         raise cannot_write(result.run, error) from error
     say(result.summary())

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hvscale.errors import RequestError
-from hvscale.run_folder import cannot_write, write_atomically
+from hvscale.run_folder import cannot_write, write_text
 
 STEPS_SCHEMA = "hvscale/steps/1"
 
@@ -80,4 +80,4 @@ def keep_steps(path: Path, last: int) -> None:
                 kept.append(line + "\n")
         except ValueError:  # the line that a killed process was writing
             break
-    write_atomically(path, lambda stream: stream.write("".join(kept).encode()))
+    write_text(path, "".join(kept))

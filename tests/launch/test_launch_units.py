@@ -1,5 +1,7 @@
 """What launch decides without starting anything."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.errors import RequestError
-from hvscale.launch import devices, environment, flavours
+from hvscale.launch import devices, environment, flavours, has_large_counts, start_watch
+from hvscale.launch.containers import mounts
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job
 from hvscale.launch.nodes import Node, Nodes
 from hvscale.launch.output import last_lines, visible
-from hvscale.run_folder import Library, default_run_path
+from hvscale.profiling import library_path, preload_environment
+from hvscale.run_folder import Library, RunFolder, default_run_path
 
 
 @pytest.mark.parametrize(("version", "mapping"), [("5.0.11", "slot:OVERSUBSCRIBE"), ("4.1.4", "--oversubscribe")])
@@ -69,6 +73,47 @@ def test_the_transports_are_read_from_what_the_build_says() -> None:
     assert mpich.transports_in(OF_MPICH_4) == ["ofi"]
     assert mpich.transports_in("MPICH Device: ch3:nemesis\n") == []
     assert mvapich2.device_in(OF_MPINAME) == "ch3:mrail"
+
+
+@pytest.mark.parametrize("has_them", [True, False])
+def test_large_counts_are_looked_for_in_the_library_that_the_launcher_brings(tmp_path: Path, has_them: bool) -> None:
+    mpich = made_mpi(tmp_path, "libmpi.so.12", "PMPI_Bcast_c" if has_them else "PMPI_Bcast")
+    assert has_large_counts([str(tmp_path / "program")], {}, mpich) is has_them
+
+
+def test_large_counts_are_looked_for_where_the_dynamic_linker_looks(tmp_path: Path) -> None:
+    made_mpi(tmp_path, "libmpich.so.12", "PMPI_Bcast_c")  # Debian's name
+    elsewhere = Library(flavour="mpich", version="4.0.2", launcher="/nowhere/bin/mpiexec.hydra")
+    command = [str(tmp_path / "program")]
+    assert has_large_counts(command, {"LD_LIBRARY_PATH": str(tmp_path / "lib")}, elsewhere)
+    assert not has_large_counts(command, {}, elsewhere)
+
+
+def test_without_mpi_there_are_no_large_counts() -> None:
+    assert not has_large_counts(["program"], {}, Library(flavour="gloo", version="0.28.1"))
+
+
+def made_mpi(prefix: Path, soname: str, function: str) -> Library:
+    """An installation whose libmpi has one function."""
+    library = prefix / "lib" / soname
+    library.parent.mkdir()
+    (prefix / "mpi.c").write_text(f"int {function}(void) {{ return 0; }}")
+    subprocess.run(["cc", "-shared", "-fPIC", f"-Wl,-soname,{soname}", "-o", library, prefix / "mpi.c"], check=True)
+    return Library(flavour="mpich", version="4.0.2", launcher=str(prefix / "bin" / "mpiexec.hydra"))
+
+
+@pytest.mark.parametrize("large_counts", [True, False])
+def test_the_profiler_goes_to_the_ranks_alone_and_lies_where_a_container_sees_it(
+    tmp_path: Path, large_counts: bool
+) -> None:
+    """What is preloaded is the same in every placement: rank.py puts it into the command's environment, from run.json."""
+    library = library_path(large_counts)
+    preload = preload_environment(RunFolder(tmp_path), {"LD_PRELOAD": "/opt/theirs.so"}, large_counts=large_counts)
+    assert preload["LD_PRELOAD"] == f"{library}:/opt/theirs.so"
+    behind = start_watch.environment(tmp_path, preload)["LD_PRELOAD"]
+    assert behind.endswith(f"/{start_watch.LIBRARY}:{library}:/opt/theirs.so")
+    folders = mounts.read_only([sys.executable], {}, None)
+    assert any(library.is_relative_to(folder) for folder in folders)
 
 
 def test_mpirun_rsh_gets_a_host_for_each_rank(tmp_path: Path) -> None:

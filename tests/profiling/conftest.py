@@ -27,6 +27,7 @@ class Mpi:
     options: tuple[str, ...]
     folder: Path  # for compiled programs
     compiler: str = "mpicc"
+    large_counts: bool = False  # it has the functions of MPI 4 that take them
 
     def compile(self, name: str, programs: Path = PROGRAMS) -> Path:
         program = self.folder / name
@@ -55,9 +56,12 @@ class Mpi:
             check=False,
         )
 
+    def preload(self, run: RunFolder) -> dict[str, str]:
+        return preload_environment(run, large_counts=self.large_counts)
+
     def record(self, run: RunFolder, np: int, command: list[str], **more: str) -> None:
         """Runs the command on np ranks, recorded into `run`, and expects it to end well."""
-        done = self.start(np, command, {**preload_environment(run), **more})
+        done = self.start(np, command, {**self.preload(run), **more})
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -82,7 +86,7 @@ def mpich(tmp_path_factory: pytest.TempPathFactory) -> Mpi:
         done = subprocess.run([uv, "--quiet", *command], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             pytest.skip(f"MPICH cannot be installed: {done.stderr.strip()[-200:]}")
-    return Mpi("MPICH", python.parent, (), folder)
+    return Mpi("MPICH", python.parent, (), folder, large_counts=True)
 
 
 @pytest.fixture(scope="session")
@@ -95,6 +99,12 @@ def mpi_abi(mpich: Mpi) -> Mpi:
 
 @pytest.fixture(params=["open_mpi", "mpich", "mpi_abi"])
 def any_mpi(request: pytest.FixtureRequest) -> Mpi:
+    found: Mpi = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["mpich", "mpi_abi"])
+def mpi_with_large_counts(request: pytest.FixtureRequest) -> Mpi:
     found: Mpi = request.getfixturevalue(request.param)
     return found
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,17 @@ def expected(rank: int, size: int) -> list[tuple[str, int, int]]:
 def test_every_collective_is_counted_exactly(
     any_mpi: Mpi, make_run: MakeRun, size: int, program: str, prefix: str
 ) -> None:
+    check_every_collective(any_mpi, make_run, size, program, prefix)
+
+
+@pytest.mark.parametrize(("program", "prefix"), [("every_collective_large", ""), ("every_nonblocking_large", "i")])
+def test_every_collective_with_large_counts_is_counted_exactly(
+    mpi_with_large_counts: Mpi, make_run: MakeRun, program: str, prefix: str
+) -> None:
+    check_every_collective(mpi_with_large_counts, make_run, 3, program, prefix)
+
+
+def check_every_collective(any_mpi: Mpi, make_run: MakeRun, size: int, program: str, prefix: str) -> None:
     run = make_run(size, any_mpi.flavour)
     any_mpi.record(run, size, [str(any_mpi.compile(program))])
     for rank in range(size):
@@ -255,8 +267,66 @@ def point_to_point_expected(rank: int) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_point_to_point_calls_are_counted_by_size(any_mpi: Mpi, make_run: MakeRun, size: int) -> None:
+    check_point_to_point(any_mpi, make_run, size, "point_to_point")
+
+
+def test_point_to_point_calls_with_large_counts_are_counted_by_size(
+    mpi_with_large_counts: Mpi, make_run: MakeRun
+) -> None:
+    check_point_to_point(mpi_with_large_counts, make_run, 3, "point_to_point_large")
+
+
+def test_counts_that_no_int_holds_are_recorded(mpi_with_large_counts: Mpi, make_run: MakeRun) -> None:
+    run = make_run(1, mpi_with_large_counts.flavour)
+    mpi_with_large_counts.record(run, 1, [str(mpi_with_large_counts.compile("beyond_int"))])
+    many = 2**31 + 5
+    result = breakdown(run, "pow2")
+    assert result.warnings == []
+    assert {row.operation: row.bytes for row in result.rows} == {
+        "broadcast": many,
+        "ibroadcast": 2 * many,
+        "allgather": many + 1,
+        "allgatherv": many + 2,
+        "alltoallw": many + 2,
+        "reduce-scatter": many + 2,
+    }
+    assert {row.operation: row.bytes for row in result.point_to_point} == {"send": 1, "ireceive": many + 3}
+
+
+def calls_by_size(run: RunFolder) -> dict[tuple[str, int], tuple[int, int]]:
+    """Calls and bytes by operation and class of sizes, of collectives and of sends and receives."""
+    result = breakdown(run, "pow2")
+    assert result.warnings == []
+    return {(row.operation, row.bytes_min): (row.calls, row.bytes) for row in [*result.rows, *result.point_to_point]}
+
+
+def test_large_counts_that_the_mpi_library_does_not_have_go_through_its_small_ones(
+    open_mpi: Mpi, make_run: MakeRun
+) -> None:
+    """A rank of another MPI than the launcher's: mpi4py finds functions that its library has not, and must not notice."""
+    run = make_run(3)
+    seen = []
+    for large_counts in (False, True):
+        replace(open_mpi, large_counts=large_counts).record(run, 3, [sys.executable, str(PROGRAMS / "every_call.py")])
+        seen.append(calls_by_size(run))
+        for path in run.hvprof.iterdir():
+            path.unlink()
+    assert seen[0] == seen[1]
+
+
+def test_large_counts_that_go_unseen_are_said(mpich: Mpi, make_run: MakeRun) -> None:
+    run = make_run(2, mpich.flavour)
+    replace(mpich, large_counts=False).record(run, 2, [str(mpich.compile("every_collective_large"))])
+    result = breakdown(run)
+    assert [row.operation for row in result.rows] == ["barrier"]
+    assert len(result.warnings) == 1
+    assert "calls with large counts" in result.warnings[0]
+    assert "rank 0, 1, whose MPI library has them" in result.warnings[0]
+
+
+def check_point_to_point(any_mpi: Mpi, make_run: MakeRun, size: int, program: str) -> None:
     run = make_run(size, any_mpi.flavour)
-    any_mpi.record(run, size, [str(any_mpi.compile("point_to_point"))])
+    any_mpi.record(run, size, [str(any_mpi.compile(program))])
     result = breakdown(run, "pow2")
     assert result.warnings == []
     assert [(row.operation, row.calls) for row in result.rows] == [("barrier", size)]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hvscale.profiling import breakdown
-from tests.profiling.conftest import MakeRun, Mpi
+from hvscale.run_folder import RunFolder
+from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
 SOURCES = Path(__file__).parents[2] / "hvscale" / "profiling" / "hvprof"
 FLAGS = ["-std=c11", "-g", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-D_GNU_SOURCE"]
@@ -25,23 +26,55 @@ def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
     # ThreadSanitizer knows no fences: the one of a record only orders what a reader of a dead process's file sees.
     more = ["-Wno-tsan"] if sanitizer == "thread" else []
     subprocess.run(
-        ["cc", *FLAGS, *more, f"-fsanitize={sanitizer}", "-o", str(library), *map(str, SOURCES.glob("*.c")), "-ldl"],
+        [
+            "cc",
+            *FLAGS,
+            *more,
+            "-DHVPROF_LARGE_COUNTS",
+            f"-fsanitize={sanitizer}",
+            "-o",
+            str(library),
+            *map(str, SOURCES.glob("*.c")),
+            "-ldl",
+        ],
         check=True,
     )
     return f"{found.resolve()}:{library}"
 
 
+@pytest.fixture(scope="module")
+def with_address_sanitizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return sanitized(tmp_path_factory.mktemp("sanitized"), "address,undefined", "libasan.so")
+
+
 @pytest.mark.parametrize("program", ["every_nonblocking", "point_to_point"])
-def test_address_sanitizer_finds_nothing(open_mpi: Mpi, make_run: MakeRun, tmp_path: Path, program: str) -> None:
-    preload = sanitized(tmp_path, "address,undefined", "libasan.so")
-    run = make_run(2)
-    # Open MPI's own leaks and odd arithmetic are not ours to judge.
+def test_address_sanitizer_finds_nothing(
+    open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str, program: str
+) -> None:
+    check_addresses(open_mpi, make_run(2), with_address_sanitizer, 2, [str(open_mpi.compile(program))])
+
+
+@pytest.mark.parametrize("program", ["every_collective_large", "every_nonblocking_large", "point_to_point_large"])
+def test_address_sanitizer_finds_nothing_with_large_counts(
+    mpich: Mpi, make_run: MakeRun, with_address_sanitizer: str, program: str
+) -> None:
+    check_addresses(mpich, make_run(2, mpich.flavour), with_address_sanitizer, 2, [str(mpich.compile(program))])
+
+
+def test_address_sanitizer_finds_nothing_where_large_counts_are_made_small(
+    open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str
+) -> None:
+    check_addresses(open_mpi, make_run(3), with_address_sanitizer, 3, [sys.executable, str(PROGRAMS / "every_call.py")])
+
+
+def check_addresses(mpi: Mpi, run: RunFolder, preload: str, np: int, program: list[str]) -> None:
+    # The libraries' own leaks and odd arithmetic are not ours to judge.
     options = {
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "HVPROF_DIRECTORY": str(run.hvprof),
     }
-    done = open_mpi.start(2, [sys.executable, "-c", PRELOADED, preload, str(open_mpi.compile(program))], options)
+    done = mpi.start(np, [sys.executable, "-c", PRELOADED, preload, *program], options)
     assert done.returncode == 0, done.stderr
     assert "Sanitizer" not in done.stderr
     assert "runtime error" not in done.stderr

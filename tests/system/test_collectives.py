@@ -1,5 +1,6 @@
 """`--collectives`: real jobs that broadcast by a decision table, Horovod's among them."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,18 @@ for count in (10, 1000, 100_000, 3_000_000):
         hvd.broadcast_(tensor, root, name=f"{count}-{root}")
         assert torch.equal(tensor, torch.arange(count, dtype=torch.float32) * (root + 1)), count
 hvd.shutdown()
+"""
+MPI4PY = """
+import numpy as np
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+for count, times in ((10, 2), (1000, 3), (100_000, 5)):
+    for number in range(times):
+        root = number % 2
+        array = np.arange(count, dtype=np.float32) * (world.rank + 1)
+        world.Bcast(array, root=root)
+        assert (array == np.arange(count, dtype=np.float32) * (root + 1)).all(), count
 """
 CALL = Path(__file__).parents[1] / "comm_tuning" / "programs" / "call.py"
 
@@ -92,6 +105,22 @@ def test_the_broadcast_as_a_call_over_mpich(hvscale: Run, table: Path, tmp_path:
     found = counted(run)
     assert all(found[name] > 0 for name in found)
     assert "the decision table was made with openmpi, and this is MPICH" in RunFolder(run).log(0).read_text()
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
+def test_mpi4py_s_broadcasts_are_profiled_and_take_the_table(
+    hvscale: Run, table: Path, program: Callable[[str], Path], tmp_path: Path, mpi: str
+) -> None:
+    """By functions with large counts over MPICH, by the others over Open MPI."""
+    run = tmp_path / "run"
+    words = ("--mpi", mpi, "--collectives", table, "--env", "HVBCAST_COUNTS=1", "--run", run, "--json")
+    done = hvscale("profile", "-np", "2", *words, "--", "python", program(MPI4PY))
+    assert done.returncode == 0, done.stderr
+    found = counted(run)
+    assert (found["two-level"], found["chain"]) == (3, 5)
+    rows = json.loads(done.stdout)["rows"]
+    calls = sum(row["calls"] for row in rows if row["operation"] == "broadcast")
+    assert calls == 2 * (2 + 3 + 5)
 
 
 @pytest.mark.parametrize(

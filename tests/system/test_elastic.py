@@ -1,15 +1,18 @@
 """Elastic training under real `horovodrun`: ranks killed, hosts that come and go, and which samples were trained on all the same.
 
-One machine is several hosts here by several names, since Horovod takes out a host with all its ranks when one of them dies.
+One machine is several hosts here by several names, since Horovod takes out a host with all its ranks when one of them dies. At the end
+they are hosts of their own, each with its ssh server in a network namespace.
 """
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.system.places import SshHosts, output
 
 SAMPLES, BATCH, COMMIT_EVERY = 120, 4, 5
 FIRST, SECOND, THIRD = "localhost", "127.0.0.1", "LOCALHOST"
@@ -86,7 +90,8 @@ class Job:
 
     def steps(self) -> list[dict[str, Any]]:
         file = self.folder / "job/steps.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
 
     def wait_for_ranks(self, count: int, more: int = 3) -> None:
         """Until the last steps were made by that many ranks."""
@@ -116,7 +121,12 @@ class Job:
 
     def seen(self) -> list[dict[str, Any]]:
         files = (self.folder / "seen").iterdir()
-        return [{**json.loads(line), "pid": int(file.name)} for file in files for line in file.read_text().splitlines()]
+        return [
+            {**json.loads(line), "pid": int(file.name)}
+            for file in files
+            for line in file.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
 
     def said(self) -> str:
         return (self.folder / "out.log").read_text()
@@ -153,17 +163,24 @@ def images(tmp_path: Path) -> None:
 
 @pytest.fixture
 def job(tmp_path: Path, images: None) -> Callable[..., Any]:
-    """`with job("--blacklist-cooldown-range", 1, 2) as running:` two ranks on two hosts, one is enough; `train` is the command."""
+    """`with job("--blacklist-cooldown-range", 1, 2) as running:` two ranks on two hosts, one is enough; `train` is the command, and
+    `within` what horovodrun is started by."""
 
     @contextmanager
-    def started(*options: object, train: tuple[object, ...] = TRAIN) -> Iterator[Job]:
+    def started(
+        *options: object,
+        train: tuple[object, ...] = TRAIN,
+        hosts: tuple[str, str] = (FIRST, SECOND),
+        interface: str = "lo",
+        within: tuple[str, ...] = (),
+    ) -> Iterator[Job]:
         script = tmp_path / "discover.sh"
         script.write_text(f"#!/bin/sh\ncat '{tmp_path}/hosts'\n")
         script.chmod(0o755)
-        (tmp_path / "hosts").write_text(f"{FIRST}:1\n{SECOND}:1\n")
+        (tmp_path / "hosts").write_text("".join(f"{host}:1\n" for host in hosts))
         elastic = ("-np", 2, "--min-np", 1, "--max-np", 3, "--host-discovery-script", script)
-        words = (PROGRAMS / "horovodrun", *elastic, "--network-interface", "lo", *options, *train)
-        environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
+        words = (*within, PROGRAMS / "horovodrun", *elastic, "--network-interface", interface, *options, *train)
+        environment = {**os.environ, "PATH": f"{tmp_path}:{PROGRAMS}:{os.environ['PATH']}"}
         with (tmp_path / "out.log").open("w") as log:
             process = subprocess.Popen(
                 list(map(str, words)), cwd=tmp_path, env=environment, stdout=log, stderr=log, text=True
@@ -296,3 +313,50 @@ def test_another_number_of_ranks_goes_on_in_the_same_epoch(hvscale: Run, tmp_pat
         if line["epoch_loss"]
     ]
     assert epochs == [25, 40]
+
+
+@pytest.fixture
+def ssh_job(job: Callable[..., Any], ssh: SshHosts, tmp_path: Path) -> Callable[..., Any]:
+    """A rank on each of `alpha` and `beta`, which horovodrun reaches by ssh from a third host, as docs/train.md has it."""
+    wrapper = tmp_path / "ssh"  # horovodrun calls ssh by this name, and has no option for a configuration
+    _, *options = ssh.ssh.split()
+    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {" ".join(options)} -o ServerAliveInterval=2 "$@"\n')
+    wrapper.chmod(0o755)
+    return partial(
+        job,
+        hosts=(ssh.addresses["alpha"], ssh.addresses["beta"]),
+        interface="eth0",
+        within=("ip", "netns", "exec", ssh.namespaces["bare"]),
+    )
+
+
+def test_a_rank_killed_on_another_host_is_replaced(ssh_job: Callable[..., Any]) -> None:
+    with ssh_job("--blacklist-cooldown-range", 1, 2) as running:
+        running.wait_for_ranks(2, more=COMMIT_EVERY + 2)
+        os.kill(running.pid(0), signal.SIGKILL)
+        running.wait_for_ranks(1)
+        running.wait_for_ranks(2)
+        running.wait_for_epochs(1)
+        running.stop()
+        check_samples(running, COMMIT_EVERY)
+
+
+def test_a_host_that_loses_its_network_is_done_without_and_comes_back(
+    ssh_job: Callable[..., Any], ssh: SshHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", "5")
+    alpha, beta = ssh.addresses["alpha"], ssh.addresses["beta"]
+    link = ("ip", "-n", ssh.namespaces["beta"], "link", "set", "eth0")
+    with ssh_job("--blacklist-cooldown-range", 1, 2) as running:
+        running.wait_for_ranks(2, more=COMMIT_EVERY + 2)
+        output(*link, "down")
+        try:
+            running.hosts(alpha)
+            running.wait_for_ranks(1)
+        finally:
+            output(*link, "up")
+        running.hosts(alpha, beta)
+        running.wait_for_ranks(2)
+        running.wait_for_epochs(1)
+        running.stop()
+        check_samples(running, COMMIT_EVERY)

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from hvscale.host import available_cores
+from hvscale.profiling import library_path
+from hvscale.profiling.profile_file import ProfileFile
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
 
 RANKS = 4
 ROUNDS = 3
 ELEMENTS = 300_000
 WITH_MPI = ("openmpi", pytest.param("mpich", marks=needs_mpich))
+EVERY_CALL = Path(__file__).parents[1] / "profiling" / "programs" / "every_call.py"
 SHOW_DEVICES = ("sh", "-c", "echo ${CUDA_VISIBLE_DEVICES-unset}")
 
 HOROVOD_PROGRAM = f"""
@@ -57,6 +60,30 @@ def test_one_horovod_script_sums_and_is_counted_alike_everywhere(
         if (row["operation"], row["bytes_min"]) == ("allreduce", 2**20 + 1)
     }
     assert sums == {(RANKS * ROUNDS, RANKS * ROUNDS * ELEMENTS * 4)}
+
+
+@needs_mpich
+def test_every_call_of_mpi4py_is_counted_alike_with_and_without_large_counts(hvscale: Run, tmp_path: Path) -> None:
+    """mpi4py takes MPICH's functions with large counts, which Open MPI 5 does not have."""
+    rows = []
+    for mpi in ("openmpi", "mpich"):
+        done = hvscale(
+            "profile", "-np", 3, "--mpi", mpi, "--run", mpi, "--bins", "pow2", "--json", "--", "python", EVERY_CALL
+        )
+        assert done.returncode == 0, done.stderr
+        document = json.loads(done.stdout)
+        assert [text for text in document["warnings"] if "cores" not in text] == []
+        rows.append(
+            {
+                (row["operation"], row["bytes_min"]): (row["calls"], row["bytes"])
+                for row in [*document["rows"], *document["point_to_point"]]
+            }
+        )
+    assert rows[0] == rows[1]
+    header = ProfileFile(tmp_path / "mpich/hvprof/rank-00000.hvp").header
+    assert {operation for operation, _ in rows[0]} == {name for name in header.operations if name} - {"step"}
+    preloaded = [run_json(tmp_path / mpi)["rank_environment"]["LD_PRELOAD"] for mpi in ("openmpi", "mpich")]
+    assert preloaded == [str(library_path(large_counts)) for large_counts in (False, True)]
 
 
 @needs_mpich

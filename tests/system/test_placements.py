@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -387,17 +388,30 @@ def test_a_name_that_is_taken_is_one_line_and_stays(hvscale: Run, tmp_path: Path
     assert run_json(tmp_path / "job")["state"] == "failed"
 
 
+def settled(look: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
+    """What is there when nothing has come or gone for a second: Docker makes and removes the interfaces of a swarm by and by."""
+    seen = [look()]
+
+    def unchanged() -> bool:
+        time.sleep(1)
+        seen.append(look())
+        return seen[-1] == seen[-2]
+
+    wait_until(unchanged)
+    return seen[-1]
+
+
 def test_a_swarm_that_was_there_stays(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
     docker = ["docker", "--host", docker_host]
     subprocess.run([*docker, "swarm", "init", "--advertise-addr", "127.0.0.1"], check=True, capture_output=True)
     try:
         wait_until(lambda: "docker_gwbridge" in everything_there(docker_host, tmp_path)["networks"])
-        before = everything_there(docker_host, tmp_path)
+        before = settled(lambda: everything_there(docker_host, tmp_path))
         done = hvscale(
             "launch", "--placement", "docker:rank", "--network", "overlay", "--", "true", DOCKER_HOST=docker_host
         )
         assert done.returncode == 0, done.stderr
-        assert everything_there(docker_host, tmp_path) == before
+        assert settled(lambda: everything_there(docker_host, tmp_path)) == before
         assert before["swarm"] == ["active"]
     finally:
         subprocess.run([*docker, "swarm", "leave", "--force"], check=True, capture_output=True)

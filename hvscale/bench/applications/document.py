@@ -12,7 +12,7 @@ from hvscale.bench.applications.counters import Counters
 from hvscale.bench.applications.programs.network import NetworkResult
 from hvscale.bench.applications.statistics import CONFIDENCE, Box, box, overhead
 from hvscale.run_folder import Host, Library
-from hvscale.scaling.document import State
+from hvscale.study_folder import State
 
 
 class Variant(BaseModel):
@@ -38,6 +38,8 @@ class ApplicationRun(Variant):
 
     `repeat` 0 is the run on one rank that the others are checked against, where np 1 is not measured.
     """
+
+    model_config = ConfigDict(frozen=False)
 
     repeat: int
     folder: str

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,23 +18,24 @@ from hvscale.errors import HvscaleError, RankFailedError, RequestError, Untruste
 from hvscale.launch import RunInterruptedError, launch
 from hvscale.placement_options import PlacementOptions
 from hvscale.profiling.output import human_bytes
-from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
-from hvscale.scaling.document import State
-from hvscale.scaling.study import named_failure, settings
+from hvscale.run_folder import RunFolder, default_run_path
+from hvscale.scaling.study import settings
 from hvscale.scaling.work import parse_ranks
-from hvscale.study_folder import finished_or_new, study_in
+from hvscale.study import Measured, Starting, StudyInTurns
+from hvscale.study_folder import finished_or_new
 
-# What makes two measurements the same; more flags, placements, np and repeats may be asked for in the same folder.
-SAME = ("application", "source", "sizes", "compiler", "settings")
 ELSEWHERE = ("ssh", "slurm")  # where this machine's memory says nothing
 
 
-class ApplicationStudy:
-    """One measurement: its folder, and `document`, which is in bench-app.json after every run."""
+class ApplicationStudy(StudyInTurns[ApplicationDocument, Variant, ApplicationRun]):
+    """One measurement of a program."""
+
+    verb = "bench app"
+    # More flags, placements, np and repeats may be asked for.
+    same = ("application", "source", "sizes", "compiler", "settings")
 
     def __init__(
         self,
-        path: Path,
         application: Application,
         document: ApplicationDocument,
         builds: Mapping[str, list[str]],
@@ -42,12 +43,11 @@ class ApplicationStudy:
         count: bool,
         options: Mapping[str, Any],
     ) -> None:
-        self.path, self.application, self.document = path, application, document
-        self.builds, self.places, self.count, self.options = builds, places, count, options
-        self.json, self.page = path / "bench-app.json", path / "bench-app.html"
+        super().__init__(document, document.variants())
+        self.application, self.builds, self.places = application, builds, places
+        self.count, self.options = count, options
         self.programs: dict[str, Path] = {}
         self.serial: dict[str, Result] = {}
-        self.failure: HvscaleError | None = None
 
     @classmethod
     def of(
@@ -99,53 +99,10 @@ class ApplicationStudy:
         )
         if application.is_timed and application.base_np not in nps:
             document.warnings.append(f"np {application.base_np} is not measured, so no speed-up is known")
-        return cls(folder, application, document, builds, places, count, options)
+        return cls(application, document, builds, places, count, options)
 
-    def measure(
-        self,
-        *,
-        starting: Callable[[str, int], None],
-        measured: Callable[[str, int, float | None, str | None], None],
-        warn: Callable[[str], None],
-    ) -> None:
-        """Make the runs that the folder does not hold. `starting(what, repeat)` is told before one, `measured(what, repeat, seconds, unit)` after it.
-
-        A variant that failed is not started again. The failure is raised after all others have been measured: RankFailedError, or UntrustedError
-        for a wrong result. Raises RequestError and RunInterruptedError at once. What was measured until then is kept in any case.
-        """
-        for text in self.document.warnings:
-            warn(text)
-
-        def warn_once(text: str) -> None:
-            if text not in self.document.warnings:
-                self.document.warnings.append(text)
-                warn(text)
-
-        with study_in(self.path, self.json, self.document, SAME, "hvscale bench app", "np-*"):
-            self.write("running")
-            self.build_all()
-            try:
-                failed = self.measure_serial(starting, warn_once)
-                for repeat in range(1, self.document.repeats + 1):
-                    for variant in self.document.variants():
-                        if variant not in failed:
-                            starting(str(variant), repeat)
-                            run = self.measure_run(variant, repeat, warn_once)
-                            measured(str(variant), repeat, run.seconds, "s")
-                            if run.problem is not None:
-                                failed.add(variant)
-                if self.count and self.application.is_timed:
-                    self.count_all(failed, starting, warn_once)
-                if self.failure is not None:
-                    raise self.failure
-            except BaseException as error:
-                ended: State = "failed" if isinstance(error, HvscaleError) else "interrupted"
-                self.write("interrupted" if isinstance(error, RunInterruptedError) else ended)
-                raise
-            self.write("finished")
-
-    def build_all(self) -> None:
-        """Raises RequestError, with what the compiler says, and leaves nothing behind of a folder in which nothing was started."""
+    def prepare(self) -> None:
+        """Build. Raises RequestError, with what the compiler says, and leaves nothing behind of a folder in which nothing was started."""
         folder = self.path / "builds"
         try:
             for flags, words in self.builds.items():
@@ -157,52 +114,49 @@ class ApplicationStudy:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def measure_serial(self, starting: Callable[[str, int], None], warn: Callable[[str], None]) -> set[Variant]:
-        """Start each build on one rank where others are checked against that and np 1 is not measured; gives what then cannot be checked."""
-        failed: set[Variant] = set()
+    def take_turns(self, starting: Starting, measured: Measured) -> None:
+        self.start_serial(starting)
+        super().take_turns(starting, measured)
+        if self.count and self.application.is_timed:
+            self.count_all(starting)
+
+    def start_serial(self, starting: Starting) -> None:
+        """Start each build on one rank where others are checked against that and np 1 is not measured."""
         if not self.application.needs_serial_run or 1 in self.document.np:
-            return failed
+            return
         for flags in self.document.flags:
             serial = Variant(flags=flags, placement=self.document.placements[0], np=1)
             starting(f"{serial}, to check the others against", 0)
-            if self.measure_run(serial, 0, warn).problem is not None:
-                failed |= {variant for variant in self.document.variants() if variant.flags == flags}
-        return failed
+            if self.start(serial, 0).problem is not None:
+                self.failed |= {variant for variant in self.starts if variant.flags == flags}
 
-    def measure_run(self, variant: Variant, repeat: int, warn: Callable[[str], None]) -> ApplicationRun:
-        """Start the program, unless a finished run is there, and add what came of it to the document."""
-        run, is_there = finished_or_new(self.path / f"{folder_name(variant)}-repeat-{repeat}")
-        done = {**dict(variant), "repeat": repeat, "folder": run.path.name}
-        try:
-            if not is_there:
-                self.launch(variant, self.command(variant), run, warn)
-            result = self.read_result(run)
-            done |= {"seconds": result.seconds, "result": result.model_dump()}
-            if problem := self.problem_of(variant, result):
-                raise UntrustedError(f"{variant}: a wrong result: {problem}; see {run.log(0)}")
-        except RequestError:
-            raise
-        except RunInterruptedError:
-            self.document.runs.append(ApplicationRun(**done, problem="interrupted"))
-            raise
-        except HvscaleError as error:
-            done["problem"] = str(error)
-            self.failure = self.failure or named_failure(str(variant), error)
-            warn(f"{variant} failed in repeat {repeat} and is not started again: {error}")
-        else:
-            record = run.read()
-            self.document.library, self.document.host = record.library, record.host
-        self.document.runs.append(ApplicationRun(**done))
-        self.write("running")
-        return self.document.runs[-1]
+    def label(self, variant: Variant) -> str:
+        return f"np-{variant.np}-{label(variant.flags)}-{variant.placement.replace(':', '-')}"
+
+    def record(self, variant: Variant, repeat: int, folder: str) -> ApplicationRun:
+        return ApplicationRun(**dict(variant), repeat=repeat, folder=folder)
+
+    def launch(self, variant: Variant, run: RunFolder) -> None:
+        self.launch_command(variant, self.command(variant), run)
+
+    def launch_command(self, variant: Variant, command: list[str], run: RunFolder) -> None:
+        place = self.places[variant.placement]
+        launch(variant.np, command, run_path=run.path, placement=place, warn=self.warn, **self.options)
+
+    def read(self, variant: Variant, run: RunFolder, done: ApplicationRun) -> None:
+        result = self.read_result(run)
+        done.seconds, done.result = result.seconds, result.model_dump()
+        if problem := self.problem_of(variant, result):
+            raise UntrustedError(f"{variant}: a wrong result: {problem}; see {run.log(0)}")
+        record = run.read()
+        self.document.library, self.document.host = record.library, record.host
+
+    def figure(self, done: ApplicationRun) -> tuple[float | None, str | None]:
+        return done.seconds, "s"
 
     def command(self, variant: Variant) -> list[str]:
         sizes = [f"{name}={value}" for name, value in self.document.sizes.items()]
         return [str(self.programs[variant.flags]), *sizes]
-
-    def launch(self, variant: Variant, command: list[str], run: RunFolder, warn: Callable[[str], None]) -> None:
-        place = self.places[variant.placement]
-        launch(variant.np, command, run_path=run.path, placement=place, warn=warn, **self.options)
 
     def read_result(self, run: RunFolder) -> Result:
         """The line that rank 0 prints. Raises UntrustedError when there is none."""
@@ -220,18 +174,16 @@ class ApplicationStudy:
             return "there is no run on one rank to check it against, since that failed"
         return self.application.problem(result, self.document.sizes, self.serial.get(variant.flags))
 
-    def count_all(
-        self, failed: set[Variant], starting: Callable[[str, int], None], warn: Callable[[str], None]
-    ) -> None:
+    def count_all(self, starting: Starting) -> None:
         """One more start of each variant with perf around its ranks, because counting may cost time; where that fails nothing else is lost."""
         problems: dict[str, str] = {}
-        for variant in self.document.variants():
-            if variant in failed:
+        for variant in self.starts:
+            if variant in self.failed:
                 continue
             if variant.placement not in problems:
                 starting(f"{variant}, counting", self.document.repeats)
                 try:
-                    self.document.counters.append(CountersRow(**dict(variant), counters=self.counted(variant, warn)))
+                    self.document.counters.append(CountersRow(**dict(variant), counters=self.counted(variant)))
                     continue
                 except RunInterruptedError:
                     raise
@@ -242,32 +194,20 @@ class ApplicationStudy:
                     )  # which the next one there would meet, too
             self.document.counters.append(CountersRow(**dict(variant), problem=problems[variant.placement]))
 
-    def counted(self, variant: Variant, warn: Callable[[str], None]) -> Counters:
+    def counted(self, variant: Variant) -> Counters:
         command = with_perf(self.command(variant))
-        run, is_there = finished_or_new(self.path / f"{folder_name(variant)}-counters")
+        run, is_there = finished_or_new(self.path / f"{self.label(variant)}-counters")
         if not is_there:
-            self.launch(variant, command, run, warn)
+            self.launch_command(variant, command, run)
         return read_counters(run, variant.np)
 
-    def write(self, state: State) -> None:
-        """Raises RequestError when the folder cannot be written or the disk is full."""
-        self.document.state = state
-        self.document.tabulate()
-        text = self.document.model_dump_json(by_alias=True, indent=2) + "\n"
-        try:
-            write_atomically(self.json, lambda stream: stream.write(text.encode()))
-            if state != "running" and (self.document.rows or self.document.pings):
-                # Imported here: a wrong request need not wait for Plotly.
-                from hvscale.bench.applications.page import page
+    def has_figures(self) -> bool:
+        return bool(self.document.rows or self.document.pings)
 
-                shown = page(self.document)
-                write_atomically(self.page, lambda stream: stream.write(shown.encode()))
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
+    def html(self) -> str:
+        from hvscale.bench.applications.page import page
 
-
-def folder_name(variant: Variant) -> str:
-    return f"np-{variant.np}-{label(variant.flags)}-{variant.placement.replace(':', '-')}"
+        return page(self.document)
 
 
 def check_memory(application: Application, np: int, sizes: Mapping[str, int]) -> None:

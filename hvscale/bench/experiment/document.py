@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.bench.experiment.statements import CONFIDENCE, Comparison, Finding
 from hvscale.run_folder import Host
-from hvscale.scaling.document import State
+from hvscale.study_folder import State
 
 
 class MeasurementRecord(BaseModel):

@@ -9,16 +9,13 @@ from hvscale.bench.experiment import file
 from hvscale.bench.experiment.document import ExperimentDocument, MeasurementRecord, StatementRow
 from hvscale.bench.experiment.entries import Measurement
 from hvscale.bench.experiment.file import PARTS, Experiment
+from hvscale.bench.experiment.series import Series
 from hvscale.bench.start import one_of
 from hvscale.errors import HvscaleError, RequestError
 from hvscale.launch import RunInterruptedError
 from hvscale.placement_options import PlacementOptions
-from hvscale.run_folder import cannot_write, default_run_path, write_atomically
-from hvscale.scaling.document import State
-from hvscale.study_folder import study_in
-
-# What makes two the same; the engines say themselves what may be asked for further in their folders.
-SAME = ("title", "part")
+from hvscale.run_folder import default_run_path
+from hvscale.study import Study, Warn
 
 
 class Shown(Protocol):
@@ -29,15 +26,16 @@ class Shown(Protocol):
     def measured(self, what: str, repeat: int, value: float | None, unit: str | None) -> None: ...
 
 
-class ExperimentStudy:
-    """One experiment: its folder, and `document`, which is in bench-experiment.json after every entry."""
+class ExperimentStudy(Study[ExperimentDocument]):
+    """One experiment. Its document is written after every entry."""
 
-    def __init__(
-        self, path: Path, experiment: Experiment, document: ExperimentDocument, measurements: list[Measurement]
-    ) -> None:
-        self.path, self.experiment, self.document, self.measurements = path, experiment, document, measurements
-        self.json, self.page = path / "bench-experiment.json", path / "bench-experiment.html"
-        self.failure: HvscaleError | None = None
+    verb = "bench experiment"
+    same = ("title", "part")  # the engines say themselves what may be asked for further in their folders
+    started = "*/*/"
+
+    def __init__(self, experiment: Experiment, document: ExperimentDocument, measurements: list[Measurement]) -> None:
+        super().__init__(document)
+        self.experiment, self.measurements = experiment, measurements
 
     @classmethod
     def of(cls, toml: Path, part: str, launch: dict[str, Any], path: Path | None) -> Self:
@@ -67,42 +65,20 @@ class ExperimentStudy:
                 raise RequestError(f"{part}.{name}: {error}") from error
         records = [MeasurementRecord(name=name, measure=entry.measure, folder=name) for name, entry in entries.items()]
         document = ExperimentDocument(folder=str(folder), title=experiment.title, part=part, measurements=records)
-        return cls(folder, experiment, document, measurements)
+        return cls(experiment, document, measurements)
 
-    def measure(
-        self,
-        *,
-        showing: Callable[[int, int], AbstractContextManager[Shown]],
-        warn: Callable[[str], None],
-    ) -> None:
+    def measure(self, *, showing: Callable[[int, int], AbstractContextManager[Shown]], warn: Warn) -> None:
         """Make what the folder does not hold. `showing(starts, repeats)` shows each of the measurements.
 
         One that fails does not keep the others from being made; its failure is raised after them, RankFailedError or UntrustedError. Raises
         RequestError and RunInterruptedError at once. What was measured until then is kept in any case.
         """
+        with self.at_work(warn):
+            for record, measurement in zip(self.document.measurements, self.measurements, strict=True):
+                with showing(measurement.starts, measurement.repeats) as shown:
+                    self.measure_one(record, measurement, shown)
 
-        def warn_once(text: str) -> None:
-            if text not in self.document.warnings:
-                self.document.warnings.append(text)
-                warn(text)
-
-        with study_in(self.path, self.json, self.document, SAME, "hvscale bench experiment", "*/*/"):
-            self.write("running")
-            try:
-                for record, measurement in zip(self.document.measurements, self.measurements, strict=True):
-                    with showing(measurement.starts, measurement.repeats) as shown:
-                        self.measure_one(record, measurement, shown, warn_once)
-                if self.failure is not None:
-                    raise self.failure
-            except BaseException as error:
-                ended: State = "failed" if isinstance(error, HvscaleError) else "interrupted"
-                self.write("interrupted" if isinstance(error, RunInterruptedError) else ended)
-                raise
-            self.write("finished")
-
-    def measure_one(
-        self, record: MeasurementRecord, measurement: Measurement, shown: Shown, warn: Callable[[str], None]
-    ) -> None:
+    def measure_one(self, record: MeasurementRecord, measurement: Measurement, shown: Shown) -> None:
         record.state = "running"
         self.write("running")
         try:
@@ -111,7 +87,7 @@ class ExperimentStudy:
                 measured=lambda what, repeat, value, unit: shown.measured(
                     f"{record.name}: {what}", repeat, value, unit
                 ),
-                warn=lambda text: warn(f"{record.name}: {text}"),
+                warn=lambda text: self.warn(f"{record.name}: {text}"),
             )
         except HvscaleError as error:
             record.state, record.problem = "failed", str(error)
@@ -125,24 +101,23 @@ class ExperimentStudy:
         finally:
             self.document.host = self.document.host or measurement.host
 
-    def write(self, state: State) -> None:
-        """With the statements over all that has been measured. Raises RequestError when the folder cannot be written or the disk is full."""
-        self.document.state = state
-        series = [one for measurement in self.measurements for one in measurement.series()]
+    def series(self) -> list[Series]:
+        return [one for measurement in self.measurements for one in measurement.series()]
+
+    def tabulate(self) -> None:
+        """The statements over all that has been measured."""
+        series = self.series()
         self.document.statements = [
             StatementRow(
                 **dict(statement.find(series)), says=statement.says, kind=statement.kind, figure=statement.figure
             )
             for statement in self.experiment.statements
         ]
-        text = self.document.model_dump_json(by_alias=True, indent=2) + "\n"
-        try:
-            write_atomically(self.json, lambda stream: stream.write(text.encode()))
-            if state != "running" and series:
-                # Imported here: a wrong request need not wait for Plotly.
-                from hvscale.bench.experiment.page import page
 
-                shown = page(self.document)
-                write_atomically(self.page, lambda stream: stream.write(shown.encode()))
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
+    def has_figures(self) -> bool:
+        return bool(self.series())
+
+    def html(self) -> str:
+        from hvscale.bench.experiment.page import page
+
+        return page(self.document)

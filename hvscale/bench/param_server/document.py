@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from hvscale.bench.request import Device
 from hvscale.bench.summary import summarise
 from hvscale.run_folder import Host
-from hvscale.scaling.document import State
 from hvscale.scaling.estimate import CONFIDENCE, as_columns, estimate, ratio
+from hvscale.study_folder import State
 
 SERVED = ("broadcast", "gather")  # what a step needs of a server
 REPLACEMENT = "allreduce"
@@ -40,6 +40,8 @@ class ServerRun(Variant):
 
     `problem`: why it does not count.
     """
+
+    model_config = ConfigDict(frozen=False)
 
     repeat: int
     folder: str

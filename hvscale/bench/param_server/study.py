@@ -1,6 +1,6 @@
 """Measures the exchange of parameters: every operation by every library in every place with every number of workers, in turns."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -23,19 +23,14 @@ from hvscale.bench.start import (
     one_of,
     settings,
 )
-from hvscale.errors import HvscaleError, RequestError, UntrustedError
+from hvscale.errors import RequestError, UntrustedError
 from hvscale.host import gpus
-from hvscale.launch import RunInterruptedError
 from hvscale.launch_options import resolve
 from hvscale.placement_options import PlacementOptions
-from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
-from hvscale.scaling.document import State
-from hvscale.scaling.study import named_failure
+from hvscale.run_folder import RunFolder, default_run_path
 from hvscale.scaling.work import parse_ranks
-from hvscale.study_folder import finished_or_new, study_in
+from hvscale.study import StudyInTurns
 
-# What makes two measurements the same; more back ends, placements, workers and repeats may be asked for in the same folder.
-SAME = ("bytes", "dtype", "device", "iterations", "warmup", "check", "settings")
 USUAL = {"cpu": ["mpi", "gloo"], "cuda": ["mpi", "nccl"]}
 
 
@@ -64,13 +59,13 @@ class Start:
     launch: dict[str, Any]
 
 
-class ServerStudy:
-    """One measurement: its folder, and `document`, which is in bench-param-server.json after every run."""
+class ServerStudy(StudyInTurns[ServerDocument, Variant, ServerRun]):
+    """One measurement of the exchange."""
 
-    def __init__(self, path: Path, document: ServerDocument, starts: Mapping[Variant, Start]) -> None:
-        self.path, self.document, self.starts = path, document, starts
-        self.json, self.page = path / "bench-param-server.json", path / "bench-param-server.html"
-        self.failure: HvscaleError | None = None
+    verb = "bench param-server"
+    # More back ends, placements, workers and repeats may be asked for.
+    same = ("bytes", "dtype", "device", "iterations", "warmup", "check", "settings")
+    starts: Mapping[Variant, Start]
 
     @classmethod
     def of(cls, options: Options, launch: dict[str, Any], path: Path | None) -> Self:
@@ -130,100 +125,45 @@ class ServerStudy:
                 request_of(variant, backend, path_of_messages, document, count),
                 resolve(COMMAND, {**launch, "np": np, "mpi": backend.flavour, "placement": place}),
             )
-        return cls(Path(document.folder), document, starts)
+        return cls(document, starts)
 
-    def measure(
-        self,
-        *,
-        starting: Callable[[str, int], None],
-        measured: Callable[[str, int, float | None, str | None], None],
-        warn: Callable[[str], None],
-    ) -> None:
-        """Make the runs that the folder does not hold. `starting(what, repeat)` is told before one, `measured(what, repeat, seconds, unit)` after it.
+    def label(self, variant: Variant) -> str:
+        place = variant.placement.replace(":", "-")
+        return f"{variant.operation}-{variant.backend}-{place}-workers-{variant.workers}"
 
-        A variant that failed is not started again. The failure is raised after all others have been measured: RankFailedError, or UntrustedError
-        for wrong values. Raises RequestError and RunInterruptedError at once. What was measured until then is kept in any case.
-        """
-        for text in self.document.warnings:
-            warn(text)
+    def record(self, variant: Variant, repeat: int, folder: str) -> ServerRun:
+        return ServerRun(**dict(variant), repeat=repeat, folder=folder)
 
-        def warn_once(text: str) -> None:
-            if text not in self.document.warnings:
-                self.document.warnings.append(text)
-                warn(text)
-
-        with study_in(self.path, self.json, self.document, SAME, "hvscale bench param-server", "*-repeat-*"):
-            self.write("running")
-            try:
-                failed: set[Variant] = set()
-                for repeat in range(1, self.document.repeats + 1):
-                    for variant in self.starts:
-                        if variant not in failed:
-                            starting(str(variant), repeat)
-                            run = self.measure_run(variant, repeat, warn_once)
-                            measured(str(variant), repeat, run.mean if run.problem is None else None, "s")
-                            if run.problem is not None:
-                                failed.add(variant)
-                if self.failure is not None:
-                    raise self.failure
-            except BaseException as error:
-                ended: State = "failed" if isinstance(error, HvscaleError) else "interrupted"
-                self.write("interrupted" if isinstance(error, RunInterruptedError) else ended)
-                raise
-            self.write("finished")
-
-    def measure_run(self, variant: Variant, repeat: int, warn: Callable[[str], None]) -> ServerRun:
-        """Start the ranks, unless a finished run is there, and add what came of it to the document."""
+    def launch(self, variant: Variant, run: RunFolder) -> None:
         start = self.starts[variant]
-        run, is_there = finished_or_new(self.path / f"{folder_name(variant)}-repeat-{repeat}")
-        done: dict[str, Any] = {**dict(variant), "repeat": repeat, "folder": run.path.name}
         try:
-            if not is_there:
-                measure_on_ranks(run, start.request, start.launch, warn, lambda line: None)
-            found = self.read(run, variant)
-            done |= {"seconds": found.seconds, "wrong": found.wrong}
-            if found.first_wrong is not None:
-                raise UntrustedError(wrong_words(variant, found, found.first_wrong))
-        except RunInterruptedError:
-            self.document.runs.append(ServerRun(**done, problem="interrupted"))
-            raise
+            measure_on_ranks(run, start.request, start.launch, self.warn, lambda line: None)
         except RequestError as error:
             raise RequestError(f"{variant}: {error}") from error
-        except HvscaleError as error:
-            done["problem"] = str(error)
-            self.failure = self.failure or named_failure(str(variant), error)
-            warn(f"{variant} failed in repeat {repeat} and is not started again: {error}")
-        self.document.runs.append(ServerRun(**done))
-        self.write("running")
-        return self.document.runs[-1]
 
-    def read(self, run: RunFolder, variant: Variant) -> Measured:
-        """What the ranks have written into the run. Raises UntrustedError where that is no measurement."""
+    def read(self, variant: Variant, run: RunFolder, done: ServerRun) -> None:
         self.document.host = run.read().host
         lines = ResultLines(run.path).new()
         for line in lines:
             if isinstance(line, Begun):
                 self.document.libraries[variant.backend] = line.library
-        measured = [line for line in lines if isinstance(line, Measured)]
-        if not measured:
+        found = next((line for line in lines if isinstance(line, Measured)), None)
+        if found is None:
             raise UntrustedError(f"{variant}: nothing was measured: see {run.log(0)}")
-        return measured[0]
+        done.seconds, done.wrong = found.seconds, found.wrong
+        if found.first_wrong is not None:
+            raise UntrustedError(wrong_words(variant, found, found.first_wrong))
 
-    def write(self, state: State) -> None:
-        """Raises RequestError when the folder cannot be written or the disk is full."""
-        self.document.state = state
-        self.document.tabulate()
-        text = self.document.model_dump_json(by_alias=True, indent=2) + "\n"
-        try:
-            write_atomically(self.json, lambda stream: stream.write(text.encode()))
-            if state != "running" and self.document.rows:
-                # Imported here: a wrong request need not wait for Plotly.
-                from hvscale.bench.param_server.page import page
+    def figure(self, done: ServerRun) -> tuple[float | None, str | None]:
+        return done.mean if done.problem is None else None, "s"
 
-                shown = page(self.document)
-                write_atomically(self.page, lambda stream: stream.write(shown.encode()))
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
+    def has_figures(self) -> bool:
+        return bool(self.document.rows)
+
+    def html(self) -> str:
+        from hvscale.bench.param_server.page import page
+
+        return page(self.document)
 
 
 def libraries(options: Options, mpi: str, operations: list[str], device: Device) -> dict[str, tuple[Backend, Way]]:
@@ -283,10 +223,6 @@ def whole_container(place: PlacementOptions, np: int) -> PlacementOptions:
     if place.placement != "docker:node" or place.ranks_per_container is not None:
         return place
     return place.model_copy(update={"ranks_per_container": np})
-
-
-def folder_name(variant: Variant) -> str:
-    return f"{variant.operation}-{variant.backend}-{variant.placement.replace(':', '-')}-workers-{variant.workers}"
 
 
 def wrong_words(variant: Variant, measured: Measured, first: FirstWrong) -> str:

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Literal
 
 from hvscale.comm_tuning.knobs.values import Value, Values
+from hvscale.errors import RequestError
 from hvscale.launch import flavours
 
 # What a new value needs to be read: a fresh start of the job, or hvd.shutdown() and hvd.init().
@@ -105,8 +106,10 @@ def libraries() -> list[Library]:
 
 def of_flavour(word: str) -> list[Library]:
     """The libraries of a job with this `--mpi`, or the one library of this name. Raises RequestError for an unknown word."""
-    by_name = [library for library in libraries() if library.key == word]
-    if by_name and word not in flavours.names():
-        return by_name
-    flavours.get(word)
-    return [library for library in libraries() if library.may_be_in(word)]
+    if word in flavours.names():
+        return [library for library in libraries() if library.may_be_in(word)]
+    by_key = {library.key: library for library in libraries()}
+    if word not in by_key:
+        known = ", ".join(sorted({*flavours.names(), *by_key}))
+        raise RequestError(f"--mpi {word}: neither a flavour nor a library; known are {known}")
+    return [by_key[word]]

@@ -33,7 +33,7 @@ from hvscale.launch.environment import named, recordable
 from hvscale.profiled_launch import profiled_launch
 from hvscale.profiling.compare import compare
 from hvscale.profiling.period import share_of_a_step
-from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_atomically
+from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_text
 from hvscale.scaling.estimate import Estimate, estimate
 from hvscale.scaling.throughput import Metric
 from hvscale.study_folder import alone_in, left_in
@@ -499,9 +499,8 @@ class Study:
     def write(self, state: StudyState) -> None:
         """Raises RequestError when the folder cannot be written or the disk is full."""
         self.document.state = state
-        text = self.document.model_dump_json(by_alias=True, indent=2) + "\n"
         try:
-            write_atomically(self.tune_json, lambda stream: stream.write(text.encode()))
+            write_text(self.tune_json, self.document.model_dump_json(by_alias=True, indent=2) + "\n")
         except OSError as error:
             raise cannot_write(self.path, error) from error
 

@@ -13,11 +13,23 @@
 struct call {
     const word *arguments;
     struct communicator *communicator;
+    bool large; /* its counts are MPI_Count */
 };
 
 static int32_t integer(const struct call *c, int argument)
 {
     return (int32_t)c->arguments[argument];
+}
+
+static int64_t count_at(const struct call *c, int argument)
+{
+    return c->large ? (int64_t)c->arguments[argument] : integer(c, argument);
+}
+
+static int64_t count_in(const struct call *c, int array, int i)
+{
+    word counts = c->arguments[array];
+    return c->large ? ((const int64_t *)counts)[i] : ((const int32_t *)counts)[i];
 }
 
 static bool in_place(const struct call *c, int argument)
@@ -52,7 +64,7 @@ static bool is_bitwise(const struct call *c, int argument)
 
 static uint64_t one(const struct call *c, int count, int type)
 {
-    return bytes_of(integer(c, count), c->arguments[type]);
+    return bytes_of(count_at(c, count), c->arguments[type]);
 }
 
 static uint64_t each_same(const struct call *c, int count, int type)
@@ -67,10 +79,9 @@ static uint64_t each_local_same(const struct call *c, int count, int type)
 
 static uint64_t sum_of(const struct call *c, int counts, int type, int members)
 {
-    const int32_t *array = (const int32_t *)c->arguments[counts];
     int64_t sum = 0;
     for (int i = 0; i < members; i++)
-        sum += array[i];
+        sum += count_in(c, counts, i);
     return bytes_of(sum, c->arguments[type]);
 }
 
@@ -96,11 +107,10 @@ static uint64_t each_neighbour(const struct call *c, int counts, int type)
 
 static uint64_t typed(const struct call *c, int counts, int types, int members)
 {
-    const int32_t *array = (const int32_t *)c->arguments[counts];
     const char *type = (const char *)c->arguments[types];
     uint64_t sum = 0;
     for (int i = 0; i < members; i++, type += mpi.handle_bytes)
-        sum += bytes_of(array[i], handle_at((word)type));
+        sum += bytes_of(count_in(c, counts, i), handle_at((word)type));
     return sum;
 }
 
@@ -119,38 +129,62 @@ static void look_at(struct call *c, struct hvprof_message *message, int communic
     message->root = root == NO_ROOT ? HVPROF_NO_ROOT : integer(c, root);
 }
 
-#define DESCRIBE(arity, communicator, root_argument, reduction, buffer_rule, bytes_rule) \
+#define DESCRIBE(is_large, arity, communicator, root_argument, reduction, buffer_rule, bytes_rule) \
     const word arguments[] = {ARGUMENTS_##arity}; \
-    struct call call = {.arguments = arguments}, *c = &call; \
+    struct call call = {.arguments = arguments, .large = is_large}, *c = &call; \
     look_at(c, &message, communicator, root_argument); \
     bool bystander = is_bystander(c, root_argument); \
     message.bytes = bystander ? 0 : (bytes_rule); \
     message.buffer = bystander ? 0 : (buffer_rule); \
     message.flags = is_bitwise(c, reduction) ? HVPROF_BITWISE : 0;
 
-#define COLLECTIVE(name, i_name, operation_name, code, arity, ...) \
+#define BLOCKING(name, find, call_real, is_large, code, arity, ...) \
     WRAPPED(name, arity) \
     { \
-        FIND(name) \
+        find \
         struct hvprof_message message = {.operation = code, .start_ns = hvprof_now()}; \
-        int status = REAL(arity); \
+        int status = call_real; \
         message.duration_ns = hvprof_now() - message.start_ns; \
         if (status != 0 || !profiler_ready()) \
             return status; \
-        DESCRIBE(arity, __VA_ARGS__) \
+        DESCRIBE(is_large, arity, __VA_ARGS__) \
         hvprof_append(&message); \
         return status; \
-    } \
-    __attribute__((visibility("default"))) int MPI_##i_name(PARAMETERS_##arity, word request); \
-    int MPI_##i_name(PARAMETERS_##arity, word request) \
+    }
+
+#define STARTED(name, find, call_real, is_large, code, arity, ...) \
+    __attribute__((visibility("default"))) int MPI_##name(PARAMETERS_##arity, word request); \
+    int MPI_##name(PARAMETERS_##arity, word request) \
     { \
-        FIND(i_name) \
+        find \
+        void *narrowed = NULL; \
         struct hvprof_message message = {.operation = NON_BLOCKING + code, .start_ns = hvprof_now()}; \
-        int status = ((int (*)(PARAMETERS_##arity, word))real)(ARGUMENTS_##arity, request); \
+        int status = call_real; \
         if (status != 0 || !profiler_ready()) \
             return status; \
-        DESCRIBE(arity, __VA_ARGS__) \
-        request_started(handle_at(request), &message); \
+        DESCRIBE(is_large, arity, __VA_ARGS__) \
+        request_started(handle_at(request), &message, narrowed); \
         return status; \
     }
+#define REAL_STARTED(arity) ((int (*)(PARAMETERS_##arity, word))real)(ARGUMENTS_##arity, request)
+
+#define SMALL_COUNTS(name, i_name, operation_name, code, arity, kinds, ...) \
+    BLOCKING(name, FIND(name), REAL(arity), false, code, arity, __VA_ARGS__) \
+    STARTED(i_name, FIND(i_name), REAL_STARTED(arity), false, code, arity, __VA_ARGS__)
+
+#ifdef HVPROF_LARGE_COUNTS
+#include "large_counts.h"
+#define LARGE_COUNTS(name, i_name, operation_name, code, arity, kinds, communicator, root, ...) \
+    BLOCKING(name##_c, FIND_LARGE(name), \
+             CALL_LARGE(REAL(arity), NULL, kinds, communicator, root, ARGUMENTS_##arity), \
+             true, code, arity, communicator, root, __VA_ARGS__) \
+    STARTED(i_name##_c, FIND_LARGE(i_name), \
+            CALL_LARGE(REAL_STARTED(arity), &narrowed, kinds "-", communicator, root, ARGUMENTS_##arity, request), \
+            true, code, arity, communicator, root, __VA_ARGS__)
+#else
+#define LARGE_COUNTS(...)
+#endif
+
+#define WITHOUT_COUNT SMALL_COUNTS
+#define COLLECTIVE(...) SMALL_COUNTS(__VA_ARGS__) LARGE_COUNTS(__VA_ARGS__)
 #include "collectives.def"

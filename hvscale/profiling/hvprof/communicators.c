@@ -199,21 +199,31 @@ uint32_t communicator_index(struct communicator *c)
     return c->index;
 }
 
+void neighbours_of(word handle, int *sources, int *destinations)
+{
+    int topology = 0, count = 0, weighted = 0, rank = 0;
+    mpi.topo_test(handle, &topology);
+    if (topology == mpi.dist_graph) {
+        mpi.dist_graph_neighbors_count(handle, sources, destinations, &weighted);
+        return;
+    }
+    if (topology == mpi.cart) {
+        mpi.cartdim_get(handle, &count);
+        count *= 2;
+    } else if (topology == mpi.graph) {
+        mpi.comm_rank(handle, &rank);
+        mpi.graph_neighbors_count(handle, rank, &count);
+    }
+    *sources = *destinations = count;
+}
+
 int communicator_neighbours(struct communicator *c)
 {
     int known = atomic_load_explicit(&c->neighbours, memory_order_relaxed);
     if (known == 0) {
-        int topology = 0, count = 0, out = 0, weighted = 0;
-        mpi.topo_test(c->handle, &topology);
-        if (topology == mpi.cart) {
-            mpi.cartdim_get(c->handle, &count);
-            count *= 2;
-        } else if (topology == mpi.graph) {
-            mpi.graph_neighbors_count(c->handle, c->rank, &count);
-        } else if (topology == mpi.dist_graph) {
-            mpi.dist_graph_neighbors_count(c->handle, &count, &out, &weighted);
-        }
-        known = count + 1;
+        int sources = 0, destinations = 0;
+        neighbours_of(c->handle, &sources, &destinations);
+        known = sources + 1;
         atomic_store_explicit(&c->neighbours, known, memory_order_relaxed);
     }
     return known - 1;

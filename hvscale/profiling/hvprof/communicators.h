@@ -33,6 +33,9 @@ uint32_t communicator_index(struct communicator *communicator);
 /* The processes that a call among neighbours receives from. */
 int communicator_neighbours(struct communicator *communicator);
 
+/* The processes that a call among neighbours in the communicator `handle` receives from, and those that it sends to. */
+void neighbours_of(word handle, int *sources, int *destinations);
+
 /* Makes known what a constructor made: its identity, 0 for one of this process's own, and its handle. */
 void communicator_enter(uint64_t identity, word handle);
 

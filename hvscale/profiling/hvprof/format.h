@@ -15,6 +15,7 @@
 #define HVPROF_NO_COMMUNICATOR UINT32_MAX
 #define HVPROF_NO_ROOT INT32_MIN
 #define HVPROF_BITWISE 1u /* flag of a record: reduced by MPI_BAND, MPI_BOR or MPI_BXOR */
+#define HVPROF_LARGE_COUNTS_UNSEEN 1u /* flag of a file: calls of the MPI library's functions with large counts are not recorded */
 #define HVPROF_OWN 1u /* flag of a communicator: its identity is this process's own, the other members know another */
 #define HVPROF_SHARED 2u /* flag of a communicator: the table is full, all later ones of this size share the entry */
 #define HVPROF_SEND 23 /* operations that are counted, not recorded */
@@ -43,7 +44,8 @@ struct hvprof_header {
     int64_t clock_offset_ns; /* CLOCK_MONOTONIC plus this: nanoseconds since 1970 by the clock of rank 0 */
     uint64_t clock_error_ns; /* of that; HVPROF_UNKNOWN_ERROR: not measured, the offset is this host's own */
     uint64_t job; /* the same in all ranks that were initialised together, another in every job; 0: not known */
-    unsigned char reserved[4032 - 1976];
+    uint32_t flags; /* HVPROF_LARGE_COUNTS_UNSEEN */
+    unsigned char reserved[4032 - 1980];
     _Atomic uint64_t reserved_records; /* sequence numbers handed out to threads; in a cache line of its own */
     unsigned char padding[56];
 };
@@ -88,7 +90,7 @@ struct hvprof_file {
     struct hvprof_record records[];
 };
 
-_Static_assert(offsetof(struct hvprof_header, check) == 56 && offsetof(struct hvprof_header, reserved) == 1976, "layout");
+_Static_assert(offsetof(struct hvprof_header, check) == 56 && offsetof(struct hvprof_header, reserved) == 1980, "layout");
 _Static_assert(offsetof(struct hvprof_header, reserved_records) == 4032 && sizeof(struct hvprof_header) == 4096, "layout");
 _Static_assert(sizeof(struct hvprof_communicator) == 32 && sizeof(struct hvprof_record) == 64, "layout");
 _Static_assert(sizeof(struct hvprof_counter) == 152 * 8, "layout");

@@ -83,6 +83,14 @@ function library_find(const char *name, const void *caller)
     return found != NULL ? found : look_everywhere(name + strlen("P"));
 }
 
+function library_find_beside(const char *name, function other)
+{
+    void *address;
+    memcpy(&address, &other, sizeof address);
+    Dl_info object;
+    return dladdr(address, &object) != 0 ? look_in(object.dli_fname, name) : NULL;
+}
+
 function library_replacement(const char *name)
 {
     char symbol[128];

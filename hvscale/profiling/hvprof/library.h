@@ -68,6 +68,9 @@ static inline word handle_at(word address)
 /* The address of the PMPI function `name` that the object holding `caller` would reach. NULL when no library has it. */
 function library_find(const char *name, const void *caller);
 
+/* The function `name` of the library that holds `other`. NULL when it has none. */
+function library_find_beside(const char *name, function other);
+
 /* What a library of hvscale's that replaces the PMPI function `name` makes its calls with; NULL without one. */
 function library_replacement(const char *name);
 

@@ -12,6 +12,11 @@ struct library mpi;
 static bool ready;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic(function) first_entry;
+#ifdef HVPROF_LARGE_COUNTS
+static const bool sees_large_counts = true;
+#else
+static const bool sees_large_counts = false;
+#endif
 static bool initialising; /* all ranks are in MPI_Init: messages can be exchanged */
 
 static void set_up(void)
@@ -33,6 +38,7 @@ static void set_up(void)
     struct clock_offset clock = {.error_ns = HVPROF_UNKNOWN_ERROR};
     if (initialising)
         clock = clocks_measure(rank, size);
+    bool unseen = !sees_large_counts && library_find_beside("PMPI_Bcast_c", atomic_load(&first_entry)) != NULL;
     ready = hvprof_open(&(struct hvprof_identity){
         .rank = (uint32_t)rank,
         .world_size = (uint32_t)size,
@@ -43,6 +49,7 @@ static void set_up(void)
         .clock_offset_ns = clock.offset_ns,
         .clock_error_ns = clock.error_ns,
         .job = clock.job,
+        .flags = unseen ? HVPROF_LARGE_COUNTS_UNSEEN : 0,
     });
 }
 

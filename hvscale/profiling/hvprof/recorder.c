@@ -78,6 +78,7 @@ static void describe(void *file, const void *described)
     header->clock_offset_ns = measured ? identity->clock_offset_ns : (int64_t)(header->realtime_ns - header->monotonic_ns);
     header->clock_error_ns = identity->clock_error_ns;
     header->job = identity->job;
+    header->flags = identity->flags;
     gethostname(header->host, sizeof header->host - 1);
     snprintf(header->flavour, sizeof header->flavour, "%s", identity->flavour);
     snprintf(header->library, sizeof header->library, "%s", identity->library);

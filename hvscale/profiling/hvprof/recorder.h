@@ -17,6 +17,7 @@ struct hvprof_identity {
     int64_t clock_offset_ns; /* as in the header */
     uint64_t clock_error_ns;
     uint64_t job;
+    uint32_t flags; /* as in the header */
 };
 
 struct hvprof_message {

@@ -13,6 +13,7 @@ struct pending {
     struct hvprof_message message;
     word made; /* where the new communicator's handle will stand; 0: this is a collective */
     uint64_t identity;
+    void *needed; /* freed with the entry */
     const void *thread; /* that started it */
     struct pending *next;
 };
@@ -49,9 +50,9 @@ static void enter(const struct pending *described)
     pthread_mutex_unlock(&lock);
 }
 
-void request_started(word request, const struct hvprof_message *message)
+void request_started(word request, const struct hvprof_message *message, void *needed)
 {
-    enter(&(struct pending){.request = request, .message = *message});
+    enter(&(struct pending){.request = request, .message = *message, .needed = needed});
 }
 
 void request_makes_communicator(word request, word made, uint64_t identity)
@@ -112,6 +113,8 @@ static void compare(size_t count, word requests, word *before, word *few, bool c
             ended->message.duration_ns = now - ended->message.start_ns;
             hvprof_append(&ended->message);
         }
+        if (ended != NULL)
+            free(ended->needed);
         free(ended);
     }
     if (before != few)

@@ -45,6 +45,7 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
     errors: list[RequestError] = []
     warnings: list[str] = []
     overwritten: defaultdict[int, int] = defaultdict(int)  # by rank
+    large_counts_unseen: set[int] = set()  # ranks
     jobs: defaultdict[int, dict[int, str]] = defaultdict(dict)  # their ranks, and a file of each
     for path in paths:
         try:
@@ -58,6 +59,8 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
         if profile.header.job is not None:
             jobs[profile.header.job][profile.header.rank] = path.name
         warnings += profile.warnings
+        if profile.header.large_counts_unseen:
+            large_counts_unseen.add(profile.header.rank)
         if profile.overwritten:
             overwritten[profile.header.rank] += profile.overwritten
     if len(errors) == len(paths):
@@ -67,6 +70,12 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
     if missing:
         warnings.append(f"no profile of rank {_list(missing)}: it called no MPI, or its file is lost")
         warnings += reasons(run, record, missing)
+    if large_counts_unseen:
+        warnings.append(
+            f"calls with large counts (MPI_Bcast_c and so on), as mpi4py makes them, are not recorded of rank "
+            f"{_list(sorted(large_counts_unseen))}, whose MPI library has them: hvscale found none in that of --mpi "
+            f"{record.library.flavour}. Name the ranks' own MPI with --mpi"
+        )
     if overwritten:
         warnings.append(
             f"{sum(overwritten.values())} single calls of rank {_list(sorted(overwritten))} are lost, because the ring of records "

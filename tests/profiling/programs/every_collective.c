@@ -4,10 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef COUNT
+#define COUNT int
+#define DISPLACEMENT int
+#endif
+
 enum { MOST = 4096 };
 
 static int rank, size;
-static int ints[MOST], more_ints[MOST], counts[16], displacements[16], other_counts[16], other_displacements[16];
+static int ints[MOST], more_ints[MOST];
+static COUNT counts[16], other_counts[16];
+static DISPLACEMENT displacements[16], other_displacements[16];
 static double doubles[MOST], more_doubles[MOST];
 
 static void expect(int right, const char *what)
@@ -112,7 +119,9 @@ static void between_two_groups(void)
 static void among_neighbours(void)
 {
     MPI_Comm ring, line;
-    int dimensions[] = {size}, periods[] = {1}, same[] = {4, 4}, offsets[] = {0, 4};
+    int dimensions[] = {size}, periods[] = {1};
+    COUNT same[] = {4, 4};
+    DISPLACEMENT offsets[] = {0, 4};
     MPI_Cart_create(MPI_COMM_WORLD, 1, dimensions, periods, 0, &ring);
     MPI_Neighbor_allgather(ints, 3, MPI_INT, more_ints, 3, MPI_INT, ring);
     MPI_Neighbor_allgatherv(ints, 4, MPI_INT, more_ints, same, offsets, MPI_INT, ring);

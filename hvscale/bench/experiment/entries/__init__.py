@@ -2,15 +2,18 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar, get_args
+from typing import Annotated, Any, Generic, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from hvscale.bench.experiment.series import Series
 from hvscale.run_folder import Host
+from hvscale.study import Measured, Starting, StudyInTurns, Warn
+
+Study = TypeVar("Study", bound=StudyInTurns[Any, Any, Any])
 
 
 class Measurement(Protocol):
@@ -27,17 +30,27 @@ class Measurement(Protocol):
     @property
     def host(self) -> Host | None: ...
 
-    def measure(
-        self,
-        *,
-        starting: Callable[[str, int], None],
-        measured: Callable[[str, int, float | None, str | None], None],
-        warn: Callable[[str], None],
-    ) -> None:
+    def measure(self, *, starting: Starting, measured: Measured, warn: Warn) -> None:
         """Make what the folder does not hold, as the engines of the commands do it, and raise what they raise."""
 
     def series(self) -> list[Series]:
         """Of what has been measured until now."""
+
+
+class MeasurementInTurns(Generic[Study]):
+    """One that an engine makes in turns."""
+
+    def __init__(self, study: Study) -> None:
+        self.study, self.path = study, study.path
+        self.starts, self.repeats = len(study.starts), study.document.repeats
+
+    @property
+    def host(self) -> Host | None:
+        found: Host | None = self.study.document.host
+        return found
+
+    def measure(self, *, starting: Starting, measured: Measured, warn: Warn) -> None:
+        self.study.measure(starting=starting, measured=measured, warn=warn)
 
 
 class Entry(BaseModel):

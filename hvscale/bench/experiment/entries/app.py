@@ -1,6 +1,5 @@
 """As `hvscale bench app`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -8,10 +7,9 @@ from pydantic import Field, PositiveInt
 
 from hvscale.bench.applications.document import Variant, network_results, seconds_of
 from hvscale.bench.applications.study import ApplicationStudy
-from hvscale.bench.experiment.entries import Entry, commas, register
+from hvscale.bench.experiment.entries import Entry, MeasurementInTurns, commas, register
 from hvscale.bench.experiment.series import Series
 from hvscale.launch_options import resolve
-from hvscale.run_folder import Host
 
 
 @register
@@ -40,24 +38,7 @@ class App(Entry):
         return AppMeasurement(study)
 
 
-class AppMeasurement:
-    def __init__(self, study: ApplicationStudy) -> None:
-        self.study, self.path = study, study.path
-        self.starts, self.repeats = len(study.document.variants()), study.document.repeats
-
-    @property
-    def host(self) -> Host | None:
-        return self.study.document.host
-
-    def measure(
-        self,
-        *,
-        starting: Callable[[str, int], None],
-        measured: Callable[[str, int, float | None, str | None], None],
-        warn: Callable[[str], None],
-    ) -> None:
-        self.study.measure(starting=starting, measured=measured, warn=warn)
-
+class AppMeasurement(MeasurementInTurns[ApplicationStudy]):
     def series(self) -> list[Series]:
         """Of the network, the median pings."""
         document = self.study.document

@@ -1,7 +1,7 @@
 """As `hvscale bench allreduce` and its kin: each number of ranks, type and placement on all back ends, in rounds."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +18,7 @@ from hvscale.errors import HvscaleError, RequestError
 from hvscale.launch import RunInterruptedError
 from hvscale.profiling.output import human_bytes
 from hvscale.run_folder import Host
+from hvscale.study import Measured, Starting, Warn
 
 # What makes two measurements the same.
 SAME = ("collective", "dtype", "device", "in_place", "iterations", "warmup", "settings")
@@ -98,13 +99,7 @@ class CollectiveMeasurement:
     def host(self) -> Host | None:
         return next((document.host for document in self.documents.values() if document.host is not None), None)
 
-    def measure(
-        self,
-        *,
-        starting: Callable[[str, int], None],
-        measured: Callable[[str, int, float | None, str | None], None],
-        warn: Callable[[str], None],
-    ) -> None:
+    def measure(self, *, starting: Starting, measured: Measured, warn: Warn) -> None:
         """A variant that failed is not started again; its failure is raised after all others have been measured."""
         for text in self.warnings:
             warn(text)

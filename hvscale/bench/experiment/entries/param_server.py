@@ -1,16 +1,14 @@
 """As `hvscale bench param-server`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from hvscale.bench.experiment.entries import Entry, commas, register
+from hvscale.bench.experiment.entries import Entry, MeasurementInTurns, commas, register
 from hvscale.bench.experiment.series import Series
 from hvscale.bench.param_server.held import OPERATIONS
 from hvscale.bench.param_server.study import Options, ServerStudy
-from hvscale.run_folder import Host
 
 
 @register
@@ -45,24 +43,7 @@ class ParamServer(Entry):
         return ParamServerMeasurement(ServerStudy.of(options, launch, path))
 
 
-class ParamServerMeasurement:
-    def __init__(self, study: ServerStudy) -> None:
-        self.study, self.path = study, study.path
-        self.starts, self.repeats = len(study.starts), study.document.repeats
-
-    @property
-    def host(self) -> Host | None:
-        return self.study.document.host
-
-    def measure(
-        self,
-        *,
-        starting: Callable[[str, int], None],
-        measured: Callable[[str, int, float | None, str | None], None],
-        warn: Callable[[str], None],
-    ) -> None:
-        self.study.measure(starting=starting, measured=measured, warn=warn)
-
+class ParamServerMeasurement(MeasurementInTurns[ServerStudy]):
     def series(self) -> list[Series]:
         document = self.study.document
         found = []

@@ -248,22 +248,40 @@ static bool by_table_of(word buffer, int64_t count, word type, word root, word c
     return done;
 }
 
-/* hvprof's MPI_Bcast, where that is preloaded, before this library or behind it: it calls hvscale_PMPI_Bcast. NULL without it. */
-static function profiler;
+typedef int (*bcast_function)(word, word, word, word, word);
+
+/* hvprof's own, where that is preloaded, before this library or behind it: they call hvscale_PMPI_Bcast and hvscale_PMPI_Bcast_c. NULL without it,
+ * and where it has no such function. */
+static struct {
+    bcast_function bcast, bcast_c;
+} profiler;
+
+static bcast_function of_object(const char *name, const void *base)
+{
+    void *candidates[] = {dlsym(RTLD_DEFAULT, name), dlsym(RTLD_NEXT, name)};
+    bcast_function found = NULL;
+    Dl_info object;
+    for (int i = 0; i < 2; i++)
+        if (candidates[i] != NULL && dladdr(candidates[i], &object) != 0 && object.dli_fbase == base)
+            memcpy(&found, &candidates[i], sizeof found);
+    return found;
+}
 
 static void look_for_profiler(void)
 {
     void *step = dlsym(RTLD_DEFAULT, "hvprof_step");
-    void *candidates[] = {dlsym(RTLD_DEFAULT, "MPI_Bcast"), dlsym(RTLD_NEXT, "MPI_Bcast")};
-    Dl_info of_step, of_candidate;
-    if (step == NULL || dladdr(step, &of_step) == 0)
+    Dl_info object;
+    if (step == NULL || dladdr(step, &object) == 0)
         return;
-    for (int i = 0; i < 2; i++)
-        if (candidates[i] != NULL && dladdr(candidates[i], &of_candidate) != 0 && of_candidate.dli_fbase == of_step.dli_fbase)
-            memcpy(&profiler, &candidates[i], sizeof profiler);
+    profiler.bcast = of_object("MPI_Bcast", object.dli_fbase);
+    profiler.bcast_c = of_object("MPI_Bcast_c", object.dli_fbase);
 }
 
-typedef int (*bcast_function)(word, word, word, word, word);
+static void profiler_first(void)
+{
+    static pthread_once_t looked = PTHREAD_ONCE_INIT;
+    pthread_once(&looked, look_for_profiler);
+}
 
 static int bcast(word buffer, word count, word type, word root, word communicator, const void *caller)
 {
@@ -285,40 +303,53 @@ int hvscale_PMPI_Bcast(word buffer, word count, word type, word root, word commu
 EXPORTED int MPI_Bcast(word buffer, word count, word type, word root, word communicator);
 int MPI_Bcast(word buffer, word count, word type, word root, word communicator)
 {
-    static pthread_once_t looked = PTHREAD_ONCE_INIT;
-    pthread_once(&looked, look_for_profiler);
-    if (profiler != NULL)
-        return ((bcast_function)profiler)(buffer, count, type, root, communicator);
+    profiler_first();
+    if (profiler.bcast != NULL)
+        return profiler.bcast(buffer, count, type, root, communicator);
     return bcast(buffer, count, type, root, communicator, __builtin_return_address(0));
 }
 
 /* For a library without large counts: mpi4py takes MPI_Bcast_c where it finds one, and finds ours. */
-static int bcast_by_int(word buffer, int64_t count, word type, word root, word communicator)
+static int bcast_by_int(word buffer, int64_t count, word type, word root, word communicator, bcast_function call)
 {
     word repeated;
     if (count <= INT_MAX)
-        return MPI_Bcast(buffer, (word)count, type, root, communicator);
+        return call(buffer, (word)count, type, root, communicator);
     int status = data_repeat(count, type, &repeated);
     if (status == 0)
-        status = MPI_Bcast(buffer, 1, repeated, root, communicator);
+        status = call(buffer, 1, repeated, root, communicator);
     if (status == 0)
         calls.type_free(&repeated);
     return status;
+}
+
+/* `call`: what makes it where the library has none with a large count. */
+static int bcast_c(word buffer, word count, word type, word root, word communicator, const void *caller, bcast_function call)
+{
+    static _Atomic(function) known;
+    found(&known, "PMPI_Bcast", caller);
+    int status;
+    if (!is_ready() || calls.bcast_c == NULL)
+        return bcast_by_int(buffer, (int64_t)count, type, root, communicator, call);
+    if (by_table_of(buffer, (int64_t)count, type, root, communicator, &status))
+        return status;
+    return calls.bcast_c(buffer, count, type, root, communicator);
+}
+
+EXPORTED int hvscale_PMPI_Bcast_c(word buffer, word count, word type, word root, word communicator);
+int hvscale_PMPI_Bcast_c(word buffer, word count, word type, word root, word communicator)
+{
+    return bcast_c(buffer, count, type, root, communicator, __builtin_return_address(0), hvscale_PMPI_Bcast);
 }
 
 /* With a large count, as mpi4py calls it. */
 EXPORTED int MPI_Bcast_c(word buffer, word count, word type, word root, word communicator);
 int MPI_Bcast_c(word buffer, word count, word type, word root, word communicator)
 {
-    static _Atomic(function) known;
-    found(&known, "PMPI_Bcast", __builtin_return_address(0));
-    int status;
-    is_ready();
-    if (calls.bcast_c == NULL)
-        return bcast_by_int(buffer, (int64_t)count, type, root, communicator);
-    if (by_table_of(buffer, (int64_t)count, type, root, communicator, &status))
-        return status;
-    return calls.bcast_c(buffer, count, type, root, communicator);
+    profiler_first();
+    if (profiler.bcast_c != NULL)
+        return profiler.bcast_c(buffer, count, type, root, communicator);
+    return bcast_c(buffer, count, type, root, communicator, __builtin_return_address(0), MPI_Bcast);
 }
 
 enum { LEFT = -1, INVALID = -2 };

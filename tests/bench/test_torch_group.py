@@ -1,0 +1,29 @@
+"""A process group of PyTorch's as a back end: nothing of it outlives its end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+# In a process of its own: the threads are counted.
+OPEN_AND_CLOSE = """
+import os
+import torch.distributed
+from hvscale.bench.torch_group import TorchGroup
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+before = threads()
+group = TorchGroup("gloo")
+assert group.decided({"agreed": 1}) == {"agreed": 1}
+assert threads() > before
+group.close()
+assert threads() == before, (threads(), before)
+"""
+
+
+def test_the_threads_end_with_the_group(tmp_path: Path) -> None:
+    alone = {**os.environ, "HOROVOD_RANK": "0", "HOROVOD_SIZE": "1", "HVSCALE_RUN": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", OPEN_AND_CLOSE], env=alone, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
