@@ -80,6 +80,10 @@ StartTimeout = Annotated[
 WITH_NEGATIVE = ("cma",)
 
 
+# For `without`: what is asked of one job, and not of many starts.
+OF_ONE_JOB = ("collectives", "sbatch", "submit", "sbatch_option")
+
+
 def takes_launch_options(
     command: Callable[..., None], without: Collection[str] = (), resolved: bool = True
 ) -> Callable[..., None]:

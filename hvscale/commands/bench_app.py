@@ -10,7 +10,7 @@ from hvscale.commands.app import new_app
 from hvscale.commands.console import results
 from hvscale.commands.options import Csv, Json, folder_of
 from hvscale.commands.study import measure
-from hvscale.launch_options import takes_launch_options
+from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
 # Those of the study.
@@ -18,7 +18,7 @@ FLAGS = ["-O2", "-O3", "-O3 -march=native"]
 
 
 @app.command("app")
-@functools.partial(takes_launch_options, without=("np", "collectives", "run", "sbatch", "submit", "sbatch_option"))
+@functools.partial(takes_launch_options, without=("np", "run", *OF_ONE_JOB))
 def bench_app(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The program: integration, stencil, merge_sort or network.")

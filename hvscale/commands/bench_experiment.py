@@ -10,15 +10,13 @@ from hvscale.commands.app import new_app
 from hvscale.commands.console import print_warning, write_csv
 from hvscale.commands.options import Csv, Json, folder_of
 from hvscale.commands.study import print_document
-from hvscale.launch_options import takes_launch_options
+from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
 
 
 @app.command("experiment")
-@functools.partial(
-    takes_launch_options, without=("np", "collectives", "run", "sbatch", "submit", "sbatch_option"), resolved=False
-)
+@functools.partial(takes_launch_options, without=("np", "run", *OF_ONE_JOB), resolved=False)
 def bench_experiment(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The study's experiment.toml.")],
     launch_options: dict[str, Any],

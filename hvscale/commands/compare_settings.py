@@ -9,13 +9,13 @@ from hvscale.commands.app import new_app
 from hvscale.commands.console import results, write_csv
 from hvscale.commands.options import Bins, Command, Csv, Json, Metric
 from hvscale.commands.study import measure
-from hvscale.launch_options import takes_launch_options
+from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
 
 
 @app.command()
-@functools.partial(takes_launch_options, without=("knobs", "collectives", "sbatch", "submit", "sbatch_option"))
+@functools.partial(takes_launch_options, without=("knobs", *OF_ONE_JOB))
 def compare_settings(
     settings: Annotated[
         str,

@@ -9,13 +9,13 @@ import typer
 from hvscale.commands.app import new_app
 from hvscale.commands.console import print_json, print_message, print_warning, results, write_csv
 from hvscale.commands.options import COMMAND_LAST, Command, Csv, Json, folder_of
-from hvscale.launch_options import takes_launch_options
+from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
 
 
 @app.command(context_settings=COMMAND_LAST)
-@functools.partial(takes_launch_options, without=("knobs", "collectives", "run", "sbatch", "submit", "sbatch_option"))
+@functools.partial(takes_launch_options, without=("knobs", "run", *OF_ONE_JOB))
 def tune(
     command: Command,
     launch_options: dict[str, Any],

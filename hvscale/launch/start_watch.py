@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import hvscale.launch
-from hvscale.errors import RequestError
+from hvscale.built_library import built_library, preloaded
 
 LIBRARY = "libhvstarted.so"
 # Where a rank's files lie, without their endings: rank.py makes it from the folder that the controller names.
@@ -31,17 +31,7 @@ def environment(run: Path, others: Mapping[str, str]) -> dict[str, str]:
 
     Raises RequestError when the library is missing or lies where LD_PRELOAD cannot name it.
     """
-    library = next((path for place in hvscale.launch.__path__ if (path := Path(place) / LIBRARY).is_file()), None)
-    if library is None:
-        raise RequestError(
-            f"--start-timeout: {LIBRARY} is not in this installation: build it again with `pip install .`"
-        )
-    if any(character in str(library) for character in " :"):
-        raise RequestError(
-            f"--start-timeout: LD_PRELOAD cannot name {library}: install hvscale where no space is in the path"
-        )
-    behind = others.get("LD_PRELOAD", "")
-    return {VARIABLE: str(folder(run)), "LD_PRELOAD": f"{library}:{behind}" if behind else str(library)}
+    return {VARIABLE: str(folder(run)), **preloaded(built_library(LIBRARY, hvscale.launch), others)}
 
 
 class StartWatch:

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -53,7 +54,7 @@ class MeasurementInTurns(Generic[Study]):
         self.study.measure(starting=starting, measured=measured, warn=warn)
 
 
-class Entry(BaseModel):
+class Entry(BaseModel, ABC):
     """One measurement. `measure`: by which engine; `placement`: in turns; `repeat`: fresh starts of each."""
 
     model_config = ConfigDict(extra="forbid")
@@ -62,9 +63,9 @@ class Entry(BaseModel):
     placement: Annotated[tuple[str, ...], Field(min_length=1)] = ("host",)
     repeat: PositiveInt
 
+    @abstractmethod
     def measurement(self, path: Path, launch: dict[str, Any]) -> Measurement:
         """`launch`: the options of the command line, their placement the entry's own. Raises RequestError for what cannot be; writes nothing."""
-        raise NotImplementedError
 
 
 Kind = TypeVar("Kind", bound=type[Entry])

@@ -7,6 +7,7 @@ mislead is no likelier than that one does (Berger, Technometrics 24(4), 1982). W
 
 import importlib
 import pkgutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -74,7 +75,7 @@ class Limit:
         return f"{'above' if self.above else 'below'} {self.percent:g}"
 
 
-class Statement(BaseModel):
+class Statement(BaseModel, ABC):
     """What stands in the file. `says`: in the study's words; `kind`: how it is tested; `where`: what it speaks of, all where it is left out."""
 
     model_config = ConfigDict(extra="forbid")
@@ -96,9 +97,9 @@ class Statement(BaseModel):
             return finding
         return finding.model_copy(update={"verdict": "cannot be said here", "why": f"{short}; {finding.why}"})
 
+    @abstractmethod
     def test(self, series: Sequence[Series]) -> Finding:
         """On what was measured. `figure` is what its percents are."""
-        raise NotImplementedError
 
 
 Kind = TypeVar("Kind", bound=type[Statement])
