@@ -82,7 +82,9 @@ def handle(mpi_object: Any) -> int:
 @cache
 def native() -> ctypes.CDLL:
     """Raises RequestError when it was not built."""
-    loaded = ctypes.CDLL(str(library_path()))
+    # What is preloaded already, from whichever installation, is the one that knows this process' communicators.
+    preloaded = ctypes.CDLL(None)
+    loaded = preloaded if hasattr(preloaded, "hvbcast_broadcast") else ctypes.CDLL(str(library_path()))
     word, number = ctypes.c_size_t, ctypes.c_int
     loaded.hvbcast_broadcast.argtypes = [
         *(ctypes.c_void_p, ctypes.c_int64, word, number, word),
