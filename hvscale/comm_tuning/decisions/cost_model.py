@@ -201,3 +201,15 @@ def fitted(of: Level, eager_limit_bytes: int | None, rows: list[tuple[Steps, flo
         points=len(rows),
         error_percent=100 * float(np.median(errors)),
     )
+
+
+def wire_seconds(operation: str, nodes: int, total: int, bytes_per_second: float) -> float:
+    """What the links need at least, each carrying so much in each direction: 0 within a node.
+
+    A broadcast's last byte leaves the root once; an all-reduce sends and receives 2 (k - 1)/k of the message on each of k nodes, an all-gather
+    and a gather (k - 1)/k of all ranks' bytes (Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms", 2009; Chan et al., 2007).
+    """
+    if nodes < 2:
+        return 0.0
+    share = {"broadcast": 1.0, "allreduce": 2 * (nodes - 1) / nodes}.get(operation, (nodes - 1) / nodes)
+    return share * total / bytes_per_second

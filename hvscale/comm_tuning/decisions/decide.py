@@ -16,15 +16,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.comm_tuning.collectives_table import CollectivesTable, Operation, Rule
-from hvscale.comm_tuning.decisions.measurements import Choice, Measurements, Place, Point, Time
-from hvscale.comm_tuning.library_algorithms import OWN_CHOICE
+from hvscale.comm_tuning.decisions.measurements import LIBRARY, TOLD, Choice, Measurements, Place, Point, Time
 from hvscale.errors import RequestError
 
 LOSS = 1.03  # against the best at a size: what fewer rules may cost
 NOISE = 1.05  # the same where the intervals overlap; more than this is taken for a difference whatever they say
 SLOWER = 1.05  # than the library with nothing set: what a job's settings must not make any size
-LIBRARY = Choice()
-TOLD = Choice(library_algorithm=OWN_CHOICE)
 
 AtSize = Mapping[Choice, Time]
 Series = Mapping[int, AtSize]  # by bytes

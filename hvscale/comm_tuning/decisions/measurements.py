@@ -18,6 +18,7 @@ from hvscale.comm_tuning.collectives_table import (
     Protocol,
     Rule,
 )
+from hvscale.comm_tuning.library_algorithms import OWN_CHOICE
 from hvscale.errors import RequestError
 from hvscale.run_folder import write_atomically
 from hvscale.scaling.estimate import estimate
@@ -52,6 +53,10 @@ class Choice(BaseModel):
         name = told.pop("library_algorithm", None)
         first = told.pop("algorithm") if name is None else f"library's {name}"
         return " ".join([str(first), *(f"{field}={value}" for field, value in told.items())])
+
+
+LIBRARY = Choice()
+TOLD = Choice(library_algorithm=OWN_CHOICE)
 
 
 class Place(NamedTuple):

@@ -1,0 +1,1 @@
+"""`hvscale tune-collectives`: measures the algorithms of collectives, and decides."""
