@@ -11,18 +11,24 @@ from hypothesis import strategies as st
 
 from hvscale.comm_tuning.collectives_table import Rule, read_table
 from hvscale.comm_tuning.decisions.decide import (
-    LIBRARY,
     LOSS,
     NOISE,
     SLOWER,
-    TOLD,
     best_of,
     decide,
     decide_sizes,
     proven,
     will_do,
 )
-from hvscale.comm_tuning.decisions.measurements import Choice, Measurements, Point, Time, read_measurements
+from hvscale.comm_tuning.decisions.measurements import (
+    LIBRARY,
+    TOLD,
+    Choice,
+    Measurements,
+    Point,
+    Time,
+    read_measurements,
+)
 from hvscale.errors import RequestError
 
 CHAIN = Choice(algorithm="chain", chunk_bytes=32768, depth=8)
