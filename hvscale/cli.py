@@ -28,6 +28,7 @@ COMMANDS = (
     "compare-settings",
     "compare-placements",
     "tune",
+    "tune-collectives",
     "train",
     "models",
     "data",

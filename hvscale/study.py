@@ -59,7 +59,9 @@ class Study(ABC, Generic[Document]):
         self.tell_user = warn
         for text in self.document.warnings:
             warn(text)
-        with study_in(self.path, self.file, self.document, self.same, f"hvscale {self.verb}", self.started):
+        with study_in(self.path, self.file, self.document, self.same, f"hvscale {self.verb}", self.started) as before:
+            if before is not None:
+                self.take_up(before)
             self.write("running")
             self.prepare()
             try:
@@ -71,6 +73,9 @@ class Study(ABC, Generic[Document]):
                 self.write("failed" if failed else "interrupted")
                 raise
             self.write("finished")
+
+    def take_up(self, before: Document) -> None:
+        """Take what an earlier call has left in the document; the runs in the folder are found by themselves."""
 
     def prepare(self) -> None:
         """What has to be done in the folder before anything can be started."""

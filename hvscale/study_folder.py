@@ -72,17 +72,17 @@ def left_in(file: Path, asked: Document, same: tuple[str, ...]) -> Document | No
 
 @contextmanager
 def study_in(
-    path: Path, file: Path, asked: StudyDocument, same: tuple[str, ...], command: str, runs: str
-) -> Iterator[None]:
-    """The folder, new or as an earlier call left it, for this process alone; `file` in it holds the study's document.
+    path: Path, file: Path, asked: Document, same: tuple[str, ...], command: str, runs: str
+) -> Iterator[Document | None]:
+    """The folder, new or as an earlier call left it, for this process alone; `file` in it holds the study's document, which it gives if it is there.
 
     A new one in which nothing was started, so that no folder matches `runs`, goes again. Raises as `alone_in` and `left_in`.
     """
     made, new = not path.exists(), not file.exists()
     with alone_in(path, command):
-        left_in(file, asked, same)
+        before = left_in(file, asked, same)
         try:
-            yield
+            yield before
         finally:
             if new and not any(path.glob(runs)):
                 file.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from hvscale.bench import backends, collectives, dtypes
 from hvscale.bench.backends import Backend
-from hvscale.bench.engine import Engine, Operands
+from hvscale.bench.engine import Engine, Operands, Work
 from hvscale.bench.memory import available_bytes, check_fits
 from hvscale.bench.param_server.held import check_held, held, in_place
 from hvscale.bench.request import (
@@ -122,7 +122,8 @@ def measure_size(engine: Engine, operands: Operands, size: Size, request: Reques
             width = summarise(seconds).width_percent
             if engine.decided(width is not None and width <= request.until_interval):
                 break
-    wrong, first_wrong = check(engine, operands) if request.check and operands.collective.has_data else (None, None)
+    checked = request.check and operands.collective.has_data
+    wrong, first_wrong = check(engine, operands, work) if checked else (None, None)
     return Measured(
         bytes=size.bytes,
         count=size.count,
@@ -135,10 +136,10 @@ def measure_size(engine: Engine, operands: Operands, size: Size, request: Reques
     )
 
 
-def check(engine: Engine, operands: Operands) -> tuple[int, FirstWrong | None]:
+def check(engine: Engine, operands: Operands, work: Work) -> tuple[int, FirstWrong | None]:
     """One call with fresh operands: how many elements are wrong over all ranks, and the first one of the first rank that has any."""
     operands.prepare()
-    found = engine.gathered(operands.check(engine.work(operands).once()))
+    found = engine.gathered(operands.check(work.once()))
     first = next((first_wrong for _, first_wrong in found if first_wrong is not None), None)
     return sum(wrong for wrong, _ in found), first
 

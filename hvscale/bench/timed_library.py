@@ -9,7 +9,7 @@ import hvscale.bench
 from hvscale.built_library import built_library
 
 LIBRARY = "libhvbench.so"
-MOST_ARGUMENTS = 8
+MOST_ARGUMENTS = 9
 WORD_MASK = 2**64 - 1
 
 

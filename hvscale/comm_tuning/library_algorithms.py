@@ -2,18 +2,26 @@
 
 from collections.abc import Mapping
 
-from hvscale.comm_tuning.knobs.library import libraries
+from hvscale.comm_tuning.knobs.library import Spelling, libraries
 from hvscale.comm_tuning.knobs.values import Choice
 
 OWN_CHOICE = "auto"  # the library's decision once it was told algorithms for other messages
 
 
-def algorithms_of(mpi: str, operation: str) -> Mapping[str, str]:
-    """`mpi`: a flavour, or nccl. Empty for a library that has none with names, and where the knobs do not know it."""
-    knob = "nccl_algorithm" if mpi == "nccl" else f"{operation}_algorithm"
+def spelling_of(mpi: str, knob: str) -> Spelling | None:
+    """`mpi`: a flavour, or nccl. None where the knobs do not know it of that library."""
     for library in libraries():
         if library.key == mpi:
-            for spelling in library.spellings:
-                if spelling.knob == knob and isinstance(spelling.values, Choice):
-                    return spelling.values.words
-    return {}
+            return next((spelling for spelling in library.spellings if spelling.knob == knob), None)
+    return None
+
+
+def algorithm_knob(mpi: str, operation: str) -> Spelling | None:
+    """That which names its algorithms for this collective."""
+    return spelling_of(mpi, "nccl_algorithm" if mpi == "nccl" else f"{operation}_algorithm")
+
+
+def algorithms_of(mpi: str, operation: str) -> Mapping[str, str]:
+    """Empty for a library that has none with names."""
+    spelling = algorithm_knob(mpi, operation)
+    return spelling.values.words if spelling is not None and isinstance(spelling.values, Choice) else {}

@@ -7,7 +7,7 @@
 /* An argument as it stands in its register or stack slot: an int handle of MPICH's, an address of Open MPI's, a count. */
 typedef uintptr_t word;
 
-enum { MOST_ARGUMENTS = 8 };
+enum { MOST_ARGUMENTS = 9 };
 
 struct call {
     word function; /* that answers an int, 0 for success */

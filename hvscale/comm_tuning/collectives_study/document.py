@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from hvscale.comm_tuning.collectives_table import Operation
 from hvscale.comm_tuning.decisions.cost_model import Fit, fit
 from hvscale.comm_tuning.decisions.decide import Decision, decide
-from hvscale.comm_tuning.decisions.measurements import LIBRARY, Measurements
+from hvscale.comm_tuning.decisions.measurements import LIBRARY, Choice, Measurements
 from hvscale.run_folder import Host
 from hvscale.study_folder import State
 
@@ -15,7 +15,8 @@ from hvscale.study_folder import State
 class Job(BaseModel):
     """One start of ranks, which measured all choices on `np` ranks under one eager limit (None: the library's own).
 
-    `finished`: nothing is left to measure in it; else it ended with its time, or was broken off, and is gone on with. `problem`: why it failed.
+    `finished`: nothing is left to measure in it; else it ended with its time, or was broken off, and is gone on with. `problem`: why it failed;
+    `excluded`: choices in which ranks failed.
     """
 
     np: int
@@ -25,6 +26,7 @@ class Job(BaseModel):
     seconds: float = 0.0
     finished: bool = False
     problem: str | None = None
+    excluded: list[Choice] = []
 
 
 class TuneCollectives(BaseModel):

@@ -22,6 +22,8 @@ class Spelling:
     `variables`: the environment variables that hold the value, or the one option of `hvscale launch`, each with the default in the library's
     words ("" where there is none). `along`: what has to be set together with it (`along_for`: with this value alone), unless the user has set it.
     `transport`: the knob is of this one alone. `build`: only libraries that were built with this have it. `source`: where the fact comes from.
+    Of a collective's algorithms: `segmented` are those that cut a message into parts of as many bytes as `segment_variable` says, and `only_on`
+    tells which numbers of ranks one is for.
     """
 
     knob: str
@@ -35,6 +37,9 @@ class Spelling:
     along_for: Value | None = None
     transport: str | None = None
     build: str = ""
+    segment_variable: str = ""
+    segmented: tuple[str, ...] = ()
+    only_on: Mapping[str, Callable[[int], bool]] = field(default_factory=dict)
 
     @property
     def is_option(self) -> bool:

@@ -1,21 +1,15 @@
 """eager-limit.conf: the largest message without a rendezvous, in the variables of the job's library."""
 
 from hvscale.comm_tuning.decisions.written import Format, Job, register
-from hvscale.comm_tuning.knobs.library import libraries
+from hvscale.comm_tuning.library_algorithms import spelling_of
 
 
 def variables(job: Job) -> dict[str, str]:
     """In the library's spelling of the knob eager_threshold."""
     if job.table.eager_limit_bytes is None:
         return {}
-    return {
-        name: word
-        for library in libraries()
-        if library.key == job.table.mpi
-        for spelling in library.spellings
-        if spelling.knob == "eager_threshold"
-        for name, word in spelling.write(job.table.eager_limit_bytes).items()
-    }
+    spelling = spelling_of(job.table.mpi, "eager_threshold")
+    return spelling.write(job.table.eager_limit_bytes) if spelling is not None else {}
 
 
 register(

@@ -6,6 +6,11 @@ from hvscale.comm_tuning.knobs.values import Bytes, Choice, Names, Switch
 VARS = "mpivars"
 LARGEST_INT = 2**31 - 1
 
+
+def is_power_of_two(np: int) -> bool:
+    return np.bit_count() == 1
+
+
 register(
     Library(
         key="mpich",
@@ -67,6 +72,8 @@ register(
                     "recexch",
                     "ring",
                 ),
+                segment_variable="MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE",
+                segmented=("tree",),
                 source=VARS,
             ),
             Spelling(
@@ -84,6 +91,9 @@ register(
                     }
                 ),
                 needs="scatter_allgather: np a power of two",
+                segment_variable="MPIR_CVAR_BCAST_TREE_PIPELINE_CHUNK_SIZE",
+                segmented=("pipelined_tree",),
+                only_on={"scatter_allgather": is_power_of_two},
                 source=VARS,
             ),
             Spelling(
@@ -101,6 +111,7 @@ register(
                     }
                 ),
                 needs="recursive_doubling: np a power of two",
+                only_on={"recursive_doubling": is_power_of_two},
                 source=VARS,
             ),
             Spelling(

@@ -65,6 +65,8 @@ register(
                 ),
                 needs=NEEDS_TUNED,
                 along=TUNED_FIRST,
+                segment_variable="OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize",
+                segmented=("segmented_ring",),
                 source=INFO,
             ),
             Spelling(
@@ -86,6 +88,8 @@ register(
                 ),
                 needs=NEEDS_TUNED,
                 along=TUNED_FIRST,
+                segment_variable="OMPI_MCA_coll_tuned_bcast_algorithm_segmentsize",
+                segmented=("chain", "pipeline", "split_binary_tree", "binary_tree", "binomial", "knomial"),
                 source=INFO,
             ),
             Spelling(
@@ -105,6 +109,7 @@ register(
                 ),
                 needs="neighbor_exchange: an even np; two_ranks: np 2; sparbit: release 5; " + NEEDS_TUNED,
                 along=TUNED_FIRST,
+                only_on={"neighbor_exchange": lambda np: np % 2 == 0, "two_ranks": lambda np: np == 2},
                 source=INFO,
             ),
             Spelling(
