@@ -15,6 +15,7 @@ from hvscale.study_folder import State
 class Job(BaseModel):
     """One start of ranks, which measured all choices on `np` ranks under one eager limit (None: the library's own).
 
+    `again`: it measured anew, at each size, what had been taken for the best, and the library's own.
     `finished`: nothing is left to measure in it; else it ended with its time, or was broken off, and is gone on with. `problem`: why it failed;
     `excluded`: choices in which ranks failed.
     """
@@ -23,6 +24,7 @@ class Job(BaseModel):
     operation: Operation
     eager_limit_bytes: int | None
     run: str
+    again: bool = False
     seconds: float = 0.0
     finished: bool = False
     problem: str | None = None

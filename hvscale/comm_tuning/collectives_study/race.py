@@ -16,7 +16,7 @@ HOPELESS = 2.0  # at two sizes, one behind the other, without growing better: no
 BETTER = 0.85  # of the ratio before it: that is growing better
 CHEAP_SECONDS, CHEAP_LOOKS = 0.02, 3  # of what is over so soon, one time tells little
 CLOSE = 1.2  # times the best: of what takes longer, no other is measured again
-LEAST_SAMPLES, MOST_SAMPLES = 3, 15
+LEAST_SAMPLES, LEAST_CHEAP_SAMPLES, MOST_SAMPLES = 3, 7, 15
 SAMPLING_SECONDS = 5.0  # of one way at one size at most, once it has the least samples
 NARROW = 0.015  # half of an interval, as a ratio: well enough known
 EXHAUSTIVE_SAMPLES = 5
@@ -74,6 +74,10 @@ class Field:
     @property
     def best(self) -> float:
         return min(map(min, self.times.values()), default=inf)
+
+    @property
+    def least_samples(self) -> int:
+        return LEAST_CHEAP_SAMPLES if self.best < CHEAP_SECONDS else LEAST_SAMPLES
 
     def of_kind(self, kind: Kind) -> list[Way]:
         return [way for way in self.members if way.kind == kind]
@@ -203,7 +207,7 @@ def rivals(of: Field, earlier: Before) -> list[Way]:
 
 def is_beaten(of: Field, way: Way, alive: list[Way]) -> bool:
     """For sure, and by more than fewer rules are worth."""
-    if len(of.times[way]) < LEAST_SAMPLES:
+    if len(of.times[way]) < of.least_samples:
         return False
     time = of.time(way)
     best = min((of.time(other) for other in alive), key=lambda one: one.median)
@@ -220,7 +224,7 @@ def undecided(of: Field, alive: list[Way]) -> list[Way]:
         rival = next((other for other in alive if other != way), way) if way == best else best
         known = is_narrow(times[way]) or (way != rival and not times[way].overlaps(times[rival]))
         most = min(MOST_SAMPLES, SAMPLING_SECONDS / times[way].median)
-        if samples < LEAST_SAMPLES or (samples < most and not known):
+        if samples < of.least_samples or (samples < most and not known):
             found.append(way)
     return found
 
@@ -230,10 +234,12 @@ def is_narrow(time: Time) -> bool:
 
 
 def exhaustive(of: Field, over: Callable[[], bool]) -> Race:
-    """All of them, equally often, in turns."""
+    """All of them, equally often, in turns, but for those that take long."""
     for number in range(EXHAUSTIVE_SAMPLES):
         for way in of.members:
-            if len(of.times.get(way, ())) <= number and not over():
+            times = of.times.get(way, [])
+            enough = len(times) > number or (number >= LEAST_SAMPLES and sum(times) > SAMPLING_SECONDS)
+            if not enough and not over():
                 of.times.setdefault(way, []).append((yield way))
     return list(of.times)
 

@@ -7,7 +7,7 @@ import ctypes
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from hvscale.bench.rank import check, give_up, refuse_together
 from hvscale.bench.request import Request as BenchRequest
 from hvscale.bench.request import run_of_this_rank
 from hvscale.bench.sizes import messages
-from hvscale.bench.timed_library import CFunction
+from hvscale.bench.timed_library import CFunction, time_calls
 from hvscale.comm_tuning.broadcast.call import DEFAULT_DEPTH, DEFAULT_RADIX, native
 from hvscale.comm_tuning.collectives_study.race import (
+    CHEAP_SECONDS,
     Field,
     Kind,
     Way,
@@ -46,7 +47,7 @@ from hvscale.comm_tuning.collectives_study.request import (
 from hvscale.comm_tuning.collectives_study.told import Told, numbers_of
 from hvscale.comm_tuning.collectives_table import MOST_CHUNK
 from hvscale.comm_tuning.decisions.cost_model import fit
-from hvscale.comm_tuning.decisions.measurements import Choice, Point
+from hvscale.comm_tuning.decisions.measurements import LIBRARY, Choice, Point
 from hvscale.errors import EXIT_RANK_FAILED, HvscaleError, RequestError
 
 DTYPE = "float32"
@@ -104,6 +105,7 @@ class Measuring:
         self.refused: list[Choice] = []
         self._sort_out()
         self.engines: dict[Choice, MpiEngine] = {}
+        self.turning: dict[int, bool] = {}
         self.warm: set[Choice] = set()  # called before, so that connections and memory are there
 
     def _told(self) -> Told:
@@ -179,7 +181,8 @@ class Measuring:
 
     def known(self, size: int) -> Field:
         """With what was measured at this size before."""
-        of = Field(size, ways(self.variables, size))
+        only = self.request.only.get(size)
+        of = Field(size, ways([choice for choice in self.variables if only is None or choice in only], size))
         before = {point.choice: point.seconds for point in self.request.known if point.bytes == size}
         for way, choices in of.members.items():
             if choices[0] in before:
@@ -195,54 +198,73 @@ class Measuring:
                 ranks_per_node=self.ranks_per_node,
                 bytes=of.size,
                 eager_limit_bytes=self.request.eager_limit_bytes,
-                choice=choice,
+                choice=of.members[way][0],
                 seconds=seconds,
             )
             for of in self.fields
             for way, seconds in of.times.items()
-            for choice in of.members[way]
         ]
         found = fit(points)
         chunk = next(iter(found.values())).best_chunk(self.np, size) if found else None
         return {kind: chunk for kind in CHAINS if chunk is not None}
 
     def sample(self, of: Field, way: Way) -> float:
-        """Seconds of one call, of the slowest rank; a mean over several calls of what is fast. The first time it is called once before."""
-        first = not of.times.get(way)
-        if first and self.rank == 0:
-            self.write(Trying(bytes=of.size, choice=of.members[way][0]))
-        work = self.work(of, way)
-        if way not in self.calls:
-            begun = of.members[way][0] in self.warm
-            self.warm.add(of.members[way][0])
-            once = self.slowest(work.time(1, 1, self.collective.rooted))
-            self.calls[way] = int(np.clip(SAMPLE_SECONDS / once, 1, MOST_CALLS))
-            if begun and self.calls[way] == 1:
-                return self.told_of(of, way, once)
-        return self.told_of(of, way, self.slowest(work.time(1, self.calls[way], self.collective.rooted)))
+        """Seconds of one call, until the last rank is done: of what is fast the median over several, which nothing else on the machine moves.
 
-    def told_of(self, of: Field, way: Way, seconds: float) -> float:
+        How many, the first one tells; it is a sample itself where one is enough and the choice was called before, at another size.
+        """
+        choice = of.members[way][0]
+        if not of.times.get(way) and self.rank == 0:
+            self.write(Trying(bytes=of.size, choice=choice))
+        roots = self.roots(of)
+        works = [self.work(of, way, root) for root in roots]
+        seconds: float | None = None
+        if way not in self.calls:
+            once = self.timed(works, 1)
+            self.calls[way] = int(np.clip(SAMPLE_SECONDS / once / len(roots), 1, MOST_CALLS))
+            if self.calls[way] == 1 and choice in self.warm:
+                seconds = once
+            self.warm.add(choice)
+        if seconds is None:
+            seconds = self.timed(works, self.calls[way])
         if self.rank == 0:
             self.write(Sample(bytes=of.size, choices=of.members[way], seconds=seconds))
         return seconds
 
-    def slowest(self, seconds: list[float]) -> float:
-        return float(max(of_rank[0] for of_rank in self.base.gathered(seconds)))
+    def roots(self, of: Field) -> Sequence[int]:
+        """Of the calls that are timed together. Ranks leave a meeting microseconds apart, which is as long as a small message takes: so a
+        root may run ahead, or a message be there before a rank looks for it. With each rank as the root in turn, the last one of a tree or
+        chain, which has to have the message before it can send its own, is the next."""
+        if not self.collective.rooted:
+            return [ROOT]
+        if of.size not in self.turning:
+            [library] = [way for way, choices in of.members.items() if LIBRARY in choices]
+            before = of.times.get(library)
+            seconds = min(before) if before else self.timed([self.work(of, library, ROOT)], 1)
+            self.turning[of.size] = seconds < CHEAP_SECONDS
+        return range(self.np - 1, -1, -1) if self.turning[of.size] else [ROOT]
+
+    def timed(self, works: list[MpiWork], calls: int) -> float:
+        """One of the works, which are called one behind the other, after a meeting of the ranks each time."""
+        together = [call for work in works for call in work.calls]
+        status, seconds = time_calls(together, works[0].meet, calls, 1, False)
+        self.base.succeed(status)
+        return float(np.median(np.max(self.base.gathered(seconds), axis=0))) / len(works)
 
     def check(self, of: Field, way: Way) -> None:
         """One call with fresh operands, whose every element is looked at."""
-        work = self.work(of, way)
+        work = self.work(of, way, ROOT)
         wrong, _ = check(self.base, work.operands, work)
         if self.rank == 0:
             self.write(Checked(bytes=of.size, choices=of.members[way], wrong=wrong))
 
-    def work(self, of: Field, way: Way) -> MpiWork:
+    def work(self, of: Field, way: Way, root: int) -> MpiWork:
         """A call of the way's first choice, with the library told what it takes."""
         choice = of.members[way][0]
         self.told.tell(self.variables[choice])
         count = of.size // (self.collective.largest(self.np) * self.dtype.bytes)
         operands = Operands(
-            self.collective, self.dtype, count, self.rank, self.np, ROOT, True, self.buffer, self.buffer
+            self.collective, self.dtype, count, self.rank, self.np, root, True, self.buffer, self.buffer
         )
         if choice.algorithm != "library":
             return OurWork(self.base, operands, choice)

@@ -19,7 +19,8 @@ class Candidate(BaseModel):
 class Request(BaseModel):
     """collectives-request.json. `sizes`: bytes, ascending; `refine`: add some between them; `known`: what has been measured already.
 
-    `seconds`: how long it may take, None for no bound; `exhaustive`: measure all candidates at all sizes equally often.
+    `seconds`: how long it may take, None for no bound; `exhaustive`: measure all candidates at all sizes equally often; `only`: by size, where not
+    all are to be measured.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -36,6 +37,7 @@ class Request(BaseModel):
     exhaustive: bool = False
     seconds: float | None = None
     known: list[Point] = []
+    only: dict[int, list[Choice]] = {}
 
 
 class Begun(BaseModel):

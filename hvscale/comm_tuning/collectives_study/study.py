@@ -10,6 +10,7 @@ from hvscale.bench.sizes import parse_size
 from hvscale.comm_tuning.collectives_launch import own_library
 from hvscale.comm_tuning.collectives_study.candidates import candidates
 from hvscale.comm_tuning.collectives_study.document import Job, TuneCollectives
+from hvscale.comm_tuning.collectives_study.race import BASES
 from hvscale.comm_tuning.collectives_study.request import (
     Answer,
     Begun,
@@ -25,7 +26,7 @@ from hvscale.comm_tuning.collectives_study.request import (
 )
 from hvscale.comm_tuning.collectives_table import Operation
 from hvscale.comm_tuning.decisions import written
-from hvscale.comm_tuning.decisions.measurements import Choice, Measurements, Point
+from hvscale.comm_tuning.decisions.measurements import Choice, Measurements, Place, Point
 from hvscale.comm_tuning.library_algorithms import spelling_of
 from hvscale.errors import RankFailedError, RequestError, UntrustedError
 from hvscale.launch import flavours, launch, prefixes
@@ -42,6 +43,8 @@ OPERATIONS: tuple[Operation, ...] = ("broadcast", "allreduce", "allgather", "gat
 EAGER_LIMIT = 1 << 20
 STEP = 4  # from one size to the next; near crossovers some are added
 LOOK_SECONDS = 1.0  # between looks at what the ranks have written
+SEARCHING = 0.8  # of --minutes; the rest is for measuring again
+CONFIRMATIONS = 3  # rounds of it at most: each may bring another choice to the front
 ATTEMPTS = 3  # of a job whose ranks failed in one choice: the next one leaves it out
 
 
@@ -117,14 +120,46 @@ class CollectivesStudy(Study[TuneCollectives]):
                 if self.document.measurements.points and self.seconds_left() == 0.0:
                     self.warn(f"{len(todo) - number} of {len(todo)} jobs had no time: go on with --run {self.path}")
                     break
-                self.start(job, len(todo) - number, shown)
+                self.start(job, len(todo) - number, shown, SEARCHING)
+            self.measure_again(shown)
             self.check_results()
             self.write_files()
+
+    def measure_again(self, shown: Shown) -> None:
+        """What is taken must have been the best in two starts: the best of many was the luckiest, too, and starts differ."""
+        for _ in range(CONFIRMATIONS):
+            self.tabulate()
+            jobs = self.once_measured()
+            for number, (job, choices) in enumerate(jobs):
+                if self.seconds_left() == 0.0:
+                    self.warn(f"no time to measure again what was best, in a fresh start: go on with --run {self.path}")
+                    return
+                self.start(job, len(jobs) - number, shown, 1.0, choices)
+            if not jobs:
+                return
+
+    def once_measured(self) -> list[tuple[Job, dict[int, list[Choice]]]]:
+        """Jobs for what the table takes and only one start of ranks has measured; beside it, the library's own."""
+        decision = self.document.decision
+        if decision is None:
+            return []
+        limit = decision.table.eager_limit_bytes
+        starts = {
+            (point.place, point.bytes, point.choice): point.starts
+            for point in self.document.measurements.points
+            if point.eager_limit_bytes == limit
+        }
+        found: dict[Place, dict[int, list[Choice]]] = {}
+        for row in decision.rows:
+            place = Place(row.operation, row.np, row.ranks_per_node)
+            if row.choice not in BASES and starts[place, row.bytes, row.choice] == 1:
+                found.setdefault(place, {})[row.bytes] = [*BASES, row.choice]
+        return [(self.job(place.np, place.operation, limit, again=True), sizes) for place, sizes in found.items()]
 
     def todo(self) -> list[Job]:
         """The jobs that are not finished: all ranks first, and the library's own eager limit before others."""
         document = self.document
-        known = {(job.np, job.operation, job.eager_limit_bytes): job for job in document.jobs}
+        known = {(job.np, job.operation, job.eager_limit_bytes): job for job in document.jobs if not job.again}
         wanted = [
             (np, operation, limit)
             for np in sorted(document.nps, reverse=True)
@@ -133,24 +168,35 @@ class CollectivesStudy(Study[TuneCollectives]):
         ]
         for np, operation, limit in wanted:
             if (np, operation, limit) not in known:
-                words = "own" if limit is None else str(limit)
-                job = Job(np=np, operation=operation, eager_limit_bytes=limit, run=f"np-{np}-{operation}-eager-{words}")
-                known[np, operation, limit] = job
-                document.jobs.append(job)
+                known[np, operation, limit] = self.job(np, operation, limit)
         return [known[key] for key in wanted if not known[key].finished]
+
+    def job(self, np: int, operation: Operation, limit: int | None, again: bool = False) -> Job:
+        name = f"np-{np}-{operation}-eager-{'own' if limit is None else limit}"
+        job = Job(
+            np=np,
+            operation=operation,
+            eager_limit_bytes=limit,
+            again=again,
+            run=self.free_folder(f"{name}-again" if again else name).name,
+        )
+        self.document.jobs.append(job)
+        return job
 
     def seconds_left(self) -> float | None:
         if self.minutes is None:
             return None
         return max(0.0, 60 * self.minutes - (time.monotonic() - self.began))
 
-    def start(self, job: Job, jobs: int, shown: Shown) -> None:
-        """Measure it, again without a choice in which its ranks failed. `jobs`: how many share the time that is left."""
+    def start(
+        self, job: Job, jobs: int, shown: Shown, share: float, only: dict[int, list[Choice]] | None = None
+    ) -> None:
+        """Measure it, again without a choice in which its ranks failed. `jobs` share so much of the time that is left."""
         for attempt in range(1, ATTEMPTS + 1):
             began, left = time.monotonic(), self.seconds_left()
             reader = Reader(self.document, job, shown)
             try:
-                self.launch(job, reader, None if left is None else left / jobs)
+                self.launch(job, reader, None if left is None else share * left / jobs, only or {})
                 job.problem = None
                 return
             except RankFailedError as error:
@@ -169,22 +215,24 @@ class CollectivesStudy(Study[TuneCollectives]):
                 job.seconds += time.monotonic() - began
                 self.write("running")
 
-    def launch(self, job: Job, reader: "Reader", seconds: float | None) -> None:
-        run = self.free_folder(job.run)
+    def launch(self, job: Job, reader: "Reader", seconds: float | None, only: Mapping[int, list[Choice]]) -> None:
+        run = RunFolder(self.free_folder(job.run))
         run.path.mkdir()
+        job.run = run.path.name
         document = self.document
         request = Request(
             operation=job.operation,
             mpi=document.mpi,
-            sizes=document.sizes[job.operation],
+            sizes=sorted(only) or document.sizes[job.operation],
             candidates=[
                 one for one in candidates(document.mpi, job.operation, job.np) if one.choice not in job.excluded
             ],
             eager_limit_bytes=job.eager_limit_bytes,
-            refine=not self.exhaustive,
-            exhaustive=self.exhaustive,
+            refine=not (self.exhaustive or only),
+            exhaustive=self.exhaustive or bool(only),
             seconds=seconds,
-            known=[point for point in document.measurements.points if reader.is_of_job(point)],
+            known=[point for point in document.measurements.points if reader.is_of_job(point) and not only],
+            only=dict(only),
         )
         write_text(request_path(run.path), request.model_dump_json(by_alias=True))
         reader.shown.job(job, request.sizes)
@@ -200,13 +248,13 @@ class CollectivesStudy(Study[TuneCollectives]):
             if run.run_json.exists():
                 document.host = run.read().host
 
-    def free_folder(self, name: str) -> RunFolder:
+    def free_folder(self, name: str) -> Path:
         """One that is not there yet: what was broken off keeps its own."""
         attempt, path = 1, self.path / name
         while path.exists():
             attempt += 1
-            path = self.path / f"{name}-attempt-{attempt}"
-        return RunFolder(path)
+            path = self.path / f"{name}-{attempt}"
+        return path
 
     def check_results(self) -> None:
         """Raises UntrustedError, after what was found is written, for a choice whose results were wrong."""
@@ -329,6 +377,7 @@ class Reader:
                 measurements.points.append(point)
             else:
                 point.seconds += seconds
+                point.starts += 1
             point.wrong = max(point.wrong, self.wrong.get((size, choice), 0))
         self.seconds, self.wrong = {}, {}
 

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from hvscale.comm_tuning.collectives_table import (
     MOST_BYTES,
@@ -37,6 +45,11 @@ class Choice(BaseModel):
     chunk_bytes: int | None = None
     depth: int | None = None
     radix: int | None = None
+
+    @model_serializer(mode="wrap")
+    def without_what_it_has_not(self, serialize: SerializerFunctionWrapHandler) -> dict[str, int | str]:
+        """Thousands of these stand in a study's document."""
+        return {name: value for name, value in serialize(self).items() if value is not None}
 
     @property
     def order(self) -> tuple[tuple[bool, int, str], ...]:
@@ -71,7 +84,7 @@ class Point(BaseModel):
     """One choice at one size, under one eager limit (None: the library's own).
 
     `bytes`: of the message; of an all-gather and a gather those of all ranks together, as `hvscale bench` counts. `seconds`: a sample each, of the
-    slowest rank. `wrong`: results that were not what they should be; a choice that has any is never taken.
+    slowest rank. `wrong`: results that were not what they should be; a choice that has any is never taken. `starts`: of ranks, that samples are of.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -84,6 +97,7 @@ class Point(BaseModel):
     choice: Choice = Choice()
     seconds: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
     wrong: int = Field(default=0, ge=0)
+    starts: int = Field(default=1, ge=1)
 
     @property
     def place(self) -> Place:
