@@ -14,6 +14,7 @@ from hvscale.comm_tuning.decisions.decide import (
     LOSS,
     NOISE,
     SLOWER,
+    Decision,
     best_of,
     decide,
     decide_sizes,
@@ -281,6 +282,7 @@ def test_the_table_is_one(tmp_path_factory: pytest.TempPathFactory, points: list
     path = tmp_path_factory.mktemp("table") / "table.toml"
     path.write_text(found.table.toml())
     assert read_table(path) == found.table
+    assert Decision.model_validate_json(found.model_dump_json(by_alias=True)) == found
     for row in found.rows:
         [rule] = [it for it in found.table.rule if it.np == row.np and it.bytes_min <= row.bytes <= it.last]
         assert row.choice.fields().items() <= rule.model_dump().items()
