@@ -14,7 +14,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launch": set(),
     "profiling": set(),
     "models": set(),
-    "comm_tuning": {"launch", "profiling", "profiled_launch", "scaling"},
+    "comm_tuning": {"launch", "profiling", "profiled_launch", "scaling", "bench"},
     "trainer": {"launch", "profiling", "models"},
     "scaling": {"launch", "profiling", "profiled_launch", "trainer"},
     "bench": {"launch", "profiling", "profiled_launch", "scaling"},

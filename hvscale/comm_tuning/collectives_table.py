@@ -5,9 +5,17 @@ from collections.abc import Iterable
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from hvscale.comm_tuning.broadcast.call import DEFAULT_CHUNK, DEFAULT_DEPTH, DEFAULT_RADIX
 from hvscale.comm_tuning.library_algorithms import algorithms_of
@@ -82,6 +90,12 @@ class Rule(BaseModel):
         if self.algorithm == "two-level" and self.chunk_bytes > MOST_CHUNK_OF_TWO_LEVEL:
             raise ValueError(f"chunk_bytes of two-level is at most {MOST_CHUNK_OF_TWO_LEVEL}, half of a node's memory")
         return self
+
+    @model_serializer(mode="wrap")
+    def without_what_means_nothing(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """So that what is written can be read back."""
+        nothing = {"chunk_bytes", "depth", "radix", *OF_THE_LIBRARY} - set(self.own_fields)
+        return {name: value for name, value in fields(self).items() if name not in nothing}
 
 
 class CollectivesTable(BaseModel):

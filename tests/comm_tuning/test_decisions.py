@@ -14,6 +14,7 @@ from hvscale.comm_tuning.decisions.decide import (
     LOSS,
     NOISE,
     SLOWER,
+    Decision,
     best_of,
     decide,
     decide_sizes,
@@ -67,6 +68,7 @@ def test_each_size_takes_what_is_faster_and_a_rule_ends_between_two_sizes() -> N
     ]
     assert [row.gain for row in found.rows] == pytest.approx([1, 1 / 0.9, 2, 4])
     assert found.gain == pytest.approx((2 * 4 / 0.9) ** 0.25)
+    assert [row.apart for row in found.rows] == [False, True, True, True]
     assert not any(row.undecided for row in found.rows)
 
 
@@ -100,6 +102,7 @@ def test_in_the_noise_the_neighbour_s_choice_is_kept() -> None:
     chain = (point(KIB, CHAIN, 0.5), point(2 * KIB, CHAIN, 0.99, spread=0.2), point(4 * KIB, CHAIN, 0.5))
     found = decide(measured(*(point(size, LIBRARY, 1.0) for size in sizes), *chain))
     assert ranges(found.table.rule) == [(KIB, None, "chain")]
+    assert [row.apart for row in found.rows] == [True, False, True]
     # At the end of its range nothing asks for it.
     found = decide(measured(*(point(size, LIBRARY, 1.0) for size in sizes), *chain[:2], point(4 * KIB, CHAIN, 1.3)))
     assert ranges(found.table.rule) == [
@@ -279,6 +282,7 @@ def test_the_table_is_one(tmp_path_factory: pytest.TempPathFactory, points: list
     path = tmp_path_factory.mktemp("table") / "table.toml"
     path.write_text(found.table.toml())
     assert read_table(path) == found.table
+    assert Decision.model_validate_json(found.model_dump_json(by_alias=True)) == found
     for row in found.rows:
         [rule] = [it for it in found.table.rule if it.np == row.np and it.bytes_min <= row.bytes <= it.last]
         assert row.choice.fields().items() <= rule.model_dump().items()

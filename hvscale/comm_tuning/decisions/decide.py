@@ -44,7 +44,8 @@ NOTHING_SET = Setting(None, False)
 class SizeRow(BaseModel):
     """One size in one place. Medians in seconds: of the library with nothing set, of what the table takes, and of the best that was measured.
 
-    `gain`: library to table. `undecided`: the best is more than 3 % faster than what is taken, but not beyond the noise: measure it again.
+    `gain`: library to table. `apart`: the two differ beyond both intervals, else there is no difference. `undecided`: the best is more than 3 %
+    faster than what is taken, but not beyond the noise: measure it again.
     """
 
     operation: Operation
@@ -56,6 +57,7 @@ class SizeRow(BaseModel):
     table_seconds: float
     best_seconds: float
     gain: float
+    apart: bool
     undecided: bool
 
 
@@ -315,6 +317,7 @@ def rows_of(place: Place, base: Mapping[int, Time], outcome: Outcome) -> list[Si
                     table_seconds=times[choice].median,
                     best_seconds=best,
                     gain=base[size].median / times[choice].median,
+                    apart=not times[choice].overlaps(base[size]),
                     undecided=times[choice].median > LOSS * best,
                 )
             )

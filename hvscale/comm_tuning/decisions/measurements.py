@@ -61,10 +61,10 @@ class Choice(BaseModel):
         return self.model_dump(exclude_none=True)
 
     def __str__(self) -> str:
-        """For people: `chain chunk_bytes=32768 depth=8`."""
+        """For people: `chain chunk_bytes=32768 depth=8`, `library's ring segment_bytes=65536`."""
         told = self.fields()
-        name = told.pop("library_algorithm", None)
-        first = told.pop("algorithm") if name is None else f"library's {name}"
+        algorithm, name = told.pop("algorithm"), told.pop("library_algorithm", None)
+        first = algorithm if name is None else f"library's {name}"
         return " ".join([str(first), *(f"{field}={value}" for field, value in told.items())])
 
 

@@ -1,0 +1,247 @@
+"""What is shown of a study of collectives: in the terminal, as CSV, and on the page."""
+
+import csv
+import json
+import re
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from hvscale.comm_tuning.collectives_study import output
+from hvscale.comm_tuning.collectives_study.document import TuneCollectives
+from hvscale.comm_tuning.collectives_study.figures import gain_ticks, place_figures, places, reach
+from hvscale.comm_tuning.collectives_study.page import page
+from hvscale.comm_tuning.decisions.cost_model import wire_seconds
+from hvscale.comm_tuning.decisions.measurements import LIBRARY, TOLD, Choice, Measurements, Place, Point
+from hvscale.commands.console import write_csv
+from tests.comm_tuning.collective_studies import (
+    DOUBLING,
+    FLAT,
+    KIB,
+    LARGE,
+    LINK,
+    MIB,
+    RING,
+    SIZES,
+    SMALL,
+    TREE,
+    broadcast_library,
+    point,
+    study,
+)
+
+BROADCAST = Place("broadcast", 4, 1)
+
+
+@pytest.fixture(scope="module")
+def document() -> TuneCollectives:
+    return study()
+
+
+def with_points(document: TuneCollectives, points: list[Point]) -> TuneCollectives:
+    found = document.model_copy(update={"measurements": Measurements(mpi="openmpi", points=points)})
+    found.tabulate()
+    return found
+
+
+def printed(document: TuneCollectives) -> str:
+    console = Console(width=80)
+    with console.capture() as caught:
+        for table in output.terminal_tables(document):
+            console.print(table)
+    return caught.get()
+
+
+def words(text: str) -> list[list[str]]:
+    """Of each line its cells."""
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+
+
+def test_a_choice_in_words() -> None:
+    for choice, said in (
+        (LIBRARY, "library's own"),
+        (TOLD, "library's own, told others"),
+        (LARGE, "chain 32 KiB, depth 16"),
+        (TREE, "k-nomial 64 KiB, depth 8, radix 4"),
+        (RING, "library's segmented_ring 64 KiB"),
+        (DOUBLING, "library's recursive_doubling"),
+        (Choice(library_algorithm="ring", protocol="ll128", channels=4), "library's ring, ll128, channels 4"),
+    ):
+        assert output.in_words(choice) == said
+    assert str(RING) == f"library's segmented_ring segment_bytes={64 * KIB}"
+
+
+def test_the_rules_and_each_size_in_the_terminal(document: TuneCollectives) -> None:
+    text = printed(document)
+    assert all(len(line) <= 80 for line in text.splitlines())
+    lines = words(text)
+    assert ["broadcast, np 4, 1 on a node"] in lines
+    assert ["from 181 KiB", "chain 32 KiB, depth 16"] in lines
+    assert ["up to 22.6 KiB", "library's own, told others"] in lines
+    assert document.decision is not None
+    [row] = [row for row in document.decision.rows if (row.operation, row.np, row.bytes) == ("broadcast", 4, MIB)]
+    times = row.table_seconds / wire_seconds("broadcast", 4, MIB, LINK / 8)
+    assert times > 1
+    assert f"{row.gain:#.3g} {times:#.3g}" in " ".join(text.split())
+    at_4_kib = [line for line in text.splitlines() if line.startswith("4 KiB") and "told others" in line]
+    assert len(at_4_kib) == 1
+    assert "no difference" in at_4_kib[0]
+    assert "taken" in text
+    assert "between nodes" in text
+    assert "wrong" not in text
+
+
+def test_the_mean_of_a_place_is_geometric(document: TuneCollectives) -> None:
+    rows = output.by_place(document)[BROADCAST]
+    mean = exp(sum(log(row.gain) for row in rows) / len(rows))
+    last = output.sizes_shown(document).groups[output.place_in_words(BROADCAST)][-1]
+    assert last[:2] == ["all", "geometric mean"]
+    assert float(last[4]) == pytest.approx(mean, rel=0.01)
+    assert f"{mean:#.3g} times as fast" in page(document)
+
+
+def test_without_a_known_link_nothing_is_said_of_the_wire() -> None:
+    unknown = study(link=None)
+    assert "wire" not in printed(unknown)
+    assert all(row.wire_seconds is None for row in output.rows(unknown))
+    assert "the wire" not in names(unknown, BROADCAST, "latency")
+    within = output.wire(study(nps=[4]), Place("broadcast", 4, 4), MIB)
+    assert within is None
+    assert output.wire(study(nps=[4]), Place("broadcast", 4, 2), MIB) == pytest.approx(8 * MIB / LINK)
+
+
+def test_wrong_results_and_open_questions_are_said(document: TuneCollectives) -> None:
+    wrong = point("broadcast", 4, MIB, FLAT, 1e-9).model_copy(update={"wrong": 2})
+    quick = Choice(algorithm="flat", chunk_bytes=KIB, depth=4)
+    noisy = point("broadcast", 4, MIB, quick, broadcast_library(4, MIB) / 5, spread=0.99)
+    found = with_points(document, [*document.measurements.points, wrong, noisy])
+    text = printed(found)
+    assert "left out: 1 measured choices with wrong results" in " ".join(text.split())
+    assert "?: the best measured is more than 3 % faster" in " ".join(text.split())
+    assert len(re.findall(r"\d \?", text)) == 1
+    assert "undecided" in names(found, BROADCAST, "gain")
+    assert all(second > 1e-8 for trace in traces(found, BROADCAST, "latency") for second in trace.y)
+
+
+def test_sizes_as_csv(document: TuneCollectives, tmp_path: Path) -> None:
+    write_csv(tmp_path / "table.csv", output.rows(document))
+    with (tmp_path / "table.csv").open() as stream:
+        lines = list(csv.DictReader(stream))
+    assert len(lines) == 4 * len(SIZES)
+    [line] = [it for it in lines if (it["operation"], it["np"], it["bytes"]) == ("broadcast", "4", str(MIB))]
+    assert line["choice"] == "chain chunk_bytes=32768 depth=16"
+    assert float(line["wire_seconds"]) == pytest.approx(8 * MIB / LINK)
+    assert (line["apart"], line["undecided"]) == ("True", "False")
+
+
+def test_the_verdict_says_what_to_do(document: TuneCollectives) -> None:
+    assert document.decision is not None
+    assert f"{document.decision.gain:#.3g} times as fast" in output.verdict(document)
+    library = [it for it in document.measurements.points if it.choice in (LIBRARY, TOLD)]
+    assert output.verdict(with_points(document, library)).startswith("leave it to the library")
+
+
+def test_a_study_without_the_library_s_own_is_shown_undecided(document: TuneCollectives) -> None:
+    found = with_points(document, [it for it in document.measurements.points if it.choice not in (LIBRARY, TOLD)])
+    assert found.decision is None
+    assert "nothing is decided" in output.verdict(found)
+    assert output.rows(found) == []
+    assert list(place_figures(found, BROADCAST)) == ["latency"]
+    assert "Nothing is decided here" in page(found)
+    assert words(printed(found))[0] == ["The model beside it"]
+
+
+def test_an_eager_limit_is_shown_with_its_choices_and_its_model(document: TuneCollectives) -> None:
+    """Under it the library's own takes half the time, all else what it took."""
+    points = document.measurements.points
+    under = [
+        it.model_copy(update={"eager_limit_bytes": MIB, "seconds": [second / 2 for second in it.seconds]})
+        for it in points
+    ]
+    found = with_points(document, [*points, *under])
+    assert found.decision is not None
+    assert found.decision.table.eager_limit_bytes == MIB
+    assert "with an eager limit of 1 MiB" in printed(found)
+    hidden = [it for it in traces(found, BROADCAST, "latency") if it.visible == "legendonly"]
+    assert {it.legendgroup for it in hidden} == {"under another eager limit"}
+    assert sum(it.showlegend is not False for it in hidden) == 1
+    [curve] = [it for it in traces(found, BROADCAST, "latency") if it.name == "model: chain 32 KiB, depth 16"]
+    [fit] = [it for it in found.fits if it.eager_limit_bytes == MIB]
+    assert curve.y[-1] == pytest.approx(fit.seconds("broadcast", 4, SIZES[-1], LARGE))
+
+
+def traces(document: TuneCollectives, place: Place, name: str) -> Any:
+    return place_figures(document, place)[name].data
+
+
+def names(document: TuneCollectives, place: Place, name: str) -> str:
+    return "\n".join(str(it.name) for it in traces(document, place, name))
+
+
+def test_latency_shows_every_choice_the_model_and_the_wire(document: TuneCollectives) -> None:
+    figure = place_figures(document, BROADCAST)["latency"]
+    by_name = {it.name: it for it in figure.data}
+    assert by_name["library, nothing set"].y[0] == pytest.approx(broadcast_library(4, SIZES[0]))
+    hovered = {it.hovertemplate.partition("<br>")[0] for it in figure.data}
+    assert {output.in_words(it) for it in (SMALL, LARGE, TREE, FLAT, TOLD)} <= hovered
+    wire = by_name["the wire, at least"]
+    table = by_name["the table"]
+    assert list(table.x) == list(wire.x) == SIZES
+    assert all(bound < taken for bound, taken in zip(wire.y, table.y, strict=True))
+    best, fixed = by_name["model: chain with its best chunk"], by_name["model: chain 32 KiB, depth 16"]
+    assert len(best.x) > len(SIZES)
+    assert all(one <= other * 1.0001 for one, other in zip(best.y, fixed.y, strict=True))
+
+
+def test_the_bands_are_the_rules_one_behind_another(document: TuneCollectives) -> None:
+    assert document.decision is not None
+    rules = [it for it in document.decision.table.rule if output.place_of(it) == BROADCAST]
+    for figure in place_figures(document, BROADCAST).values():
+        shapes = [it for it in figure.layout.shapes if it.type == "rect"]
+        assert len(shapes) == len(rules) > 1
+        left, right = reach(SIZES)
+        assert (shapes[0].x0, shapes[-1].x1) == (pytest.approx(10**left), pytest.approx(10**right))
+        for shape, rule, after in zip(shapes, rules, shapes[1:], strict=False):
+            assert shape.x1 == pytest.approx(after.x0) == rule.bytes_max + 1
+    named = place_figures(document, BROADCAST)["latency"].layout.annotations
+    assert [it.text.replace("<br>", " ") for it in named] == [output.in_words(output.of_rule(it)) for it in rules]
+
+
+def test_the_name_of_a_narrow_band_stands_upright() -> None:
+    """Each size takes another choice than the one before."""
+    points = [
+        point("broadcast", 4, size, choice, 2.0 if choice == LIBRARY else 1.0 + (number % 2 == turn))
+        for number, size in enumerate(SIZES)
+        for turn, choice in enumerate((SMALL, TREE, LIBRARY))
+    ]
+    found = with_points(study(nps=[4]), points)
+    named = place_figures(found, BROADCAST)["latency"].layout.annotations
+    assert len(named) == len(SIZES)
+    assert {it.textangle for it in named} == {-90}
+
+
+def test_the_gain_s_ticks_stand_clear_of_each_other() -> None:
+    assert gain_ticks(0.8, 2.5) == [0.8, 1, 1.25, 1.5, 2]
+    assert gain_ticks(0.8, 115) == [1, 2, 4, 10, 20, 50, 100]
+    assert gain_ticks(0.99, 1.01) == [1]
+
+
+def test_a_study_of_one_size_and_one_sample_has_a_page() -> None:
+    once = Point(operation="gather", np=2, ranks_per_node=2, bytes=KIB, seconds=[1e-3])
+    found = with_points(study(nps=[2], link=None), [once])
+    assert places(found) == [once.place]
+    assert "No difference to the library at any of 1 sizes" in page(found)
+
+
+def test_the_page_needs_no_network_and_runs_no_text_of_others(document: TuneCollectives) -> None:
+    hostile = "</script><script>alert(1)</script>"
+    text = page(document.model_copy(update={"library": hostile, "warnings": [hostile]}))
+    assert hostile not in text
+    assert '<link rel="icon" href="data:,">' in text
+    [figures] = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
+    assert sorted(json.loads(figures)) == sorted(
+        f"{name}-{number}" for name in ("latency", "bandwidth", "gain") for number in range(4)
+    )
