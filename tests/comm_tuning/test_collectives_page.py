@@ -63,7 +63,7 @@ def words(text: str) -> list[list[str]]:
 def test_a_choice_in_words() -> None:
     for choice, said in (
         (LIBRARY, "library's own"),
-        (TOLD, "library's own, told others"),
+        (TOLD, "library's auto"),
         (LARGE, "chain 32 KiB, depth 16"),
         (TREE, "k-nomial 64 KiB, depth 8, radix 4"),
         (RING, "library's segmented_ring 64 KiB"),
@@ -80,13 +80,13 @@ def test_the_rules_and_each_size_in_the_terminal(document: TuneCollectives) -> N
     lines = words(text)
     assert ["broadcast, np 4, 1 on a node"] in lines
     assert ["from 181 KiB", "chain 32 KiB, depth 16"] in lines
-    assert ["up to 22.6 KiB", "library's own, told others"] in lines
+    assert ["up to 22.6 KiB", "library's auto"] in lines
     assert document.decision is not None
     [row] = [row for row in document.decision.rows if (row.operation, row.np, row.bytes) == ("broadcast", 4, MIB)]
     times = row.table_seconds / wire_seconds("broadcast", 4, MIB, LINK / 8)
     assert times > 1
     assert f"{row.gain:#.3g} {times:#.3g}" in " ".join(text.split())
-    at_4_kib = [line for line in text.splitlines() if line.startswith("4 KiB") and "told others" in line]
+    at_4_kib = [line for line in text.splitlines() if line.startswith("4 KiB") and "library's auto" in line]
     assert len(at_4_kib) == 1
     assert "no difference" in at_4_kib[0]
     assert "taken" in text

@@ -148,7 +148,7 @@ def test_the_eager_limit_that_gains_most_over_all_sizes_is_the_job_s() -> None:
             point(MIB, CHAIN, large, **limit),
         ]
         decision = decide(measured(*plain, *other))
-        [taken] = [row for row in decision.settings if row.taken]
+        [taken] = [row for row in decision.eager_limits if row.taken]
         assert taken.eager_limit_bytes == decision.table.eager_limit_bytes
         return decision.table.eager_limit_bytes
 
@@ -164,19 +164,17 @@ def test_a_limit_that_was_not_measured_everywhere_takes_no_part() -> None:
     limit = [point(KIB, choice, 0.1, eager_limit_bytes=MIB) for choice in (LIBRARY, CHAIN)]
     decision = decide(measured(point(KIB, LIBRARY, 1.0), other, *limit))
     assert decision.table.eager_limit_bytes is None
-    assert [row.gain for row in decision.settings] == [pytest.approx(1), None]
+    assert [row.gain for row in decision.eager_limits] == [pytest.approx(1), None]
 
 
-def test_told_one_algorithm_the_library_decides_otherwise_for_the_rest() -> None:
-    """Its rules gain at one size what its own choice under rules loses at another: they are taken where they lose nothing."""
-
-    def found(told: float) -> list[tuple[int, int | None, str]]:
+def test_what_the_library_s_tunable_part_chooses_is_a_choice_like_others() -> None:
+    def found(auto: float) -> list[tuple[int, int | None, str]]:
         sizes = (KIB, MIB)
-        points = [*(point(size, LIBRARY, 1.0) for size in sizes), *(point(size, TOLD, told) for size in sizes)]
+        points = [*(point(size, LIBRARY, 1.0) for size in sizes), *(point(size, TOLD, auto) for size in sizes)]
         return ranges(decide(measured(*points, point(MIB, RING, 0.3))).table.rule)
 
-    assert found(1.0) == [(1, 32 * KIB, "auto"), (32 * KIB + 1, None, "scatter_ring_allgather")]
-    assert found(1.5) == [(1, None, "library")]
+    assert found(1.5) == [(1, 32 * KIB, "library"), (32 * KIB + 1, None, "scatter_ring_allgather")]
+    assert found(0.5) == [(KIB, 32 * KIB, "auto"), (32 * KIB + 1, None, "scatter_ring_allgather")]
 
 
 def test_nothing_can_be_decided_without_the_library() -> None:
@@ -232,7 +230,7 @@ def test_no_size_loses_more_than_it_may(points: list[Point]) -> None:
     assert len(found.rows) == len({(it.np, it.bytes) for it in points})
     for row in found.rows:
         at_size = {choice: time for (np, size, choice), time in times.items() if (np, size) == (row.np, row.bytes)}
-        best, taken = at_size[best_of(at_size, LIBRARY)], at_size[row.choice]
+        best, taken = at_size[best_of(at_size)], at_size[row.choice]
         apart = not taken.overlaps(best)
         assert taken.median <= (LOSS if apart else NOISE) * best.median
         assert taken.median <= SLOWER * at_size[LIBRARY].median
@@ -247,12 +245,12 @@ def test_rules_are_as_few_as_can_be_and_each_is_proven(points: list[Point]) -> N
             size: {it.choice: Time.of(it.seconds) for it in points if (it.np, it.bytes) == (np, size)}
             for size in sorted({it.bytes for it in points if it.np == np})
         }
-        found = runs_of(list(decide_sizes(series, LIBRARY).values()))
+        found = runs_of(list(decide_sizes(series).values()))
         assert stands(found, list(series.values()))
-        trivial = runs_of([best_of(times, LIBRARY) for times in series.values()])
+        trivial = runs_of([best_of(times) for times in series.values()])
         assert len(found) <= len(trivial)
         if len(series) <= 4:
-            ways = itertools.product(*(will_do(times, LIBRARY) for times in series.values()))
+            ways = itertools.product(*(will_do(times) for times in series.values()))
             standing = [runs for way in ways if stands(runs := runs_of(list(way)), list(series.values()))]
             assert len(found) == min(map(len, standing))
 
@@ -264,9 +262,7 @@ def runs_of(choices: list[Choice]) -> list[tuple[Choice, int]]:
 def stands(runs: list[tuple[Choice, int]], sizes: list[dict[Choice, Time]]) -> bool:
     """Whether each rule's choice is proven at one of its sizes."""
     left = iter(sizes)
-    return all(
-        any(choice in proven(times, LIBRARY) for times in list(itertools.islice(left, count))) for choice, count in runs
-    )
+    return all(any(choice in proven(times) for times in list(itertools.islice(left, count))) for choice, count in runs)
 
 
 @given(points=all_points(), data=st.data())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hvscale.comm_tuning.collectives_table import MOST_BYTES, CollectivesTable, Operation, Rule, nearest, read_table
@@ -28,15 +28,18 @@ def job(table: CollectivesTable, folder: Path, np: int = 4, ranks_per_node: int 
     return Job(folder, table, np, ranks_per_node, LIBMPI)
 
 
-def said(table: CollectivesTable, operation: str, np: int, ranks_per_node: int, size: int) -> Rule | None:
-    """The rule that names the library's algorithm, as docs/collectives-table.md says it is found."""
+def said(
+    table: CollectivesTable, operation: str, np: int, ranks_per_node: int, size: int, auto: bool = False
+) -> Rule | None:
+    """The rule that names the library's algorithm, as docs/collectives-table.md says it is found. `auto`: that is one, too."""
     rules = [rule for rule in table.rule if rule.operation == operation]
     if rules:
         rules = [rule for rule in rules if rule.np == nearest((rule.np for rule in rules), np)]
         on_a_node = nearest((rule.ranks_per_node for rule in rules), min(ranks_per_node, rules[0].np))
         for rule in rules:
             if rule.ranks_per_node == on_a_node and rule.bytes_min <= size <= rule.last:
-                return None if rule.library_algorithm in (None, OWN_CHOICE) else rule
+                left = rule.library_algorithm is None or (rule.library_algorithm == OWN_CHOICE and not auto)
+                return None if left else rule
     return None
 
 
@@ -81,6 +84,44 @@ def test_open_mpi_s_rules(file: str, table: CollectivesTable, ranks_per_node: in
         numbers = algorithms_of("openmpi", operation)
         assert algorithm == (int(numbers[str(expected.library_algorithm)]) if expected else 0)
         assert segment == (expected.segment_bytes or 0 if expected else 0)
+
+
+def component(text: str, operation: str, np: int, block: int) -> str:
+    """As get_dynamic_rule of Open MPI 5's coll han finds it: what does a message with so many bytes in a block."""
+    words = iter(word for line in text.splitlines() for word in line.split("#")[0].split())
+    found = "han"
+    for _ in range(int(next(words))):
+        name = NUMBERS[int(next(words))]
+        assert [next(words), next(words)] == ["1", "global_communicator"]
+        by_ranks = {}
+        for _ in range(int(next(words))):
+            ranks = int(next(words))
+            by_ranks[ranks] = [(int(next(words)), next(words)) for _ in range(int(next(words)))]
+            assert by_ranks[ranks][0][0] == 0
+        assert min(by_ranks) == 1
+        if name == operation:
+            of_np = by_ranks[max(ranks for ranks in by_ranks if ranks <= np)]
+            found = [one for least, one in of_np if least <= block][-1]
+    assert next(words, None) is None
+    return found
+
+
+@given(table=tables().filter(lambda table: table.mpi == "openmpi"), data=st.data())
+def test_open_mpi_s_han_keeps_what_the_table_gives_to_no_algorithm(
+    table: CollectivesTable, data: st.DataObject
+) -> None:
+    [format_] = [one for one in formats() if one.file == "openmpi-han-rules.conf"]
+    of = job(table, Path("/folder"))
+    assume(format_.applies(of))
+    operation = data.draw(st.sampled_from(OPERATIONS))
+    np = data.draw(st.sampled_from([rule.np for rule in table.rule]))
+    size = data.draw(sizes_of(table))
+    block = size
+    if operation in ("allgather", "gather"):
+        block = -(-size // np)
+        size = block * np
+    expected = said(table, operation, np, of.ranks_per_node, size, auto=True)
+    assert component(format_.text(of), operation, np, block) == ("tuned" if expected else "han")
 
 
 def chosen(tree: dict[str, Any], has: dict[str, int | str]) -> tuple[str, dict[str, Any]]:

@@ -119,6 +119,33 @@ def test_open_mpi_takes_the_second_form(tmp_path: Path) -> None:
         assert sent_by(rank, HERE, tmp_path, [program, operation, str(MIB)], **told) == above, operation
 
 
+@needs_root
+def test_between_nodes_han_keeps_what_the_table_does_not_name(hvscale: Run, tmp_path: Path) -> None:
+    """An all-reduce's sums are the ring's where the table names it, and the library's own elsewhere."""
+    table = tmp_path / "table.toml"
+    rules = [rule("allreduce", 64 * KIB, None, "ring", ranks_per_node=1)]
+    table.write_text(CollectivesTable(mpi="openmpi", rule=rules).toml())
+    program = built(HERE, tmp_path)
+
+    def sums(size: int, *words: str | Path) -> str:
+        launch = ("launch", "-np", "4", "--placement", "netns", "--nodes", "4", *words)
+        done = hvscale(
+            *launch,
+            "--run",
+            tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}",
+            "--",
+            program,
+            "allreduce",
+            str(size),
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    ring = ("--set", "allreduce_algorithm=ring")
+    assert sums(MIB, "--collectives", table) == sums(MIB, *ring) != sums(MIB)
+    assert sums(16 * KIB, "--collectives", table) == sums(16 * KIB) != sums(16 * KIB, *ring)
+
+
 @needs_mpich
 def test_mpich_takes_each_decision_in_its_range(tmp_path: Path) -> None:
     """An all-reduce's sums are those of the algorithm that its variable forces, and others than the library's own."""

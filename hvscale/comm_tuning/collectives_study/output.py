@@ -10,7 +10,7 @@ from hvscale.bench.shown import Shown
 from hvscale.comm_tuning.collectives_study.document import TuneCollectives
 from hvscale.comm_tuning.collectives_table import Operation, Rule
 from hvscale.comm_tuning.decisions.cost_model import Fit, wire_seconds
-from hvscale.comm_tuning.decisions.decide import LOSS, SettingRow, SizeRow
+from hvscale.comm_tuning.decisions.decide import LOSS, EagerLimitRow, SizeRow
 from hvscale.comm_tuning.decisions.measurements import LIBRARY, TOLD, Choice, Place
 from hvscale.profiling.output import human_bytes, human_seconds, plain_table
 from hvscale.scaling.output import human
@@ -66,7 +66,7 @@ def in_words(choice: Choice) -> str:
     if choice == LIBRARY:
         return "library's own"
     if choice == TOLD:
-        return "library's own, told others"
+        return "library's auto"
     name = choice.algorithm if choice.library_algorithm is None else f"library's {choice.library_algorithm}"
     size = choice.chunk_bytes or choice.segment_bytes
     first = name if size is None else f"{name} {human_bytes(size)}"
@@ -115,7 +115,7 @@ def verdict(document: TuneCollectives) -> str:
 
 def tables(document: TuneCollectives) -> list[Shown]:
     """Those that there is something in. Words stand in the first two columns, figures in the others; a group without a name has no heading."""
-    made = [rules_shown(document), sizes_shown(document), settings_shown(document), fits_shown(document.fits)]
+    made = [rules_shown(document), sizes_shown(document), eager_limits_shown(document), fits_shown(document.fits)]
     return [shown for shown in made if shown.groups]
 
 
@@ -152,7 +152,9 @@ def rules_shown(document: TuneCollectives) -> Shown:
     if document.decision and (limit := document.decision.table.eager_limit_bytes) is not None:
         caption.append(f"with an eager limit of {human_bytes(limit)} for all of the job")
     if any(in_words(TOLD) == takes for lines in groups.values() for _, takes in lines):
-        caption.append("told others: what the library chooses once it was told algorithms for other messages")
+        caption.append(
+            "auto: what the library's tunable part chooses by itself; its own choice need not be that part's"
+        )
     return Shown(title="Which algorithm for which message", columns=["size", "takes"], groups=groups, caption=caption)
 
 
@@ -195,21 +197,20 @@ def cells(document: TuneCollectives, row: SizeRow, known: bool) -> list[str]:
     ]
 
 
-def settings_shown(document: TuneCollectives) -> Shown:
+def eager_limits_shown(document: TuneCollectives) -> Shown:
     """What holds for all of a job, and what it comes to."""
-    rows = [setting_cells(row) for row in document.decision.settings] if document.decision else []
+    rows = [eager_limit_cells(row) for row in document.decision.eager_limits] if document.decision else []
     return Shown(
-        title="Settings of a job",
-        columns=["eager limit", "told algorithms", "gain", "least gain", ""],
+        title="Eager limits",
+        columns=["eager limit", "gain", "least gain", ""],
         groups={"": rows} if rows else {},
         caption=["gain: geometric mean over all sizes; least gain: that of the worst size"],
     )
 
 
-def setting_cells(row: SettingRow) -> list[str]:
+def eager_limit_cells(row: EagerLimitRow) -> list[str]:
     return [
         limit_in_words(row.eager_limit_bytes),
-        "yes" if row.told else "no",
         human(row.gain),
         human(row.least_gain),
         "taken" if row.taken else "not measured everywhere" if row.gain is None else "",

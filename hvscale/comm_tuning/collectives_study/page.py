@@ -16,7 +16,7 @@ from hvscale.comm_tuning.collectives_study.output import (
     mean_gain,
     place_in_words,
     rules_shown,
-    settings_shown,
+    eager_limits_shown,
     sizes_shown,
     verdict,
 )
@@ -59,7 +59,7 @@ def page(document: TuneCollectives) -> str:
         rules=rules_shown(document),
         sections=sections,
         by_size=by_size,
-        others=[shown for shown in (settings_shown(document), fits_shown(document.fits)) if shown.groups],
+        others=[shown for shown in (eager_limits_shown(document), fits_shown(document.fits)) if shown.groups],
         figures=Markup(script_safe(figures)),  # noqa: S704 - made safe there
         plotly=Markup(get_plotlyjs()),  # noqa: S704 - Plotly's own file
         version=__version__,

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.comm_tuning.collectives_table import CollectivesTable, Operation, Rule
-from hvscale.comm_tuning.decisions.measurements import LIBRARY, TOLD, Choice, Measurements, Place, Point, Time
+from hvscale.comm_tuning.decisions.measurements import LIBRARY, Choice, Measurements, Place, Point, Time
 from hvscale.errors import RequestError
 
 LOSS = 1.03  # against the best at a size: what fewer rules may cost
@@ -25,20 +25,6 @@ SLOWER = 1.05  # than the library with nothing set: what a job's settings must n
 
 AtSize = Mapping[Choice, Time]
 Series = Mapping[int, AtSize]  # by bytes
-
-
-class Setting(NamedTuple):
-    """What holds for all of a job. `told`: the library is told algorithms, after which its own choice (`auto`) may be another than before."""
-
-    eager_limit_bytes: int | None
-    told: bool
-
-    @property
-    def own(self) -> Choice:
-        return TOLD if self.told else LIBRARY
-
-
-NOTHING_SET = Setting(None, False)
 
 
 class SizeRow(BaseModel):
@@ -61,11 +47,10 @@ class SizeRow(BaseModel):
     undecided: bool
 
 
-class SettingRow(BaseModel):
-    """What a job's settings come to: `gain` is a geometric mean over all sizes, `least_gain` that of the worst; None where it was not measured."""
+class EagerLimitRow(BaseModel):
+    """What an eager limit comes to: `gain` is a geometric mean over all sizes, `least_gain` that of the worst; None where it was not measured."""
 
     eager_limit_bytes: int | None
-    told: bool
     gain: float | None
     least_gain: float | None
     taken: bool
@@ -81,62 +66,55 @@ class Decision(BaseModel):
     )
     table: CollectivesTable
     gain: float
-    settings: list[SettingRow]
+    eager_limits: list[EagerLimitRow]
     rows: list[SizeRow]
 
 
 def decide(measurements: Measurements) -> Decision:
     """Raises RequestError where the library with nothing set was not measured: there is nothing to be better than."""
     points = [point for point in measurements.points if not point.wrong]
-    base = {place: at_sizes(series, LIBRARY) for place, series in by_place(points, NOTHING_SET, mixed=True).items()}
+    base = {place: at_sizes(series, LIBRARY) for place, series in by_place(points, None).items()}
     base = {place: sizes for place, sizes in base.items() if sizes}
     if not base:
         raise RequestError("no size at which the library was measured with nothing set: measure that first")
-    mixed = not any(point.choice == TOLD for point in points)
+    limits = eager_limits(points)
     found = {}
-    for setting in settings(points, mixed):
-        series = by_place(points, setting, mixed)
-        taken = {place: decide_sizes(with_own(series.get(place, {}), setting.own), setting.own) for place in base}
+    for limit in limits:
+        series = by_place(points, limit)
+        taken = {place: decide_sizes(with_own(series.get(place, {}))) for place in base}
         if all(any(size in base[place] for size in sizes) for place, sizes in taken.items()):
-            found[setting] = Outcome.of(base, series, taken)
-    best = best_setting(found)
+            found[limit] = Outcome.of(base, series, taken)
+    best = best_limit(found)
     outcome = found[best]
-    rules = [rule for place in sorted(base) for rule in rules_of(place, outcome.taken[place], best)]
-    table = CollectivesTable(mpi=measurements.mpi, eager_limit_bytes=best.eager_limit_bytes, rule=rules)
+    rules = [rule for place in sorted(base) for rule in rules_of(place, outcome.taken[place])]
+    table = CollectivesTable(mpi=measurements.mpi, eager_limit_bytes=best, rule=rules)
     rows = [row for place in sorted(base) for row in rows_of(place, base[place], outcome)]
     return Decision(
         table=table,
         gain=outcome.gain,
-        settings=[
-            SettingRow(
-                **setting._asdict(),
-                gain=found[setting].gain if setting in found else None,
-                least_gain=found[setting].least if setting in found else None,
-                taken=setting == best,
+        eager_limits=[
+            EagerLimitRow(
+                eager_limit_bytes=limit,
+                gain=found[limit].gain if limit in found else None,
+                least_gain=found[limit].least if limit in found else None,
+                taken=limit == best,
             )
-            for setting in settings(points, mixed)
+            for limit in limits
         ],
         rows=rows,
     )
 
 
-def settings(points: Iterable[Point], mixed: bool) -> list[Setting]:
-    """All that some point has, the one with nothing set first."""
-    limits = sorted({point.eager_limit_bytes for point in points}, key=lambda limit: limit or 0)
-    return [Setting(limit, told) for limit in limits for told in ((False,) if mixed else (False, True))]
+def eager_limits(points: Iterable[Point]) -> list[int | None]:
+    """All that some point has, the library's own first."""
+    return sorted({point.eager_limit_bytes for point in points}, key=lambda limit: limit or 0)
 
 
-def by_place(points: Iterable[Point], setting: Setting, mixed: bool) -> dict[Place, dict[int, dict[Choice, Time]]]:
-    """What can be taken under the setting; samples of the same choice at the same size together.
-
-    `mixed`: being told algorithms leaves the library's own choice as it was, so that all can stand in one table.
-    """
+def by_place(points: Iterable[Point], limit: int | None) -> dict[Place, dict[int, dict[Choice, Time]]]:
+    """What was measured under the eager limit; samples of the same choice at the same size together."""
     samples: dict[Place, dict[int, dict[Choice, list[float]]]] = {}
     for point in points:
-        named = point.choice.library_algorithm is not None
-        if point.eager_limit_bytes == setting.eager_limit_bytes and (
-            mixed or point.choice.algorithm != "library" or named == setting.told
-        ):
+        if point.eager_limit_bytes == limit:
             sizes = samples.setdefault(point.place, {}).setdefault(point.bytes, {})
             sizes.setdefault(point.choice, []).extend(point.seconds)
     return {
@@ -148,32 +126,32 @@ def by_place(points: Iterable[Point], setting: Setting, mixed: bool) -> dict[Pla
     }
 
 
-def with_own(series: Series, own: Choice) -> Series:
-    """The sizes that can be decided."""
-    return {size: times for size, times in series.items() if own in times}
+def with_own(series: Series) -> Series:
+    """The sizes that can be decided: those at which the library's own choice was measured."""
+    return {size: times for size, times in series.items() if LIBRARY in times}
 
 
 def at_sizes(series: Series, choice: Choice) -> dict[int, Time]:
     return {size: times[choice] for size, times in series.items() if choice in times}
 
 
-def proven(times: AtSize, own: Choice) -> list[Choice]:
+def proven(times: AtSize) -> list[Choice]:
     """The library's own choice, and what is faster beyond both intervals and by its median."""
-    base = times[own]
+    base = times[LIBRARY]
     return [
         choice
         for choice, time in times.items()
-        if choice == own or (time.high < base.low and time.median < base.median)
+        if choice == LIBRARY or (time.high < base.low and time.median < base.median)
     ]
 
 
-def best_of(times: AtSize, own: Choice) -> Choice:
-    return min(proven(times, own), key=lambda choice: (times[choice].median, choice != own, choice.order))
+def best_of(times: AtSize) -> Choice:
+    return min(proven(times), key=lambda choice: (times[choice].median, choice != LIBRARY, choice.order))
 
 
-def will_do(times: AtSize, own: Choice) -> list[Choice]:
+def will_do(times: AtSize) -> list[Choice]:
     """Those that lose no more than fewer rules are worth."""
-    best = times[best_of(times, own)]
+    best = times[best_of(times)]
     return [
         choice
         for choice, time in times.items()
@@ -202,16 +180,16 @@ class Way(NamedTuple):
         return Way(cost, (*self.choices, choice))
 
 
-def decide_sizes(series: Series, own: Choice) -> dict[int, Choice]:
+def decide_sizes(series: Series) -> dict[int, Choice]:
     """The choice at each size, in the fewest rules. Always possible: with each size's best, every rule is the library's own or proven."""
     known = sorted({choice for times in series.values() for choice in times}, key=lambda choice: choice.order)
     # By the last choice, and whether its rule is proven somewhere: only then may another follow.
     ways: dict[tuple[int, bool], Way] = {}
     shortest = Way(Cost(), ())
     for times in series.values():
-        best, sure = times[best_of(times, own)].median, proven(times, own)
+        best, sure = times[best_of(times)].median, proven(times)
         now: dict[tuple[int, bool], Way] = {}
-        for choice in will_do(times, own):
+        for choice in will_do(times):
             number, stands, loss = known.index(choice), choice in sure, log(times[choice].median / best)
             begun = [(stands, shortest.then(number, loss, 1, stands))]
             begun += [
@@ -228,7 +206,7 @@ def decide_sizes(series: Series, own: Choice) -> dict[int, Choice]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A setting's choices by place and size, and its gains over the library with nothing set: all sizes of that one, `log_gains` and how well
+    """An eager limit's choices by place and size, and its gains over the library with nothing set: all sizes of that one, `log_gains` and how well
     each is known without the base's own noise (`reach`, of the logarithm)."""
 
     series: Mapping[Place, Series]
@@ -270,18 +248,14 @@ def half_width(time: Time) -> float:
     return log(time.high / time.low) / 2 if time.low > 0 and time.high < inf else 1e9
 
 
-def best_setting(found: Mapping[Setting, Outcome]) -> Setting:
-    """The one with the greatest gain of those that make no size slower, where that is more than noise over setting nothing."""
-    plain = found[NOTHING_SET]
-    for setting in sorted(
-        found, key=lambda one: (-found[one].gain, one != NOTHING_SET, one.eager_limit_bytes or 0, one.told)
-    ):
-        outcome = found[setting]
-        if setting == NOTHING_SET:
-            break
-        if outcome.least * SLOWER >= 1 and log(outcome.gain / plain.gain) > noise_between(outcome, plain):
-            return setting
-    return NOTHING_SET
+def best_limit(found: Mapping[int | None, Outcome]) -> int | None:
+    """The one with the greatest gain of those that make no size slower, where that is more than noise over leaving the library's own."""
+    plain = found[None]
+    for limit, outcome in sorted(found.items(), key=lambda one: (-one[1].gain, one[0] or 0)):
+        better = log(outcome.gain / plain.gain) > noise_between(outcome, plain)
+        if limit is not None and better and outcome.least * SLOWER >= 1:
+            return limit
+    return None
 
 
 def noise_between(one: Outcome, other: Outcome) -> float:
@@ -289,12 +263,12 @@ def noise_between(one: Outcome, other: Outcome) -> float:
     return sqrt(sum(reach**2 for reach in (*one.reach, *other.reach))) / len(one.reach)
 
 
-def rules_of(place: Place, taken: Mapping[int, Choice], setting: Setting) -> list[Rule]:
+def rules_of(place: Place, taken: Mapping[int, Choice]) -> list[Rule]:
     """Between two sizes a rule ends at their geometric mean. Below the least one the library decides, above the largest the last rule goes on."""
     sizes = list(taken)
     starts = [sizes[0], *(after for before, after in pairwise(sizes) if taken[before] != taken[after])]
     first = {start: isqrt(before * start) + 1 for before, start in pairwise(sizes)}
-    first[sizes[0]] = 1 if taken[sizes[0]] == setting.own else sizes[0]
+    first[sizes[0]] = 1 if taken[sizes[0]] == LIBRARY else sizes[0]
     ends = [first[start] - 1 for start in starts[1:]]
     return [
         Rule.model_validate({**place._asdict(), **taken[start].fields(), "bytes_min": first[start], "bytes_max": end})

@@ -44,10 +44,11 @@ class Job:
     def path(self, file: str) -> str:
         return str(self.folder.absolute() / file)
 
-    def of(self, operation: Operation) -> dict[int, list[Range]]:
+    def of(self, operation: Operation, auto: bool = False) -> dict[int, list[Range]]:
         """By the least number of ranks that takes them, ascending and from 0 on: what the table says for the nearest np. Empty where it says nothing.
 
-        Each np's ranges lie one behind another from 0 bytes on, without an end; neighbours differ.
+        Each np's ranges lie one behind another from 0 bytes on, without an end; neighbours differ. `auto`: that is an algorithm like others, and
+        not what the library does anyhow.
         """
         rules = [rule for rule in self.table.rule if rule.operation == operation]
         known = sorted({rule.np for rule in rules})
@@ -57,7 +58,7 @@ class Job:
             on_a_node = nearest((rule.ranks_per_node for rule in of_np), min(self.ranks_per_node, np))
             chosen = [rule for rule in of_np if rule.ranks_per_node == on_a_node]
             # Nearer to np than to the one before: beyond their geometric mean.
-            found[isqrt(before * np) + 1 if before else 0] = without_gaps(chosen)
+            found[isqrt(before * np) + 1 if before else 0] = without_gaps(chosen, auto)
         return found
 
     def of_the_job(self, operation: Operation) -> list[Range]:
@@ -70,12 +71,13 @@ class Job:
         return ranges
 
 
-def named(rule: Rule) -> Rule | None:
+def named(rule: Rule, auto: bool = False) -> Rule | None:
     """None where the library's own choice is left to it: ours is a broadcast that it knows nothing of."""
-    return None if rule.library_algorithm in (None, OWN_CHOICE) else rule
+    left = rule.library_algorithm is None or (rule.library_algorithm == OWN_CHOICE and not auto)
+    return None if left else rule
 
 
-def without_gaps(rules: list[Rule]) -> list[Range]:
+def without_gaps(rules: list[Rule], auto: bool) -> list[Range]:
     found: list[Range] = []
 
     def add(first: int, last: int | None, rule: Rule | None, measured: bool) -> None:
@@ -90,7 +92,7 @@ def without_gaps(rules: list[Rule]) -> list[Range]:
         if rule.bytes_min > max(start, 1):
             add(start, rule.bytes_min - 1, None, False)
             start = rule.bytes_min
-        add(start, rule.bytes_max, named(rule), True)
+        add(start, rule.bytes_max, named(rule, auto), True)
         if rule.bytes_max is None:
             return found
         start = rule.bytes_max + 1

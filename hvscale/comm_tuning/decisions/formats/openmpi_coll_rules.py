@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 
 from hvscale.comm_tuning.decisions.written import OPERATIONS, Format, Job, Range, register
-from hvscale.comm_tuning.knobs.libraries.openmpi import TUNED_FIRST
 from hvscale.comm_tuning.library_algorithms import algorithms_of
 from hvscale.comm_tuning.openmpi_rules import FILENAME, SizeRule, SizeRules, rules_file
 
 FILE = "openmpi-coll-rules.conf"
 NAMES = {"broadcast": "bcast"}
-EAGER_LIMIT = "OMPI_MCA_btl_tcp_eager_limit"
+DYNAMIC = "OMPI_MCA_coll_tuned_use_dynamic_rules"
 
 
 def applies(job: Job) -> bool:
@@ -40,7 +39,7 @@ def head(job: Job) -> list[str]:
 
 
 def variables(job: Job) -> dict[str, str]:
-    return {**TUNED_FIRST, FILENAME: job.path(FILE)}
+    return {DYNAMIC: "1", FILENAME: job.path(FILE)}
 
 
 register(
