@@ -205,7 +205,7 @@ def test_the_bands_are_the_rules_one_behind_another(document: TuneCollectives) -
         left, right = reach(SIZES)
         assert (shapes[0].x0, shapes[-1].x1) == (pytest.approx(10**left), pytest.approx(10**right))
         for shape, rule, after in zip(shapes, rules, shapes[1:], strict=False):
-            assert shape.x1 == pytest.approx(after.x0) == rule.bytes_max + 1
+            assert shape.x1 == pytest.approx(after.x0) == pytest.approx(rule.last + 1)
     named = place_figures(document, BROADCAST)["latency"].layout.annotations
     assert [it.text.replace("<br>", " ") for it in named] == [output.in_words(output.of_rule(it)) for it in rules]
 

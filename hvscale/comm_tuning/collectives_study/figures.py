@@ -51,7 +51,8 @@ def place_figures(document: TuneCollectives, place: Place) -> dict[str, go.Figur
         whole = name == "latency"
         ticks = size_ticks(sizes, MOST_TICKS if whole else MOST_TICKS_OF_A_HALF)
         figure.update_xaxes(type="log", range=reach(sizes), title_standoff=8, **ticks)
-        figure.update_layout(height=540 if whole else 330, hovermode="closest")
+        entries = sum(trace.showlegend is not False for trace in figure.data)
+        figure.update_layout(height=460 + 9 * entries if whole else 330, hovermode="closest")
         bands(figure, rules, colours, sizes, named=whole)
     return found
 
@@ -316,11 +317,14 @@ def bands(
             lines = wrapped(in_words(choice), pixels)
             fits = max(map(len, lines)) * LETTER <= pixels and len(lines) <= NAME_LINES
             highest = max(highest, len(lines) if fits else 1)
+            middle = (first + last) / 2
+            # The lines go from the lower left to the upper right.
+            below = not fits and middle > (left + right_) / 2
             figure.add_annotation(
-                x=(first + last) / 2,
-                y=1,
+                x=middle,
+                y=0 if below else 1,
                 yref="paper",
-                yanchor="bottom" if fits else "top",
+                yanchor="bottom" if fits or below else "top",
                 text="<br>".join(lines) if fits else in_words(choice),
                 textangle=0 if fits else -90,
                 showarrow=False,
