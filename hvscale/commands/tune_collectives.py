@@ -62,6 +62,7 @@ def tune_collectives(
     Example: `hvscale tune-collectives -np 4 --placement netns --nodes 4 --link 1gbit --minutes 10`, then
     `hvscale launch -np 4 --collectives FOLDER/collectives.toml -- python train.py`
     """
+    from hvscale.comm_tuning.collectives_study.output import rows, terminal_tables, verdict
     from hvscale.comm_tuning.collectives_study.progress import MeasuringShown
     from hvscale.comm_tuning.collectives_study.study import CollectivesStudy
 
@@ -84,9 +85,9 @@ def tune_collectives(
         document = study.document
         if document.decision is not None:
             if csv is not None:
-                write_csv(csv, document.decision.rows)
+                write_csv(csv, rows(document))
             if json:
                 print_json(document)
             else:
-                results().print(document.decision.table.toml(), highlight=False)
-            print_message(f"study folder: {study.path}\ntable: {study.path / 'collectives.toml'}")
+                results().print(*terminal_tables(document), verdict(document), sep="\n\n", highlight=False)
+            print_message(f"study folder: {study.path}\ntable: {study.path / 'collectives.toml'}\nplots: {study.page}")

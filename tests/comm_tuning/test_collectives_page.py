@@ -80,13 +80,13 @@ def test_the_rules_and_each_size_in_the_terminal(document: TuneCollectives) -> N
     lines = words(text)
     assert ["broadcast, np 4, 1 on a node"] in lines
     assert ["from 181 KiB", "chain 32 KiB, depth 16"] in lines
-    assert ["up to 22.6 KiB", "library's auto"] in lines
+    assert ["up to 22.6 KiB", "library's own"] in lines
     assert document.decision is not None
     [row] = [row for row in document.decision.rows if (row.operation, row.np, row.bytes) == ("broadcast", 4, MIB)]
     times = row.table_seconds / wire_seconds("broadcast", 4, MIB, LINK / 8)
     assert times > 1
     assert f"{row.gain:#.3g} {times:#.3g}" in " ".join(text.split())
-    at_4_kib = [line for line in text.splitlines() if line.startswith("4 KiB") and "library's auto" in line]
+    at_4_kib = [line for line in text.splitlines() if line.startswith("4 KiB") and "library's own" in line]
     assert len(at_4_kib) == 1
     assert "no difference" in at_4_kib[0]
     assert "taken" in text

@@ -11,7 +11,7 @@ import pytest
 
 from hvscale.comm_tuning.collectives_table import CollectivesTable, Operation, Rule
 from hvscale.comm_tuning.decisions.written import Job, environment, write_files
-from tests.conftest import MPICH_PREFIX, needs_mpich
+from tests.conftest import MPICH_PREFIX, Run, needs_mpich
 
 SOURCE = Path(__file__).parents[1] / "comm_tuning" / "programs" / "one_collective.c"
 KIB, MIB = 1 << 10, 1 << 20
@@ -119,7 +119,7 @@ def test_open_mpi_takes_the_second_form(tmp_path: Path) -> None:
         assert sent_by(rank, HERE, tmp_path, [program, operation, str(MIB)], **told) == above, operation
 
 
-@needs_root
+@pytest.mark.usefixtures("namespaces")
 def test_between_nodes_han_keeps_what_the_table_does_not_name(hvscale: Run, tmp_path: Path) -> None:
     """An all-reduce's sums are the ring's where the table names it, and the library's own elsewhere."""
     table = tmp_path / "table.toml"

@@ -284,6 +284,11 @@ class CollectivesStudy(Study[TuneCollectives]):
     def has_figures(self) -> bool:
         return self.document.decision is not None
 
+    def html(self) -> str:
+        from hvscale.comm_tuning.collectives_study.page import page
+
+        return page(self.document)
+
     def take_up(self, before: TuneCollectives) -> None:
         """Go on with what an earlier call has measured."""
         kept = self.document
