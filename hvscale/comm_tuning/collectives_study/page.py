@@ -12,11 +12,11 @@ from hvscale.comm_tuning.collectives_study.document import TuneCollectives
 from hvscale.comm_tuning.collectives_study.figures import place_figures, places
 from hvscale.comm_tuning.collectives_study.output import (
     by_place,
+    eager_limits_shown,
     fits_shown,
     mean_gain,
     place_in_words,
     rules_shown,
-    eager_limits_shown,
     sizes_shown,
     verdict,
 )

@@ -30,6 +30,7 @@ from hvscale.comm_tuning.collectives_study.race import (
     exhaustive,
     race,
     refined,
+    way_of,
     ways,
 )
 from hvscale.comm_tuning.collectives_study.request import (
@@ -181,8 +182,11 @@ class Measuring:
 
     def known(self, size: int) -> Field:
         """With what was measured at this size before."""
-        only = self.request.only.get(size)
-        of = Field(size, ways([choice for choice in self.variables if only is None or choice in only], size))
+        members = ways(self.variables, size)
+        if self.request.only:
+            wanted = {way_of(choice, size) for choice in self.request.only[size]}
+            members = {way: choices for way, choices in members.items() if way in wanted}
+        of = Field(size, members)
         before = {point.choice: point.seconds for point in self.request.known if point.bytes == size}
         for way, choices in of.members.items():
             if choices[0] in before:
