@@ -202,6 +202,11 @@ def test_a_command_and_a_collective_by_a_table_and_without_in_turns(hvscale: Run
     assert {path.parent for path in (tmp_path / "tables").glob("**/run.json")} == runs
     assert json.loads(again.stdout)["statements"] == document["statements"]
 
+    (tmp_path / "table.toml").write_text(TABLE.replace("1000", "2000"))
+    refused = hvscale(*ask)
+    assert refused.returncode == 2
+    assert "holds another study: its collectives differs" in refused.stderr
+
 
 WRONG = """
 title = "A stencil whose walls are not sent"

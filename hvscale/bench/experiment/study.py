@@ -29,7 +29,7 @@ class ExperimentStudy(Study[ExperimentDocument]):
     """One experiment. Its document is written after every entry."""
 
     verb = "bench experiment"
-    same = ("title", "part")  # the engines say themselves what may be asked for further in their folders
+    same = ("title", "part", "collectives")  # the engines say themselves what may be asked for further in their folders
     started = "*/*/"
 
     def __init__(self, experiment: Experiment, document: ExperimentDocument, measurements: list[Measurement]) -> None:
@@ -48,8 +48,9 @@ class ExperimentStudy(Study[ExperimentDocument]):
         if not entries:
             raise RequestError(f"{toml} has nothing to measure in its part {part}")
         folder = (path or default_run_path(["bench-experiment", toml.absolute().parent.name])).absolute()
+        table: Path | None = launch.get("collectives")
+        check_table(f"{toml}, part {part}", entries, table)
         measurements = []
-        check_table(f"{toml}, part {part}", entries, launch.get("collectives"))
         for name, entry in entries.items():
             places, placement = entry.placed(launch["placement"])
             own = entry.model_copy(update={"placement": places})
@@ -59,7 +60,13 @@ class ExperimentStudy(Study[ExperimentDocument]):
             except RequestError as error:
                 raise RequestError(f"{part}.{name}: {error}") from error
         records = [MeasurementRecord(name=name, measure=entry.measure, folder=name) for name, entry in entries.items()]
-        document = ExperimentDocument(folder=str(folder), title=experiment.title, part=part, measurements=records)
+        document = ExperimentDocument(
+            folder=str(folder),
+            title=experiment.title,
+            part=part,
+            collectives=table.read_text() if table is not None else None,
+            measurements=records,
+        )
         return cls(experiment, document, measurements)
 
     def measure(self, *, showing: Callable[[int, int], AbstractContextManager[Shown]], warn: Warn) -> None:
