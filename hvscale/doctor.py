@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale import profiling
-from hvscale.errors import RequestError
+from hvscale.built_library import preloaded
+from hvscale.comm_tuning.broadcast import native_library
+from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.host import (
     describe_host,
     gpu_topology,
@@ -24,7 +27,7 @@ from hvscale.host import (
     shared_memory_bytes,
     single_copy_problem,
 )
-from hvscale.launch import flavours, horovod_build, mpi_library, placements, prefixes
+from hvscale.launch import flavours, horovod_build, launch, mpi_library, placements, prefixes
 from hvscale.launch.probe import probe
 
 OLDEST_PYTHON = (3, 11)
@@ -34,6 +37,14 @@ ENOUGH_SHARED_MEMORY = 256 * 2**20
 # The CPU's own names, as Linux lists them, for instructions that make bf16 faster than fp32.
 BF16_FLAGS = ("amx_bf16", "avx512_bf16")
 ASK_HOROVOD = "import horovod.torch as h; print(*(n for n in ('mpi', 'gloo', 'nccl') if getattr(h, n + '_built')()))"
+TRY_BROADCAST = """
+from mpi4py import MPI
+from hvscale.comm_tuning.broadcast import broadcast
+data = bytearray(b"data" * 50_000 if MPI.COMM_WORLD.rank == 0 else 200_000)
+broadcast(data, chunk=8192)
+if data != b"data" * 50_000:
+    raise SystemExit("wrong data")
+"""
 ASK_SECONDS = 120
 
 
@@ -185,6 +196,47 @@ def profiler() -> Check:
     except (RequestError, OSError) as problem:
         return Check(name="profiler", good=False, found=str(problem), mend=SET_UP_AGAIN)
     return Check(name="profiler", good=True, found=str(paths[0]))
+
+
+@examination
+def broadcast() -> Check:
+    """By doing it, on two ranks of an MPI that this environment's programs run on."""
+    name = "broadcast"
+    try:
+        path = native_library.library_path()
+        ctypes.CDLL(str(path))
+        here = next((flavour.name for flavour in flavours.all_with_mpi() if runs_here(flavour)), None)
+        if here is not None:
+            with TemporaryDirectory() as folder:
+                launch(
+                    2,
+                    ["python", "-c", TRY_BROADCAST],
+                    mpi=here,
+                    run_path=Path(folder) / "run",
+                    instrument=lambda run, record, environment: preloaded(path, environment),
+                    warn=lambda text: None,
+                )
+    except RankFailedError as problem:
+        return Check(name=name, good=False, found=" ".join([str(problem), *problem.last_lines[-1:]]), mend=SET_UP_AGAIN)
+    except (HvscaleError, OSError) as problem:
+        return Check(name=name, good=False, found=str(problem), mend=SET_UP_AGAIN)
+    return Check(
+        name=name,
+        good=True,
+        found=f"{path} ({f'tried on {here}' if here else 'not tried: the MPI of this Horovod is not here'})",
+    )
+
+
+def runs_here(flavour: flavours.Flavour) -> bool:
+    """Whether it can be started, and this environment's Horovod is built on it."""
+    own = horovod_build.library_in(Path(sys.prefix))
+    if own is None or flavour.soname is None or not horovod_build.needs(own, flavour.soname):
+        return False
+    try:
+        flavour.find(prefixes.programs_first(dict(os.environ), flavour))
+    except RequestError:
+        return False
+    return True
 
 
 @examination

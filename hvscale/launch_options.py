@@ -80,8 +80,9 @@ StartTimeout = Annotated[
 WITH_NEGATIVE = ("cma",)
 
 
-# For `without`: what is asked of one job, and not of many starts.
-OF_ONE_JOB = ("collectives", "sbatch", "submit", "sbatch_option")
+# For `without`: what is not asked of commands that start many jobs, and of those whose jobs are of several kinds.
+SUBMISSION = ("sbatch", "submit", "sbatch_option")
+OF_ONE_JOB = ("collectives", *SUBMISSION)
 
 
 def takes_launch_options(

@@ -5,7 +5,7 @@ from typing import Any
 from hvscale import profiling
 from hvscale.launch import has_large_counts, launch
 from hvscale.profiling.nccl_recording import nccl_environment, trim_nccl
-from hvscale.run_folder import Library, RunFolder
+from hvscale.run_folder import RunFolder, RunRecord
 
 
 def profiled_launch(np: int, command: list[str], timeline: bool = False, **options: Any) -> RunFolder:
@@ -17,10 +17,10 @@ def profiled_launch(np: int, command: list[str], timeline: bool = False, **optio
     """
     recorded: list[RunFolder] = []
 
-    def instrument(run: RunFolder, library: Library, environment: dict[str, str]) -> dict[str, str]:
+    def instrument(run: RunFolder, record: RunRecord, environment: dict[str, str]) -> dict[str, str]:
         recorded.append(run)
-        under_gloo = library.flavour == "gloo"
-        large_counts = has_large_counts(command, environment, library)
+        under_gloo = record.library.flavour == "gloo"
+        large_counts = has_large_counts(command, environment, record.library)
         mpi = {} if under_gloo else profiling.preload_environment(run, environment, large_counts=large_counts)
         horovod = profiling.timeline_environment(run) if timeline or under_gloo else {}
         return {**mpi, **horovod, **nccl_environment(run, environment)}

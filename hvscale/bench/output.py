@@ -37,9 +37,10 @@ def rows_of(document: BenchDocument, entry: BackendRun) -> list[BenchRow]:
 def heading(document: BenchDocument, entry: BackendRun) -> list[str]:
     knobs = "".join(f", {knob}={value}" for knob, value in entry.knobs.items())
     placement = document.settings["placement"].get("placement", "host")
+    table = document.settings.get("collectives")
     return [
         f"# hvscale bench {document.collective}, {entry.name}: {entry.library or 'library unknown'}",
-        f"# np {document.np}, placement {placement}, {document.dtype} in {document.device} memory{knobs}",
+        f"# np {document.np}, placement {placement}, {document.dtype} in {document.device} memory{knobs}{f', by {table}' if table else ''}",
         f"# iterations {document.iterations}, warm-up {document.warmup}; time: of a call on the slowest rank, mean",
     ]
 

@@ -94,5 +94,6 @@ def settings(launch: dict[str, Any]) -> dict[str, Any]:
         "environment": recordable(named(launch["env"])),
         "knobs": launch["knobs"],
         "settings": str(launch["settings"]) if launch["settings"] is not None else None,
+        **({"collectives": str(table)} if (table := launch.get("collectives")) is not None else {}),
         "placement": launch["placement"].model_dump(mode="json", exclude_none=True),
     }

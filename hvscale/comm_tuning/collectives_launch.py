@@ -1,7 +1,6 @@
 """Giving a job its decision table: `--collectives TABLE`."""
 
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,9 @@ from hvscale.comm_tuning.collectives_table import CollectivesTable, read_table
 from hvscale.comm_tuning.decisions.written import Job, environment, write_files
 from hvscale.errors import RequestError
 from hvscale.launch import mpi_library
-from hvscale.launch.hydra import LAUNCHER, SONAME
+from hvscale.launch.hydra import SONAME
 from hvscale.launch.processes import NP_VARIABLE
-from hvscale.run_folder import Library, RunFolder, cannot_write, write_atomically
+from hvscale.run_folder import Library, RunFolder, RunRecord, cannot_write, write_atomically
 
 COMPACT = "collectives.table"
 FILES = "collectives"
@@ -21,8 +20,8 @@ FILES = "collectives"
 
 @dataclass(frozen=True)
 class Collectives:
-    """An instrument of a launch: the ranks broadcast by the table, which lies in the run's folder in its compact form, and their library decides
-    by it, for which its files lie beside."""
+    """An instrument of a launch: the ranks' library decides by the table, whose files for it lie in the run's folder, and where the table has
+    a broadcast of ours the ranks broadcast by it, in its compact form."""
 
     path: Path
     table: CollectivesTable
@@ -47,25 +46,31 @@ class Collectives:
         """As the command line has it."""
         return str(self.path)
 
-    def __call__(self, run: RunFolder, library: Library, passed: Mapping[str, str]) -> dict[str, str]:
+    def __call__(self, run: RunFolder, record: RunRecord, passed: Mapping[str, str]) -> dict[str, str]:
         """What the user has set himself goes before the table. One of another flavour says nothing of this library's algorithms."""
+        library, told = record.library, dict[str, str]()
+        if self.table.mpi == library.flavour:
+            np = int(passed[NP_VARIABLE])
+            job = Job(run.path / FILES, self.table, np, np, own_library(library, passed))
+            write_files(job)
+            told = {name: word for name, word in environment(job).items() if name not in passed}
+        elif self.table.tells_the_library:
+            record.warnings.append(
+                f"--collectives {self.path}: it was made with {self.table.mpi}, and this is {library.flavour}, which is told none of its "
+                "algorithms and eager limit"
+            )
+        if not self.table.broadcasts:
+            return told
         compact = run.path / COMPACT
         try:
             write_atomically(compact, lambda stream: stream.write(self.table.compact()))
         except OSError as error:
             raise cannot_write(run.path, error) from error
-        told: dict[str, str] = {}
-        if self.table.mpi == library.flavour:
-            np = int(passed[NP_VARIABLE])
-            job = Job(run.path / FILES, self.table, np, np, own_library(passed))
-            write_files(job)
-            told = {name: word for name, word in environment(job).items() if name not in passed}
         return {**told, **preload_environment(compact, passed)}
 
 
-def own_library(passed: Mapping[str, str]) -> Path | None:
+def own_library(library: Library, passed: Mapping[str, str]) -> Path | None:
     """Of MPICH's kind: what LD_LIBRARY_PATH names, or else what lies beside the launcher."""
     folders = [Path(folder) for folder in passed.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
-    launcher = shutil.which(LAUNCHER, path=passed.get("PATH", os.defpath))
     named = next((folder / SONAME for folder in folders if (folder / SONAME).exists()), None)
-    return named or (mpi_library.beside(Path(launcher), SONAME) if launcher else None)
+    return named or mpi_library.beside(Path(library.launcher or ""), SONAME)

@@ -134,6 +134,15 @@ class CollectivesTable(BaseModel):
         """Whether the library has to be told some: our broadcasts need no word of its own."""
         return any(rule.library_algorithm is not None for rule in self.rule)
 
+    @property
+    def tells_the_library(self) -> bool:
+        return self.names_algorithms or self.eager_limit_bytes is not None
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether some take a broadcast of ours."""
+        return any(rule.algorithm != "library" for rule in self.rule)
+
     def toml(self) -> str:
         lines = [f'schema = "{self.schema_}"', f'mpi = "{self.mpi}"']
         if self.eager_limit_bytes is not None:

@@ -11,7 +11,7 @@ from hvscale.commands import bench_app, bench_experiment, bench_param_server
 from hvscale.commands.app import new_app
 from hvscale.commands.console import print_json, print_message, print_warning, write_csv
 from hvscale.commands.options import Csv, Json
-from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
+from hvscale.launch_options import SUBMISSION, takes_launch_options
 
 app = new_app(
     "Make the measurements of published studies again, anywhere ranks can be started: collectives, a parameter server, MPI programs."
@@ -150,7 +150,7 @@ def bench(
             print_message(f"bench folder: {measurement.path}\nplots: {measurement.page}")
 
 
-launched = takes_launch_options(bench, without=OF_ONE_JOB, resolved=False)
+launched = takes_launch_options(bench, without=SUBMISSION, resolved=False)
 
 
 def add(collective: Collective) -> None:

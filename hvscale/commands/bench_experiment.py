@@ -10,13 +10,13 @@ from hvscale.commands.app import new_app
 from hvscale.commands.console import print_warning, write_csv
 from hvscale.commands.options import Csv, Json, folder_of
 from hvscale.commands.study import print_document
-from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
+from hvscale.launch_options import SUBMISSION, takes_launch_options
 
 app = new_app()
 
 
 @app.command("experiment")
-@functools.partial(takes_launch_options, without=("np", "run", *OF_ONE_JOB), resolved=False)
+@functools.partial(takes_launch_options, without=("np", "run", *SUBMISSION), resolved=False)
 def bench_experiment(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The study's experiment.toml.")],
     launch_options: dict[str, Any],
@@ -30,7 +30,8 @@ def bench_experiment(
 ) -> None:
     """Make a published study again and test what it says: each of its statements holds, does not hold, or cannot be said here.
 
-    The options of a launch are for all of its measurements; `--placement` takes the place of those that the file names.
+    The options of a launch are for all of its measurements; `--placement` takes the place of those that the file names. `--collectives` is the
+    table of those that the file wants with one.
 
     Example: `hvscale bench experiment experiments/S3/experiment.toml --run S3`
     """

@@ -36,7 +36,7 @@ from hvscale.launch.outcome import Failure, find_failure, first_failed, late_sta
 from hvscale.launch.output import RankOutput
 from hvscale.launch.start_watch import StartWatch
 from hvscale.placement_options import PlacementOptions
-from hvscale.run_folder import Library, NodeRecord, RunFolder, RunRecord, default_run_path
+from hvscale.run_folder import NodeRecord, RunFolder, RunRecord, default_run_path
 
 POLL_SECONDS = 0.05
 SHORT_JOB_SECONDS = 1.0  # up to here its end is looked for more often
@@ -47,7 +47,7 @@ TERMINATE_GRACE_SECONDS = 4.0
 LAST_WORDS_SECONDS = 1.0
 VERSIONS_OF = ("hvscale", "horovod", "torch", "numpy")
 
-Instrument = Callable[[RunFolder, Library, dict[str, str]], dict[str, str]]
+Instrument = Callable[[RunFolder, RunRecord, dict[str, str]], dict[str, str]]
 Show = Callable[[int, str], None]
 Watch = Callable[[RunFolder], object]
 
@@ -80,11 +80,11 @@ def launch(
 ) -> RunFolder:
     """Run `command` on `np` ranks where `placement` says (by default on this machine) and wait for its end.
 
-    `knobs` is noted in run.json: what `env` and the options mean to who asked for them. `instrument(run, library, environment)` gives variables
-    for the command alone, on top of the job's `environment`; `collectives` gives others, which `instrument` finds in it, and its str() is what was
-    asked for with --collectives; `show(rank, line)` gets the ranks' output; `watch(run)` is called about 20 times
-    a second, and ends the job when it answers True: the run is then "stopped". Raises RequestError before a rank is started, RankFailedError
-    and RunInterruptedError afterwards.
+    `knobs` is noted in run.json: what `env` and the options mean to who asked for them. `instrument(run, record, environment)` gives variables
+    for the command alone, on top of the job's `environment`, and may add to the record's warnings; `collectives` gives others, which
+    `instrument` finds in it, and its str() is what was asked for with --collectives; `show(rank, line)` gets the ranks' output; `watch(run)` is
+    called about 20 times a second, and ends the job when it answers True: the run is then "stopped". Raises RequestError before a rank is
+    started, RankFailedError and RunInterruptedError afterwards.
     """
     if np < 1:
         raise RequestError(f"-np {np}: at least one rank is needed")
@@ -141,7 +141,7 @@ def launch(
     for one in (collectives, instrument):
         if one is not None:
             record.rank_environment |= one(
-                run, library, {**passed, processes.NP_VARIABLE: str(np), **record.rank_environment}
+                run, record, {**passed, processes.NP_VARIABLE: str(np), **record.rank_environment}
             )
     if start_timeout is not None:
         behind = {**passed, **record.rank_environment}

@@ -114,5 +114,6 @@ def settings(**options: Any) -> dict[str, Any]:
         "devices": options["devices"],
         "environment": recordable(named(options["env"])),
         **({"knobs": options["knobs"]} if options.get("knobs") else {}),
+        **({"collectives": str(table)} if (table := options.get("collectives")) is not None else {}),
         "placement": placement.model_dump(mode="json", exclude_none=True),
     }

@@ -6,19 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from hvscale.bench import backends
 from hvscale.bench.applications import get, names, parse_sizes
 from hvscale.bench.experiment import file
 from hvscale.bench.experiment.document import ExperimentDocument, MeasurementRecord, StatementRow
+from hvscale.bench.experiment.entries import WithTable
 from hvscale.bench.experiment.entries.app import App
 from hvscale.bench.experiment.entries.collective import Collective
+from hvscale.bench.experiment.entries.command import Command
 from hvscale.bench.experiment.entries.param_server import ParamServer
 from hvscale.bench.experiment.output import text
 from hvscale.bench.experiment.page import page
 from hvscale.bench.experiment.series import Series
 from hvscale.bench.experiment.statements import Finding, kinds
 from hvscale.bench.experiment.study import ExperimentStudy
+from hvscale.commands.train import app as train
 from hvscale.errors import RequestError
 from hvscale.host import gpus
 from hvscale.placement_options import PlacementOptions
@@ -278,7 +282,11 @@ along = "bytes"
         ("title", "titel", "titel: no such key; did you mean title?"),
         ("np = ", "nps = ", "here.sums.nps: no such key; did you mean np?"),
         ('"collective"', '"colective"', "here.sums.measure: colective: no such kind; did you mean collective?"),
-        ('measure = "collective"\n', "", "here.sums: measure is missing; known are app, collective, param-server"),
+        (
+            'measure = "collective"\n',
+            "",
+            "here.sums: measure is missing; known are app, collective, command, param-server",
+        ),
         ("np = [2]", "np = [0]", "here.sums.np.0: Input should be greater than 0"),
         ("np = [2]", "np = []", "here.sums.np: "),
         ("[here.sums]", '[here."../sums"]', "here.../sums: String should match"),
@@ -327,8 +335,44 @@ def test_a_wrong_request_names_the_entry(tmp_path: Path) -> None:
     assert not (tmp_path / "folder").exists()
 
 
+def test_a_table_is_asked_for_where_it_is_wanted_and_nowhere_else(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    table = {"collectives": tmp_path / "table.toml"}
+    path.write_text(WHOLE)
+    with pytest.raises(RequestError, match=r"--collectives .*/table\.toml: nothing in it is measured by a table$"):
+        ExperimentStudy.of(path, "here", launch() | table, tmp_path / "folder")
+    path.write_text(WHOLE.replace("np =", 'collectives = ["library", "table"]\nnp ='))
+    with pytest.raises(RequestError, match=r"sums .* --collectives TABLE; `hvscale tune-collectives` makes it$"):
+        ExperimentStudy.of(path, "here", launch(), tmp_path / "folder")
+    with pytest.raises(RequestError, match=r"^here\.sums: .*/table\.toml"):
+        ExperimentStudy.of(path, "here", launch() | table, tmp_path / "folder")
+    path.write_text(path.read_text().replace('["openmpi"]', '["gloo"]'))
+    with pytest.raises(RequestError, match=r"^here\.sums: --collectives is for back ends over MPI, .* among gloo$"):
+        ExperimentStudy.of(path, "here", launch() | table, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({}, {"placement": "netns", "nodes": 2, "link": "1gbit"}),
+        ({"nodes": 3}, {"placement": "netns", "nodes": 3, "link": "1gbit"}),
+        ({"placement": "host"}, {"placement": "host"}),
+        ({"placement": "docker:node", "link": "2gbit"}, {"placement": "docker:node", "link": "2gbit"}),
+    ],
+)
+def test_the_command_line_goes_before_the_places_of_an_entry(
+    tmp_path: Path, asked: dict[str, Any], options: dict[str, Any]
+) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text(WHOLE.replace("np =", 'placement = ["netns"]\nnodes = 2\nlink = "1gbit"\nnp ='))
+    places, found = file.read(path).here["sums"].placed(PlacementOptions(**asked))
+    assert found.model_dump(exclude_none=True) == options
+    assert places == (options["placement"],)
+
+
 def test_there_is_an_experiment_for_each_study_of_the_bench() -> None:
-    assert {"S2", "S3", "S4"} <= {path.parent.name for path in EXPERIMENTS}
+    assert {"S2", "S3", "S4", "S5"} <= {path.parent.name for path in EXPERIMENTS}
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.parent.name)
@@ -344,7 +388,7 @@ def test_every_part_of_an_experiment_can_be_asked_for(path: Path, tmp_path: Path
             if has_gpus and has_mpich:
                 where = {"hosts": "a:300"} if entry.placement == ("ssh",) else {"placement": "host"}
                 places = ("ssh",) if "hosts" in where else ("host",)
-                asked = entry.model_copy(update={"placement": places})
+                asked = entry.model_copy(update={"placement": places, "nodes": None, "link": None})
                 options = launch(**{**where, "placement": places[0]})
                 assert asked.measurement(tmp_path / part / name, options).starts > 0
     assert not any(tmp_path.iterdir())
@@ -360,6 +404,10 @@ def words_are_known(entry: Any) -> None:
             for dtype in entry.dtype:
                 assert backends.check(backend, entry.collective, dtype, entry.device, [])  # type: ignore[arg-type]
             assert backends.places(backend, entry.collective, entry.in_place)  # type: ignore[arg-type]
+    elif isinstance(entry, Command):
+        program, verb, *options = entry.command
+        assert (program, verb) == ("hvscale", "train")
+        assert get_command(train).make_context(verb, options)
     else:
         assert isinstance(entry, ParamServer)
         for backend in backends.named(entry.backend, "openmpi"):
@@ -370,7 +418,7 @@ def words_are_known(entry: Any) -> None:
 
 def measured_names(entry: Any) -> set[str]:
     """The back ends in the tables of an entry."""
-    if isinstance(entry, App):
+    if isinstance(entry, App | Command):
         return set()
     operations = entry.operation if isinstance(entry, ParamServer) else (entry.collective,)
     return {
@@ -385,10 +433,11 @@ def measured_names(entry: Any) -> set[str]:
 def test_statements_speak_of_what_an_entry_measures(path: Path) -> None:
     experiment = file.read(path)
     every = [entry for part in file.PARTS for entry in experiment.part(part).values()]
-    known = {
+    known: dict[str, set[str]] = {
         "backend": set().union(*map(measured_names, every)),
         "placement": {place for entry in every for place in entry.placement},
-        "program": {entry.program for entry in every if isinstance(entry, App)},
+        "program": {entry.program for entry in every if isinstance(entry, App | Command)},
+        "collectives": {one for entry in every if isinstance(entry, WithTable) for one in entry.collectives},
     }
     for statement in experiment.statements:
         for selector in (statement.where, getattr(statement, "of", {}), getattr(statement, "than", {})):
@@ -412,7 +461,9 @@ def test_the_programs_are_measured_at_their_own_sizes() -> None:
 def test_the_readme_has_every_statement_and_both_commands(path: Path) -> None:
     readme = path.with_name("README.md").read_text()
     name = path.relative_to(path.parents[2])
-    assert f"hvscale bench experiment {name} --run {path.parent.name}\n" in readme
+    table = any(entry.wants_table for entry in file.read(path).here.values())
+    words = f" --collectives {path.parent.name}-table/collectives.toml" if table else ""
+    assert f"hvscale bench experiment {name}{words} --run {path.parent.name}\n" in readme
     assert f"hvscale bench experiment {name} --part study" in readme
     for statement in file.read(path).statements:
         assert f"| {statement.says} |" in readme

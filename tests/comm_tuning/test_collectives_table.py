@@ -31,6 +31,17 @@ class Choice(ctypes.Structure):
     ]
 
 
+class Rules(ctypes.Structure):
+    """`struct rules` of table.h."""
+
+    _fields_ = [
+        ("first", ctypes.c_void_p),
+        ("count", ctypes.c_size_t),
+        ("ranks", ctypes.c_int),
+        ("ours", ctypes.c_bool),
+    ]
+
+
 class Place(ctypes.Structure):
     """`struct place` of trees.h."""
 
@@ -48,9 +59,10 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     loaded.table_read.restype = ctypes.c_char_p
     loaded.table_made_with.restype = ctypes.c_char_p
     loaded.table_checksum.restype = ctypes.c_uint64
-    loaded.table_may_choose.argtypes = [ctypes.c_int, ctypes.c_uint64]
+    loaded.table_rules.restype = Rules
+    loaded.table_may_choose.argtypes = [ctypes.POINTER(Rules), ctypes.c_uint64]
     loaded.table_may_choose.restype = ctypes.c_bool
-    loaded.table_choose.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int)]
+    loaded.table_choose.argtypes = [ctypes.POINTER(Rules), ctypes.c_int, ctypes.c_uint64]
     loaded.table_choose.restype = Choice
     return loaded
 
@@ -138,15 +150,15 @@ def test_the_c_part_takes_the_rule(
     known = sorted({rule.np for rule in table.rule} | {2})
     np = data.draw(st.sampled_from(known) | st.integers(2, 10_000))
     ranks_per_node = data.draw(st.integers(1, np))
-    found = ctypes.c_int()
-    choice = native.table_choose(np, ranks_per_node, size, ctypes.byref(found))
+    rules = native.table_rules(np)
+    choice = native.table_choose(rules, ranks_per_node, size)
     expected = chosen(table, np, ranks_per_node, size)
     assert ALGORITHMS[choice.algorithm] == (expected.algorithm if expected else "library")
     if expected:
         assert (choice.chunk, choice.depth) == (expected.chunk_bytes, expected.depth)
         assert expected.algorithm != "k-nomial" or choice.radix == expected.radix
-        assert native.table_may_choose(np, size)
-        assert found.value == expected.np
+        assert native.table_may_choose(rules, size)
+        assert (rules.ranks, rules.ours) == (expected.np, True)
 
 
 @given(data=st.data(), table=tables())

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,114 @@ def test_statements_follow_from_what_was_measured_and_a_folder_is_gone_on_with(h
     assert other.stderr.endswith(
         "holds another study: its back ends or sizes differs; give another folder with --run\n"
     )
+
+
+TABLE = """
+schema = "hvscale/collectives/1"
+mpi = "openmpi"
+[[rule]]
+operation = "broadcast"
+np = 2
+ranks_per_node = 2
+bytes_min = 1000
+algorithm = "chain"
+"""
+BY_A_TABLE = """
+title = "Broadcasts"
+
+[here.sums]
+measure = "collective"
+collective = "broadcast"
+backend = ["openmpi", "gloo"]
+collectives = ["library", "table"]
+np = [2]
+sizes = "4K"
+iterations = "4"
+in_place = "in"
+repeat = 1
+
+[here.training]
+measure = "command"
+program = "edsr"
+command = ["hvscale", "train", "edsr-baseline", "--n-resblocks", "1", "--n-feats", "8", "--batch-size", "2", "--patch-size", "16", "--steps", "2"]
+collectives = ["library", "table"]
+np = 2
+repeat = 2
+
+[[statements]]
+says = "A message takes less time"
+kind = "faster"
+of = { collectives = "table" }
+than = { backend = ["openmpi", "gloo"], collectives = "library" }
+where = { operation = "broadcast", bytes = "4K" }
+
+[[statements]]
+says = "The parameters are there earlier"
+kind = "faster"
+of = { collectives = "table" }
+than = { collectives = "library" }
+where = { program = "edsr", operation = "broadcast" }
+
+[[statements]]
+says = "It trains faster"
+kind = "faster"
+of = { collectives = "table" }
+than = { collectives = "library" }
+where = { program = "edsr", operation = "throughput" }
+"""
+
+
+def test_a_command_and_a_collective_by_a_table_and_without_in_turns(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text(BY_A_TABLE)
+    (tmp_path / "table.toml").write_text(TABLE)
+    ask = ("bench", "experiment", "experiment.toml", "--collectives", "table.toml", "--run", "tables", "--json")
+    done = hvscale(*ask)
+    assert done.returncode == 0, done.stderr
+    runs = {path.parent for path in (tmp_path / "tables").glob("**/run.json")}
+    assert len(runs) == 3 + 4
+    assert {run.relative_to(tmp_path / "tables").parts[1] for run in runs if (run / "collectives.table").exists()} == {
+        "np-2-float32-host-table-repeat-1",
+        "host-table-repeat-1",
+        "host-table-repeat-2",
+    }
+
+    document = json.loads(done.stdout)
+    message, parameters, trains = [row["comparisons"] for row in document["statements"]]
+    assert {one["what"] for one in message} == {
+        "table against library, openmpi",
+        "openmpi, table against gloo, library",
+    }
+    measured: dict[tuple[str, str], list[float]] = {}
+    for name in ("library", "table"):
+        for repeat in (1, 2):
+            run = tmp_path / f"tables/training/host-{name}-repeat-{repeat}"
+            speed = json.loads((run / "result.json").read_text())["images_per_second"]
+            measured.setdefault((name, "throughput"), []).append(1 / speed)
+            told = hvscale("breakdown", run, "--json")
+            rows = [row for row in json.loads(told.stdout)["rank_rows"] if row["operation"] == "broadcast"]
+            of_ranks = [sum(row["seconds"] for row in rows if row["rank"] == rank) for rank in range(2)]
+            measured.setdefault((name, "broadcast"), []).append(max(of_ranks))
+    for [comparison], operation in ((parameters, "broadcast"), (trains, "throughput")):
+        ratio = math.prod(measured["table", operation]) / math.prod(measured["library", operation])
+        assert comparison["percent"] == pytest.approx(100 * (1 - ratio**0.5))
+        assert comparison["what"] == "table against library"
+
+    training = json.loads((tmp_path / "tables/training/bench-command.json").read_text())
+    assert training["schema"] == "hvscale/bench-command/1"
+    means = {(row["name"], row["operation"]): row["seconds"] for row in training["rows"]}
+    assert {operation for _, operation in means} >= {"job", "throughput", "broadcast", "allreduce"}
+    for (name, operation), (one, other) in measured.items():
+        assert means[f"host, {name}", operation] == pytest.approx((one * other) ** 0.5)
+
+    again = hvscale(*ask)
+    assert again.returncode == 0, again.stderr
+    assert {path.parent for path in (tmp_path / "tables").glob("**/run.json")} == runs
+    assert json.loads(again.stdout)["statements"] == document["statements"]
+
+    (tmp_path / "table.toml").write_text(TABLE.replace("1000", "2000"))
+    refused = hvscale(*ask)
+    assert refused.returncode == 2
+    assert "holds another study: its collectives differs" in refused.stderr
 
 
 WRONG = """

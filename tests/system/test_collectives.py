@@ -194,10 +194,50 @@ def test_the_library_is_told_the_table(hvscale: Run, program: Callable[[str], Pa
     assert variables[file[0]] == str(run / "collectives" / file[1])
     assert Path(variables[file[0]]).is_file()
     assert not any("1048576" in word for word in variables.values())
+    # It broadcasts by none of ours, so nothing stands in front of MPI_Bcast.
+    assert {"LD_PRELOAD", "HVBCAST_TABLE"}.isdisjoint(variables)
+    assert not (run / "collectives.table").exists()
     if mpi == "openmpi":
         [told] = [told for told in record["settings_in_effect"] if told["library"].startswith("Open MPI")]
         assert told["not_taken"] == {}
         assert told["settings"]["btl_tcp_eager_limit"] == "65536"
+
+
+@needs_mpich
+def test_what_another_library_is_not_told_is_said_once(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "table.toml").write_text(ALGORITHMS.format(mpi="openmpi"))
+    words = ("--mpi", "mpich", "--collectives", "table.toml", "--run", "run", "--", "python", program(ALLREDUCE))
+    done = hvscale("launch", "-np", "2", *words)
+    assert done.returncode == 0, done.stderr
+    warning = "--collectives table.toml: it was made with openmpi, and this is mpich, which is told none of its algorithms and eager limit"
+    assert [line for line in done.stderr.splitlines() if "table.toml" in line] == [f"hvscale: warning: {warning}"]
+    record = run_json(tmp_path / "run")
+    assert warning in record["warnings"]
+    assert not (tmp_path / "run" / "collectives").exists()
+    assert "LD_PRELOAD" not in record["rank_environment"]
+
+
+def test_bench_measures_by_the_table(hvscale: Run, table: Path, tmp_path: Path) -> None:
+    """Each sample's broadcasts, the warm-up and the checked one: the two sizes are two-level's and the chain's."""
+    asked = ("--sizes", "4K,128K", "-n", "20", "-w", "2", "--env", "HVBCAST_COUNTS=1", "--run", "bench", "--json")
+    done = hvscale("bench", "broadcast", "-np", "2", "--collectives", table, *asked)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["settings"]["collectives"] == str(table)
+    assert [row["wrong"] for row in document["rows"]] == [0, 0]
+    found = counted(tmp_path / "bench" / "openmpi")
+    assert (found["two-level"], found["chain"]) == (23, 23)
+
+
+def test_bench_of_a_back_end_without_mpi_refuses_the_table(hvscale: Run, table: Path, tmp_path: Path) -> None:
+    done = hvscale("bench", "broadcast", "-np", "2", "--backend", "openmpi,gloo", "--collectives", table)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"hvscale: --collectives {table}: it is for MPI's collectives, and this job is --mpi gloo"
+    ]
+    assert not (tmp_path / "runs").exists()
 
 
 def test_one_number_of_ranks_on_a_node_is_what_a_library_can_be_told(hvscale: Run, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hvscale import doctor
+from hvscale.comm_tuning.broadcast import native_library
 from tests.conftest import MPICH_PREFIX, PROGRAMS, needs_mpich
 
 SHARED = "/dev/shm"  # noqa: S108
@@ -38,6 +40,29 @@ def test_the_mpich_environment_beside_it(checks: dict[str, dict[str, Any]]) -> N
     version = told.split()[2]
     assert f"mpich {version} ({MPICH_PREFIX / 'bin/mpiexec.hydra'}; transports: ucx, ofi)" in checks["MPI"]["found"]
     assert f"(mpich {version}; transport here: ucx" in checks["Horovod's MPI"]["found"]
+
+
+def test_the_broadcast_is_tried(checks: dict[str, dict[str, Any]]) -> None:
+    assert checks["broadcast"]["good"]
+    assert checks["broadcast"]["found"] == f"{native_library.library_path()} (tried on openmpi)"
+
+
+@pytest.mark.parametrize(
+    ("source", "why"), [("int hvbcast_broadcast(void) { return 0; }", "wrong data"), (None, "file too short")]
+)
+def test_a_broadcast_that_does_not_work_is_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, why: str
+) -> None:
+    library = tmp_path / "libhvbcast.so"
+    library.touch()
+    if source is not None:
+        words = ["cc", "-shared", "-fPIC", "-x", "c", "-o", str(library), "-"]
+        subprocess.run(words, input=source, text=True, check=True)
+    monkeypatch.setattr(native_library, "library_path", lambda: library)
+    check = doctor.broadcast()
+    assert not check.good
+    assert why in check.found
+    assert check.mend == "run `make setup`"
 
 
 def test_what_the_machine_gives_to_ranks(checks: dict[str, dict[str, Any]]) -> None:

@@ -36,7 +36,10 @@ class ComparisonRow(Comparison):
 
 
 class ExperimentDocument(BaseModel):
-    """What `hvscale bench experiment --json` prints, by alias, and bench-experiment.json in the experiment's folder."""
+    """What `hvscale bench experiment --json` prints, by alias, and bench-experiment.json in the experiment's folder.
+
+    `collectives`: the decision table's text, None without one.
+    """
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -45,6 +48,7 @@ class ExperimentDocument(BaseModel):
     folder: str
     title: str
     part: str
+    collectives: str | None = None
     confidence: float = CONFIDENCE
     host: Host | None = None
     measurements: list[MeasurementRecord]

@@ -11,7 +11,9 @@ from hvscale.errors import RequestError
 from hvscale.profiling.output import human_bytes
 
 # What a series may be told by.
-Key = Literal["program", "operation", "backend", "placement", "flags", "np", "workers", "dtype", "device", "bytes"]
+Key = Literal[
+    "program", "operation", "backend", "collectives", "placement", "flags", "np", "workers", "dtype", "device", "bytes"
+]
 Value: TypeAlias = int | str
 Where = Mapping[Key, Value]
 KEYS: tuple[Key, ...] = Key.__args__  # type: ignore[attr-defined]

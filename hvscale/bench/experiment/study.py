@@ -1,19 +1,18 @@
 """Makes a study again: the entries of its file one after another, in a folder that can be gone on with, and its statements over all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from hvscale.bench.experiment import file
 from hvscale.bench.experiment.document import ExperimentDocument, MeasurementRecord, StatementRow
-from hvscale.bench.experiment.entries import Measurement
+from hvscale.bench.experiment.entries import Entry, Measurement, by
 from hvscale.bench.experiment.file import PARTS, Experiment
 from hvscale.bench.experiment.series import Series
 from hvscale.bench.start import one_of
 from hvscale.errors import HvscaleError, RequestError
 from hvscale.launch import RunInterruptedError
-from hvscale.placement_options import PlacementOptions
 from hvscale.run_folder import default_run_path
 from hvscale.study import Study, Warn
 
@@ -30,7 +29,7 @@ class ExperimentStudy(Study[ExperimentDocument]):
     """One experiment. Its document is written after every entry."""
 
     verb = "bench experiment"
-    same = ("title", "part")  # the engines say themselves what may be asked for further in their folders
+    same = ("title", "part", "collectives")  # the engines say themselves what may be asked for further in their folders
     started = "*/*/"
 
     def __init__(self, experiment: Experiment, document: ExperimentDocument, measurements: list[Measurement]) -> None:
@@ -49,22 +48,25 @@ class ExperimentStudy(Study[ExperimentDocument]):
         if not entries:
             raise RequestError(f"{toml} has nothing to measure in its part {part}")
         folder = (path or default_run_path(["bench-experiment", toml.absolute().parent.name])).absolute()
+        table: Path | None = launch.get("collectives")
+        check_table(f"{toml}, part {part}", entries, table)
         measurements = []
         for name, entry in entries.items():
-            asked: PlacementOptions = launch["placement"]
-            places = (
-                tuple(name.strip() for name in asked.placement.split(","))
-                if asked.placement is not None
-                else entry.placement
-            )
+            places, placement = entry.placed(launch["placement"])
             own = entry.model_copy(update={"placement": places})
-            placement = asked.model_copy(update={"placement": ",".join(places)})
+            asked = by("table" if entry.wants_table else "library", {**launch, "placement": placement})
             try:
-                measurements.append(own.measurement(folder / name, {**launch, "placement": placement}))
+                measurements.append(own.measurement(folder / name, asked))
             except RequestError as error:
                 raise RequestError(f"{part}.{name}: {error}") from error
         records = [MeasurementRecord(name=name, measure=entry.measure, folder=name) for name, entry in entries.items()]
-        document = ExperimentDocument(folder=str(folder), title=experiment.title, part=part, measurements=records)
+        document = ExperimentDocument(
+            folder=str(folder),
+            title=experiment.title,
+            part=part,
+            collectives=table.read_text() if table is not None else None,
+            measurements=records,
+        )
         return cls(experiment, document, measurements)
 
     def measure(self, *, showing: Callable[[int, int], AbstractContextManager[Shown]], warn: Warn) -> None:
@@ -121,3 +123,15 @@ class ExperimentStudy(Study[ExperimentDocument]):
         from hvscale.bench.experiment.page import page
 
         return page(self.document)
+
+
+def check_table(what: str, entries: Mapping[str, Entry], table: Path | None) -> None:
+    """Raises RequestError for a table that is wanted and not there, or is there and not wanted."""
+    wanting = [name for name, entry in entries.items() if entry.wants_table]
+    if wanting and table is None:
+        raise RequestError(
+            f"{what}: {', '.join(wanting)} is measured by a decision table, too: name one with --collectives TABLE; `hvscale tune-collectives` "
+            "makes it"
+        )
+    if table is not None and not wanting:
+        raise RequestError(f"{what}: --collectives {table}: nothing in it is measured by a table")

@@ -6,14 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Generic, Protocol, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from hvscale.bench.experiment.series import Series
+from hvscale.placement_options import PlacementOptions
 from hvscale.run_folder import Host
 from hvscale.study import Measured, Starting, StudyInTurns, Warn
 
+Collectives = Literal["library", "table"]
 Study = TypeVar("Study", bound=StudyInTurns[Any, Any, Any])
 
 
@@ -55,17 +57,49 @@ class MeasurementInTurns(Generic[Study]):
 
 
 class Entry(BaseModel, ABC):
-    """One measurement. `measure`: by which engine; `placement`: in turns; `repeat`: fresh starts of each."""
+    """One measurement. `measure`: by which engine; `placement`: in turns, `nodes` and `link` as the command line has them; `repeat`: fresh starts of
+    each."""
 
     model_config = ConfigDict(extra="forbid")
 
     measure: str
     placement: Annotated[tuple[str, ...], Field(min_length=1)] = ("host",)
+    nodes: PositiveInt | None = None
+    link: str | None = None
     repeat: PositiveInt
+
+    @property
+    def wants_table(self) -> bool:
+        """Whether a part of it is measured with the table of --collectives."""
+        return False
+
+    def placed(self, asked: PlacementOptions) -> tuple[tuple[str, ...], PlacementOptions]:
+        """Its placements, and the options for all of them. A --placement that was asked for takes the place of all that the file says."""
+        if asked.placement is not None:
+            return tuple(name.strip() for name in asked.placement.split(",")), asked
+        own = {"nodes": self.nodes, "link": self.link} | asked.model_dump(exclude_none=True)
+        return self.placement, PlacementOptions(**{**own, "placement": ",".join(self.placement)})
 
     @abstractmethod
     def measurement(self, path: Path, launch: dict[str, Any]) -> Measurement:
         """`launch`: the options of the command line, their placement the entry's own. Raises RequestError for what cannot be; writes nothing."""
+
+
+class WithTable(Entry, ABC):
+    """One that is measured in turns with each of `collectives`: the library's alone, or by the decision table of the command line."""
+
+    collectives: Annotated[tuple[Collectives, ...], Field(min_length=1)] = ("library",)
+
+    @property
+    def wants_table(self) -> bool:
+        return "table" in self.collectives
+
+
+def by(collectives: Collectives, launch: dict[str, Any]) -> dict[str, Any]:
+    """The launch's options with its table, or without."""
+    return (
+        launch if collectives == "table" else {name: value for name, value in launch.items() if name != "collectives"}
+    )
 
 
 Kind = TypeVar("Kind", bound=type[Entry])

@@ -1,17 +1,18 @@
 """As `hvscale bench allreduce` and its kin: each number of ranks, type and placement on all back ends, in rounds."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError
 
+from hvscale.bench import backends
 from hvscale.bench.compare_placements import options_of_each
 from hvscale.bench.controller import Bench, Options
 from hvscale.bench.document import BenchDocument, main_rows
-from hvscale.bench.experiment.entries import Entry, register
+from hvscale.bench.experiment.entries import Collectives, WithTable, by, register
 from hvscale.bench.experiment.series import Key, Series, Value
 from hvscale.bench.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.errors import HvscaleError, RequestError
@@ -25,8 +26,8 @@ SAME = ("collective", "dtype", "device", "in_place", "iterations", "warmup", "se
 
 
 @register
-class Collective(Entry):
-    """The options of the command, in its words; `sizes` or the smallest, the largest and the step."""
+class Collective(WithTable):
+    """The options of the command, in its words; `sizes` or the smallest, the largest and the step. The table is for back ends over MPI."""
 
     measure: Literal["collective"]
     collective: str
@@ -45,12 +46,12 @@ class Collective(Entry):
     repeat: PositiveInt = 5
 
     def measurement(self, path: Path, launch: dict[str, Any]) -> "CollectiveMeasurement":
-        variants = [Variant(*one) for one in itertools.product(self.np, self.dtype, self.placement)]
+        variants = [Variant(*one) for one in itertools.product(self.np, self.dtype, self.placement, self.collectives)]
         return CollectiveMeasurement(self, path.absolute(), launch, variants)
 
-    def options(self, dtype: str) -> Options:
+    def options(self, dtype: str, backends: Sequence[str]) -> Options:
         return Options(
-            backends=tuple(self.backend),
+            backends=tuple(backends),
             min_bytes=self.min_bytes,
             max_bytes=self.max_bytes,
             step_factor=self.step_factor,
@@ -71,9 +72,10 @@ class Variant:
     np: int
     dtype: str
     placement: str
+    collectives: Collectives
 
     def __str__(self) -> str:
-        return f"np {self.np}, {self.dtype}, {self.placement}"
+        return f"np {self.np}, {self.dtype}, {self.placement}{', table' if self.collectives == 'table' else ''}"
 
 
 class CollectiveMeasurement:
@@ -93,7 +95,18 @@ class CollectiveMeasurement:
         placement = self.launch["placement"].model_copy(update={"placement": ",".join(self.entry.placement)})
         each, self.warnings = options_of_each(list(self.entry.placement), placement, variant.np)
         launch = {**self.launch, "np": variant.np, "run_path": folder, "placement": each[variant.placement]}
-        return Bench.of(self.entry.collective, self.entry.options(variant.dtype), launch)
+        options = self.entry.options(variant.dtype, self.backends(variant))
+        return Bench.of(self.entry.collective, options, by(variant.collectives, launch))
+
+    def backends(self, variant: Variant) -> list[str]:
+        """Raises RequestError where there is none."""
+        names = self.entry.backend
+        if variant.collectives == "library":
+            return names
+        over_mpi = [one.name for one in backends.named(names, self.launch["mpi"]) if one.flavour != "gloo"]
+        if not over_mpi:
+            raise RequestError(f"--collectives is for back ends over MPI, and there is none among {', '.join(names)}")
+        return over_mpi
 
     @property
     def host(self) -> Host | None:
@@ -173,6 +186,7 @@ class CollectiveMeasurement:
                 where: dict[Key, Value] = {
                     "operation": document.collective,
                     "backend": row.backend,
+                    "collectives": variant.collectives,
                     "placement": variant.placement,
                     "np": variant.np,
                     "dtype": variant.dtype,
@@ -185,7 +199,8 @@ class CollectiveMeasurement:
 
 def folders(path: Path, variant: Variant, repeat: int, *, new: bool) -> Iterator[Path]:
     """Those of the variant's attempts in this round that are there, or with `new` the first one that is not."""
-    name = f"np-{variant.np}-{variant.dtype}-{variant.placement.replace(':', '-')}-repeat-{repeat}"
+    table = "-table" if variant.collectives == "table" else ""
+    name = f"np-{variant.np}-{variant.dtype}-{variant.placement.replace(':', '-')}{table}-repeat-{repeat}"
     for attempt in itertools.count(1):
         folder = path / (name + (f"-attempt-{attempt}" if attempt > 1 else ""))
         if folder.exists() is not new:

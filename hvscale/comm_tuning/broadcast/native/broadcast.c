@@ -32,15 +32,20 @@ static _Atomic(function) library_entry;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool ready;
 
+static bool counting;
 static _Atomic unsigned long long counts[ALGORITHMS];
+
+static void count_one(enum algorithm algorithm)
+{
+    if (counting)
+        counts[algorithm]++;
+}
 
 static void say_counts(void)
 {
-    int rank;
     char line[256];
     size_t used = 0;
-    mpi.comm_rank(mpi.world, &rank);
-    if (rank != 0 || getenv(COUNTS) == NULL)
+    if (!counting)
         return;
     for (enum algorithm i = LIBRARY; i < ALGORITHMS; i++)
         used += (size_t)snprintf(line + used, sizeof line - used, "%s %llu %s", used > 0 ? "," : "", counts[i], algorithm_name(i));
@@ -65,6 +70,7 @@ static void set_up(void)
     /* Said once; where it is another rank's alone, comparing tables tells. */
     if (wrong != NULL && rank == 0)
         say("%s=%s: %s: broadcasts are left to the MPI library", TABLE, path, wrong);
+    counting = rank == 0 && getenv(COUNTS) != NULL;
     ready = true;
 }
 
@@ -74,18 +80,24 @@ static bool is_ready(void)
     return ready;
 }
 
-/* NULL for what the library is to judge, or has nothing to do for; with MPI's error code in `status`. Fills in the bytes of an element. */
-static struct channel *channel_for(struct request *r, int *status)
+/* NULL for what the library is to judge, or has nothing to do for; with MPI's error code in `status`. */
+static struct channel *channel_for(const struct request *r, int *status)
 {
-    long long element = 0;
     *status = 0;
     if (r->count <= 0 || r->communicator == mpi.no_communicator || r->type == mpi.no_type)
         return NULL;
     struct channel *c = channel_of(r->communicator, status);
-    if (c == NULL || c->size < 2 || r->root < 0 || r->root >= c->size || mpi.type_size(r->type, &element) != 0 || element <= 0)
-        return NULL;
+    return c == NULL || c->size < 2 || r->root < 0 || r->root >= c->size ? NULL : c;
+}
+
+/* Fills in the bytes of an element. False for what is the library's, too. */
+static bool measure(struct request *r)
+{
+    long long element = 0;
+    if (mpi.type_size(r->type, &element) != 0 || element <= 0)
+        return false;
     r->element = (uint64_t)element;
-    return c;
+    return true;
 }
 
 static int tree(const struct channel *c, const struct request *r, const struct choice *choice, struct data *data)
@@ -157,7 +169,7 @@ static int carry_out(struct channel *c, const struct request *r, struct choice c
     bool is_root = c->rank == r->root;
     if (choice.algorithm == TWO_LEVEL && !channel_has_memory(c))
         choice.algorithm = CHAIN;
-    counts[choice.algorithm]++;
+    count_one(choice.algorithm);
     int status = data_open(&data, r->buffer, r->count, r->type, r->element, is_root, channel_own());
     if (status != 0)
         return status;
@@ -175,33 +187,35 @@ static int ended(int status, word communicator)
 }
 
 /* What makes the table's rules less than certain here, once each. */
-static void say_doubts(const struct channel *c, int nearest)
+static void say_doubts(const struct channel *c)
 {
     static atomic_flag said_ranks = ATOMIC_FLAG_INIT, said_library = ATOMIC_FLAG_INIT;
     if (c->rank != 0)
         return;
-    if (nearest != c->size && !atomic_flag_test_and_set(&said_ranks))
-        say("the decision table has no rules for %d ranks: taking those for %d", c->size, nearest);
+    if (c->rules.ranks != c->size && !atomic_flag_test_and_set(&said_ranks))
+        say("the decision table has no rules for %d ranks: taking those for %d", c->size, c->rules.ranks);
     /* Whose library it is that has MPICH's ABI, or MPI's own, cannot be told. */
     bool is_open_mpi = strcmp(mpi.flavour, "Open MPI") == 0, for_open_mpi = strcmp(table_made_with(), "openmpi") == 0;
     if (strcmp(mpi.flavour, "MPI ABI") != 0 && is_open_mpi != for_open_mpi && !atomic_flag_test_and_set(&said_library))
         say("the decision table was made with %s, and this is %s: its rules are taken all the same", table_made_with(), mpi.flavour);
 }
 
-/* `done` false: nothing has been sent, the library is to do it. */
+/* `done` false: nothing has been sent, the library is to do it; that is to cost as little as can be. */
 static int by_rule(struct channel *c, struct request *r, bool *done)
 {
+    if ((c->compared && !c->rules.ours) || !measure(r))
+        return 0;
     uint64_t bytes = (uint64_t)r->count * r->element;
-    int nearest, status = channel_compare(c);
-    if (status == 0 && (!c->agreed || !table_may_choose(c->size, bytes)))
+    int status = channel_compare(c);
+    if (status == 0 && !table_may_choose(&c->rules, bytes))
         return 0;
     *done = true;
     if (status == 0)
         status = channel_open(c);
     if (status != 0)
         return status;
-    struct choice choice = table_choose(c->size, c->ranks_per_node, bytes, &nearest);
-    say_doubts(c, nearest);
+    struct choice choice = table_choose(&c->rules, c->ranks_per_node, bytes);
+    say_doubts(c);
     *done = choice.algorithm != LIBRARY;
     return *done ? carry_out(c, r, choice) : 0;
 }
@@ -244,7 +258,7 @@ static bool by_table_of(word buffer, int64_t count, word type, word root, word c
     bool done;
     *status = by_table(&request, &done);
     if (!done)
-        counts[LIBRARY]++;
+        count_one(LIBRARY);
     return done;
 }
 
@@ -370,7 +384,7 @@ int hvbcast_broadcast(void *buffer, int64_t count, word type, int root, word com
         return LEFT;
     struct request request = {buffer, count, as_handle(type), root, as_handle(communicator), 0};
     struct channel *c = channel_for(&request, &status);
-    if (c == NULL && status == 0)
+    if (status == 0 && (c == NULL || !measure(&request)))
         return LEFT;
     if (status == 0)
         status = channel_open(c);

@@ -153,7 +153,8 @@ int channel_compare(struct channel *c)
     while (status == 0 && other < c->size && all[other] == all[0])
         other++;
     c->compared = status == 0;
-    c->agreed = status == 0 && other == c->size && mine != 0;
+    if (status == 0 && other == c->size)
+        c->rules = table_rules(c->size);
     if (status == 0 && other < c->size && c->rank == 0 && !atomic_flag_test_and_set(&said))
         say("rank 0 and rank %d of %d have different decision tables, or one has none: broadcasts are left to the MPI library. Give all ranks "
             "the same table", other, c->size);

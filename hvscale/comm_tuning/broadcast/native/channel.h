@@ -7,12 +7,14 @@
 
 #include "library.h"
 #include "node_memory.h"
+#include "table.h"
 
 /* Lives as long as the program's communicator, as an attribute of it. */
 struct channel {
     word of; /* the program's communicator, with one group */
     int rank, size;
-    bool compared, agreed; /* its members have the same table */
+    bool compared;
+    struct rules rules; /* none before, and where its members have different tables */
     bool open; /* what follows is there */
     uint64_t number; /* the same in all members */
     word messages; /* a duplicate that has none of the program's messages */
@@ -35,7 +37,7 @@ word channel_own(void);
 /* NULL for two groups, and with MPI's error code in `status`. This and the following are called by one thread for one communicator. */
 struct channel *channel_of(word communicator, int *status);
 
-/* Whether all members have the same table; said where they have not. Collective the first time. Gives MPI's error code. */
+/* Brings the rules when all members have the same table; said where they have not. Collective the first time. Gives MPI's error code. */
 int channel_compare(struct channel *channel);
 
 /* Collective the first time. Gives MPI's error code. */

@@ -59,6 +59,12 @@ static uint64_t hash(const char *text, size_t length)
     return sum;
 }
 
+static int by_ranks(const void *a, const void *b)
+{
+    int one = ((const struct rule *)a)->ranks, other = ((const struct rule *)b)->ranks;
+    return (one > other) - (one < other);
+}
+
 static bool read_maker(const char *line)
 {
     int end = 0;
@@ -124,6 +130,7 @@ static const char *read_rules(char *text, size_t length)
         }
         table.count++;
     }
+    qsort(table.rules, table.count, sizeof *table.rules, by_ranks);
     table.checksum = sum != 0 ? sum : 1;
     return NULL;
 }
@@ -156,12 +163,19 @@ static bool nearer(int a, int b, int wanted)
     return far_a < far_b || (far_a == far_b && a < b);
 }
 
-static int nearest_ranks(int ranks)
+struct rules table_rules(int ranks)
 {
-    int found = 0;
+    struct rules found = {0};
     for (size_t i = 0; i < table.count; i++)
-        if (found == 0 || nearer(table.rules[i].ranks, found, ranks))
-            found = table.rules[i].ranks;
+        if (found.ranks == 0 || nearer(table.rules[i].ranks, found.ranks, ranks))
+            found.ranks = table.rules[i].ranks;
+    for (size_t i = 0; i < table.count; i++) {
+        if (table.rules[i].ranks != found.ranks)
+            continue;
+        if (found.count++ == 0)
+            found.first = &table.rules[i];
+        found.ours = found.ours || table.rules[i].choice.algorithm != LIBRARY;
+    }
     return found;
 }
 
@@ -170,25 +184,22 @@ static bool holds(const struct rule *rule, uint64_t bytes)
     return rule->first <= bytes && bytes <= rule->last;
 }
 
-bool table_may_choose(int ranks, uint64_t bytes)
+bool table_may_choose(const struct rules *rules, uint64_t bytes)
 {
-    int nearest = nearest_ranks(ranks);
-    for (size_t i = 0; i < table.count; i++)
-        if (table.rules[i].ranks == nearest && holds(&table.rules[i], bytes) && table.rules[i].choice.algorithm != LIBRARY)
+    for (size_t i = 0; i < rules->count; i++)
+        if (holds(&rules->first[i], bytes) && rules->first[i].choice.algorithm != LIBRARY)
             return true;
     return false;
 }
 
-struct choice table_choose(int ranks, int ranks_per_node, uint64_t bytes, int *nearest)
+struct choice table_choose(const struct rules *rules, int ranks_per_node, uint64_t bytes)
 {
-    *nearest = nearest_ranks(ranks);
     int on_a_node = 0;
-    for (size_t i = 0; i < table.count; i++)
-        if (table.rules[i].ranks == *nearest &&
-            (on_a_node == 0 || nearer(table.rules[i].ranks_per_node, on_a_node, ranks_per_node)))
-            on_a_node = table.rules[i].ranks_per_node;
-    for (size_t i = 0; i < table.count; i++)
-        if (table.rules[i].ranks == *nearest && table.rules[i].ranks_per_node == on_a_node && holds(&table.rules[i], bytes))
-            return table.rules[i].choice;
+    for (size_t i = 0; i < rules->count; i++)
+        if (on_a_node == 0 || nearer(rules->first[i].ranks_per_node, on_a_node, ranks_per_node))
+            on_a_node = rules->first[i].ranks_per_node;
+    for (size_t i = 0; i < rules->count; i++)
+        if (rules->first[i].ranks_per_node == on_a_node && holds(&rules->first[i], bytes))
+            return rules->first[i].choice;
     return (struct choice){.algorithm = LIBRARY};
 }

@@ -3,6 +3,7 @@
 #define HVBCAST_TABLE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum algorithm { LIBRARY, FLAT, CHAIN, K_NOMIAL, TWO_LEVEL, ALGORITHMS };
@@ -31,11 +32,21 @@ const char *table_made_with(void);
 /* Its checksum: the same in all ranks that have the same rules; 0 without a table. */
 uint64_t table_checksum(void);
 
-/* Whether a rule for the nearest number of ranks holds this size, for any number of ranks on a node. */
-bool table_may_choose(int ranks, uint64_t bytes);
+/* Those for one number of ranks, which one communicator takes; `ours`: whether any is not the library. */
+struct rules {
+    const struct rule *first;
+    size_t count;
+    int ranks;
+    bool ours;
+};
 
-/* The rule for the nearest number of ranks, of these for the nearest number on a node, whose range holds the size; else the library.
- * `nearest` tells which number of ranks that was; 0 where no rule has any. */
-struct choice table_choose(int ranks, int ranks_per_node, uint64_t bytes, int *nearest);
+/* For the nearest number of ranks; none without a table. */
+struct rules table_rules(int ranks);
+
+/* Whether one of them holds this size and is ours, for any number of ranks on a node. */
+bool table_may_choose(const struct rules *rules, uint64_t bytes);
+
+/* The one for the nearest number of ranks on a node whose range holds the size; else the library. */
+struct choice table_choose(const struct rules *rules, int ranks_per_node, uint64_t bytes);
 
 #endif

@@ -1,0 +1,117 @@
+"""A decision table against the MPI library with nothing set, and against the wire.
+
+`python benchmarks/collectives_table.py TABLE --operation allreduce --placement netns --nodes 4 --link 1gbit`, which takes root, or
+`--placement host --ranks 4` within this machine; TABLE is what `hvscale tune-collectives` writes. A library reads its rules as it starts, so
+each measurement is a fresh job of `hvscale bench`, with the table and without it in turns; a pair of jobs gives a ratio.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from scipy import stats
+
+from hvscale.comm_tuning.collectives_table import CollectivesTable, nearest, read_table
+from hvscale.comm_tuning.decisions.cost_model import wire_seconds
+from hvscale.comm_tuning.decisions.written import OPERATIONS
+from hvscale.launch.link import bits_per_second
+
+HVSCALE = Path(sys.executable).with_name("hvscale")
+SIZES = "4K,16K,64K,256K,1M,4M,16M,64M"
+ITERATIONS = "16K:2000,256K:400,1M:100,10"  # samples of some ms where a link has 1 Gbit/s
+WARM_UP = "1M:10,2"
+LIBRARY, TABLE = "library", "table"
+
+
+def seconds_of(options: argparse.Namespace, folder: Path, more: list[str]) -> dict[int, float]:
+    """By bytes, the median over a job's samples of what the slowest rank takes. Ends the benchmark where the job fails, or a result is wrong."""
+    where = ["--placement", options.placement]
+    if options.placement == "netns":
+        where += ["--nodes", str(options.nodes), "--link", options.link]
+    where += [word for setting in options.set for word in ("--set", setting)]
+    place = "in" if options.operation == "broadcast" else "out"
+    asked = ["--sizes", options.sizes, "-n", options.iterations, "-w", WARM_UP, "--in-place", place, "--json"]
+    job = ["-np", str(options.ranks), "--mpi", options.mpi, *where, *more, "--run", str(folder)]
+    done = subprocess.run(
+        [HVSCALE, "bench", options.operation, *job, *asked], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return {row["bytes"]: row["seconds_p50"] for row in json.loads(done.stdout)["rows"]}
+
+
+def in_turns(options: argparse.Namespace) -> dict[str, list[dict[int, float]]]:
+    """Of each round what both take; each round begins with the other one."""
+    jobs = {LIBRARY: [], TABLE: ["--collectives", str(options.collectives.absolute())]}
+    found: dict[str, list[dict[int, float]]] = {name: [] for name in jobs}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in track(range(options.rounds), "rounds", console=Console(stderr=True)):
+            for name in np.roll(list(jobs), number).tolist():
+                found[name].append(seconds_of(options, Path(folder) / f"{name}-{number}", jobs[name]))
+    return found
+
+
+def taken(table: CollectivesTable, operation: str, np_: int, ranks_per_node: int, size: int) -> str:
+    rules = [rule for rule in table.rule if rule.operation == operation]
+    if rules:
+        rules = [rule for rule in rules if rule.np == nearest({rule.np for rule in rules}, np_)]
+        on_a_node = nearest({rule.ranks_per_node for rule in rules}, ranks_per_node)
+        rules = [rule for rule in rules if rule.ranks_per_node == on_a_node and rule.bytes_min <= size <= rule.last]
+    if not rules:
+        return LIBRARY
+    values = (getattr(rules[0], name) for name in ("algorithm", *rules[0].own_fields))
+    return " ".join(str(value) for value in values if value is not None)
+
+
+def show(found: dict[str, list[dict[int, float]]], options: argparse.Namespace, table: CollectivesTable) -> None:
+    nodes = options.nodes if options.placement == "netns" else 1
+    place = f"{nodes} nodes of {options.link}" if nodes > 1 else "one node"
+    shown = Table(title=f"{options.operation}, {options.ranks} ranks of {options.mpi} on {place}")
+    columns = ["bytes", "takes", "library, ms", "table, ms", "times faster", "95 % interval", "times the wire"]
+    for name in columns if nodes > 1 else columns[:-1]:
+        shown.add_column(name, justify="left" if name == "takes" else "right")
+    gains = []
+    for size in found[LIBRARY][0]:
+        seconds = {name: np.array([job[size] for job in jobs]) for name, jobs in found.items()}
+        ratio = seconds[LIBRARY] / seconds[TABLE]
+        low, high = stats.bootstrap((ratio,), np.median, random_state=0).confidence_interval
+        gains.append(float(np.median(ratio)))
+        row = [str(size), taken(table, options.operation, options.ranks, -(-options.ranks // nodes), size)]
+        row += [f"{1e3 * np.median(seconds[name]):.3f}" for name in (LIBRARY, TABLE)]
+        row += [f"{gains[-1]:.2f}", f"{low:.2f} to {high:.2f}"]
+        if nodes > 1:
+            wire = wire_seconds(options.operation, nodes, size, bits_per_second(options.link) / 8)
+            row.append(f"{np.median(seconds[TABLE]) / wire:.2f}")
+        shown.add_row(*row)
+    Console(width=140).print(shown)
+    print(f"geometric mean: {np.exp(np.mean(np.log(gains))):.2f} times faster; least {min(gains):.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("collectives", type=Path, metavar="TABLE")
+    parser.add_argument("--operation", choices=OPERATIONS, default="broadcast")
+    parser.add_argument("--placement", choices=("host", "netns"), default="host")
+    parser.add_argument("--mpi", default="openmpi")
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--ranks", type=int, help="as many as nodes where there are nodes, else 4")
+    parser.add_argument("--link", default="1gbit")
+    parser.add_argument("--sizes", default=SIZES)
+    parser.add_argument("--iterations", default=ITERATIONS, help="as -n of `hvscale bench`")
+    parser.add_argument("--rounds", type=int, default=7, help="pairs of jobs")
+    parser.add_argument("--set", action="append", default=[], help="for both, as for `hvscale launch`")
+    options = parser.parse_args()
+    options.ranks = options.ranks or (options.nodes if options.placement == "netns" else 4)
+    table = read_table(options.collectives)
+    show(in_turns(options), options, table)
+
+
+if __name__ == "__main__":
+    main()
