@@ -28,7 +28,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 # They look at, and change, what the whole machine has of networks, containers and jobs: one after another.
 OF_THE_MACHINE = {
     f"tests/system/test_{name}.py"
-    for name in ("compare_placements", "doctor", "placements", "slurm", "ssh_hosts", "tune_places")
+    for name in ("compare_placements", "doctor", "placements", "slurm", "ssh_hosts", "tune_places", "written_tables")
 }
 
 

@@ -60,3 +60,22 @@ def test_a_study_inside_an_allocation(
     assert done.returncode == 0, done.stderr
     check(done.stdout, tmp_path / "study", "slurm")
     assert everything_there(None, tmp_path)["processes"] == []
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_a_study_of_collectives_between_nodes_tries_another_eager_limit(hvscale: Run, tmp_path: Path) -> None:
+    before = everything_there(None, tmp_path)
+    place = ("-np", "2", "--placement", "netns", "--nodes", "2", "--link", "1gbit", "-b", "64K", "-e", "256K")
+    done = hvscale("tune-collectives", *place, "--ops", "broadcast", "--run", "study", "--json", timeout=300)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["eager_limits"] == [None, 1 << 20]
+    assert {row["eager_limit_bytes"] for row in document["decision"]["eager_limits"]} == {None, 1 << 20}
+    assert {point["ranks_per_node"] for point in document["measurements"]["points"]} == {1}
+    limits = {
+        run_json(tmp_path / "study" / job["run"])["settings_asked"].get("OMPI_MCA_btl_tcp_eager_limit")
+        for job in document["jobs"]
+        if not job["again"]
+    }
+    assert limits == {None, str(1 << 20)}
+    assert everything_there(None, tmp_path) == before

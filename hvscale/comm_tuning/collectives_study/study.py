@@ -26,7 +26,7 @@ from hvscale.comm_tuning.collectives_study.request import (
 )
 from hvscale.comm_tuning.collectives_table import Operation
 from hvscale.comm_tuning.decisions import written
-from hvscale.comm_tuning.decisions.measurements import Choice, Measurements, Place, Point
+from hvscale.comm_tuning.decisions.measurements import LIBRARY, Choice, Measurements, Place, Point
 from hvscale.comm_tuning.library_algorithms import spelling_of
 from hvscale.errors import RankFailedError, RequestError, UntrustedError
 from hvscale.launch import flavours, launch, prefixes
@@ -204,7 +204,7 @@ class CollectivesStudy(Study[TuneCollectives]):
                     raise RequestError(reader.impossible) from error
                 job.problem = str(error)
                 blamed = reader.trying
-                if blamed is None or attempt == ATTEMPTS:
+                if blamed in (None, LIBRARY) or attempt == ATTEMPTS:
                     what = f"np {job.np}, {job.operation}"
                     self.failure = self.failure or RankFailedError(f"{what}: {error}", error.last_lines)
                     self.warn(f"{what} failed: {error}")
@@ -275,8 +275,10 @@ class CollectivesStudy(Study[TuneCollectives]):
         if decision is None:
             return
         per_node = max((rule.ranks_per_node for rule in decision.table.rule), default=1)
-        library = own_library(environment_of(self.options))
-        written.write_files(written.Job(self.path, decision.table, self.document.np, per_node, library))
+        runs = [RunFolder(self.path / job.run) for job in self.document.jobs]
+        library = next(run.read().library for run in runs if run.run_json.exists())
+        of_job = own_library(library, environment_of(self.options))
+        written.write_files(written.Job(self.path, decision.table, self.document.np, per_node, of_job))
 
     def tabulate(self) -> None:
         self.document.tabulate()

@@ -1,0 +1,64 @@
+"""Telling a library its algorithms while it runs, on the libraries that are here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MPICH_PREFIX, needs_mpich
+
+ASK = """
+import json, sys
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+from hvscale.comm_tuning.collectives_study.told import Told, numbers_of, read_variable, handle_of
+
+name, words, unknown = sys.argv[1], sys.argv[2].split(","), sys.argv[3]
+numbers = numbers_of(MPI.__file__, [(name, word) for word in [*words, unknown] if not word.isdigit()])
+told = Told(MPI.__file__, numbers)
+handle = handle_of(told.mpi, name)
+before = read_variable(told.mpi, handle)
+seen = []
+for word in words:
+    told.tell({name: word})
+    seen.append(read_variable(told.mpi, handle))
+knows = [told.knows({name: unknown}), told.knows({"OMPI_MCA_no_such": "1"}), told.knows({name: words[0]})]
+kept = read_variable(told.mpi, handle)
+told.tell({})
+print(json.dumps({"before": before, "seen": seen, "knows": knows, "kept": kept, "after": read_variable(told.mpi, handle)}))
+"""
+
+
+def asked(prefix: Path, name: str, words: list[str], unknown: str) -> dict[str, Any]:
+    command = [prefix / "bin" / "python", "-c", ASK, name, ",".join(words), unknown]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_open_mpi_by_numbers() -> None:
+    found = asked(Path(sys.prefix), "OMPI_MCA_coll_tuned_bcast_algorithm", ["3", "6"], "99")
+    assert found == {"before": 0, "seen": [3, 6], "knows": [False, False, True], "kept": 6, "after": 0}
+
+
+@needs_mpich
+def test_mpich_by_words() -> None:
+    words = ["binomial", "scatter_ring_allgather"]
+    found = asked(MPICH_PREFIX, "MPIR_CVAR_BCAST_INTRA_ALGORITHM", words, "no_such_algorithm")
+    first, second = found["seen"]
+    assert 0 != first != second != 0
+    assert found["knows"] == [False, False, True]
+    assert (found["before"], found["kept"], found["after"]) == (0, second, 0)
+
+
+@pytest.mark.parametrize("library", ["libc.so.6"])
+def test_a_library_without_the_interface_is_refused(library: str) -> None:
+    ask = f"from hvscale.comm_tuning.collectives_study.told import Told; Told({library!r}, {{}})"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "ToldError: the MPI library has no tools interface (MPI_T)" in done.stderr

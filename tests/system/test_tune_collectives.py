@@ -1,0 +1,262 @@
+"""`hvscale tune-collectives`: real ranks, a real table that real jobs take, and what happens when something goes wrong."""
+
+import json
+import signal
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvscale.comm_tuning.collectives_table import CollectivesTable
+from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
+
+KIB = 1 << 10
+STUDY = ("tune-collectives", "-np", "2", "-b", "4K", "-e", "16K", "--run", "study")
+BROADCASTS = """
+import numpy as np
+from mpi4py import MPI
+for size in (2000, 300_000):
+    for _ in range(5):
+        MPI.COMM_WORLD.Bcast(np.ones(size, np.uint8))
+"""
+# Every library's broadcast leaves a wrong byte behind.
+WRONG = """
+#include <mpi.h>
+int MPI_Bcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm comm)
+{
+    int status = PMPI_Bcast(buffer, count, type, root, comm);
+    if (count > 3)
+        ((char *)buffer)[3] ^= 1;
+    return status;
+}
+"""
+# Rank 1 dies once, in the third communicator that is reduced in.
+DEADLY = """
+#include <fcntl.h>
+#include <mpi.h>
+#include <signal.h>
+#include <stdlib.h>
+int MPI_Allreduce(const void *send, void *receive, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+{
+    static MPI_Comm seen[64];
+    static int known;
+    int rank, number = 0;
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    while (number < known && seen[number] != comm)
+        number++;
+    if (number == known && count == 1024) {
+        const char *died = getenv("DIED");
+        if (known == 2 && rank == 1 && (died == NULL || open(died, O_CREAT | O_EXCL | O_WRONLY, 0600) >= 0))
+            raise(SIGKILL);
+        seen[known++] = comm;
+    }
+    return PMPI_Allreduce(send, receive, count, type, op, comm);
+}
+"""
+
+
+def built(folder: Path, text: str) -> Path:
+    """What is preloaded."""
+    source, library = folder / "preloaded.c", folder / "libpreloaded.so"
+    source.write_text(text)
+    subprocess.run([PROGRAMS / "mpicc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
+def document_in(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "tune-collectives.json").read_text())
+    return found
+
+
+def choices_in(document: dict[str, Any], operation: str) -> set[str]:
+    """The algorithms that were measured, as `chain` or `library's ring`."""
+    points = [point for point in document["measurements"]["points"] if point["operation"] == operation]
+    return {
+        f"library's {point['choice']['library_algorithm']}"
+        if "library_algorithm" in point["choice"]
+        else point["choice"]["algorithm"]
+        for point in points
+    }
+
+
+def test_a_study_its_table_and_a_job_that_takes_it(hvscale: Run, tmp_path: Path) -> None:
+    done = hvscale(*STUDY, "--ops", "broadcast,allreduce,allgather,gather", "--json", "--csv", "rows.csv", timeout=300)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document == document_in(tmp_path / "study")
+    assert (document["schema"], document["state"]) == ("hvscale/tune-collectives/1", "finished")
+    assert document["library"].startswith("Open MPI")
+    assert {"library", "chain", "two-level", "library's pipeline", "library's auto"} <= choices_in(document, "broadcast")
+    assert {"library", "library's ring", "library's recursive_doubling"} <= choices_in(document, "allreduce")
+    assert {"library", "library's bruck", "library's two_ranks"} <= choices_in(document, "allgather")
+    assert {"library", "library's binomial"} <= choices_in(document, "gather")
+    assert all(not point["wrong"] and point["ranks_per_node"] == 2 for point in document["measurements"]["points"])
+    base = {
+        (point["operation"], point["bytes"]): point["seconds"]
+        for point in document["measurements"]["points"]
+        if point["choice"] == {"algorithm": "library"}
+    }
+    assert {4 * KIB, 16 * KIB} <= {size for operation, size in base if operation == "broadcast"}
+    assert all(len(seconds) > 1 for seconds in base.values())
+    assert "0.00" not in done.stdout
+    assert (tmp_path / "rows.csv").read_text().startswith("operation,np,ranks_per_node,bytes")
+    assert "Which algorithm" in (tmp_path / "study" / "tune-collectives.html").read_text()
+    table = tmp_path / "study" / "collectives.toml"
+    CollectivesTable.model_validate(tomllib.loads(table.read_text()))
+    job = hvscale("launch", "-np", "2", "--collectives", table, "--", "python", "-c", BROADCASTS)
+    assert job.returncode == 0, job.stderr
+    # Nothing is left to do: no job is started again.
+    jobs = len(document["jobs"])
+    again = hvscale(*STUDY, "--ops", "broadcast,allreduce,allgather,gather")
+    assert again.returncode == 0, again.stderr
+    assert len(document_in(tmp_path / "study")["jobs"]) == jobs
+    for words in ("By size", "study folder", "table:"):
+        assert words in again.stdout + again.stderr
+
+
+@needs_mpich
+def test_a_study_over_mpich(hvscale: Run, tmp_path: Path) -> None:
+    done = hvscale(*STUDY, "--mpi", "mpich", "--json", timeout=300)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert {"library", "chain", "library's binomial", "library's pipelined_tree"} <= choices_in(document, "broadcast")
+    assert {"library", "library's ring", "library's recursive_doubling"} <= choices_in(document, "allreduce")
+    # There is nothing between the library's own choice and its algorithms.
+    assert "library's auto" not in choices_in(document, "broadcast")
+    assert (tmp_path / "study" / "collectives.toml").exists()
+
+
+def test_only_what_a_run_holds(hvscale: Run, tmp_path: Path) -> None:
+    profiled = hvscale("profile", "-np", "2", "--run", "profiled", "--", "python", "-c", BROADCASTS)
+    assert profiled.returncode == 0, profiled.stderr
+    done = hvscale("tune-collectives", "-np", "2", "--from", "profiled", "--run", "study", "--json", timeout=200)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["sizes"] == {"broadcast": [2 * KIB, 256 * KIB]}
+    nothing = hvscale("tune-collectives", "-np", "2", "--from", "profiled", "--ops", "gather", "--run", "other")
+    assert nothing.returncode == 2
+    assert "it has sent no gather of 1K to 512M" in nothing.stderr
+
+
+def test_a_bound_of_time_and_going_on(hvscale: Run, tmp_path: Path) -> None:
+    words = ("--ops", "broadcast,allreduce")
+    short = hvscale(*STUDY, *words, "--minutes", "0.05", timeout=120)
+    assert short.returncode == 0, short.stderr
+    document = document_in(tmp_path / "study")
+    assert not all(job["finished"] for job in document["jobs"])
+    assert "go on with --run" in short.stderr
+    done = hvscale(*STUDY, *words, timeout=300)
+    assert done.returncode == 0, done.stderr
+    later = document_in(tmp_path / "study")
+    assert all(job["finished"] for job in later["jobs"] if not job["again"])
+    known = {key(point): point["seconds"] for point in later["measurements"]["points"]}
+    for point in document["measurements"]["points"]:
+        assert known[key(point)][: len(point["seconds"])] == point["seconds"]
+    other = hvscale("tune-collectives", "-np", "3", "--run", "study")
+    assert other.returncode == 2
+    assert "holds another study: its np differs" in other.stderr
+
+
+def key(point: dict[str, Any]) -> tuple[object, ...]:
+    return point["operation"], point["np"], point["bytes"], json.dumps(point["choice"], sort_keys=True)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """One under way, which ends with the test."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(*more: str) -> "subprocess.Popen[str]":
+        command = [PROGRAMS / "hvscale", *STUDY, "--ops", "broadcast", *more]
+        begun.append(
+            subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def has_answered(tmp_path: Path, what: str) -> bool:
+    return any(what in path.read_text() for path in (tmp_path / "study").glob("*/collectives.jsonl"))
+
+
+def test_a_study_that_is_broken_off_keeps_what_it_has(
+    study: Callable[..., "subprocess.Popen[str]"], hvscale: Run, tmp_path: Path
+) -> None:
+    process = study("-e", "64M")
+    wait_until(lambda: has_answered(tmp_path, '"sample"'))
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT, stderr
+    assert "Traceback" not in stderr
+    document = document_in(tmp_path / "study")
+    assert document["state"] == "interrupted"
+    assert document["measurements"]["points"]
+    assert processes_below(tmp_path) == []
+    done = hvscale(*STUDY, "--ops", "broadcast", timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert document_in(tmp_path / "study")["state"] == "finished"
+
+
+def test_a_choice_in_which_a_rank_dies_is_left_out(hvscale: Run, tmp_path: Path) -> None:
+    """The third communicator is that of the first algorithm with a name."""
+    preload = built(tmp_path, DEADLY)
+    words = ("--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", "--env", f"DIED={tmp_path / 'died'}")
+    done = hvscale(*STUDY, *words, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "library's linear failed and is left out" in done.stderr
+    document = document_in(tmp_path / "study")
+    job = document["jobs"][0]
+    assert (job["finished"], job["problem"]) == (True, None)
+    assert job["excluded"] == [{"algorithm": "library", "library_algorithm": "linear"}]
+    assert "library's linear" not in choices_in(document, "allreduce")
+    assert "library's ring" in choices_in(document, "allreduce")
+    assert processes_below(tmp_path) == []
+
+
+def test_ranks_that_die_in_the_library_s_own_choice_end_the_study(hvscale: Run, tmp_path: Path) -> None:
+    preload = built(tmp_path, DEADLY.replace("known == 2", "known == 0"))
+    done = hvscale(*STUDY, "--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", timeout=100)
+    assert done.returncode == 3, done.stderr
+    assert "np 2, allreduce: rank 1" in done.stderr
+    assert document_in(tmp_path / "study")["state"] == "failed"
+    assert processes_below(tmp_path) == []
+
+
+def test_wrong_results_are_never_taken(hvscale: Run, tmp_path: Path) -> None:
+    preload = built(tmp_path, WRONG)
+    done = hvscale(*STUDY, "--ops", "broadcast", "--env", f"LD_PRELOAD={preload}", timeout=200)
+    assert done.returncode == 4, done.stderr
+    assert "gave wrong results in broadcast" in done.stderr.splitlines()[-1]
+    points = document_in(tmp_path / "study")["measurements"]["points"]
+    assert any(point["wrong"] and point["choice"]["algorithm"] == "library" for point in points)
+    assert not any(point["wrong"] for point in points if point["choice"]["algorithm"] != "library")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("-np", "1"), "-np 1: a rank alone sends no messages"),
+        (("-np", "2", "--mpi", "gloo"), "--mpi gloo: its algorithms cannot be chosen"),
+        (("-np", "2", "--ops", "broadcast,scan"), "--ops scan: no such collective here; known are broadcast"),
+        (("-np", "2", "--nps", "2,4"), "--nps 2,4: numbers from 2 to -np 2"),
+        (("-np", "2", "--minutes", "0"), "--minutes 0: give a number above 0"),
+        (("-np", "2", "-b", "4M", "-e", "1M"), "--min-bytes 4M is more than --max-bytes 1M"),
+        (("-np", "2", "-e", "much"), "--max-bytes much: not a number of bytes"),
+        (("-np", "2", "--from", "nowhere"), "nowhere"),
+        (("-np", "2", "--eager-limits", "some"), "--eager-limits some: not a number of bytes"),
+        (("-np", "2", "-e", "900G"), "MPI counts up to"),
+    ],
+)
+def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path, words: tuple[str, ...], why: str) -> None:
+    done = hvscale("tune-collectives", *words, "--run", "study")
+    assert done.returncode == 2, done.stderr
+    assert why in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "study").exists()
