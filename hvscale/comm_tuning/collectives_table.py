@@ -182,6 +182,10 @@ def checksum(data: bytes) -> int:
     return value
 
 
+def keys(model: type[BaseModel]) -> list[str]:
+    return sorted(field.alias or name for name, field in model.model_fields.items())
+
+
 def read_table(path: Path) -> CollectivesTable:
     """Raises RequestError, naming the place, for a file that cannot be read, is damaged, or asks for what does not exist."""
     try:
@@ -190,7 +194,11 @@ def read_table(path: Path) -> CollectivesTable:
         raise RequestError(f"--collectives {path}: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RequestError(f"--collectives {path}: {where + ': ' if where else ''}{first['msg']}") from error
+        where = ".".join(map(str, first["loc"])) + ": " if first["loc"] else ""
+        of = Rule if first["loc"][:1] == ("rule",) else CollectivesTable
+        known = f"; known are {', '.join(keys(of))}" if first["type"] == "extra_forbidden" else ""
+        raise RequestError(
+            f"--collectives {path}: {where}{first['msg'].removeprefix('Value error, ')}{known}"
+        ) from error
     except ValueError as error:
         raise RequestError(f"--collectives {path} is damaged, it is no TOML: {error}") from error

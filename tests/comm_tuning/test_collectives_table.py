@@ -197,7 +197,12 @@ def test_a_changed_byte_is_found(
             'algorithm = "library"\nlibrary_algorithm = "ring"\noperation = "allreduce"\nchannels = 2',
             "protocol and channels are NCCL's, and this table is for openmpi",
         ),
-        ('algorithm = "chain"\nsegment = 5', "rule.0.segment: Extra inputs are not permitted"),
+        (
+            'algorithm = "chain"\nsegment = 5',
+            "rule.0.segment: Extra inputs are not permitted; known are algorithm, bytes_max,",
+        ),
+        ('algorithm = "chain"\n[speed]', "speed: Extra inputs are not permitted; known are eager_limit_bytes, mpi,"),
+        ('algorithm = "chain"\nchunk_bytes = "32K"', "rule.0.chunk_bytes: Input should be a valid integer"),
     ],
 )
 def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, text: str, why: str) -> None:
@@ -207,6 +212,7 @@ def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, text: str, why: st
     with pytest.raises(RequestError, match=r"^--collectives .*table.toml") as raised:
         read_table(path)
     assert why in str(raised.value)
+    assert "Value error" not in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

@@ -53,6 +53,37 @@ for count, times in ((10, 2), (1000, 3), (100_000, 5)):
         world.Bcast(array, root=root)
         assert (array == np.arange(count, dtype=np.float32) * (root + 1)).all(), count
 """
+ODD = """
+import numpy as np
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+rank, last = world.rank, world.size - 1
+world.Set_errhandler(MPI.ERRORS_RETURN)
+# Nothing, by its count and by its type.
+empty = MPI.BYTE.Create_contiguous(0).Commit()
+world.Bcast(bytearray(0), 0)
+world.Bcast([bytearray(8), 5, empty], 0)
+for count in (10, 2000, 50_000):
+    column = MPI.DOUBLE.Create_vector(count, 1, 3).Commit()
+    table = np.full((count, 3), rank, dtype=float)
+    world.Bcast([table, 1, column], last)
+    assert (table == np.array([last, rank, rank])).all(), count
+    column.Free()
+for root in (-1, last + 1):
+    try:
+        world.Bcast(np.zeros(50_000), root)
+    except MPI.Exception as error:
+        assert error.Get_error_class() == MPI.ERR_ROOT, error
+    else:
+        raise SystemExit("a root out of range is taken")
+half = world.Split(rank == 0, rank)
+both = half.Create_intercomm(0, world, 1 if rank == 0 else 0)
+numbers = np.full(50_000, float(rank))
+both.Bcast(numbers, MPI.ROOT if rank == 0 else 0)
+assert (numbers == 0).all()
+print("fine")
+"""
 CALL = Path(__file__).parents[1] / "comm_tuning" / "programs" / "call.py"
 
 
@@ -121,6 +152,22 @@ def test_mpi4py_s_broadcasts_are_profiled_and_take_the_table(
     rows = json.loads(done.stdout)["rows"]
     calls = sum(row["calls"] for row in rows if row["operation"] == "broadcast")
     assert calls == 2 * (2 + 3 + 5)
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
+def test_what_is_odd_goes_as_it_would_without_a_table(
+    hvscale: Run, table: Path, program: Callable[[str], Path], tmp_path: Path, mpi: str
+) -> None:
+    """On three ranks, which takes the rules for two; what lies between holes is packed and goes by the table."""
+    run = tmp_path / "run"
+    words = ("--mpi", mpi, "--collectives", table, "--env", "HVBCAST_COUNTS=1", "--run", run)
+    done = hvscale("launch", "-np", "3", *words, "--", "python", program(ODD))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("fine") == 3
+    found = counted(run)
+    assert (found["two-level"], found["chain"]) == (1, 1)
+    nearest = "hvbcast: the decision table has no rules for 3 ranks: taking those for 2"
+    assert done.stdout.count(nearest) + done.stderr.count(nearest) == 1
 
 
 @pytest.mark.parametrize(
