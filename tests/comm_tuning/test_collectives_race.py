@@ -1,5 +1,6 @@
 """Which choices are measured, how often, and which is found: on times made up by a model, with noise."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -129,7 +130,9 @@ def test_a_kind_without_hope_is_not_tried_at_larger_sizes() -> None:
 
 
 def test_the_model_s_chunk_is_tried() -> None:
-    of = field(64 * MIB, [LIBRARY, *(Choice(algorithm="chain", chunk_bytes=4096 << power, depth=4) for power in range(8))])
+    of = field(
+        64 * MIB, [LIBRARY, *(Choice(algorithm="chain", chunk_bytes=4096 << power, depth=4) for power in range(8))]
+    )
 
     def cliff(way: Way, size: int) -> float:
         """Only one chunk is good: its neighbours do not lead to it."""
@@ -146,7 +149,7 @@ def test_sizes_are_added_where_the_best_changes() -> None:
     assert all(size & (size - 1) == 0 for size in added)
     sizes = [of.size for of in fields]
     for size in added:
-        assert any(small < size < large for small, large in zip(sizes, sizes[1:], strict=False))
+        assert any(small < size < large for small, large in itertools.pairwise(sizes))
     # The same is best at both: nothing to find between them.
     assert not any(16 * MIB < size < 64 * MIB for size in added)
 
@@ -180,7 +183,9 @@ def cost(counted: Mapping[Way, int], size: int) -> float:
     return sum(number * by_model(way, size) for way, number in counted.items())
 
 
-@pytest.mark.parametrize(("mpi", "operation"), [("openmpi", "allreduce"), ("mpich", "broadcast"), ("mvapich2", "gather")])
+@pytest.mark.parametrize(
+    ("mpi", "operation"), [("openmpi", "allreduce"), ("mpich", "broadcast"), ("mvapich2", "gather")]
+)
 @pytest.mark.parametrize("np_", [2, 3, 8])
 def test_candidates_are_those_of_the_library_and_ours(mpi: str, operation: str, np_: int) -> None:
     found = candidates(mpi, operation, np_)  # type: ignore[arg-type]

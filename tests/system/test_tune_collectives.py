@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hvscale.comm_tuning.collectives_table import CollectivesTable
-from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
+from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, wait_until
 
 KIB = 1 << 10
 STUDY = ("tune-collectives", "-np", "2", "-b", "4K", "-e", "16K", "--run", "study")
@@ -89,7 +89,9 @@ def test_a_study_its_table_and_a_job_that_takes_it(hvscale: Run, tmp_path: Path)
     assert document == document_in(tmp_path / "study")
     assert (document["schema"], document["state"]) == ("hvscale/tune-collectives/1", "finished")
     assert document["library"].startswith("Open MPI")
-    assert {"library", "chain", "two-level", "library's pipeline", "library's auto"} <= choices_in(document, "broadcast")
+    assert {"library", "chain", "two-level", "library's pipeline", "library's auto"} <= choices_in(
+        document, "broadcast"
+    )
     assert {"library", "library's ring", "library's recursive_doubling"} <= choices_in(document, "allreduce")
     assert {"library", "library's bruck", "library's two_ranks"} <= choices_in(document, "allgather")
     assert {"library", "library's binomial"} <= choices_in(document, "gather")
@@ -171,9 +173,7 @@ def study(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
     def begin(*more: str) -> "subprocess.Popen[str]":
         command = [PROGRAMS / "hvscale", *STUDY, "--ops", "broadcast", *more]
-        begun.append(
-            subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
+        begun.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return begun[-1]
 
     yield begin
