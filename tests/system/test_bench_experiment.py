@@ -127,7 +127,10 @@ repeat = 1
 [here.training]
 measure = "command"
 program = "edsr"
-command = ["hvscale", "train", "edsr-baseline", "--n-resblocks", "1", "--n-feats", "8", "--batch-size", "2", "--patch-size", "16", "--steps", "2"]
+command = [
+    "hvscale", "train", "edsr-baseline", "--n-resblocks", "1", "--n-feats", "8", "--batch-size", "2", "--patch-size", "16",
+    "--precision", "fp32", "--memory-format", "contiguous", "--steps", "2",
+]
 collectives = ["library", "table"]
 np = 2
 repeat = 2
@@ -159,7 +162,7 @@ def test_a_command_and_a_collective_by_a_table_and_without_in_turns(hvscale: Run
     (tmp_path / "experiment.toml").write_text(BY_A_TABLE)
     (tmp_path / "table.toml").write_text(TABLE)
     ask = ("bench", "experiment", "experiment.toml", "--collectives", "table.toml", "--run", "tables", "--json")
-    done = hvscale(*ask)
+    done = hvscale(*ask, timeout=400)
     assert done.returncode == 0, done.stderr
     runs = {path.parent for path in (tmp_path / "tables").glob("**/run.json")}
     assert len(runs) == 3 + 4

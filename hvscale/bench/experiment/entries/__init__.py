@@ -57,8 +57,7 @@ class MeasurementInTurns(Generic[Study]):
 
 
 class Entry(BaseModel, ABC):
-    """One measurement. `measure`: by which engine; `placement`: in turns, `nodes` and `link` as the command line has them; `repeat`: fresh starts of
-    each."""
+    """One measurement. `measure`: by which engine; `placement`: in turns, with `nodes` and `link`; `repeat`: fresh starts of each."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -76,9 +75,10 @@ class Entry(BaseModel, ABC):
     def placed(self, asked: PlacementOptions) -> tuple[tuple[str, ...], PlacementOptions]:
         """Its placements, and the options for all of them. A --placement that was asked for takes the place of all that the file says."""
         if asked.placement is not None:
-            return tuple(name.strip() for name in asked.placement.split(",")), asked
-        own = {"nodes": self.nodes, "link": self.link} | asked.model_dump(exclude_none=True)
-        return self.placement, PlacementOptions(**{**own, "placement": ",".join(self.placement)})
+            places, own = tuple(name.strip() for name in asked.placement.split(",")), asked
+        else:
+            places, own = self.placement, PlacementOptions(nodes=self.nodes, link=self.link)
+        return places, own.model_copy(update={**asked.model_dump(exclude_none=True), "placement": ",".join(places)})
 
     @abstractmethod
     def measurement(self, path: Path, launch: dict[str, Any]) -> Measurement:
@@ -97,9 +97,7 @@ class WithTable(Entry, ABC):
 
 def by(collectives: Collectives, launch: dict[str, Any]) -> dict[str, Any]:
     """The launch's options with its table, or without."""
-    return (
-        launch if collectives == "table" else {name: value for name, value in launch.items() if name != "collectives"}
-    )
+    return launch if collectives == "table" else {**launch, "collectives": None}
 
 
 Kind = TypeVar("Kind", bound=type[Entry])
