@@ -15,11 +15,11 @@ import json, sys
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
-from hvscale.comm_tuning.collectives_study.told import Told, numbers_of, read_variable, handle_of
+from hvscale.comm_tuning.collectives_study.told import Told, handle_of, loaded_library, numbers_of, read_variable
 
 name, words, unknown = sys.argv[1], sys.argv[2].split(","), sys.argv[3]
-numbers = numbers_of(MPI.__file__, [(name, word) for word in [*words, unknown] if not word.isdigit()])
-told = Told(MPI.__file__, numbers)
+numbers = numbers_of(loaded_library(), [(name, word) for word in [*words, unknown] if not word.isdigit()])
+told = Told(loaded_library(), numbers)
 handle = handle_of(told.mpi, name)
 before = read_variable(told.mpi, handle)
 seen = []
@@ -34,7 +34,7 @@ print(json.dumps({"before": before, "seen": seen, "knows": knows, "kept": kept, 
 
 
 def asked(prefix: Path, name: str, words: list[str], unknown: str) -> dict[str, Any]:
-    command = [prefix / "bin" / "python", "-c", ASK, name, ",".join(words), unknown]
+    command = [str(prefix / "bin" / "python"), "-c", ASK, name, ",".join(words), unknown]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -34,6 +34,7 @@ from hvscale.comm_tuning.collectives_study.race import (
     ways,
 )
 from hvscale.comm_tuning.collectives_study.request import (
+    DTYPE,
     Answer,
     Begun,
     Checked,
@@ -45,13 +46,12 @@ from hvscale.comm_tuning.collectives_study.request import (
     answers_path,
     request_path,
 )
-from hvscale.comm_tuning.collectives_study.told import Told, numbers_of
+from hvscale.comm_tuning.collectives_study.told import Told, loaded_library, numbers_of
 from hvscale.comm_tuning.collectives_table import MOST_CHUNK
 from hvscale.comm_tuning.decisions.cost_model import fit
 from hvscale.comm_tuning.decisions.measurements import LIBRARY, Choice, Point
 from hvscale.errors import EXIT_RANK_FAILED, HvscaleError, RequestError
 
-DTYPE = "float32"
 ROOT = 0
 SAMPLE_SECONDS = 0.005  # a sample of what is faster is a mean over several calls
 MOST_CALLS = 200
@@ -110,7 +110,7 @@ class Measuring:
         self.warm: set[Choice] = set()  # called before, so that connections and memory are there
 
     def _told(self) -> Told:
-        library = str(self.base.mpi.__file__)
+        library = loaded_library()
         every = [one for candidate in self.request.candidates for one in candidate.variables.items()]
         words = [(name, word) for name, word in every if not word.isdigit()]
         return Told(library, self.base.decided(numbers_of(library, words) if self.rank == 0 else {}))

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from hvscale.comm_tuning.collectives_table import Operation
 from hvscale.comm_tuning.decisions.measurements import Choice, Point
 
+DTYPE = "float32"  # of what is sent: Horovod's gradients
+
 
 class Candidate(BaseModel):
     """A choice, and what the library is told for it: environment variables, which stand for its control variables."""

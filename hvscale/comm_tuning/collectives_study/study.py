@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from hvscale.bench.sizes import parse_size
+from hvscale.bench import collectives, dtypes
+from hvscale.bench.sizes import messages, parse_size
 from hvscale.comm_tuning.collectives_launch import own_library
 from hvscale.comm_tuning.collectives_study.candidates import candidates
 from hvscale.comm_tuning.collectives_study.document import Job, TuneCollectives
 from hvscale.comm_tuning.collectives_study.race import BASES
 from hvscale.comm_tuning.collectives_study.request import (
+    DTYPE,
     Answer,
     Begun,
     Checked,
@@ -97,6 +99,10 @@ class CollectivesStudy(Study[TuneCollectives]):
             raise RequestError(f"--minutes {minutes:g}: give a number above 0")
         operations = parse_operations(ops)
         sizes = sizes_of(operations, min_bytes, max_bytes, from_run)
+        for operation, of_operation in sizes.items():
+            messages(
+                collectives.get(operation), dtypes.get(DTYPE), 2, of_operation
+            )  # more than MPI counts is to be known before
         document = TuneCollectives(
             folder=str((path or default_run_path(["tune-collectives", *sizes])).absolute()),
             mpi=mpi,

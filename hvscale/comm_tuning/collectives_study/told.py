@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from hvscale.errors import HvscaleError
@@ -27,7 +28,7 @@ class Told:
     """`numbers`: of the library's words for values, as `numbers_of` finds them."""
 
     def __init__(self, library: str, numbers: Mapping[tuple[str, str], int]) -> None:
-        """`library`: a file that is linked to MPI. Raises ToldError."""
+        """`library`: its file. Raises ToldError."""
         self.mpi, self.numbers = ctypes.CDLL(library), numbers
         start_tools(self.mpi)
         self.handles: dict[str, Any] = {}
@@ -73,6 +74,17 @@ class Told:
         value = (ctypes.c_char * ROOM).from_buffer_copy(number.to_bytes(ROOM, sys.byteorder, signed=True))
         if self.mpi.MPI_T_cvar_write(self._handle(name), value) != 0:
             raise ToldError(f"{name}: the library does not take {number}")
+
+
+def loaded_library() -> str:
+    """The file of the MPI library that this process has. Raises ToldError where it has none."""
+    files = {
+        line.split(maxsplit=5)[5].strip() for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line
+    }
+    found = sorted(file for file in files if Path(file).name.startswith("libmpi.so"))
+    if not found:
+        raise ToldError("no MPI library is loaded (libmpi.so)")
+    return found[0]
 
 
 def start_tools(mpi: ctypes.CDLL) -> None:
