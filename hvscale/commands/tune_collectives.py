@@ -90,4 +90,6 @@ def tune_collectives(
                 print_json(document)
             else:
                 results().print(*terminal_tables(document), verdict(document), sep="\n\n", highlight=False)
-            print_message(f"study folder: {study.path}\ntable: {study.path / 'collectives.toml'}\nplots: {study.page}")
+            made = {"table": study.path / "collectives.toml", "plots": study.page}
+            lines = [f"{what}: {path}" for what, path in made.items() if path.exists()]
+            print_message("\n".join([f"study folder: {study.path}", *lines]))

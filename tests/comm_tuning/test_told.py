@@ -58,7 +58,7 @@ def test_mpich_by_words() -> None:
 
 @pytest.mark.parametrize("library", ["libc.so.6"])
 def test_a_library_without_the_interface_is_refused(library: str) -> None:
-    ask = f"from hvscale.comm_tuning.collectives_study.told import Told; Told({library!r}, {{}})"
+    ask = f"from hvscale.comm_tuning.collectives_study.told import Told; Told({library!r}, {{}}).tell({{'A': '1'}})"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "ToldError: the MPI library has no tools interface (MPI_T)" in done.stderr

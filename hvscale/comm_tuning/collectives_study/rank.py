@@ -53,7 +53,7 @@ from hvscale.comm_tuning.decisions.measurements import LIBRARY, Choice, Point
 from hvscale.errors import EXIT_RANK_FAILED, HvscaleError, RequestError
 
 ROOT = 0
-SAMPLE_SECONDS = 0.005  # a sample of what is faster is a mean over several calls
+SAMPLE_SECONDS = 0.005  # a sample of what is faster is the median of several calls
 MOST_CALLS = 200
 # What the cost model's chunk of a chain is for.
 CHAINS: tuple[Kind, ...] = (("chain", None, None), ("library", "pipeline", None))

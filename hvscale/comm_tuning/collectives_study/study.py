@@ -210,16 +210,24 @@ class CollectivesStudy(Study[TuneCollectives]):
                     raise RequestError(reader.impossible) from error
                 job.problem = str(error)
                 blamed = reader.trying
-                if blamed in (None, LIBRARY) or attempt == ATTEMPTS:
+                if blamed is None or blamed == LIBRARY or attempt == ATTEMPTS:
                     what = f"np {job.np}, {job.operation}"
                     self.failure = self.failure or RankFailedError(f"{what}: {error}", error.last_lines)
                     self.warn(f"{what} failed: {error}")
                     return
-                job.excluded.append(blamed)
+                self.exclude(blamed, job, reader)
                 self.warn(f"np {job.np}, {job.operation}: {blamed} failed and is left out: {error}")
             finally:
                 job.seconds += time.monotonic() - began
                 self.write("running")
+
+    def exclude(self, choice: Choice, job: Job, reader: "Reader") -> None:
+        """What it took at other sizes does not count either."""
+        job.excluded.append(choice)
+        measurements = self.document.measurements
+        measurements.points = [
+            point for point in measurements.points if point.choice != choice or not reader.is_of_job(point)
+        ]
 
     def launch(self, job: Job, reader: "Reader", seconds: float | None, only: Mapping[int, list[Choice]]) -> None:
         run = RunFolder(self.free_folder(job.run))

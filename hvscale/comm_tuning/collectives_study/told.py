@@ -28,9 +28,8 @@ class Told:
     """`numbers`: of the library's words for values, as `numbers_of` finds them."""
 
     def __init__(self, library: str, numbers: Mapping[tuple[str, str], int]) -> None:
-        """`library`: its file. Raises ToldError."""
+        """`library`: its file."""
         self.mpi, self.numbers = ctypes.CDLL(library), numbers
-        start_tools(self.mpi)
         self.handles: dict[str, Any] = {}
         self.before: dict[str, int] = {}
         self.now: dict[str, str] = {}
@@ -66,6 +65,8 @@ class Told:
         return self.numbers[name, word]
 
     def _handle(self, name: str) -> Any:
+        if not self.handles:
+            start_tools(self.mpi)
         if name not in self.handles:
             self.handles[name] = handle_of(self.mpi, name)
         return self.handles[name]
