@@ -32,9 +32,7 @@ def studied(folder: Path, words: list[str]) -> TuneCollectives:
 
 
 def rows(document: TuneCollectives) -> dict[tuple[str, int, int], SizeRow]:
-    return {
-        (row.operation, row.np, row.bytes): row for row in (document.decision.rows if document.decision else [])
-    }
+    return {(row.operation, row.np, row.bytes): row for row in (document.decision.rows if document.decision else [])}
 
 
 def medians(document: TuneCollectives) -> dict[tuple[str, int, int, Choice], float]:
@@ -68,7 +66,9 @@ def main() -> None:
             shown.add_row(*map(str, place), str(found[place].choice), str(row.choice), f"{losses[-1]:.3f}")
     Console(width=160).print(shown)
     seconds = {name: sum(job.seconds for job in one.jobs) for name, one in (("search", search), ("sweep", sweep))}
-    print(f"search {seconds['search']:.0f} s, sweep {seconds['sweep']:.0f} s: {seconds['search'] / seconds['sweep']:.2f} of its time")
+    print(
+        f"search {seconds['search']:.0f} s, sweep {seconds['sweep']:.0f} s: {seconds['search'] / seconds['sweep']:.2f} of its time"
+    )
     print(f"time by the search's choices: geometric mean {np.exp(np.mean(np.log(losses))):.3f}, most {max(losses):.3f}")
 
 

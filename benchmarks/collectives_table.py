@@ -25,7 +25,7 @@ from hvscale.launch.link import bits_per_second
 
 HVSCALE = Path(sys.executable).with_name("hvscale")
 SIZES = "4K,16K,64K,256K,1M,4M,16M,64M"
-ITERATIONS = "16K:2000,256K:400,1M:100,10"  # samples of some ms where a link has 1 Gbit/s
+ITERATIONS = "16K:1000,256K:200,1M:40,16M:10,5"  # samples of some ms where a link has 1 Gbit/s
 WARM_UP = "1M:10,2"
 LIBRARY, TABLE = "library", "table"
 
@@ -36,8 +36,19 @@ def seconds_of(options: argparse.Namespace, folder: Path, more: list[str]) -> di
     if options.placement == "netns":
         where += ["--nodes", str(options.nodes), "--link", options.link]
     where += [word for setting in options.set for word in ("--set", setting)]
-    place = "in" if options.operation == "broadcast" else "out"
-    asked = ["--sizes", options.sizes, "-n", options.iterations, "-w", WARM_UP, "--in-place", place, "--json"]
+    asked = [
+        "--sizes",
+        options.sizes,
+        "-n",
+        options.iterations,
+        "-w",
+        WARM_UP,
+        "--in-place",
+        "in",
+        "--root",
+        "-1",
+        "--json",
+    ]
     job = ["-np", str(options.ranks), "--mpi", options.mpi, *where, *more, "--run", str(folder)]
     done = subprocess.run(
         [HVSCALE, "bench", options.operation, *job, *asked], capture_output=True, text=True, check=False

@@ -9,6 +9,7 @@ from hvscale.bench import backends, collectives, dtypes, sizes
 from hvscale.bench.document import BackendRun, BenchDocument, Wrong, crossovers, row_of
 from hvscale.bench.memory import available_bytes, check_fits
 from hvscale.bench.request import (
+    ALL_ROOTS,
     Begun,
     Device,
     InPlace,
@@ -74,8 +75,8 @@ class Bench:
         collective, dtype, np = collectives.get(collective_name), dtypes.get(options.dtype), launch["np"]
         if np < 2:
             raise RequestError(f"-np {np}: one rank has nobody to communicate with; start two or more: -np 2")
-        if not 0 <= options.root < np:
-            raise RequestError(f"--root {options.root}: the ranks are 0 to {np - 1}")
+        if not ALL_ROOTS <= options.root < np:
+            raise RequestError(f"--root {options.root}: the ranks are 0 to {np - 1}, and {ALL_ROOTS} is each in turn")
         if options.until_interval is not None and not options.until_interval > 0:
             raise RequestError(f"--until-interval {options.until_interval:g}: percent above 0 are needed")
         device = one_of("--device", options.device, DEVICES)
@@ -105,6 +106,11 @@ class Bench:
         for backend in backends.named(list(options.backends), launch["mpi"]):
             taken = backends.check(backend, collective.name, dtype.name, device, paths)
             backends.places(backend, collective.name, in_place)
+            if options.root == ALL_ROOTS and not backend.turns_roots:
+                having = backends.having(lambda other: other.turns_roots)
+                raise RequestError(
+                    f"{backend.name} is not timed with all roots in turn, --root {ALL_ROOTS}; {having} are"
+                )
             keywords = resolve(COMMAND, {**launch, "mpi": backend.flavour})
             check_installed(backend, keywords)
             if launch["placement"].name in ON_THIS_MACHINE:

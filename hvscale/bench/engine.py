@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ import numpy as np
 from hvscale.bench.buffers import Buffer, CudaBuffer, HostBuffer
 from hvscale.bench.collectives import Blocks, Collective
 from hvscale.bench.dtypes import Dtype
-from hvscale.bench.request import Device, FirstWrong
+from hvscale.bench.request import ALL_ROOTS, Device, FirstWrong
 from hvscale.bench.values import Carried, fill, find_wrong
 
 Document = TypeVar("Document")
@@ -19,7 +19,10 @@ Document = TypeVar("Document")
 
 @dataclass(frozen=True)
 class Operands:
-    """One call's arguments on one rank: `count` elements in a block; in place, what is sent lies in `receive`."""
+    """One call's arguments on one rank: `count` elements in a block; in place, what is sent lies in `receive`.
+
+    `root`: or ALL_ROOTS, for time alone.
+    """
 
     collective: Collective
     dtype: Dtype
@@ -30,6 +33,11 @@ class Operands:
     in_place: bool
     send: Buffer
     receive: Buffer
+
+    @property
+    def roots(self) -> Sequence[int]:
+        """Of the calls that are timed together. With all ranks in turn the last one of a tree or chain is the next root: none can run ahead."""
+        return range(self.np - 1, -1, -1) if self.root == ALL_ROOTS else [self.root]
 
     @property
     def source(self) -> Buffer:
@@ -94,7 +102,9 @@ class Work(ABC):
 
     @abstractmethod
     def time(self, samples: int, calls: int, apart: bool) -> list[float]:
-        """The seconds of one call in each sample of `calls` calls, on this rank. The ranks meet before each sample; `apart`: before each call."""
+        """The seconds of one call in each sample of `calls` calls, on this rank. The ranks meet before each sample; `apart`: before each call.
+
+        With all roots one call is one by each of them, and its seconds are a mean over them."""
 
 
 class Engine(ABC):

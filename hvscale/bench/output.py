@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hvscale.bench import collectives, dtypes
 from hvscale.bench.controller import Bench, Start
 from hvscale.bench.document import BackendRun, BenchDocument, BenchRow, main_rows
-from hvscale.bench.request import Measured
+from hvscale.bench.request import ALL_ROOTS, Measured
 from hvscale.bench.start import one_of
 from hvscale.profiling.output import human_bytes, human_seconds
 
@@ -49,7 +49,7 @@ def nccl_table(document: BenchDocument, entry: BackendRun) -> str:
     """The columns of nccl-tests; N/A where the back end has no such call."""
     collective, dtype = collectives.get(document.collective), dtypes.get(document.dtype)
     reduction = document.reduction or "none"
-    root = str(document.root) if collective.rooted else NO_ROOT
+    root = ("all" if document.root == ALL_ROOTS else str(document.root)) if collective.rooted else NO_ROOT
     rows = rows_of(document, entry)
     by_size: dict[tuple[int, int], dict[bool, BenchRow]] = {}
     for row in rows:

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import traceback
+from dataclasses import replace
 from typing import IO
 
 import numpy as np
@@ -17,6 +18,7 @@ from hvscale.bench.engine import Engine, Operands, Work
 from hvscale.bench.memory import available_bytes, check_fits
 from hvscale.bench.param_server.held import check_held, held, in_place
 from hvscale.bench.request import (
+    ALL_ROOTS,
     Begun,
     FirstWrong,
     Measured,
@@ -75,7 +77,7 @@ def measure(engine: Engine, request: Request, backend: Backend, hosts: list[str]
     for size in request.sizes:
         for is_in_place in in_places:
             operands = Operands(
-                collective, dtype, size.count, engine.rank, engine.np, request.root, is_in_place, send, receive
+                collective, dtype, size.count, engine.rank, engine.np, max(request.root, 0), is_in_place, send, receive
             )
             measured = measure_size(engine, operands, size, request)
             write(results, measured)
@@ -106,14 +108,15 @@ def measure_size(engine: Engine, operands: Operands, size: Size, request: Reques
     apart = operands.collective.rooted
     operands.prepare()
     work = engine.work(operands)
+    timed = engine.work(replace(operands, root=ALL_ROOTS)) if request.root == ALL_ROOTS else work
     if size.warmup:
-        work.time(1, size.warmup, apart)
+        timed.time(1, size.warmup, apart)
     samples, calls = parts(size.iterations)
     seconds: list[float] = []
     own: list[list[float]] = [[] for _ in range(engine.np)]
     while len(seconds) < samples:
         batch = samples if request.until_interval is None else min(FEWEST_SAMPLES, samples - len(seconds))
-        of_ranks = engine.gathered(work.time(batch, calls, apart))
+        of_ranks = engine.gathered(timed.time(batch, calls, apart))
         for found, new in zip(own, of_ranks, strict=True):
             found += new
         # The slowest rank of each sample: no one can go on before it has what it needs.

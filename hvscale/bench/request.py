@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Device = Literal["cpu", "cuda"]
 Way = Literal["host", "staged", "aware", "nccl"]
 InPlace = Literal["both", "out", "in"]
+ALL_ROOTS = -1  # each rank in turn, as in nccl-tests
 
 
 class Size(BaseModel):
@@ -21,7 +22,7 @@ class Size(BaseModel):
 
 
 class Request(BaseModel):
-    """bench-request.json. `until_interval`: percent of the mean; `places`: out of place, in place or both.
+    """bench-request.json. `root`: or ALL_ROOTS; `until_interval`: percent of the mean; `places`: out of place, in place or both.
 
     `first_worker`: where parameters are exchanged, the rank of the first worker: 1 behind a server, 0 without one. The workers' parameters lie
     on `device`, the server's in its node's memory, in as few buffers as will do, whatever `places` says.

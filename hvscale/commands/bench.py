@@ -79,7 +79,15 @@ UntilInterval = Annotated[
         metavar="PERCENT", help="Stop a size when the 95 % interval of its mean is this narrow, at the latest after N."
     ),
 ]
-Root = Annotated[int, typer.Option("-r", "--root", metavar="RANK", help="The root of broadcast, reduce and gather.")]
+Root = Annotated[
+    int,
+    typer.Option(
+        "-r",
+        "--root",
+        metavar="RANK",
+        help="The root of broadcast, reduce and gather; -1: each rank in turn, over MPI.",
+    ),
+]
 InPlace = Annotated[
     str,
     typer.Option("--in-place", metavar="both|out|in", help="With two buffers (out), with one (in), or both in turn."),

@@ -23,8 +23,9 @@ class Backend:
     """`flavour`: the --mpi that starts its ranks. `paths`: the ways of a message by the memory that it lies in, the usual one first.
 
     `out_of_place`, `in_place`: the collectives that it has with two buffers, and with one. `buffers`: how many of the largest size a rank
-    holds. `serves`: whether it works with a parameter server; `gathers_twice`: the root of its gather holds all blocks once more.
-    `problem(command, environment)`: what is missing here, and how to get it; empty when nothing is. `open(request)`: in a rank.
+    holds. `turns_roots`: whether it is timed with each rank as the root in turn. `serves`: whether it works with a parameter server;
+    `gathers_twice`: the root of its gather holds all blocks once more. `problem(command, environment)`: what is missing here, and how to get
+    it; empty when nothing is. `open(request)`: in a rank.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Backend:
     paths: Mapping[Device, tuple[Way, ...]]
     open: "Callable[[Request], Engine]"
     buffers: int = 2
+    turns_roots: bool = False
     serves: bool = False
     gathers_twice: bool = False
     problem: Callable[[list[str], dict[str, str]], str] = lambda command, environment: ""

@@ -1,6 +1,7 @@
 """MPI itself, of any flavour: its C functions called by address, with the handles that mpi4py knows."""
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,25 +129,12 @@ class MpiEngine(Engine):
 
 
 class MpiWork(Work):
-    """One MPI call, with a copy before and behind it where memory of a GPU is staged."""
+    """One MPI call of each root, with a copy before and behind it where memory of a GPU is staged."""
 
     def __init__(self, engine: MpiEngine, operands: Operands) -> None:
         self.engine, self.operands = engine, operands
         self.meet = CFunction(engine.function("MPI_Barrier"), (engine.handle(engine.communicator),))
-        self.calls = [self._mpi_call()]
-        if engine.staged and not engine.is_server:
-            copy = engine.function("cudaMemcpy")
-            size = operands.dtype.bytes
-            (first, last), (start, stop) = operands.sent, operands.received
-            source, target = operands.source, operands.receive
-            assert isinstance(source, CudaBuffer) and isinstance(target, CudaBuffer)  # noqa: S101, PT018
-            to_host = (source.host_address + first * size, source.address + first * size, (last - first) * size)
-            to_device = (target.address + start * size, target.host_address + start * size, (stop - start) * size)
-            self.calls = [
-                CFunction(copy, (*to_host, FROM_DEVICE)),
-                *self.calls,
-                CFunction(copy, (*to_device, TO_DEVICE)),
-            ]
+        self.calls = [call for root in operands.roots for call in self._calls(replace(operands, root=root))]
 
     def once(self) -> Carried:
         self.time(1, 1, False)
@@ -155,10 +143,24 @@ class MpiWork(Work):
     def time(self, samples: int, calls: int, apart: bool) -> list[float]:
         status, seconds = time_calls(self.calls, self.meet, samples, calls, apart)
         self.engine.succeed(status)
-        return seconds
+        return [one / len(self.operands.roots) for one in seconds]
 
-    def _mpi_call(self) -> CFunction:
-        engine, operands = self.engine, self.operands
+    def _calls(self, operands: Operands) -> list[CFunction]:
+        engine = self.engine
+        call = self._mpi_call(operands)
+        if not engine.staged or engine.is_server:
+            return [call]
+        copy = engine.function("cudaMemcpy")
+        size = operands.dtype.bytes
+        (first, last), (start, stop) = operands.sent, operands.received
+        source, target = operands.source, operands.receive
+        assert isinstance(source, CudaBuffer) and isinstance(target, CudaBuffer)  # noqa: S101, PT018
+        to_host = (source.host_address + first * size, source.address + first * size, (last - first) * size)
+        to_device = (target.address + start * size, target.host_address + start * size, (stop - start) * size)
+        return [CFunction(copy, (*to_host, FROM_DEVICE)), call, CFunction(copy, (*to_device, TO_DEVICE))]
+
+    def _mpi_call(self, operands: Operands) -> CFunction:
+        engine = self.engine
         mpi, dtype, count = engine.mpi, operands.dtype, operands.count
         world, kind = engine.handle(engine.communicator), engine.handle(getattr(mpi, dtype.mpi))
         send, receive = (self._address(buffer) for buffer in (operands.send, operands.receive))
@@ -206,6 +208,7 @@ for flavour in FLAVOURS:
             dtypes=tuple(DTYPES),
             paths={"cpu": ("host",), "cuda": ("staged", "aware")},
             open=MpiEngine,
+            turns_roots=True,
             serves=True,
         )
     )

@@ -7,7 +7,7 @@ import ctypes
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from hvscale.bench.backends.mpi import MpiEngine, MpiWork
 from hvscale.bench.engine import Operands
 from hvscale.bench.memory import available_bytes, check_fits
 from hvscale.bench.rank import check, give_up, refuse_together
+from hvscale.bench.request import ALL_ROOTS, run_of_this_rank
 from hvscale.bench.request import Request as BenchRequest
-from hvscale.bench.request import run_of_this_rank
 from hvscale.bench.sizes import messages
-from hvscale.bench.timed_library import CFunction, time_calls
+from hvscale.bench.timed_library import CFunction
 from hvscale.comm_tuning.broadcast.call import DEFAULT_DEPTH, DEFAULT_RADIX, native
 from hvscale.comm_tuning.collectives_study.race import (
     CHEAP_SECONDS,
@@ -53,7 +53,7 @@ from hvscale.comm_tuning.decisions.measurements import LIBRARY, Choice, Point
 from hvscale.errors import EXIT_RANK_FAILED, HvscaleError, RequestError
 
 ROOT = 0
-SAMPLE_SECONDS = 0.005  # a sample of what is faster is the median of several calls
+SAMPLE_SECONDS = 0.02  # a sample of what is faster is the median of several calls
 MOST_CALLS = 200
 # What the cost model's chunk of a chain is for.
 CHAINS: tuple[Kind, ...] = (("chain", None, None), ("library", "pipeline", None))
@@ -66,8 +66,8 @@ class OurWork(MpiWork):
         self.choice = choice
         super().__init__(engine, operands)
 
-    def _mpi_call(self) -> CFunction:
-        bcast = super()._mpi_call()
+    def _mpi_call(self, operands: Operands) -> CFunction:
+        bcast = super()._mpi_call(operands)
         choice = self.choice
         # The text has to live as long as the call.
         self.name = ctypes.create_string_buffer(choice.algorithm.encode())
@@ -215,45 +215,43 @@ class Measuring:
     def sample(self, of: Field, way: Way) -> float:
         """Seconds of one call, until the last rank is done: of what is fast the median over several, which nothing else on the machine moves.
 
-        How many, the first one tells; it is a sample itself where one is enough and the choice was called before, at another size.
+        How many, the first one tells; it is a sample itself where one is enough and the choice was called before, at another size. Before what is
+        fast, a quarter as many calls are not timed: a link that lets a burst through, and caches, are then as in a steady stream.
         """
         choice = of.members[way][0]
         if not of.times.get(way) and self.rank == 0:
             self.write(Trying(bytes=of.size, choice=choice))
-        roots = self.roots(of)
-        works = [self.work(of, way, root) for root in roots]
+        work = self.work(of, way, self.root(of))
         seconds: float | None = None
         if way not in self.calls:
-            once = self.timed(works, 1)
-            self.calls[way] = int(np.clip(SAMPLE_SECONDS / once / len(roots), 1, MOST_CALLS))
+            once = self.timed(work, 1)
+            self.calls[way] = int(np.clip(SAMPLE_SECONDS / once / len(work.operands.roots), 1, MOST_CALLS))
             if self.calls[way] == 1 and choice in self.warm:
                 seconds = once
             self.warm.add(choice)
         if seconds is None:
-            seconds = self.timed(works, self.calls[way])
+            if self.calls[way] > 1:
+                work.time(-(-self.calls[way] // 4), 1, True)
+            seconds = self.timed(work, self.calls[way])
         if self.rank == 0:
             self.write(Sample(bytes=of.size, choices=of.members[way], seconds=seconds))
         return seconds
 
-    def roots(self, of: Field) -> Sequence[int]:
-        """Of the calls that are timed together. Ranks leave a meeting microseconds apart, which is as long as a small message takes: so a
-        root may run ahead, or a message be there before a rank looks for it. With each rank as the root in turn, the last one of a tree or
-        chain, which has to have the message before it can send its own, is the next."""
+    def root(self, of: Field) -> int:
+        """Ranks leave a meeting microseconds apart, which is as long as a small message takes: so a root may run ahead, or a message be there
+        before a rank looks for it. With all roots in turn neither makes it look shorter than it is."""
         if not self.collective.rooted:
-            return [ROOT]
+            return ROOT
         if of.size not in self.turning:
             [library] = [way for way, choices in of.members.items() if LIBRARY in choices]
             before = of.times.get(library)
-            seconds = min(before) if before else self.timed([self.work(of, library, ROOT)], 1)
+            seconds = min(before) if before else self.timed(self.work(of, library, ROOT), 1)
             self.turning[of.size] = seconds < CHEAP_SECONDS
-        return range(self.np - 1, -1, -1) if self.turning[of.size] else [ROOT]
+        return ALL_ROOTS if self.turning[of.size] else ROOT
 
-    def timed(self, works: list[MpiWork], calls: int) -> float:
-        """One of the works, which are called one behind the other, after a meeting of the ranks each time."""
-        together = [call for work in works for call in work.calls]
-        status, seconds = time_calls(together, works[0].meet, calls, 1, False)
-        self.base.succeed(status)
-        return float(np.median(np.max(self.base.gathered(seconds), axis=0))) / len(works)
+    def timed(self, work: MpiWork, calls: int) -> float:
+        """Each call after a meeting of the ranks."""
+        return float(np.median(np.max(self.base.gathered(work.time(calls, 1, True)), axis=0)))
 
     def check(self, of: Field, way: Way) -> None:
         """One call with fresh operands, whose every element is looked at."""
