@@ -143,6 +143,23 @@ def test_figures_follow_from_what_the_ranks_measured(browser: Browser, hvscale: 
     assert troubles == []
 
 
+def test_each_rank_as_the_root_in_turn(hvscale: Run, tmp_path: Path) -> None:
+    words = ("-np", 3, "--root", -1, "--sizes", "4K", "-n", "6", "--run", "b")
+    for collective in ("broadcast", "gather", "reduce"):
+        done = hvscale("bench", collective, *words, "--in-place", "in", "--json")
+        assert done.returncode == 0, done.stderr
+        document = json.loads(done.stdout)
+        [row] = document["rows"]
+        assert (document["root"], row["wrong"]) == (-1, 0)
+        assert row["seconds"] > 0
+        (tmp_path / "b").rename(tmp_path / collective)
+    shown = hvscale("bench", "broadcast", *words)
+    assert shown.stdout.splitlines()[-5].split()[4] == "all"
+    refused = hvscale("bench", "broadcast", *words, "--backend", "gloo")
+    assert refused.returncode == 2
+    assert "gloo is not timed with all roots in turn, --root -1; openmpi" in refused.stderr
+
+
 def test_wrong_sums_are_found_and_the_table_is_printed(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
     asked = ("-b", "1K", "-e", "4K", "-n", "20", "--env", f"LD_PRELOAD={wrong_sums}")
     done = hvscale("bench", "allreduce", "-np", "2", *asked, "--run", "bench")

@@ -64,13 +64,13 @@ class OurWork(MpiWork):
 
     def __init__(self, engine: MpiEngine, operands: Operands, choice: Choice) -> None:
         self.choice = choice
+        # The text has to live as long as the calls.
+        self.name = ctypes.create_string_buffer(choice.algorithm.encode())
         super().__init__(engine, operands)
 
     def _mpi_call(self, operands: Operands) -> CFunction:
         bcast = super()._mpi_call(operands)
         choice = self.choice
-        # The text has to live as long as the call.
-        self.name = ctypes.create_string_buffer(choice.algorithm.encode())
         numbers = (choice.chunk_bytes or MOST_CHUNK, choice.depth or DEFAULT_DEPTH, choice.radix or DEFAULT_RADIX)
         address = int(ctypes.cast(native().hvbcast_broadcast, ctypes.c_void_p).value or 0)
         return CFunction(address, (*bcast.arguments, ctypes.addressof(self.name), *numbers))
