@@ -14,7 +14,9 @@ from hvscale.comm_tuning.decisions.measurements import LIBRARY, TOLD, Choice, Ti
 POOR = 1.5  # times the best: not measured again at this size
 HOPELESS = 2.0  # at two sizes, one behind the other, without growing better: not tried at the next
 BETTER = 0.85  # of the ratio before it: that is growing better
-CHEAP_SECONDS, CHEAP_LOOKS = 0.02, 3  # of what is over so soon, one time tells little
+CHEAP_SECONDS = 0.02
+# Up to so many seconds of a call it is looked at so often before it is judged by the least: a first one may be twice as long as all others.
+LOOKS = ((CHEAP_SECONDS, 3), (2.0, 2))
 CLOSE = 1.2  # times the best: of what takes longer, no other is measured again
 LEAST_SAMPLES, LEAST_CHEAP_SAMPLES, MOST_SAMPLES = 3, 7, 15
 SAMPLING_SECONDS = 5.0  # of one way at one size at most, once it has the least samples
@@ -175,10 +177,14 @@ def race(of: Field, earlier: Before, proposed: Mapping[Kind, int], over: Callabl
 def look(of: Field, some: Iterable[Way], over: Callable[[], bool] = lambda: False) -> Generator[Way, float, None]:
     for way in some:
         times = of.times.setdefault(way, [])
-        while not times or (len(times) < CHEAP_LOOKS and max(times) < CHEAP_SECONDS):
+        while len(times) < looks(times):
             times.append((yield way))
         if over():
             return
+
+
+def looks(times: list[float]) -> int:
+    return next((number for limit, number in LOOKS if min(times, default=0.0) < limit), 1)
 
 
 def seeds(of: Field, earlier: Before, proposed: Mapping[Kind, int]) -> list[Way]:
