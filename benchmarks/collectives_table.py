@@ -18,6 +18,7 @@ from rich.progress import track
 from rich.table import Table
 from scipy import stats
 
+from hvscale.bench.sizes import parse_size
 from hvscale.comm_tuning.collectives_table import CollectivesTable, nearest, read_table
 from hvscale.comm_tuning.decisions.cost_model import wire_seconds
 from hvscale.comm_tuning.decisions.written import OPERATIONS
@@ -26,32 +27,42 @@ from hvscale.launch.link import bits_per_second
 HVSCALE = Path(sys.executable).with_name("hvscale")
 SIZES = "4K,16K,64K,256K,1M,4M,16M,64M"
 ITERATIONS = "16K:1000,256K:200,1M:40,16M:10,5"  # samples of some ms where a link has 1 Gbit/s
-WARM_UP = "1M:10,2"
+WARM_UP = "1M:20,2"
+SMALL = 8 << 10
 LIBRARY, TABLE = "library", "table"
 
 
 def seconds_of(options: argparse.Namespace, folder: Path, more: list[str]) -> dict[int, float]:
     """By bytes, the median over a job's samples of what the slowest rank takes. Ends the benchmark where the job fails, or a result is wrong."""
+    sizes = [parse_size("--sizes", word) for word in options.sizes.split(",")]
+    # Of a small message the root may run ahead: each rank is the root in turn.
+    by_root = {"-1": [size for size in sizes if size <= SMALL], "0": [size for size in sizes if size > SMALL]}
+    found = {}
+    for root, of_root in by_root.items():
+        if of_root:
+            found |= job(options, folder.with_name(f"{folder.name}-root{root}"), of_root, ["--root", root, *more])
+    return found
+
+
+def job(options: argparse.Namespace, folder: Path, sizes: list[int], more: list[str]) -> dict[int, float]:
     where = ["--placement", options.placement]
     if options.placement == "netns":
         where += ["--nodes", str(options.nodes), "--link", options.link]
     where += [word for setting in options.set for word in ("--set", setting)]
     asked = [
         "--sizes",
-        options.sizes,
+        ",".join(map(str, sizes)),
         "-n",
         options.iterations,
         "-w",
         WARM_UP,
         "--in-place",
         "in",
-        "--root",
-        "-1",
         "--json",
     ]
-    job = ["-np", str(options.ranks), "--mpi", options.mpi, *where, *more, "--run", str(folder)]
+    ranks = ["-np", str(options.ranks), "--mpi", options.mpi, *where, *more, "--run", str(folder)]
     done = subprocess.run(
-        [HVSCALE, "bench", options.operation, *job, *asked], capture_output=True, text=True, check=False
+        [HVSCALE, "bench", options.operation, *ranks, *asked], capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise SystemExit(done.stderr)

@@ -55,6 +55,7 @@ from hvscale.errors import EXIT_RANK_FAILED, HvscaleError, RequestError
 ROOT = 0
 SAMPLE_SECONDS = 0.02  # a sample of what is faster is the median of several calls
 MOST_CALLS = 200
+TURNING_SECONDS, TURNING_CALLS = 2e-4, 20  # what is faster is measured with all roots in turn; so many calls tell
 # What the cost model's chunk of a chain is for.
 CHAINS: tuple[Kind, ...] = (("chain", None, None), ("library", "pipeline", None))
 
@@ -239,14 +240,16 @@ class Measuring:
 
     def root(self, of: Field) -> int:
         """Ranks leave a meeting microseconds apart, which is as long as a small message takes: so a root may run ahead, or a message be there
-        before a rank looks for it. With all roots in turn neither makes it look shorter than it is."""
+        before a rank looks for it. With all roots in turn neither makes it look shorter than it is. What takes longer has one root, as jobs have."""
         if not self.collective.rooted:
             return ROOT
         if of.size not in self.turning:
             [library] = [way for way, choices in of.members.items() if LIBRARY in choices]
-            before = of.times.get(library)
-            seconds = min(before) if before else self.timed(self.work(of, library, ROOT), 1)
-            self.turning[of.size] = seconds < CHEAP_SECONDS
+            work = self.work(of, library, ROOT)
+            seconds = self.timed(work, 1)
+            if seconds < CHEAP_SECONDS:
+                seconds = self.timed(work, TURNING_CALLS)
+            self.turning[of.size] = seconds < TURNING_SECONDS
         return ALL_ROOTS if self.turning[of.size] else ROOT
 
     def timed(self, work: MpiWork, calls: int) -> float:
