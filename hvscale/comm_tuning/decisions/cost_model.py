@@ -6,17 +6,21 @@ Broadcast for Deep Learning Workloads on Dense-GPU InfiniBand Clusters: MPI or N
 takes a rendezvous first: a third figure, beside a and b.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, log, sqrt
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel
 from scipy import optimize
 
 from hvscale.comm_tuning.decisions.measurements import Choice, Point, Time
 
+USUAL_ERROR = 0.1  # of a logarithm: beyond it a point counts less and less
+SOMETHING, NOTHING = 1e-6, 1e-5  # of a point's time, to begin with, and to be left out
 # What messages go through: with one rank on each node the network, on one node its memory, else both.
 Level = Literal["between nodes", "within a node", "both"]
 
@@ -167,14 +171,18 @@ def meets(found: Steps, eager_limit_bytes: int | None) -> bool:
 def fit(points: Iterable[Point], own_eager_limit: int | None = None) -> dict[tuple[Level, int | None], Fit]:
     """By level and eager limit, for those with two points or more whose cost is known; `own_eager_limit`: the library's where none was set.
 
-    Least squares of relative errors, with no figure below zero (scipy.optimize.nnls).
+    Of the logarithms, so that half and twice are as far off; in squares up to some 10 %, beyond that less and less (scipy.optimize.least_squares,
+    soft_l1), because some algorithms cost more than their formula; each collective and size counts once, however many choices were measured at it.
     """
-    of_level: dict[tuple[Level, int | None], list[tuple[Steps, float]]] = {}
+    of_level: dict[tuple[Level, int | None], list[tuple[Steps, float, float]]] = {}
+    points = list(points)
+    alike = Counter(same_size(point) for point in points)
     for point in points:
         found = steps(point.operation, point.np, point.bytes, point.choice)
         if found is not None and not point.wrong:
             key = level(point.np, point.ranks_per_node), point.eager_limit_bytes
-            of_level.setdefault(key, []).append((found, Time.of(point.seconds).median))
+            weight = sqrt(1 / alike[same_size(point)])
+            of_level.setdefault(key, []).append((found, Time.of(point.seconds).median, weight))
     return {
         key: fitted(key[0], own_eager_limit if key[1] is None else key[1], rows)
         for key, rows in of_level.items()
@@ -182,16 +190,35 @@ def fit(points: Iterable[Point], own_eager_limit: int | None = None) -> dict[tup
     }
 
 
-def fitted(of: Level, eager_limit_bytes: int | None, rows: list[tuple[Steps, float]]) -> Fit:
-    seconds = np.array([second for _, second in rows])
+def same_size(point: Point) -> tuple[object, ...]:
+    return point.place, point.bytes, point.eager_limit_bytes
+
+
+def fitted(of: Level, eager_limit_bytes: int | None, rows: list[tuple[Steps, float, float]]) -> Fit:
+    """`rows`: of a point its steps, its seconds, and what its error counts."""
+    seconds, weights = (np.array([row[column] for row in rows]) for column in (1, 2))
     terms = np.array(
-        [(found.messages, found.bytes, found.messages if meets(found, eager_limit_bytes) else 0.0) for found, _ in rows]
+        [
+            (found.messages, found.bytes, found.messages if meets(found, eager_limit_bytes) else 0.0)
+            for found, *_ in rows
+        ]
     )
+    shares = terms / seconds[:, None]
     # Of one size each, because bytes are millions where messages are few.
-    scale = np.maximum(np.max(terms / seconds[:, None], axis=0), np.finfo(float).tiny)
-    figures = optimize.nnls(terms / seconds[:, None] / scale, np.ones(len(rows)))[0] / scale
+    scale = np.maximum(np.max(shares, axis=0), np.finfo(float).tiny)
+    first = optimize.nnls(shares / scale, np.ones(len(rows)))[0]
+
+    def errors(figures: NDArray[np.float64]) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = np.log(shares / scale @ figures) * weights
+        return found
+
+    best = optimize.least_squares(
+        errors, np.maximum(first, SOMETHING), bounds=(0, np.inf), loss="soft_l1", f_scale=USUAL_ERROR
+    )
+    # The bound is never reached: what comes to nothing at every point is nothing.
+    figures = np.where(np.max(shares / scale * best.x, axis=0) > NOTHING, best.x, 0.0) / scale
     start, per_byte, rendezvous = (float(figure) for figure in figures)
-    errors = np.abs(terms @ figures / seconds - 1)
+    off = np.abs(terms @ figures / seconds - 1)
     return Fit(
         level=of,
         start_seconds=start,
@@ -199,7 +226,7 @@ def fitted(of: Level, eager_limit_bytes: int | None, rows: list[tuple[Steps, flo
         rendezvous_seconds=rendezvous,
         eager_limit_bytes=eager_limit_bytes,
         points=len(rows),
-        error_percent=100 * float(np.median(errors)),
+        error_percent=100 * float(np.median(off)),
     )
 
 
