@@ -159,6 +159,7 @@ def test_a_bound_of_time_and_going_on(hvscale: Run, tmp_path: Path) -> None:
     other = hvscale("tune-collectives", "-np", "3", "--run", "study")
     assert other.returncode == 2
     assert "holds another study: its np differs" in other.stderr
+    assert len(other.stderr.splitlines()) == 1
 
 
 def key(point: dict[str, Any]) -> tuple[object, ...]:

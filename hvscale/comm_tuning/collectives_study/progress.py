@@ -27,15 +27,17 @@ class MeasuringShown:
         self.where = ""
 
     def __enter__(self) -> Self:
-        self.progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.progress.stop()
+        if self.where:
+            self.progress.stop()
 
     def job(self, job: Job, sizes: list[int]) -> None:
+        # Not before: what is refused is said in one line.
+        self.progress.start()
         document = self.study.document
         self.sizes += len(self.seen)
         self.seen = set()
