@@ -17,21 +17,30 @@ COMMAND = ["python", "-m", "hvscale.bench.rank"]
 ON_THIS_MACHINE = ("host", "netns", "docker:rank", "docker:node")
 
 
-class ResultLines:
-    """What rank 0 has written since the last look. `refused`: what the ranks said in place of measuring."""
+class NewLines:
+    """Of a file that others write: the lines since the last look. One that is not whole yet is left for the next."""
 
-    def __init__(self, run: Path) -> None:
-        self.path, self.read, self.refused = results_path(run), 0, ""
+    def __init__(self, path: Path) -> None:
+        self.path, self.read = path, 0
 
-    def new(self) -> list[Begun | Refused | Measured]:
-        """A line that is not whole yet is left for the next look."""
+    def take(self) -> list[bytes]:
         if not self.path.exists():
             return []
         with self.path.open("rb") as stream:
             stream.seek(self.read)
             whole = stream.read().rpartition(b"\n")[0]
         self.read += len(whole) + bool(whole)
-        found = [Line.model_validate_json(b'{"line":' + text + b"}").line for text in whole.splitlines() if text]
+        return [line for line in whole.splitlines() if line]
+
+
+class ResultLines:
+    """What rank 0 has written since the last look. `refused`: what the ranks said in place of measuring."""
+
+    def __init__(self, run: Path) -> None:
+        self.lines, self.refused = NewLines(results_path(run)), ""
+
+    def new(self) -> list[Begun | Refused | Measured]:
+        found = [Line.model_validate_json(b'{"line":' + text + b"}").line for text in self.lines.take()]
         self.refused = next((line.why for line in found if isinstance(line, Refused)), self.refused)
         return found
 

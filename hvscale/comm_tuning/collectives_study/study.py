@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 
 from hvscale.bench import collectives, dtypes
 from hvscale.bench.sizes import messages, parse_size
+from hvscale.bench.start import NewLines
 from hvscale.comm_tuning.collectives_launch import own_library
 from hvscale.comm_tuning.collectives_study.candidates import candidates
 from hvscale.comm_tuning.collectives_study.document import Job, TuneCollectives
@@ -41,7 +42,6 @@ from hvscale.run_folder import RunFolder, default_run_path, write_text
 from hvscale.study import Study, Warn
 
 COMMAND = ["python", "-m", "hvscale.comm_tuning.collectives_study.rank"]
-OPERATIONS: tuple[Operation, ...] = ("broadcast", "allreduce", "allgather", "gather")
 EAGER_LIMIT = 1 << 20
 STEP = 4  # from one size to the next; near crossovers some are added
 LOOK_SECONDS = 1.0  # between looks at what the ranks have written
@@ -322,10 +322,10 @@ class CollectivesStudy(Study[TuneCollectives]):
 
 
 class AnswerLines:
-    """What rank 0 has written since the last look; a line that is not whole yet is left for the next one."""
+    """Looks now and then at what rank 0 has written."""
 
     def __init__(self, run: Path, take: Callable[[Answer], None]) -> None:
-        self.path, self.take, self.done, self.next = answers_path(run), take, 0, 0.0
+        self.lines, self.take, self.next = NewLines(answers_path(run)), take, 0.0
 
     def watch(self, _: RunFolder) -> None:
         if time.monotonic() >= self.next:
@@ -333,13 +333,7 @@ class AnswerLines:
             self.next = time.monotonic() + LOOK_SECONDS
 
     def read(self) -> None:
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as stream:
-            stream.seek(self.done)
-            whole = stream.read().rpartition(b"\n")[0]
-        self.done += len(whole) + bool(whole)
-        for text in whole.splitlines():
+        for text in self.lines.take():
             self.take(Line.model_validate_json(b'{"line":' + text + b"}").line)
 
 
@@ -406,9 +400,9 @@ class Reader:
 def parse_operations(text: str) -> list[Operation]:
     """Raises RequestError, naming those that there are."""
     words = [word.strip() for word in text.split(",")]
-    found = [operation for operation in OPERATIONS if operation in words]
-    if unknown := [word for word in words if word not in OPERATIONS]:
-        raise RequestError(f"--ops {unknown[0]}: no such collective here; known are {', '.join(OPERATIONS)}")
+    found = [operation for operation in written.OPERATIONS if operation in words]
+    if unknown := [word for word in words if word not in written.OPERATIONS]:
+        raise RequestError(f"--ops {unknown[0]}: no such collective here; known are {', '.join(written.OPERATIONS)}")
     return found
 
 
