@@ -15,11 +15,12 @@ import json, sys
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
-from hvscale.comm_tuning.collectives_study.told import Told, handle_of, loaded_library, numbers_of, read_variable
+from hvscale.comm_tuning.collectives_study.told import Told, handle_of, loaded_library, numbers_of, read_variable, start_tools
 
 name, words, unknown = sys.argv[1], sys.argv[2].split(","), sys.argv[3]
 numbers = numbers_of(loaded_library(), [(name, word) for word in [*words, unknown] if not word.isdigit()])
 told = Told(loaded_library(), numbers)
+start_tools(told.mpi)
 handle = handle_of(told.mpi, name)
 before = read_variable(told.mpi, handle)
 seen = []
