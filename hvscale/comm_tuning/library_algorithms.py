@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hvscale.comm_tuning.knobs.library import Spelling, libraries
 from hvscale.comm_tuning.knobs.values import Choice
 
-OWN_CHOICE = "auto"  # the library's decision once it was told algorithms for other messages
+OWN_CHOICE = "auto"  # what the part of a library chooses by itself that can be told algorithms
 
 
 def spelling_of(mpi: str, knob: str) -> Spelling | None:

@@ -24,7 +24,7 @@ NARROW = 0.015  # half of an interval, as a ratio: well enough known
 EXHAUSTIVE_SAMPLES = 5
 RIVALS = 6  # so many are told apart, the best so far
 MIDDLE = 32 << 10  # bytes of a part: below each library's eager limit
-BASES = (LIBRARY, TOLD)  # what a job has without a table, and what it has beside one
+BASES = (LIBRARY, TOLD)  # the library's own decisions, which all others are measured against
 
 Kind = tuple[str, str | None, int | None]
 

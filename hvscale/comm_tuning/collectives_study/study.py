@@ -158,7 +158,7 @@ class CollectivesStudy(Study[TuneCollectives]):
         found: dict[Place, dict[int, list[Choice]]] = {}
         for row in decision.rows:
             place = Place(row.operation, row.np, row.ranks_per_node)
-            if row.choice not in BASES and starts[place, row.bytes, row.choice] == 1:
+            if row.choice != LIBRARY and starts[place, row.bytes, row.choice] == 1:
                 found.setdefault(place, {})[row.bytes] = [*BASES, row.choice]
         return [(self.job(place.np, place.operation, limit, again=True), sizes) for place, sizes in found.items()]
 
@@ -200,7 +200,7 @@ class CollectivesStudy(Study[TuneCollectives]):
         """Measure it, again without a choice in which its ranks failed. `jobs` share so much of the time that is left."""
         for attempt in range(1, ATTEMPTS + 1):
             began, left = time.monotonic(), self.seconds_left()
-            reader = Reader(self.document, job, shown)
+            reader = Reader(self.document, job, shown, self.warn)
             try:
                 self.launch(job, reader, None if left is None else share * left / jobs, only or {})
                 job.problem = None
@@ -271,7 +271,7 @@ class CollectivesStudy(Study[TuneCollectives]):
         return path
 
     def check_results(self) -> None:
-        """Raises UntrustedError, after what was found is written, for a choice whose results were wrong."""
+        """Warn of each choice whose results were wrong, and fail at the end, when the table has been written without it."""
         wrong = [point for point in self.document.measurements.points if point.wrong]
         for point in wrong:
             self.warn(
@@ -340,8 +340,8 @@ class AnswerLines:
 class Reader:
     """Makes points of a job's answers. `trying`: the choice whose first call is not known to have ended."""
 
-    def __init__(self, document: TuneCollectives, job: Job, shown: Shown) -> None:
-        self.document, self.job, self.shown = document, job, shown
+    def __init__(self, document: TuneCollectives, job: Job, shown: Shown, warn: Warn) -> None:
+        self.document, self.job, self.shown, self.warn = document, job, shown, warn
         self.begun: Begun | None = None
         self.trying: Choice | None = None
         self.impossible = ""
@@ -356,6 +356,10 @@ class Reader:
         match answer:
             case Begun():
                 self.begun, self.document.library = answer, answer.library
+                if names := dict.fromkeys(choice.library_algorithm or choice.algorithm for choice in answer.refused):
+                    self.warn(
+                        f"{self.job.operation}: {answer.library} does not know {', '.join(names)}, or cannot be told: not measured"
+                    )
             case Trying():
                 self.trying = answer.choice
             case Sample():
