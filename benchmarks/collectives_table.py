@@ -2,7 +2,7 @@
 
 `python benchmarks/collectives_table.py TABLE --operation allreduce --placement netns --nodes 4 --link 1gbit`, which takes root, or
 `--placement host --ranks 4` within this machine; TABLE is what `hvscale tune-collectives` writes. A library reads its rules as it starts, so
-each measurement is a fresh job of `hvscale bench`, with the table and without it in turns; a pair of jobs gives a ratio.
+each measurement is a fresh job of `hvscale bench`, with the table and without it in turns; the ratio of a pair of jobs is one sample.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +46,6 @@ def seconds_of(options: argparse.Namespace, folder: Path, more: list[str]) -> di
 
 
 def job(options: argparse.Namespace, folder: Path, sizes: list[int], more: list[str]) -> dict[int, float]:
-    where = ["--placement", options.placement]
-    if options.placement == "netns":
-        where += ["--nodes", str(options.nodes), "--link", options.link]
-    where += [word for setting in options.set for word in ("--set", setting)]
     asked = [
         "--sizes",
         ",".join(map(str, sizes)),
@@ -60,7 +57,7 @@ def job(options: argparse.Namespace, folder: Path, sizes: list[int], more: list[
         "in",
         "--json",
     ]
-    ranks = ["-np", str(options.ranks), "--mpi", options.mpi, *where, *more, "--run", str(folder)]
+    ranks = ["-np", str(options.ranks), "--mpi", options.mpi, *where(options), *more, "--run", str(folder)]
     done = subprocess.run(
         [HVSCALE, "bench", options.operation, *ranks, *asked], capture_output=True, text=True, check=False
     )
@@ -69,9 +66,16 @@ def job(options: argparse.Namespace, folder: Path, sizes: list[int], more: list[
     return {row["bytes"]: row["seconds_p50"] for row in json.loads(done.stdout)["rows"]}
 
 
-def in_turns(options: argparse.Namespace) -> dict[str, list[dict[int, float]]]:
-    """Of each round what both take; each round begins with the other one."""
-    jobs = {LIBRARY: [], TABLE: ["--collectives", str(options.collectives.absolute())]}
+def where(options: argparse.Namespace) -> list[str]:
+    words = ["--placement", options.placement]
+    if options.placement == "netns":
+        words += ["--nodes", str(options.nodes), "--link", options.link]
+    return [*words, *(word for setting in options.set for word in ("--set", setting))]
+
+
+def in_turns(options: argparse.Namespace, tables: Mapping[str, Path | None]) -> dict[str, list[dict[int, float]]]:
+    """By the name of each table (None: nothing set) what its jobs take in each round; a round begins with another one than that before."""
+    jobs = {name: ["--collectives", str(path.absolute())] if path is not None else [] for name, path in tables.items()}
     found: dict[str, list[dict[int, float]]] = {name: [] for name in jobs}
     with tempfile.TemporaryDirectory() as folder:
         for number in track(range(options.rounds), "rounds", console=Console(stderr=True)):
@@ -92,33 +96,42 @@ def taken(table: CollectivesTable, operation: str, np_: int, ranks_per_node: int
     return " ".join(str(value) for value in values if value is not None)
 
 
-def show(found: dict[str, list[dict[int, float]]], options: argparse.Namespace, table: CollectivesTable) -> None:
+def show(
+    found: dict[str, list[dict[int, float]]], options: argparse.Namespace, tables: Mapping[str, Path | None]
+) -> None:
+    """How many times faster the second is than the first."""
+    first, second = found
     nodes = options.nodes if options.placement == "netns" else 1
     place = f"{nodes} nodes of {options.link}" if nodes > 1 else "one node"
     shown = Table(title=f"{options.operation}, {options.ranks} ranks of {options.mpi} on {place}")
-    columns = ["bytes", "takes", "library, ms", "table, ms", "times faster", "95 % interval", "times the wire"]
+    decided = {name: read_table(path) for name, path in tables.items() if path is not None}
+    takes = [f"{name} takes" for name in decided]
+    columns = ["bytes", *takes, f"{first}, ms", f"{second}, ms", "times faster", "95 % interval", "times the wire"]
     for name in columns if nodes > 1 else columns[:-1]:
-        shown.add_column(name, justify="left" if name == "takes" else "right")
+        shown.add_column(name, justify="left" if name in takes else "right")
     gains = []
-    for size in found[LIBRARY][0]:
+    for size in found[first][0]:
         seconds = {name: np.array([job[size] for job in jobs]) for name, jobs in found.items()}
-        ratio = seconds[LIBRARY] / seconds[TABLE]
+        ratio = seconds[first] / seconds[second]
         low, high = stats.bootstrap((ratio,), np.median, random_state=0).confidence_interval
         gains.append(float(np.median(ratio)))
-        row = [str(size), taken(table, options.operation, options.ranks, -(-options.ranks // nodes), size)]
-        row += [f"{1e3 * np.median(seconds[name]):.3f}" for name in (LIBRARY, TABLE)]
+        row = [str(size)]
+        row += [
+            taken(table, options.operation, options.ranks, -(-options.ranks // nodes), size)
+            for table in decided.values()
+        ]
+        row += [f"{1e3 * np.median(seconds[name]):.3f}" for name in found]
         row += [f"{gains[-1]:.2f}", f"{low:.2f} to {high:.2f}"]
         if nodes > 1:
             wire = wire_seconds(options.operation, nodes, size, bits_per_second(options.link) / 8)
-            row.append(f"{np.median(seconds[TABLE]) / wire:.2f}")
+            row.append(f"{np.median(seconds[second]) / wire:.2f}")
         shown.add_row(*row)
-    Console(width=140).print(shown)
+    Console(width=170).print(shown)
     print(f"geometric mean: {np.exp(np.mean(np.log(gains))):.2f} times faster; least {min(gains):.2f}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("collectives", type=Path, metavar="TABLE")
+def place_parser(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operation", choices=OPERATIONS, default="broadcast")
     parser.add_argument("--placement", choices=("host", "netns"), default="host")
     parser.add_argument("--mpi", default="openmpi")
@@ -129,10 +142,21 @@ def main() -> None:
     parser.add_argument("--iterations", default=ITERATIONS, help="as -n of `hvscale bench`")
     parser.add_argument("--rounds", type=int, default=7, help="pairs of jobs")
     parser.add_argument("--set", action="append", default=[], help="for both, as for `hvscale launch`")
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
     options = parser.parse_args()
     options.ranks = options.ranks or (options.nodes if options.placement == "netns" else 4)
-    table = read_table(options.collectives)
-    show(in_turns(options), options, table)
+    return options
+
+
+def main() -> None:
+    parser = place_parser(__doc__)
+    parser.add_argument("collectives", type=Path, metavar="TABLE")
+    options = parsed(parser)
+    tables = {LIBRARY: None, TABLE: options.collectives}
+    show(in_turns(options, tables), options, tables)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import pytest
 
 from hvscale.comm_tuning.collectives_study.candidates import candidates
 from hvscale.comm_tuning.collectives_study.race import (
-    BASES,
     EXHAUSTIVE_SAMPLES,
     HOPELESS,
     NOTHING_BEFORE,
@@ -24,12 +23,13 @@ from hvscale.comm_tuning.collectives_study.race import (
     ways,
 )
 from hvscale.comm_tuning.decisions.decide import LOSS
-from hvscale.comm_tuning.decisions.measurements import LIBRARY, TOLD, Choice
+from hvscale.comm_tuning.decisions.measurements import LIBRARY, Choice
 
 KIB, MIB = 1 << 10, 1 << 20
 NP = 4
 CHOICES = [candidate.choice for candidate in candidates("openmpi", "broadcast", NP)]
 LATENCY, BANDWIDTH = 20e-6, 1.25e8
+FAST = Way(("chain", None, None), 4 * KIB, 4)
 Seconds = Callable[[Way, int], float]
 
 
@@ -89,7 +89,7 @@ def test_the_best_is_found_with_few_samples(size: int) -> None:
     if size > 64 * KIB:
         assert len(counted) < len(of.members)
     # What is far from the best is looked at, and left.
-    poor = [way for way in counted if by_model(way, size) > 2 * best and way not in of.bases]
+    poor = [way for way in counted if by_model(way, size) > 2 * best and way != of.base]
     assert all(counted[way] <= 3 for way in poor)
     good = [way for way in counted if by_model(way, size) <= best * 1.005]
     assert max(counted[way] for way in good) > 3 or len(good) > 6
@@ -102,11 +102,12 @@ def test_choices_that_are_the_same_at_a_size_are_measured_once() -> None:
     assert sum(map(len, of.members.values())) == len(CHOICES)
 
 
-def test_the_bases_are_measured_even_when_there_is_no_time() -> None:
+def test_the_library_itself_is_measured_even_when_there_is_no_time() -> None:
     of = field(MIB)
     told_apart, counted = run(of, race(of, NOTHING_BEFORE, {}, lambda: True))
-    assert told_apart == list(counted) == of.bases
-    assert [of.members[way][0] for way in of.bases] == list(BASES) == [LIBRARY, TOLD]
+    assert told_apart[0] == next(iter(counted)) == of.base
+    assert of.members[of.base] == [LIBRARY]
+    assert len(counted) <= 2
 
 
 def test_what_is_known_is_not_measured_again() -> None:
@@ -117,16 +118,32 @@ def test_what_is_known_is_not_measured_again() -> None:
     assert second.total() < 0.2 * first.total()
 
 
-def test_a_kind_without_hope_is_not_tried_at_larger_sizes() -> None:
+def test_what_has_no_hope_is_not_tried_at_larger_sizes() -> None:
     fields = measured([MIB, 4 * MIB])
     earlier = before(fields)
-    linear = ("library", "linear", None)
+    linear = Way(("library", "linear", None), None, None)
     assert linear in earlier.hopeless
     assert fields[-1].ratio(linear) > HOPELESS
     of = field(16 * MIB)
     _, counted = run(of, race(of, earlier, {}, never))
-    assert linear not in {way.kind for way in counted}
+    assert linear not in counted
     assert ("chain", None, None) in {way.kind for way in counted}
+    fields.append(of)
+    assert linear in before(fields).hopeless
+
+
+def test_what_was_left_out_is_tried_again_while_that_is_cheap() -> None:
+    linear = Way(("library", "linear", None), None, None)
+    fields = [Field(size, {}, {linear: [3e-3], FAST: [1e-3]}) for size in (KIB, 4 * KIB)]
+    assert before(fields).hopeless == {linear}
+    fields.append(Field(16 * KIB, {}, {FAST: [1e-3]}))
+    assert not before(fields).hopeless
+
+
+def test_what_grows_better_is_not_without_hope() -> None:
+    linear = Way(("library", "linear", None), None, None)
+    fields = [Field(MIB, {}, {linear: [3.0], FAST: [1.0]}), Field(4 * MIB, {}, {linear: [2.5], FAST: [1.0]})]
+    assert not before(fields).hopeless
 
 
 def test_the_model_s_chunk_is_tried() -> None:

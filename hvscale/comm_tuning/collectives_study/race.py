@@ -9,22 +9,23 @@ from itertools import pairwise
 from math import inf, log, sqrt
 
 from hvscale.comm_tuning.decisions.decide import LOSS
-from hvscale.comm_tuning.decisions.measurements import LIBRARY, TOLD, Choice, Time
+from hvscale.comm_tuning.decisions.measurements import LIBRARY, Choice, Time
 
+NEAR = 1.1  # times the best of its kind: what is next to it is tried, too, where that is cheap
 POOR = 1.5  # times the best: not measured again at this size
-HOPELESS = 2.0  # at two sizes, one behind the other, without growing better: not tried at the next
+FAR = 3.0  # times the best at the first look: there is no second one
+HOPELESS = 2.0  # times the best at two sizes, without growing better: not tried at the next
 BETTER = 0.85  # of the ratio before it: that is growing better
 CHEAP_SECONDS = 0.02
 # Up to so many seconds of a call it is looked at so often before it is judged by the least: a first one may be twice as long as all others.
 LOOKS = ((CHEAP_SECONDS, 3), (2.0, 2))
 CLOSE = 1.2  # times the best: of what takes longer, no other is measured again
-LEAST_SAMPLES, LEAST_CHEAP_SAMPLES, MOST_SAMPLES = 3, 7, 15
+LEAST_SAMPLES, LEAST_CHEAP_SAMPLES, MOST_SAMPLES = 3, 5, 11
 SAMPLING_SECONDS = 5.0  # of one way at one size at most, once it has the least samples
 NARROW = 0.015  # half of an interval, as a ratio: well enough known
 EXHAUSTIVE_SAMPLES = 5
 RIVALS = 6  # so many are told apart, the best so far
 MIDDLE = 32 << 10  # bytes of a part: below each library's eager limit
-BASES = (LIBRARY, TOLD)  # the library's own decisions, which all others are measured against
 
 Kind = tuple[str, str | None, int | None]
 
@@ -67,8 +68,9 @@ class Field:
     times: dict[Way, list[float]] = field(default_factory=dict)
 
     @property
-    def bases(self) -> list[Way]:
-        return [way for base in BASES if (way := way_of(base, self.size)) in self.members]
+    def base(self) -> Way:
+        """The library with nothing set, which all others are measured against."""
+        return way_of(LIBRARY, self.size)
 
     def least(self, way: Way) -> float:
         return min(self.times.get(way, ()), default=inf)
@@ -91,10 +93,18 @@ class Field:
         measured = [way for way in self.of_kind(kind) if way in self.times]
         return min(measured, key=self.least, default=None)
 
-    def ratio(self, kind: Kind) -> float:
-        """Of the kind's best to the best of all; infinite where none was measured."""
-        way = self.best_of_kind(kind)
-        return self.least(way) / self.best if way is not None else inf
+    def ratio(self, way: Way) -> float:
+        """To the best of all; infinite where it was not measured."""
+        return self.least(way) / self.best if way in self.times else inf
+
+    def good_of_kind(self, kind: Kind) -> list[Way]:
+        """What is worth trying its neighbours: the best, and what is near it where that is cheap; nothing of a kind that is poor."""
+        best = self.best_of_kind(kind)
+        if best is None or self.ratio(best) > POOR:
+            return []
+        if self.best >= CHEAP_SECONDS:
+            return [best]
+        return [way for way in self.of_kind(kind) if self.least(way) <= NEAR * self.least(best)]
 
     def nearest(self, kind: Kind, part: int | None, depth: int | None) -> list[Way]:
         """The one way of the kind whose part comes nearest; of several depths the nearest one, or the first."""
@@ -123,10 +133,10 @@ def apart(one: int | None, other: int | None) -> float:
 
 @dataclass(frozen=True)
 class Before:
-    """What the sizes before this one tell: the best way of each kind at the last one, and the kinds that have no hope."""
+    """What the sizes before this one tell: the best way of each kind at the last one, the best first, and the ways that have no hope."""
 
     best: Mapping[Kind, Way]
-    hopeless: frozenset[Kind]
+    hopeless: frozenset[Way]
 
 
 NOTHING_BEFORE = Before({}, frozenset())
@@ -137,14 +147,21 @@ def before(fields: list[Field]) -> Before:
     if not fields:
         return NOTHING_BEFORE
     last = fields[-1]
-    hopeless = set()
-    if len(fields) > 1:
-        for kind in last.kinds():
-            ratio, earlier = last.ratio(kind), fields[-2].ratio(kind)
-            if earlier > HOPELESS and ratio > HOPELESS and ratio > BETTER * earlier:
-                hopeless.add(kind)
-    best = {kind: way for kind in last.kinds() if (way := last.best_of_kind(kind)) is not None}
-    return Before(best, frozenset(hopeless))
+    best = [way for kind in last.kinds() if (way := last.best_of_kind(kind)) is not None]
+    every = {way for of in fields for way in of.times}
+    return Before(
+        {way.kind: way for way in sorted(best, key=last.least)},
+        frozenset(way for way in every if is_hopeless(way, fields)),
+    )
+
+
+def is_hopeless(way: Way, fields: list[Field]) -> bool:
+    """By the last two sizes at which it was measured. What was left out at the last one is tried again while that is cheap: at small sizes a
+    ratio may stand still, and grow better later."""
+    if way not in fields[-1].times and fields[-1].best < CHEAP_SECONDS:
+        return False
+    ratios = [of.ratio(way) for of in fields if way in of.times][-2:]
+    return len(ratios) == 2 and min(ratios) > HOPELESS and ratios[1] > BETTER * ratios[0]
 
 
 def race(of: Field, earlier: Before, proposed: Mapping[Kind, int], over: Callable[[], bool]) -> Race:
@@ -152,16 +169,16 @@ def race(of: Field, earlier: Before, proposed: Mapping[Kind, int], over: Callabl
 
     `proposed`: a part of each kind, by the cost model. `over()`: whether the size has had its time; the library's own is looked at in any case.
     """
-    yield from look(of, of.bases)
+    yield from look(of, [of.base])
     todo = seeds(of, earlier, proposed)
     while todo and not over():
         yield from look(of, todo, over)
         todo = [
             way
             for kind in of.kinds()
-            if of.ratio(kind) <= POOR and (best := of.best_of_kind(kind)) is not None
-            for way in of.neighbours(best)
-            if way not in of.times
+            for good in of.good_of_kind(kind)
+            for way in of.neighbours(good)
+            if way not in of.times and way not in earlier.hopeless
         ]
     alive = rivals(of, earlier)
     turn = 0
@@ -170,45 +187,46 @@ def race(of: Field, earlier: Before, proposed: Mapping[Kind, int], over: Callabl
         for way in (*open_[turn % len(open_) :], *open_[: turn % len(open_)]):
             of.times[way].append((yield way))
         turn += 1
-        alive = [way for way in alive if way in of.bases or not is_beaten(of, way, alive)]
+        alive = [way for way in alive if way == of.base or not is_beaten(of, way, alive)]
     return alive
 
 
 def look(of: Field, some: Iterable[Way], over: Callable[[], bool] = lambda: False) -> Generator[Way, float, None]:
     for way in some:
-        times = of.times.setdefault(way, [])
-        while len(times) < looks(times):
-            times.append((yield way))
+        while len(of.times.get(way, ())) < looks(of, way):
+            seconds = yield way
+            of.times.setdefault(way, []).append(seconds)
         if over():
             return
 
 
-def looks(times: list[float]) -> int:
-    return next((number for limit, number in LOOKS if min(times, default=0.0) < limit), 1)
+def looks(of: Field, way: Way) -> int:
+    if way not in of.times or of.ratio(way) > FAR:
+        return 1
+    return next((number for limit, number in LOOKS if of.least(way) < limit), 1)
 
 
 def seeds(of: Field, earlier: Before, proposed: Mapping[Kind, int]) -> list[Way]:
-    """Of each kind with hope: the whole message, a middle part, the one that was best before, and what the model proposes."""
+    """Of each kind: the one that was best before, what the model proposes, a middle part, and the whole message. What was best comes first: next to
+    it others are soon seen to be far behind."""
     found: dict[Way, None] = {}
-    for kind in of.kinds():
-        if kind in earlier.hopeless:
-            continue
-        parts: list[tuple[int | None, int | None]] = [(None, None), (MIDDLE, None)]
-        if kind in earlier.best:
-            parts.append((earlier.best[kind].part, earlier.best[kind].depth))
+    for kind in dict.fromkeys([*earlier.best, *of.kinds()]):
+        parts: list[tuple[int | None, int | None]] = [(MIDDLE, None), (None, None)]
         if kind in proposed:
-            parts.append((proposed[kind], None))
+            parts.insert(0, (proposed[kind], None))
+        if kind in earlier.best:
+            parts.insert(0, (earlier.best[kind].part, earlier.best[kind].depth))
         for part, depth in parts:
             found |= dict.fromkeys(of.nearest(kind, part, depth))
-    return [way for way in found if way not in of.times]
+    return [way for way in found if way not in of.times and way not in earlier.hopeless]
 
 
 def rivals(of: Field, earlier: Before) -> list[Way]:
-    """Who is measured until they can be told apart: the bases, the few best, and what was best before, if it is not poor here."""
+    """Who is measured until they can be told apart: the base, the few best, and what was best before, if it is not poor here."""
     margin = POOR if of.best < CHEAP_SECONDS else CLOSE
     good = sorted((way for way in of.times if of.least(way) <= margin * of.best), key=of.least)
     kept = [way for way in good if earlier.best.get(way.kind) == way][:1]
-    return list(dict.fromkeys([*of.bases, *good[:RIVALS], *kept]))
+    return list(dict.fromkeys([of.base, *good[:RIVALS], *kept]))
 
 
 def is_beaten(of: Field, way: Way, alive: list[Way]) -> bool:

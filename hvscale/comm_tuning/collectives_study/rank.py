@@ -22,7 +22,6 @@ from hvscale.bench.sizes import messages
 from hvscale.bench.timed_library import CFunction
 from hvscale.comm_tuning.broadcast.call import DEFAULT_DEPTH, DEFAULT_RADIX, native
 from hvscale.comm_tuning.collectives_study.race import (
-    CHEAP_SECONDS,
     Field,
     Kind,
     Way,
@@ -49,13 +48,13 @@ from hvscale.comm_tuning.collectives_study.request import (
 from hvscale.comm_tuning.collectives_study.told import Told, loaded_library, numbers_of
 from hvscale.comm_tuning.collectives_table import MOST_CHUNK
 from hvscale.comm_tuning.decisions.cost_model import fit
-from hvscale.comm_tuning.decisions.measurements import LIBRARY, Choice, Point
+from hvscale.comm_tuning.decisions.measurements import Choice, Point
 from hvscale.errors import EXIT_RANK_FAILED, HvscaleError, RequestError
 
 ROOT = 0
 SAMPLE_SECONDS = 0.02  # a sample of what is faster is the median of several calls
 MOST_CALLS = 200
-TURNING_SECONDS, TURNING_CALLS = 2e-4, 20  # what is faster is measured with all roots in turn; so many calls tell
+TURNING_SECONDS = 2e-4  # what is faster is measured with all roots in turn
 # What the cost model's chunk of a chain is for.
 CHAINS: tuple[Kind, ...] = (("chain", None, None), ("library", "pipeline", None))
 
@@ -108,7 +107,7 @@ class Measuring:
         self._sort_out()
         self.engines: dict[Choice, MpiEngine] = {}
         self.turning: dict[int, bool] = {}
-        self.warm: set[Choice] = set()  # called before, so that connections and memory are there
+        self.warm: set[Kind] = set()  # called before, so that connections and memory are there
 
     def _told(self) -> Told:
         library = loaded_library()
@@ -214,42 +213,38 @@ class Measuring:
         return {kind: chunk for kind in CHAINS if chunk is not None}
 
     def sample(self, of: Field, way: Way) -> float:
-        """Seconds of one call, until the last rank is done: of what is fast the median over several, which nothing else on the machine moves.
-
-        How many, the first one tells; it is a sample itself where one is enough and the choice was called before, at another size. Before what is
-        fast, a quarter as many calls are not timed: a link that lets a burst through, and caches, are then as in a steady stream.
-        """
-        choice = of.members[way][0]
+        """Seconds of one call, until the last rank is done."""
         if not of.times.get(way) and self.rank == 0:
-            self.write(Trying(bytes=of.size, choice=choice))
-        work = self.work(of, way, self.root(of))
-        seconds: float | None = None
-        if way not in self.calls:
-            once = self.timed(work, 1)
-            self.calls[way] = int(np.clip(SAMPLE_SECONDS / once / len(work.operands.roots), 1, MOST_CALLS))
-            if self.calls[way] == 1 and choice in self.warm:
-                seconds = once
-            self.warm.add(choice)
-        if seconds is None:
-            if self.calls[way] > 1:
-                work.time(-(-self.calls[way] // 4), 1, True)
-            seconds = self.timed(work, self.calls[way])
+            self.write(Trying(bytes=of.size, choice=of.members[way][0]))
+        seconds = self.in_a_stream(way, self.work(of, way, self.root(of)))
         if self.rank == 0:
             self.write(Sample(bytes=of.size, choices=of.members[way], seconds=seconds))
+        return seconds
+
+    def in_a_stream(self, way: Way, work: MpiWork) -> float:
+        """Of what is fast the median over several calls, which nothing else on the machine moves, behind half as many that are not timed: a link that
+        lets a burst through, and caches, are then as in a steady stream. How many, the calls before tell: after a slow first one there are too few,
+        and they are made again."""
+        calls, warm = self.calls.get(way, 1), way.kind in self.warm
+        while True:
+            if calls > 1:
+                work.time(-(-calls // 2), 1, True)
+            seconds = self.timed(work, calls)
+            wanted = int(np.clip(SAMPLE_SECONDS / seconds / len(work.operands.roots), 1, MOST_CALLS))
+            if warm and wanted <= 2 * calls:
+                break
+            calls, warm = max(calls, wanted), True
+        self.calls[way] = wanted
+        self.warm.add(way.kind)
         return seconds
 
     def root(self, of: Field) -> int:
         """Ranks leave a meeting microseconds apart, which is as long as a small message takes: so a root may run ahead, or a message be there
         before a rank looks for it. With all roots in turn neither makes it look shorter than it is. What takes longer has one root, as jobs have."""
-        if not self.collective.rooted:
+        if not self.collective.rooted or any(not turning for size, turning in self.turning.items() if size <= of.size):
             return ROOT
         if of.size not in self.turning:
-            [library] = [way for way, choices in of.members.items() if LIBRARY in choices]
-            work = self.work(of, library, ROOT)
-            seconds = self.timed(work, 1)
-            if seconds < CHEAP_SECONDS:
-                seconds = self.timed(work, TURNING_CALLS)
-            self.turning[of.size] = seconds < TURNING_SECONDS
+            self.turning[of.size] = self.in_a_stream(of.base, self.work(of, of.base, ROOT)) < TURNING_SECONDS
         return ALL_ROOTS if self.turning[of.size] else ROOT
 
     def timed(self, work: MpiWork, calls: int) -> float:

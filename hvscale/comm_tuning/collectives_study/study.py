@@ -12,7 +12,6 @@ from hvscale.bench.start import NewLines
 from hvscale.comm_tuning.collectives_launch import own_library
 from hvscale.comm_tuning.collectives_study.candidates import candidates
 from hvscale.comm_tuning.collectives_study.document import Job, TuneCollectives
-from hvscale.comm_tuning.collectives_study.race import BASES
 from hvscale.comm_tuning.collectives_study.request import (
     DTYPE,
     Answer,
@@ -159,7 +158,7 @@ class CollectivesStudy(Study[TuneCollectives]):
         for row in decision.rows:
             place = Place(row.operation, row.np, row.ranks_per_node)
             if row.choice != LIBRARY and starts[place, row.bytes, row.choice] == 1:
-                found.setdefault(place, {})[row.bytes] = [*BASES, row.choice]
+                found.setdefault(place, {})[row.bytes] = [LIBRARY, row.choice]
         return [(self.job(place.np, place.operation, limit, again=True), sizes) for place, sizes in found.items()]
 
     def todo(self) -> list[Job]:
