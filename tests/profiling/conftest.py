@@ -1,7 +1,6 @@
 """The MPI installations that the profiler is tried under, C programs compiled for them, and runs made by hand."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ import pytest
 
 from hvscale.profiling import preload_environment
 from hvscale.run_folder import Host, Library, RunFolder, RunRecord
+from tests.conftest import MPICH_PREFIX
 
 PROGRAMS = Path(__file__).parent / "programs"
 SECONDS = 100
@@ -76,17 +76,11 @@ def open_mpi(tmp_path_factory: pytest.TempPathFactory) -> Mpi:
 
 @pytest.fixture(scope="session")
 def mpich(tmp_path_factory: pytest.TempPathFactory) -> Mpi:
-    """MPICH in an environment of its own, with nothing of Open MPI near it."""
-    folder = tmp_path_factory.mktemp("mpich")
-    uv = shutil.which("uv")
-    if uv is None:
-        pytest.skip("MPICH cannot be installed beside Open MPI: uv is not there")
-    python = folder / "environment" / "bin" / "python"
-    for command in (["venv", str(python.parent.parent)], ["pip", "install", "--python", str(python), "mpich==5.0.2"]):
-        done = subprocess.run([uv, "--quiet", *command], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"MPICH cannot be installed: {done.stderr.strip()[-200:]}")
-    return Mpi("MPICH", python.parent, (), folder, large_counts=True)
+    """In an environment of its own, with nothing of Open MPI near it."""
+    programs = MPICH_PREFIX / "bin"
+    if not (programs / "mpicc").exists():
+        pytest.skip("no MPICH environment here: make setup-dev MPI=mpich")
+    return Mpi("MPICH", programs, (), tmp_path_factory.mktemp("mpich"), large_counts=True)
 
 
 @pytest.fixture(scope="session")
