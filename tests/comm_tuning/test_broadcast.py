@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import hvscale.launch
+from hvscale.built_library import built_library
 from hvscale.comm_tuning.broadcast.native_library import library_path
 from hvscale.comm_tuning.broadcast.native_library import preload_environment as preload_broadcast
 from hvscale.comm_tuning.collectives_table import Algorithm, CollectivesTable, Rule
+from hvscale.launch import start_watch
 from hvscale.profiling import breakdown
 from hvscale.profiling import library_path as hvprof_path
 from tests.profiling.conftest import MakeRun, Mpi
@@ -19,6 +22,7 @@ from tests.profiling.test_sanitizers import FLAGS, PRELOADED
 PROGRAMS = Path(__file__).parent / "programs"
 NATIVE = Path(__file__).parents[2] / "hvscale" / "comm_tuning" / "broadcast" / "native"
 SHARED = Path(__file__).parents[2] / "hvscale" / "profiling" / "hvprof"
+STARTED = Path(__file__).parents[2] / "hvscale" / "launch" / "started"
 COUNTS = {"HVBCAST_COUNTS": "1"}
 THREADED = 3 * 40  # by_table.c's broadcasts in threads
 # The rank that a library starts tells its number by one of these; before the program, each gets a table of its own.
@@ -60,6 +64,13 @@ def by_the_table(size: int) -> str:
 
 def all_left(size: int) -> str:
     return counts(7 * size + 4 + THREADED)
+
+
+def different(rank: int, size: int) -> str:
+    return (
+        f"hvbcast: rank 0 and rank {rank} of {size} have different decision tables, or one has none: broadcasts are left to the MPI library. "
+        "Give all ranks the same table"
+    )
 
 
 def written(folder: Path, table: CollectivesTable, name: str = "table") -> Path:
@@ -146,11 +157,29 @@ def test_ranks_with_different_tables_leave_it_to_the_library(any_mpi: Mpi, tmp_p
     words = [sys.executable, "-c", BY_RANK, str(library_path()), f"{table},{table},{last}", str(program)]
     done = any_mpi.start(size, words, COUNTS)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert said(done) == [
-        "hvbcast: rank 0 and rank 2 of 3 have different decision tables, or one has none: broadcasts are left to the MPI library. "
-        "Give all ranks the same table",
-        all_left(size),
-    ]
+    assert said(done) == [different(2, size), all_left(size)]
+
+
+def test_ranks_with_different_tables_hear_of_it_as_they_start(any_mpi: Mpi, tmp_path: Path) -> None:
+    tables = [written(tmp_path, table_for(size, maker(any_mpi)), str(size)) for size in (2, 3)]
+    program = any_mpi.compile("starts", PROGRAMS)
+    words = [sys.executable, "-c", BY_RANK, str(library_path()), ",".join(map(str, tables)), str(program)]
+    done = any_mpi.start(2, words, {})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said(done) == [different(1, 2)]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_libraries_in_front_of_mpi_init(open_mpi: Mpi, tmp_path: Path, order: int) -> None:
+    """Where Python has loaded MPI for one of its extensions alone."""
+    tables = [written(tmp_path, table_for(size, "openmpi"), str(size)) for size in (2, 3)]
+    libraries = [library_path(), built_library(start_watch.LIBRARY, hvscale.launch)][::order]
+    program = [sys.executable, "-c", "from mpi4py import MPI"]
+    words = [sys.executable, "-c", BY_RANK, ":".join(map(str, libraries)), ",".join(map(str, tables)), *program]
+    done = open_mpi.start(2, words, {start_watch.VARIABLE: str(tmp_path / "rank")})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said(done) == [different(1, 2)]
+    assert (tmp_path / "rank.started").exists()
 
 
 @pytest.mark.parametrize(
@@ -189,8 +218,9 @@ def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
     if not found.is_absolute():
         pytest.skip(f"the C compiler has no {runtime}")
     library = folder / "libhvbcast.so"
-    sources = [*NATIVE.glob("*.c"), SHARED / "library.c"]
-    words = [*FLAGS, f"-fsanitize={sanitizer}", f"-I{SHARED}", "-o", str(library), *map(str, sources), "-ldl"]
+    sources = [*NATIVE.glob("*.c"), SHARED / "library.c", STARTED / "next_function.c"]
+    headers = [f"-I{SHARED}", f"-I{STARTED}"]
+    words = [*FLAGS, f"-fsanitize={sanitizer}", *headers, "-o", str(library), *map(str, sources), "-ldl"]
     subprocess.run(["cc", *words], check=True)
     return f"{found.resolve()}:{library}"
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broadcast.h"
 #include "calls.h"
 #include "channel.h"
 #include "data.h"
@@ -15,7 +16,6 @@
 #include "table.h"
 #include "trees.h"
 
-#define EXPORTED __attribute__((visibility("default")))
 #define TABLE "HVBCAST_TABLE"
 #define COUNTS "HVBCAST_COUNTS"
 
@@ -243,6 +243,16 @@ static function found(_Atomic(function) *known, const char *name, const void *ca
         atomic_store_explicit(known, entry, memory_order_release);
     }
     return entry;
+}
+
+void broadcast_compare_tables(const void *caller)
+{
+    static _Atomic(function) known;
+    int status;
+    found(&known, "PMPI_Bcast", caller);
+    struct channel *all = is_ready() ? channel_of(mpi.world, &status) : NULL;
+    if (all != NULL && all->size > 1)
+        channel_compare(all);
 }
 
 static int32_t as_int(word argument)
