@@ -169,17 +169,22 @@ def test_ranks_with_different_tables_hear_of_it_as_they_start(any_mpi: Mpi, tmp_
     assert said(done) == [different(1, 2)]
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_two_libraries_in_front_of_mpi_init(open_mpi: Mpi, tmp_path: Path, order: int) -> None:
+@pytest.mark.parametrize("order", ["hvbcast hvstarted hvprof", "hvstarted hvbcast hvprof", "hvstarted hvprof hvbcast"])
+def test_several_libraries_in_front_of_mpi_init(open_mpi: Mpi, make_run: MakeRun, tmp_path: Path, order: str) -> None:
     """Where Python has loaded MPI for one of its extensions alone."""
+    run = make_run(2, open_mpi.flavour)
     tables = [written(tmp_path, table_for(size, "openmpi"), str(size)) for size in (2, 3)]
-    libraries = [library_path(), built_library(start_watch.LIBRARY, hvscale.launch)][::order]
-    program = [sys.executable, "-c", "from mpi4py import MPI"]
-    words = [sys.executable, "-c", BY_RANK, ":".join(map(str, libraries)), ",".join(map(str, tables)), *program]
-    done = open_mpi.start(2, words, {start_watch.VARIABLE: str(tmp_path / "rank")})
+    started = built_library(start_watch.LIBRARY, hvscale.launch)
+    paths = {"hvbcast": library_path(), "hvstarted": started, "hvprof": hvprof_path()}
+    preload = ":".join(str(paths[name]) for name in order.split())
+    program = [sys.executable, "-c", "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"]
+    words = [sys.executable, "-c", BY_RANK, preload, ",".join(map(str, tables)), *program]
+    more = {start_watch.VARIABLE: str(tmp_path / "rank"), "HVPROF_DIRECTORY": str(run.hvprof)}
+    done = open_mpi.start(2, words, more)
     assert done.returncode == 0, done.stdout + done.stderr
     assert said(done) == [different(1, 2)]
     assert (tmp_path / "rank.started").exists()
+    assert {row.operation: row.calls for row in breakdown(run).rows} == {"barrier": 2}
 
 
 @pytest.mark.parametrize(

@@ -234,11 +234,7 @@ static function found(_Atomic(function) *known, const char *name, const void *ca
 {
     function entry = atomic_load_explicit(known, memory_order_acquire);
     if (entry == NULL) {
-        entry = library_find(name, caller);
-        if (entry == NULL) {
-            say("no library in this process has %s: the call cannot be made. Start the job without LD_PRELOAD", name);
-            abort();
-        }
+        entry = needed_function(name, caller);
         atomic_store(&library_entry, entry);
         atomic_store_explicit(known, entry, memory_order_release);
     }

@@ -1,7 +1,21 @@
 #include "calls.h"
 
+#include <stdlib.h>
+
+#include "say.h"
+
 struct library mpi;
 struct calls calls;
+
+function needed_function(const char *name, const void *caller)
+{
+    function found = library_find(name, caller);
+    if (found == NULL) {
+        say("no library in this process has %s: the call cannot be made. Start the job without LD_PRELOAD", name);
+        abort();
+    }
+    return found;
+}
 
 bool calls_find(function entry)
 {

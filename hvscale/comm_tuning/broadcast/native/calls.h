@@ -47,6 +47,9 @@ struct any_status {
     uint64_t words[32];
 };
 
+/* As `library_find`; ends the process where no library has it. */
+function needed_function(const char *name, const void *caller);
+
 /* Fills `mpi` and `calls` from the library that holds `entry`. False when a needed function is missing. */
 bool calls_find(function entry);
 

@@ -2,33 +2,61 @@
 #include <string.h>
 
 #include "broadcast.h"
+#include "calls.h"
 #include "next_function.h"
 
 typedef int (*init_function)(int *, char ***);
 typedef int (*init_thread_function)(int *, char ***, int, int *);
 
+static int init(function next, int *argc, char ***argv, const void *caller)
+{
+    int status = ((init_function)next)(argc, argv);
+    if (status == 0)
+        broadcast_compare_tables(caller);
+    return status;
+}
+
+static int init_thread(function next, int *argc, char ***argv, int required, int *provided, const void *caller)
+{
+    int status = ((init_thread_function)next)(argc, argv, required, provided);
+    if (status == 0)
+        broadcast_compare_tables(caller);
+    return status;
+}
+
+static function behind_this_library(const char *name, const void *caller)
+{
+    void *address = next_function(name, caller);
+    function next;
+    memcpy(&next, &address, sizeof next);
+    return next;
+}
+
 EXPORTED int MPI_Init(int *argc, char ***argv);
 int MPI_Init(int *argc, char ***argv)
 {
     const void *caller = __builtin_return_address(0);
-    init_function next;
-    void *address = next_function("MPI_Init", caller);
-    memcpy(&next, &address, sizeof next);
-    int status = next(argc, argv);
-    if (status == 0)
-        broadcast_compare_tables(caller);
-    return status;
+    return init(behind_this_library("MPI_Init", caller), argc, argv, caller);
 }
 
 EXPORTED int MPI_Init_thread(int *argc, char ***argv, int required, int *provided);
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
     const void *caller = __builtin_return_address(0);
-    init_thread_function next;
-    void *address = next_function("MPI_Init_thread", caller);
-    memcpy(&next, &address, sizeof next);
-    int status = next(argc, argv, required, provided);
-    if (status == 0)
-        broadcast_compare_tables(caller);
-    return status;
+    return init_thread(behind_this_library("MPI_Init_thread", caller), argc, argv, required, provided, caller);
+}
+
+/* What hvprof makes its calls with. */
+EXPORTED int hvscale_PMPI_Init(int *argc, char ***argv);
+int hvscale_PMPI_Init(int *argc, char ***argv)
+{
+    const void *caller = __builtin_return_address(0);
+    return init(needed_function("PMPI_Init", caller), argc, argv, caller);
+}
+
+EXPORTED int hvscale_PMPI_Init_thread(int *argc, char ***argv, int required, int *provided);
+int hvscale_PMPI_Init_thread(int *argc, char ***argv, int required, int *provided)
+{
+    const void *caller = __builtin_return_address(0);
+    return init_thread(needed_function("PMPI_Init_thread", caller), argc, argv, required, provided, caller);
 }
