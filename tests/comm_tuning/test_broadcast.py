@@ -22,7 +22,6 @@ from tests.profiling.test_sanitizers import FLAGS, PRELOADED
 PROGRAMS = Path(__file__).parent / "programs"
 NATIVE = Path(__file__).parents[2] / "hvscale" / "comm_tuning" / "broadcast" / "native"
 SHARED = Path(__file__).parents[2] / "hvscale" / "profiling" / "hvprof"
-STARTED = Path(__file__).parents[2] / "hvscale" / "launch" / "started"
 COUNTS = {"HVBCAST_COUNTS": "1"}
 THREADED = 3 * 40  # by_table.c's broadcasts in threads
 # The rank that a library starts tells its number by one of these; before the program, each gets a table of its own.
@@ -223,9 +222,8 @@ def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
     if not found.is_absolute():
         pytest.skip(f"the C compiler has no {runtime}")
     library = folder / "libhvbcast.so"
-    sources = [*NATIVE.glob("*.c"), SHARED / "library.c", STARTED / "next_function.c"]
-    headers = [f"-I{SHARED}", f"-I{STARTED}"]
-    words = [*FLAGS, f"-fsanitize={sanitizer}", *headers, "-o", str(library), *map(str, sources), "-ldl"]
+    sources = [*NATIVE.glob("*.c"), SHARED / "library.c"]
+    words = [*FLAGS, f"-fsanitize={sanitizer}", f"-I{SHARED}", "-o", str(library), *map(str, sources), "-ldl"]
     subprocess.run(["cc", *words], check=True)
     return f"{found.resolve()}:{library}"
 

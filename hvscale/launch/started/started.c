@@ -3,10 +3,9 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "next_function.h"
+#include "library.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -25,13 +24,21 @@ static void leave_a_file(const char *ending)
         close(file);
 }
 
+static function next_function(const char *name, const void *caller)
+{
+    function next = library_next(name, caller);
+    if (next == NULL) {
+        fprintf(stderr, "hvscale: %s is in no library of this process\n", name);
+        abort();
+    }
+    return next;
+}
+
 EXPORTED int MPI_Init(int *argc, char ***argv)
 {
-    init_function next;
-    void *address = next_function("MPI_Init", __builtin_return_address(0));
-    memcpy(&next, &address, sizeof next);
+    function next = next_function("MPI_Init", __builtin_return_address(0));
     leave_a_file("entered");
-    int status = next(argc, argv);
+    int status = ((init_function)next)(argc, argv);
     if (status == 0)
         leave_a_file("started");
     return status;
@@ -39,11 +46,9 @@ EXPORTED int MPI_Init(int *argc, char ***argv)
 
 EXPORTED int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
-    init_thread_function next;
-    void *address = next_function("MPI_Init_thread", __builtin_return_address(0));
-    memcpy(&next, &address, sizeof next);
+    function next = next_function("MPI_Init_thread", __builtin_return_address(0));
     leave_a_file("entered");
-    int status = next(argc, argv, required, provided);
+    int status = ((init_thread_function)next)(argc, argv, required, provided);
     if (status == 0)
         leave_a_file("started");
     return status;

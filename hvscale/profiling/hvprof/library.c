@@ -83,6 +83,15 @@ function library_find(const char *name, const void *caller)
     return found != NULL ? found : look_everywhere(name + strlen("P"));
 }
 
+function library_next(const char *name, const void *caller)
+{
+    char pmpi[128];
+    function found = as_function(dlsym(RTLD_NEXT, name));
+    /* Elsewhere not by its own name: two preloaded libraries, of which one calls the other, would find each other. */
+    snprintf(pmpi, sizeof pmpi, "P%s", name);
+    return found != NULL ? found : library_find(pmpi, caller);
+}
+
 function library_find_beside(const char *name, function other)
 {
     void *address;

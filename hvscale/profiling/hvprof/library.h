@@ -68,6 +68,10 @@ static inline word handle_at(word address)
 /* The address of the PMPI function `name` that the object holding `caller` would reach. NULL when no library has it. */
 function library_find(const char *name, const void *caller);
 
+/* What the program would have called without the preloaded library that this is part of: the function `name` behind it, or PMPI's where no library
+ * that comes next has it. NULL when there is none. */
+function library_next(const char *name, const void *caller);
+
 /* The function `name` of the library that holds `other`. NULL when it has none. */
 function library_find_beside(const char *name, function other);
 

@@ -234,7 +234,7 @@ static function found(_Atomic(function) *known, const char *name, const void *ca
 {
     function entry = atomic_load_explicit(known, memory_order_acquire);
     if (entry == NULL) {
-        entry = needed_function(name, caller);
+        entry = needed(library_find(name, caller), name);
         atomic_store(&library_entry, entry);
         atomic_store_explicit(known, entry, memory_order_release);
     }

@@ -7,9 +7,8 @@
 struct library mpi;
 struct calls calls;
 
-function needed_function(const char *name, const void *caller)
+function needed(function found, const char *name)
 {
-    function found = library_find(name, caller);
     if (found == NULL) {
         say("no library in this process has %s: the call cannot be made. Start the job without LD_PRELOAD", name);
         abort();
@@ -19,7 +18,7 @@ function needed_function(const char *name, const void *caller)
 
 bool calls_find(function entry)
 {
-    const struct library_function needed[] = {
+    const struct library_function always[] = {
         {"PMPI_Isend", &calls.isend},
         {"PMPI_Iprobe", &calls.iprobe},
         {"PMPI_Request_free", &calls.request_free},
@@ -49,7 +48,7 @@ bool calls_find(function entry)
         {"PMPI_Type_get_envelope_c", &calls.type_get_envelope_c},
         {"PMPI_Type_get_contents_c", &calls.type_get_contents_c},
     };
-    if (!library_describe(&mpi, entry) || !library_functions(entry, needed, sizeof needed / sizeof *needed))
+    if (!library_describe(&mpi, entry) || !library_functions(entry, always, sizeof always / sizeof *always))
         return false;
     if (!library_functions(entry, large_counts, sizeof large_counts / sizeof *large_counts))
         calls.bcast_c = NULL, calls.type_get_envelope_c = NULL;

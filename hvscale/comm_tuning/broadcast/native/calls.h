@@ -47,8 +47,8 @@ struct any_status {
     uint64_t words[32];
 };
 
-/* As `library_find`; ends the process where no library has it. */
-function needed_function(const char *name, const void *caller);
+/* `found`, or the end of the process where that is NULL: no library has `name`. */
+function needed(function found, const char *name);
 
 /* Fills `mpi` and `calls` from the library that holds `entry`. False when a needed function is missing. */
 bool calls_find(function entry);

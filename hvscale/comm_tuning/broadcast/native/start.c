@@ -1,9 +1,6 @@
 /* In front of MPI_Init: ranks with different tables are to be told before the job begins. */
-#include <string.h>
-
 #include "broadcast.h"
 #include "calls.h"
-#include "next_function.h"
 
 typedef int (*init_function)(int *, char ***);
 typedef int (*init_thread_function)(int *, char ***, int, int *);
@@ -24,26 +21,18 @@ static int init_thread(function next, int *argc, char ***argv, int required, int
     return status;
 }
 
-static function behind_this_library(const char *name, const void *caller)
-{
-    void *address = next_function(name, caller);
-    function next;
-    memcpy(&next, &address, sizeof next);
-    return next;
-}
-
 EXPORTED int MPI_Init(int *argc, char ***argv);
 int MPI_Init(int *argc, char ***argv)
 {
     const void *caller = __builtin_return_address(0);
-    return init(behind_this_library("MPI_Init", caller), argc, argv, caller);
+    return init(needed(library_next("MPI_Init", caller), "MPI_Init"), argc, argv, caller);
 }
 
 EXPORTED int MPI_Init_thread(int *argc, char ***argv, int required, int *provided);
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
     const void *caller = __builtin_return_address(0);
-    return init_thread(behind_this_library("MPI_Init_thread", caller), argc, argv, required, provided, caller);
+    return init_thread(needed(library_next("MPI_Init_thread", caller), "MPI_Init_thread"), argc, argv, required, provided, caller);
 }
 
 /* What hvprof makes its calls with. */
@@ -51,12 +40,12 @@ EXPORTED int hvscale_PMPI_Init(int *argc, char ***argv);
 int hvscale_PMPI_Init(int *argc, char ***argv)
 {
     const void *caller = __builtin_return_address(0);
-    return init(needed_function("PMPI_Init", caller), argc, argv, caller);
+    return init(needed(library_find("PMPI_Init", caller), "PMPI_Init"), argc, argv, caller);
 }
 
 EXPORTED int hvscale_PMPI_Init_thread(int *argc, char ***argv, int required, int *provided);
 int hvscale_PMPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
     const void *caller = __builtin_return_address(0);
-    return init_thread(needed_function("PMPI_Init_thread", caller), argc, argv, required, provided, caller);
+    return init_thread(needed(library_find("PMPI_Init_thread", caller), "PMPI_Init_thread"), argc, argv, required, provided, caller);
 }
