@@ -16,6 +16,7 @@ from hvscale.run_folder import Library, RunFolder, RunRecord, cannot_write, writ
 
 COMPACT = "collectives.table"
 FILES = "collectives"
+NCCL, NCCL_PLUGIN, NCCL_FILE = "nccl", "NCCL_TUNER_PLUGIN", "NCCL_TUNER_CONFIG_FILE"
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class Collectives:
     @classmethod
     def of(cls, path: Path, mpi: str) -> "Collectives":
         """Raises RequestError for a table that cannot be read, or says more than the library can be told, and for a job without MPI."""
-        if mpi == "gloo":
-            raise RequestError(f"--collectives {path}: it is for MPI's collectives, and this job is --mpi gloo")
         table = read_table(path)
+        if mpi == "gloo" and (table.mpi != NCCL or table.broadcasts):
+            raise RequestError(f"--collectives {path}: it is for MPI's collectives, and this job is --mpi gloo")
         on_a_node: dict[tuple[str, int], int] = {}
         for rule in table.rule if table.mpi == mpi and table.names_algorithms else []:
             known = on_a_node.setdefault((rule.operation, rule.np), rule.ranks_per_node)
@@ -49,11 +50,16 @@ class Collectives:
     def __call__(self, run: RunFolder, record: RunRecord, passed: Mapping[str, str]) -> dict[str, str]:
         """What the user has set himself goes before the table. One of another flavour says nothing of this library's algorithms."""
         library, told = record.library, dict[str, str]()
-        if self.table.mpi == library.flavour:
+        # Beside MPI or Gloo a job may have NCCL.
+        if self.table.mpi in (library.flavour, NCCL):
             np = int(passed[NP_VARIABLE])
             job = Job(run.path / FILES, self.table, np, np, own_library(library, passed))
             write_files(job)
             told = {name: word for name, word in environment(job).items() if name not in passed}
+            if NCCL_FILE in told and NCCL_PLUGIN not in passed:
+                record.warnings.append(
+                    f"--collectives {self.path}: NCCL takes it by a tuner plug-in alone: name yours with --env {NCCL_PLUGIN}=PATH"
+                )
         elif self.table.tells_the_library:
             record.warnings.append(
                 f"--collectives {self.path}: it was made with {self.table.mpi}, and this is {library.flavour}, which is told none of its "
