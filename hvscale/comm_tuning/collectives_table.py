@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from hvscale.comm_tuning.broadcast.call import DEFAULT_CHUNK, DEFAULT_DEPTH, DEFAULT_RADIX
-from hvscale.comm_tuning.library_algorithms import algorithms_of
+from hvscale.comm_tuning.library_algorithms import algorithms_of, segmented
 from hvscale.errors import RequestError
 
 Operation = Literal["broadcast", "allreduce", "allgather", "gather"]
@@ -123,6 +123,10 @@ class CollectivesTable(BaseModel):
             if rule.library_algorithm is not None and rule.library_algorithm not in known:
                 has = f"it has {', '.join(known)}" if known else "none of its algorithms has a name here"
                 raise ValueError(f"{self.mpi} knows no {rule.operation} {rule.library_algorithm}: {has}")
+            if rule.segment_bytes is not None and rule.library_algorithm not in segmented(self.mpi, rule.operation):
+                raise ValueError(
+                    f"{self.mpi}'s {rule.operation} {rule.library_algorithm} cuts nothing into segments: leave out segment_bytes"
+                )
             if self.mpi != "nccl" and (rule.protocol is not None or rule.channels is not None):
                 raise ValueError(f"protocol and channels are NCCL's, and this table is for {self.mpi}")
             if self.mpi == "nccl" and rule.library_algorithm is not None and rule.protocol is None:

@@ -21,6 +21,12 @@ def algorithm_knob(mpi: str, operation: str) -> Spelling | None:
     return spelling_of(mpi, "nccl_algorithm" if mpi == "nccl" else f"{operation}_algorithm")
 
 
+def segmented(mpi: str, operation: str) -> tuple[str, ...]:
+    """Those that cut a message into parts of as many bytes as they are told."""
+    spelling = algorithm_knob(mpi, operation)
+    return spelling.segmented if spelling is not None else ()
+
+
 def algorithms_of(mpi: str, operation: str) -> Mapping[str, str]:
     """Empty for a library that has none with names."""
     spelling = algorithm_knob(mpi, operation)

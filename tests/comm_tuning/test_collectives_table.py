@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hvscale.comm_tuning.collectives_table import MOST_BYTES, CollectivesTable, Rule, checksum, nearest, read_table
-from hvscale.comm_tuning.library_algorithms import algorithms_of
+from hvscale.comm_tuning.library_algorithms import algorithms_of, segmented
 from hvscale.errors import RequestError
 
 NATIVE = Path(__file__).parents[2] / "hvscale" / "comm_tuning" / "broadcast" / "native"
@@ -80,7 +80,9 @@ def rules_of(draw: st.DrawFn, mpi: str, operation: str, np: int, ranks_per_node:
         if algorithm == "library":
             named = draw(st.none() | st.sampled_from(list(algorithms_of(mpi, operation))))
             fields["library_algorithm"] = named
-            fields["segment_bytes"] = draw(st.none() | st.integers(1, 2**31 - 1)) if named else None
+            fields["segment_bytes"] = (
+                draw(st.none() | st.integers(1, 2**31 - 1)) if named in segmented(mpi, operation) else None
+            )
         else:
             fields["chunk_bytes"] = draw(st.integers(1, 2 << 20 if algorithm == "two-level" else 1 << 30))
             fields["depth"] = draw(st.integers(1, 1024))
@@ -192,6 +194,10 @@ def test_a_changed_byte_is_found(
         (
             'algorithm = "library"\nlibrary_algorithm = "magic"',
             "openmpi knows no broadcast magic: it has auto, linear,",
+        ),
+        (
+            'algorithm = "library"\nlibrary_algorithm = "linear"\nsegment_bytes = 5',
+            "openmpi's broadcast linear cuts nothing into segments: leave out segment_bytes",
         ),
         (
             'algorithm = "library"\nlibrary_algorithm = "ring"\noperation = "allreduce"\nchannels = 2',
