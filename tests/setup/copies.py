@@ -49,6 +49,14 @@ def variables(cache: Path, **more: str) -> dict[str, str]:
     return kept | {"HVSCALE_CACHE": str(cache)} | more
 
 
+def give_private_uv(cache: Path) -> None:
+    """What the machine's own cache has of uv: where PATH has none, a set-up with an empty cache would fetch it first."""
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvscale"
+    cache.mkdir()
+    for folder in Path(os.environ.get("HVSCALE_CACHE") or users).glob("uv-*"):
+        (cache / folder.name).symlink_to(folder)
+
+
 def install(copy: Path, environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the set-up of a copy to its end."""
     command = [sys.executable, str(copy / "setup" / "install.py"), *arguments]

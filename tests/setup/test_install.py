@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.setup.copies import CLONE, copy_clone, install, link_tools, replace, variables
+from tests.setup.copies import CLONE, copy_clone, give_private_uv, install, link_tools, replace, variables
 
 
 @pytest.fixture
@@ -102,6 +102,7 @@ def test_make_hands_on_the_chosen_python(copy: Path, cache: Path, tmp_path: Path
 
 def test_no_network_is_said_in_one_line(copy: Path, cache: Path, tmp_path: Path) -> None:
     unreachable = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "UV_HTTP_RETRIES": "0"}
+    give_private_uv(cache)
     done = install(copy, variables(cache, UV_CACHE_DIR=str(tmp_path / "empty"), **unreachable))
     assert done.returncode == 2
     progress, reason = done.stderr.splitlines()
