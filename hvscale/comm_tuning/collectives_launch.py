@@ -29,7 +29,8 @@ class Collectives:
 
     @classmethod
     def of(cls, path: Path, mpi: str) -> "Collectives":
-        """Raises RequestError for a table that cannot be read, or says more than the library can be told, and for a job without MPI."""
+        """Raises RequestError for a table that cannot be read, or says more than the library can be told, and without MPI for one that is not
+        NCCL's."""
         table = read_table(path)
         if mpi == "gloo" and (table.mpi != NCCL or table.broadcasts):
             raise RequestError(f"--collectives {path}: it is for MPI's collectives, and this job is --mpi gloo")

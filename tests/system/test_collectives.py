@@ -267,31 +267,18 @@ def test_what_another_library_is_not_told_is_said_once(
     assert "LD_PRELOAD" not in record["rank_environment"]
 
 
-NCCL = """
-schema = "hvscale/collectives/1"
-mpi = "nccl"
-
-[[rule]]
-operation = "allreduce"
-np = 2
-ranks_per_node = 2
-bytes_min = 1000
-algorithm = "library"
-library_algorithm = "tree"
-protocol = "ll"
-"""
 WHAT_NCCL_READS = "import os; print(open(os.environ['NCCL_TUNER_CONFIG_FILE']).read().splitlines()[1])"
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
 @pytest.mark.parametrize("plugin", [None, "plugin.so"])
 def test_nccl_is_told_its_table_in_any_job(hvscale: Run, tmp_path: Path, mpi: str, plugin: str | None) -> None:
-    (tmp_path / "table.toml").write_text(NCCL)
+    (tmp_path / "table.toml").write_text(ALGORITHMS.format(mpi="nccl") + 'protocol = "ll"\n')
     env = ("--env", f"NCCL_TUNER_PLUGIN={plugin}") if plugin else ()
     words = ("--mpi", mpi, "--collectives", "table.toml", *env, "--run", "run", "--", "python", "-c", WHAT_NCCL_READS)
     done = hvscale("launch", "-np", "2", *words)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"allreduce,1000,{MOST_BYTES},tree,ll,-1,1,2,-1,-1") == 2
+    assert done.stdout.count(f"allreduce,1000,{MOST_BYTES},ring,ll,-1,1,2,-1,-1") == 2
     warning = (
         "--collectives table.toml: NCCL takes it by a tuner plug-in alone: name yours with --env NCCL_TUNER_PLUGIN=PATH"
     )
