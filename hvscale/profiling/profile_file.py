@@ -154,7 +154,8 @@ class ProfileFile:
         written but none is whole.
         """
         header = self.header
-        whole, damaged, last, slot = 0, 0, 0, 0
+        whole, damaged, slot = 0, 0, 0
+        overtaken = max(0, header.reserved_records - header.capacity)
         threads: set[int] = set()
         with self.path.open("rb") as stream:
             stream.seek(RECORDS_START)
@@ -164,28 +165,34 @@ class ProfileFile:
                 if not len(records):
                     break
                 slot += len(records)
-                is_whole = self._is_whole(records, slot - len(records))
-                damaged += int(np.count_nonzero(~is_whole & (records["sequence"] != 0)))
+                in_place = self._is_in_place(records, slot - len(records))
+                is_whole = in_place & self._is_sound(records)
+                # A thread held up amid a record, while others filled the ring once, tears the newer record in its slot: both are overwritten.
+                held_up = in_place & (records["sequence"] <= overtaken)
+                damaged += int(np.count_nonzero(~is_whole & ~held_up & (records["sequence"] != 0)))
                 records = records[is_whole]
                 if len(records):
                     whole += len(records)
-                    last = max(last, int(records["sequence"].max()))
                     threads.update(np.unique(records["buffer_and_thread"] >> np.uint64(BUFFER_BITS)).tolist())
                     yield records
                 elif slot >= header.reserved_records:
                     break
-        self._judge(slot, whole, damaged, last, len(threads))
+        self._judge(slot, whole, damaged, len(threads))
 
-    def _is_whole(self, records: NDArray[Any], first_slot: int) -> NDArray[np.bool_]:
+    def _is_in_place(self, records: NDArray[Any], first_slot: int) -> NDArray[np.bool_]:
         slots = np.arange(first_slot, first_slot + len(records), dtype=np.uint64)
+        in_place: NDArray[np.bool_] = (records["sequence"] > 0) & (
+            (records["sequence"] - np.uint64(1)) % np.uint64(self.header.capacity) == slots
+        )
+        return in_place
+
+    def _is_sound(self, records: NDArray[Any]) -> NDArray[np.bool_]:
         named = np.array([bool(name) for name in self.header.operations])
         words = records.view("<u8").reshape(len(records), -1)
         sizes = self.communicators["size"][np.minimum(records["communicator"], COMMUNICATORS - 1)]
         in_communicator = (records["communicator"] < COMMUNICATORS) & (sizes > 0)
-        whole: NDArray[np.bool_] = (
-            (records["sequence"] > 0)
-            & ((records["sequence"] - np.uint64(1)) % np.uint64(self.header.capacity) == slots)
-            & (records["check"] == check_words(words[:, :-1]))
+        sound: NDArray[np.bool_] = (
+            (records["check"] == check_words(words[:, :-1]))
             & np.where(records["operation"] == STEP, records["communicator"] == NO_COMMUNICATOR, in_communicator)
             & (records["bytes"] <= LARGEST)
             & (records["start_ns"] <= LARGEST)
@@ -193,18 +200,18 @@ class ProfileFile:
             & named[np.minimum(records["operation"], len(named) - 1)]
             & (records["operation"] < len(named))
         )
-        return whole
+        return sound
 
-    def _judge(self, slots: int, whole: int, damaged: int, last: int, threads: int) -> None:
+    def _judge(self, slots: int, whole: int, damaged: int, threads: int) -> None:
         reserved, capacity = self.header.reserved_records, self.header.capacity
         operations = (self.counters["key"] & np.uint64(63)).astype(np.int64)
         counted = sum(self.counters["calls"][~np.isin(operations, POINT_TO_POINT)].tolist())
-        if last > capacity:
-            self.overwritten = max(0, counted - whole)
-        elif not whole and counted > threads:
+        if not whole and counted > threads:
             raise RequestError(f"{self.path} is damaged: none of its {counted} records is whole")
+        if reserved > capacity:
+            self.overwritten = max(0, counted - whole)
         if slots < min(reserved, capacity):
             self.warnings.append(f"{self.path} was cut short: {whole} records are left of {counted} calls")
         # A killed process may have been inside one call on each of its threads: recorded, and not yet counted.
-        elif damaged or self.damaged_counters or (whole < counted and last <= capacity) or whole > counted + threads:
+        elif damaged or self.damaged_counters or whole + self.overwritten < counted or whole > counted + threads:
             self.warnings.append(f"{self.path} is damaged: {whole} whole records are counted, the others left out")

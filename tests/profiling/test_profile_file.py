@@ -160,6 +160,38 @@ def test_a_torn_last_record_of_each_thread_is_silent() -> None:
     assert (len(found), len(profile.warnings)) == (4, 1)
 
 
+def test_what_a_thread_tore_that_was_held_up_for_a_round_of_the_ring_was_overwritten() -> None:
+    """Numbers 1 to 40 in a ring of 16: the last writers put 33 to 40 into the first eight slots."""
+    records = made.records(40)
+    ring = np.concatenate([records[32:], records[24:32]])
+    torn = records[18].copy()  # number 19 goes into slot 2, where 35 lies
+    torn["duration_ns"], torn["check"] = records[34]["duration_ns"], records[18]["check"]
+
+    def read_with(slot: int, record: np.void, reserved: int = 48) -> tuple[int, int, list[str]]:
+        changed = ring.copy()
+        changed[slot] = record
+        profile, found = read(made.head(reserved, 16, 0, records) + changed.tobytes())
+        return len(found), profile.overwritten, profile.warnings
+
+    assert read_with(2, records[34]) == (16, 24, [])
+    assert read_with(2, torn) == (15, 25, [])
+    # No thread writes number 34 of this ring again, nor one of another slot's: that is damage.
+    newest = records[33].copy()
+    newest["duration_ns"] += 1
+    assert read_with(1, newest)[2] != []
+    assert read_with(3, torn)[2] != []
+
+
+def test_a_kill_at_the_first_record_that_overwrites_one_is_silent() -> None:
+    records = made.records(16)
+    torn = records.copy()
+    torn["sequence"][0] = 0
+    profile, found = read(made.head(32, 16, 0, records) + torn.tobytes())
+    assert (len(found), profile.overwritten, profile.warnings) == (15, 1, [])
+    profile, _ = read(made.head(16, 16, 0, records) + torn.tobytes())
+    assert len(profile.warnings) == 1
+
+
 @settings(max_examples=200)
 @given(st.integers(0, 20), st.integers(0, 4), st.integers(0, 1 << 40), st.integers(0, 1 << 42), st.booleans())
 def test_a_call_that_a_kill_left_half_counted(calls: int, done: int, size: int, duration: int, bitwise: bool) -> None:
