@@ -63,8 +63,8 @@ class Study(ABC, Generic[Document]):
             if before is not None:
                 self.take_up(before)
             self.write("running")
-            self.prepare()
             try:
+                self.prepare()
                 yield
                 if self.failure is not None:
                     raise self.failure

@@ -1,5 +1,6 @@
 """What an application is asked for, what it refuses, and which results it believes."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,15 @@ def test_a_folder_of_other_sizes_is_not_gone_on_with(tmp_path: Path) -> None:
             starting=lambda *told: None, measured=lambda *told: None, warn=lambda text: None
         )
     assert [file.name for file in tmp_path.iterdir()] == ["bench-app.json"]
+
+
+def test_a_study_gone_on_with_that_does_not_compile_has_failed(tmp_path: Path) -> None:
+    asked = study("stencil", path=tmp_path, flags=["-no-such-flag"])
+    asked.write("running")
+    (tmp_path / "np-1-repeat-1").mkdir()
+    with pytest.raises(RequestError, match="no-such-flag"):
+        asked.measure(starting=lambda *told: None, measured=lambda *told: None, warn=lambda text: None)
+    assert json.loads((tmp_path / "bench-app.json").read_text())["state"] == "failed"
 
 
 def test_a_round_takes_every_variant_once() -> None:
