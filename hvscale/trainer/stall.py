@@ -2,7 +2,6 @@
 
 import faulthandler
 import os
-import sys
 import threading
 import time
 from types import TracebackType
@@ -11,10 +10,8 @@ from hvscale.errors import EXIT_RANK_FAILED
 
 # The first rank to leave takes the others down with it: each is to have written its stacks by then.
 LAST_WORDS_SECONDS = 5.0
-# A process that was stopped and goes on finds all its time up at once: here faulthandler's thread gets to write first.
-WRITING_SECONDS = 1.0
-# faulthandler starts a thread each time it is armed.
-ARM_EVERY = 0.1
+# The watch looks once a second, and ten times within a shorter limit.
+TICK = 0.1
 
 
 class StallWatch:
@@ -22,26 +19,33 @@ class StallWatch:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self.steps = 0
         self.ended = threading.Event()
-        self.armed = self.last = 0.0
 
     def moved(self) -> None:
-        self.last = time.monotonic()
-        if self.seconds and self.last - self.armed >= min(1.0, self.seconds * ARM_EVERY):
-            # In C, so that it also speaks when the interpreter's lock is held by what is stuck.
-            faulthandler.dump_traceback_later(self.seconds, file=sys.stderr)
-            self.armed = self.last
+        self.steps += 1
 
     def _watch(self) -> None:
-        while not self.ended.wait(min(1.0, self.seconds * ARM_EVERY)):
-            waited = time.monotonic() - self.last
+        tick = min(1.0, self.seconds * TICK)
+        steps, waited, written = self.steps, 0.0, False
+        before = time.monotonic()
+        while not self.ended.wait(tick):
+            now = time.monotonic()
+            still, before = now - before, now
+            if still > self.seconds:
+                _write_stacks(f"this process stood still for {still:.0f} s, and goes on")
+            if steps != self.steps:
+                steps, waited, written = self.steps, 0.0, False
+            # In ticks, not by the clock: a scheduler that suspends a job and resumes it does not end it thereby.
+            waited += tick
+            if waited > self.seconds and not written:
+                _write_stacks(f"no step has ended for {waited:.0f} s")
+                written = True
             if waited > self.seconds + LAST_WORDS_SECONDS:
-                time.sleep(WRITING_SECONDS)
                 os.write(2, f"hvscale: no step has ended for {waited:.0f} s: stacks above; --stall-timeout\n".encode())
                 os._exit(EXIT_RANK_FAILED)
 
     def __enter__(self) -> "StallWatch":
-        self.moved()
         if self.seconds:
             threading.Thread(target=self._watch, name="hvscale-stall", daemon=True).start()
         return self
@@ -50,5 +54,9 @@ class StallWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.ended.set()
-        if self.seconds:
-            faulthandler.cancel_dump_traceback_later()
+
+
+def _write_stacks(why: str) -> None:
+    """From a thread that holds the interpreter's lock: faulthandler's own timer reads the frames of running threads, and may crash on them."""
+    os.write(2, f"hvscale: {why}; where its threads are:\n".encode())
+    faulthandler.dump_traceback(file=2)

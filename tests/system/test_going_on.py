@@ -5,12 +5,14 @@ import os
 import random
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hvscale.trainer.stall import LAST_WORDS_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.test_resume import EDSR, killed_after, model, same, steps
 
@@ -156,10 +158,31 @@ def test_a_rank_that_stands_still_ends_the_job_with_all_stacks(tmp_path: Path) -
     assert status == 3, said
     for rank in range(2):
         log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()
-        assert "Timeout (0:00:04)!" in log, (rank, log[-500:])
-        assert "hvscale/trainer/loop.py" in log
+        why = ("no step has ended for 4 s", "this process stood still for")[rank]
+        assert f"hvscale: {why}" in log, (rank, log[-500:])
+        assert "hvscale/trainer/loop.py" in log, (rank, log[-500:])
     assert "no step has ended for" in said
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_job_that_is_suspended_for_longer_than_a_step_may_take_goes_on(tmp_path: Path) -> None:
+    words = ("hvscale", *EDSR, "--steps", 300, "--stall-timeout", 2)
+
+    def suspend_and_resume(process: subprocess.Popen[str]) -> None:
+        pids = [json.loads(file.read_text())["pid"] for file in (tmp_path / "stopped/ranks").glob("rank-*.json")]
+        assert len(pids) == 2
+        for number, seconds in ((signal.SIGSTOP, 2 + LAST_WORDS_SECONDS + 2), (signal.SIGCONT, 0)):
+            for pid in pids:
+                os.kill(pid, number)
+            time.sleep(seconds)
+
+    status, said = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), suspend_and_resume)
+    assert status == 0, said
+    assert len(steps(tmp_path / "stopped")) == 300
+    for rank in range(2):
+        log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()
+        assert "this process stood still for" in log, (rank, log[-500:])
+        assert "hvscale/trainer/loop.py" in log, (rank, log[-500:])
 
 
 def test_thirty_kills_at_random_change_nothing(hvscale: Run, tmp_path: Path) -> None:
