@@ -4,14 +4,17 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from hvscale.trainer.stall import LAST_WORDS_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.places import everything_there
 from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting
+from tests.system.test_resume import EDSR, steps
 
 NODES = ["n1", "n2", "n3", "n4"]
 
@@ -167,6 +170,31 @@ def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path
     following.communicate(timeout=90)
     assert following.returncode == 128 + signal.SIGINT
     assert run_json(tmp_path / "job")["state"] == "interrupted"
+
+
+def test_a_job_that_is_suspended_for_longer_than_a_step_may_take_goes_on_when_it_is_resumed(tmp_path: Path) -> None:
+    train = (*EDSR, "--steps", "300", "--stall-timeout", "2")
+    options = ("-np", "2", "--submit", "--nodes", "2", "--run", "job")
+    with subprocess.Popen(
+        [PROGRAMS / "hvscale", "launch", *options, "--", "hvscale", *map(str, train)],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as following:
+        file = tmp_path / "job/steps.jsonl"
+        wait_until(lambda: file.exists() and len(steps(file.parent)) >= 10, 120)
+        (job,) = (line.split()[0] for line in queue())
+        subprocess.run(["scontrol", "suspend", job], check=True)
+        time.sleep(2 + LAST_WORDS_SECONDS + 2)
+        assert len(steps(file.parent)) < 300
+        subprocess.run(["scontrol", "resume", job], check=True)
+        _, said = following.communicate(timeout=120)
+    assert following.returncode == 0, said
+    assert len(steps(file.parent)) == 300
+    for rank in range(2):
+        log = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text()
+        assert "this process stood still for" in log, (rank, log[-500:])
 
 
 def test_an_allocation_that_is_taken_away_is_a_lost_node(program: Callable[[str], Path], tmp_path: Path) -> None:
