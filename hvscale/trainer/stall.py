@@ -1,5 +1,6 @@
 """A step that does not end, because another rank is stuck, ends the job: each rank leaves its Python stacks on stderr first."""
 
+import contextlib
 import faulthandler
 import os
 import threading
@@ -10,7 +11,7 @@ from hvscale.errors import EXIT_RANK_FAILED
 
 # The first rank to leave takes the others down with it: each is to have written its stacks by then.
 LAST_WORDS_SECONDS = 5.0
-# The watch looks once a second, and ten times within a shorter limit.
+# The watch looks once a second; ten times within a limit below ten seconds.
 TICK = 0.1
 
 
@@ -42,7 +43,7 @@ class StallWatch:
                 _write_stacks(f"no step has ended for {waited:.0f} s")
                 written = True
             if waited > self.seconds + LAST_WORDS_SECONDS:
-                os.write(2, f"hvscale: no step has ended for {waited:.0f} s: stacks above; --stall-timeout\n".encode())
+                _write(f"no step has ended for {waited:.0f} s: stacks above; --stall-timeout")
                 os._exit(EXIT_RANK_FAILED)
 
     def __enter__(self) -> "StallWatch":
@@ -58,5 +59,10 @@ class StallWatch:
 
 def _write_stacks(why: str) -> None:
     """From a thread that holds the interpreter's lock: faulthandler's own timer reads the frames of running threads, and may crash on them."""
-    os.write(2, f"hvscale: {why}; where its threads are:\n".encode())
+    _write(f"{why}; where its threads are:")
     faulthandler.dump_traceback(file=2)
+
+
+def _write(line: str) -> None:
+    with contextlib.suppress(OSError):  # the process is to end though nobody reads why, or the disk is full
+        os.write(2, f"hvscale: {line}\n".encode())

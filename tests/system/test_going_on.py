@@ -37,6 +37,26 @@ class Net(nn.Module):
 def net(num_classes=5):
     return Net(num_classes)
 """
+# The third step does not end.
+STUCK = """
+import time
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, classes))
+        self.calls = 0
+
+    def forward(self, images):
+        self.calls += 1
+        if self.calls == 3:
+            time.sleep(1000)
+        return self.layers(images)
+
+def net(num_classes=5):
+    return Net(num_classes)
+"""
 CLASSIFIER = (
     *("train", "broken:net", "--data", "synthetic", "--num-classes", 5, "--image-size", 8, "--batch-size", 4),
     *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1, "--checkpoint-every", 2),
@@ -163,6 +183,20 @@ def test_a_rank_that_stands_still_ends_the_job_with_all_stacks(tmp_path: Path) -
         assert "hvscale/trainer/loop.py" in log, (rank, log[-500:])
     assert "no step has ended for" in said
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_process_that_stands_still_ends_though_nobody_reads_what_it_writes(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    train = ("train", "stuck:net", *CLASSIFIER[2:-2], "--steps", 9, "--stall-timeout", 1, "--run", "job")
+    file = tmp_path / "job/steps.jsonl"
+    with started(tmp_path, *train) as process:
+        try:
+            wait_until(lambda: file.exists() and len(file.read_text().splitlines()) == 2)
+            assert process.stdout is not None
+            process.stdout.close()
+            assert process.wait(timeout=30) == 3
+        finally:
+            process.kill()
 
 
 def test_a_job_that_is_suspended_for_longer_than_a_step_may_take_goes_on(tmp_path: Path) -> None:
