@@ -303,13 +303,16 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def catching_signals() -> Iterator[list[int]]:
-    """Within, SIGINT, SIGTERM and SIGHUP are noted in the list instead of ending this process."""
+    """Within, SIGINT, SIGTERM and SIGHUP are noted in the list instead of ending this process; under nohup, SIGHUP stays ignored."""
     caught: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         caught.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield caught
     finally:

@@ -34,6 +34,8 @@ DRAIN_SECONDS = 0.5
 # How long a command whose launcher has gone may take to end by itself, for the status of one that was aborting.
 ABORT_SECONDS = 0.3
 PR_SET_PDEATHSIG = 1
+# Python ignores the last two from its own start on, and an ignored signal stays ignored across exec.
+DEFAULT_IN_COMMAND = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 STATUS_WRONG_REQUEST = 2
 STATUS_NOT_FOUND = 127
 
@@ -130,7 +132,7 @@ def start_command(command: list[str], environment: dict[str, str]) -> tuple[int,
     pid = os.fork()
     if pid == 0:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in DEFAULT_IN_COMMAND:
             signal.signal(number, signal.SIG_DFL)
         os.dup2(slave, 1)
         os.dup2(slave, 2)

@@ -15,6 +15,8 @@ import socket
 import sys
 
 STATUS_NOT_FOUND = 127
+# Python ignores these two, and an ignored signal stays ignored across exec.
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def read_order() -> tuple[dict[str, object], bytes]:
@@ -39,7 +41,13 @@ def enter(directory: str) -> None:
 def start(program: list[str], environment: dict[str, str]) -> int:
     silence = os.open(os.devnull, os.O_RDONLY)
     try:
-        return os.posix_spawnp(program[0], program, environment, file_actions=[(os.POSIX_SPAWN_DUP2, silence, 0)])
+        return os.posix_spawnp(
+            program[0],
+            program,
+            environment,
+            file_actions=[(os.POSIX_SPAWN_DUP2, silence, 0)],
+            setsigdef=IGNORED_BY_PYTHON,
+        )
     except OSError as error:
         os.write(2, f"hvscale: cannot start {program[0]}: {error.strerror}\n".encode())
         raise SystemExit(STATUS_NOT_FOUND) from error

@@ -1,5 +1,8 @@
 """What launch decides without starting anything."""
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.errors import RequestError
-from hvscale.launch import devices, environment, flavours, has_large_counts, start_watch
+from hvscale.launch import devices, environment, flavours, has_large_counts, remote_start, start_watch
 from hvscale.launch.containers import mounts
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job
@@ -190,3 +193,16 @@ def test_run_folders_get_names_of_their_own(tmp_path: Path) -> None:
     assert first.name.endswith("-python-train-me.py-1")
     first.mkdir()
     assert default_run_path(["python", "/home/me/train me.py", "--lr", "1"], tmp_path) != first
+
+
+def test_what_an_agent_starts_does_not_inherit_the_signals_that_python_ignores() -> None:
+    show = ["grep", "SigIgn", "/proc/self/status"]
+    order = json.dumps({"program": show, "environment": dict(os.environ), "directory": "/"})
+    default = ["env", "--default-signal", sys.executable, "-I", "-S", remote_start.__file__]
+    with subprocess.Popen(default, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        agent.stdin.write(order + "\n")
+        agent.stdin.flush()  # its end would kill the program
+        ignored = int(agent.stdout.read().split()[1], 16)
+    assert [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1] == []

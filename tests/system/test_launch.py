@@ -1,6 +1,7 @@
 """`hvscale launch` with real ranks: what they get, what they leave, and how a job ends that does not end well."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from hvscale.host import available_cores
-from tests.conftest import PROGRAMS, Run, needs_mpich, run_json, wait_until
+from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json, wait_until
 
 FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich), "gloo")
 PYTHON = PROGRAMS / "python"
@@ -201,6 +202,27 @@ def test_more_ranks_than_cores_are_allowed_with_a_warning(hvscale: Run) -> None:
     done = hvscale("launch", "-np", ranks, "--", "true")
     assert done.returncode == 0
     assert f"{ranks} ranks on {ranks - 1} cores" in done.stderr
+
+
+@pytest.mark.parametrize("mpi", FLAVOURS)
+def test_a_command_gets_the_signals_that_a_plain_launcher_gives_it(tmp_path: Path, mpi: str) -> None:
+    """Under nohup, which ignores SIGHUP. Python ignores SIGPIPE and SIGXFSZ: the command must not inherit that."""
+    under_nohup = ["env", "--default-signal", "--ignore-signal=HUP"]
+    show = ["sh", "-c", "grep -E 'Sig(Ign|Blk)' /proc/self/status; yes | head -n 1"]
+    launchers = {"openmpi": PROGRAMS / "mpirun", "mpich": MPICH_PREFIX / "bin/mpirun"}
+    plain = [launchers[mpi], "-np", "1"] if mpi in launchers else []
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+    def seen(*command: object) -> list[str]:
+        words = [*under_nohup, *map(str, command), *show]
+        done = subprocess.run(words, cwd=tmp_path, env={**os.environ, **as_root}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "Broken pipe" not in done.stdout + done.stderr
+        return [line.removeprefix("[0] ") for line in done.stdout.splitlines()]
+
+    expected = seen(*plain)
+    assert [line.partition(":")[0] for line in expected] == ["SigBlk", "SigIgn", "y"]
+    assert seen(PROGRAMS / "hvscale", "launch", "--mpi", mpi, "--run", "job", "--") == expected
 
 
 def test_output_without_a_last_newline_and_with_bytes_that_are_no_text_is_kept(
