@@ -1,21 +1,16 @@
 """Gloo: ranks as plain processes that meet through Horovod's own rendezvous server."""
 
-import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
 from hvscale.errors import RequestError
-from hvscale.launch import start_watch
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.run_folder import Library
 
 TRANSPORT = "tcp"
-# Where a rank enters its address, for the others to find, in the group of all ranks.
-GLOBAL_PLACE = re.compile(r"/global_?/(?:rank_)?(\d+)")
 GLOO_ONLY = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
@@ -47,53 +42,29 @@ class Gloo:
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
-        # Imported here: it takes 0.1 s, and Open MPI needs none of it.
+        # Imported here: they take 0.1 s, and Open MPI needs none of it.
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-        class Handler(RendezvousHandler):  # type: ignore[misc]
-            """Leaves the files by which the ranks' start is watched: they put as they come, and delete once all have met."""
-
-            def do_PUT(self) -> None:  # noqa: N802 - http.server's own name
-                if match := GLOBAL_PLACE.fullmatch(self.path):
-                    start_watch.entered(job.run, int(match[1])).touch()
-                super().do_PUT()
-
-            def do_DELETE(self) -> None:  # noqa: N802 - http.server's own name
-                super().do_DELETE()
-                if match := GLOBAL_PLACE.fullmatch(self.path):
-                    start_watch.started(job.run, int(match[1])).touch()
+        from hvscale.launch.gloo_rendezvous import rendezvous
 
         nodes = {node.name: node for node in job.nodes.nodes}
         slots = get_host_assignments(parse_hosts(job.nodes.hosts), job.np)
-        handler = Handler if start_watch.VARIABLE in job.rank_environment else RendezvousHandler
-        server = RendezvousHTTPServer((job.nodes.controller, 0), handler, False)
-        server.init(slots)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        rendezvous = {
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": job.nodes.controller,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port),
-        }
-        try:
-            with open(job.run / "logs" / "launcher.log", "wb") as log:  # noqa: PTH123
-                yield [
-                    node.start(
-                        rank_program,
-                        {
-                            "HOROVOD_GLOO_IFACE": node.interface,
-                            **job.environment,
-                            **GLOO_ONLY,
-                            **rendezvous,
-                            **slot_variables(slot),
-                        },
-                        log,
-                    )
-                    for slot in slots
-                    for node in [nodes[slot.hostname]]
-                ]
-        finally:
-            server.shutdown()
-            server.server_close()
+        with rendezvous(job, slots) as variables, open(job.run / "logs" / "launcher.log", "wb") as log:  # noqa: PTH123
+            yield [
+                node.start(
+                    rank_program,
+                    {
+                        "HOROVOD_GLOO_IFACE": node.interface,
+                        **job.environment,
+                        **GLOO_ONLY,
+                        **variables,
+                        **slot_variables(slot),
+                    },
+                    log,
+                )
+                for slot in slots
+                for node in [nodes[slot.hostname]]
+            ]
 
 
 def slot_variables(slot: object) -> dict[str, str]:

@@ -1,0 +1,97 @@
+"""Horovod's rendezvous server for the ranks of one job, closed to everybody else.
+
+Horovod's C++ client sends nothing but `METHOD http://ADDRESS:PORT/SCOPE/KEY` and a body, and takes the address as it finds it in the
+environment. An address `HOST:PORT/SECRET` therefore makes it ask HOST:PORT for `/SECRET:PORT/SCOPE/KEY`. Only the ranks' own user can read
+their environment.
+"""
+
+import hmac
+import re
+import secrets
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+from hvscale.launch import start_watch
+from hvscale.launch.job import Job
+
+# Where a rank enters its address, for the others to find, in the group of all ranks.
+GLOBAL_PLACE = re.compile(r"/global_?/(?:rank_)?(\d+)")
+# A rank puts an address for each other rank: 136 bytes.
+BODY_BYTES = 2**16
+BODY_BYTES_PER_RANK = 2**10
+
+
+class Server(RendezvousHTTPServer):  # type: ignore[misc]
+    daemon_threads = True  # nobody who holds a connection open holds up the end of the run
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle is nobody's concern here: a rank that does says so itself."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+class Handler(RendezvousHandler):  # type: ignore[misc]
+    """Answers the ranks only, and leaves the files by which their start is watched: they put as they come, and delete once all have met."""
+
+    job: Job
+    secret: str
+    path: str
+
+    def parse_request(self) -> bool:
+        """False, after an answer, for a request without the job's secret; else its path is as Horovod's server knows it."""
+        if not super().parse_request():
+            return False
+        entrance = f"/{self.secret}:{self.server.server_port}"
+        given, self.path = self.path[: len(entrance)], self.path[len(entrance) :]
+        if hmac.compare_digest(given.encode(), entrance.encode()):
+            return True
+        self.send_error(HTTPStatus.FORBIDDEN)
+        return False
+
+    def do_PUT(self) -> None:  # noqa: N802 - http.server's own name
+        try:
+            length = int(self.headers["Content-Length"] or "")
+        except ValueError:
+            length = -1
+        if length < 0:
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return
+        if length > BODY_BYTES + BODY_BYTES_PER_RANK * self.job.np:
+            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return
+        if rank := self.watched_rank():
+            start_watch.entered(self.job.run, int(rank)).touch()
+        super().do_PUT()
+
+    def do_DELETE(self) -> None:  # noqa: N802 - http.server's own name
+        super().do_DELETE()
+        if rank := self.watched_rank():
+            start_watch.started(self.job.run, int(rank)).touch()
+
+    def watched_rank(self) -> str | None:
+        """The rank whose place in the group of all ranks the request is about, where somebody watches their start."""
+        match = GLOBAL_PLACE.fullmatch(self.path)
+        return match[1] if match and start_watch.VARIABLE in self.job.rank_environment else None
+
+
+@contextmanager
+def rendezvous(job: Job, slots: list[Any]) -> Iterator[dict[str, str]]:
+    """Serve the job's ranks within; `slots` are Horovod's SlotInfo. Gives the variables that let a rank in."""
+    secret = secrets.token_urlsafe(16)
+    server = Server((job.nodes.controller, 0), type("JobHandler", (Handler,), {"job": job, "secret": secret}), False)
+    server.init(slots)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield {
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": f"{job.nodes.controller}:{server.server_port}/{secret}",
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port),
+        }
+    finally:
+        server.shutdown()
+        server.server_close()

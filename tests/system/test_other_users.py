@@ -1,0 +1,97 @@
+"""What other users of the machine can do to a job: they reach neither its rendezvous nor its launchers."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROGRAMS, wait_until
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user takes root")
+
+# Ranks write down where their rendezvous listens, and find each other when they are allowed to.
+RENDEZVOUS_PROGRAM = """
+import json, os, pathlib, time
+rank = os.environ["HOROVOD_RANK"]
+where = [os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{name}"] for name in ("ADDR", "PORT")]
+pathlib.Path(f"{rank}.temporary").write_text(json.dumps(where))
+pathlib.Path(f"{rank}.temporary").rename(f"{rank}.ready")
+while not pathlib.Path("go").exists():
+    time.sleep(0.05)
+import horovod.torch as hvd, torch
+hvd.init()
+print("sum", float(hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum)))
+"""
+# The answers to requests of somebody who knows the port only. Without its announced body a request is not complete.
+STRANGER = """
+import encodings.idna, json, os, sys
+from http.client import HTTPConnection
+os.setgroups([]); os.setgid(65534); os.setuid(65534)  # nobody, who could not have started this Python
+asked = [("PUT", scope + "/" + key, "garbage") for scope in ("global", "local_" + sys.argv[3], "cross_0") for key in "01"]
+asked += [("GET", "global/0", None), ("DELETE", "global/0", None), ("DELETE", "global/1", None), ("HEAD", "", None)]
+answers = []
+for method, path, body in asked:
+    server = HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=20)
+    server.request(method, "/" + path, body)
+    answers.append(server.getresponse().status)
+server.putrequest("PUT", "/global/1")
+server.putheader("Content-Length", str(2**30))
+server.endheaders()
+print(json.dumps([*answers, server.getresponse().status]))
+"""
+
+
+def put_announcing(address: str, port: int, path: str, length: str) -> int:
+    """The status that answers a PUT before its body is sent."""
+    server = HTTPConnection(address, port, timeout=20)
+    server.putrequest("PUT", path)
+    server.putheader("Content-Length", length)
+    server.endheaders()
+    return server.getresponse().status
+
+
+@contextmanager
+def running_job(folder: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """`hvscale launch` with these arguments, ended at the latest on exit."""
+    with subprocess.Popen(
+        [PROGRAMS / "hvscale", "launch", *map(str, arguments)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as job:
+        try:
+            yield job
+        finally:
+            job.terminate()
+
+
+def test_a_stranger_changes_nothing_in_the_rendezvous_of_gloo(program: Callable[[str], Path], tmp_path: Path) -> None:
+    with running_job(tmp_path, "-np", 2, "--mpi", "gloo", "--", "python", program(RENDEZVOUS_PROGRAM)) as job:
+        wait_until(lambda: all((tmp_path / f"{rank}.ready").exists() for rank in range(2)))
+        named, port = json.loads((tmp_path / "0.ready").read_text())
+        place, _, secret = named.partition("/")
+        address = place.partition(":")[0]
+        stranger = subprocess.run(
+            [sys.executable, "-I", "-c", STRANGER, address, port, os.uname().nodename],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert stranger.returncode == 0, stranger.stderr
+        assert json.loads(stranger.stdout) == [403] * 11
+        # Not even who knows the way in can send what is larger than any rank's addresses.
+        ours = f"/{secret}:{port}/global/1"
+        lengths = {"1073741824": 413, "-1": 400, "many": 400}
+        assert {length: put_announcing(address, int(port), ours, length) for length in lengths} == lengths
+        (tmp_path / "go").touch()
+        said, wrong = job.communicate(timeout=120)
+    assert job.returncode == 0, wrong
+    assert sorted(said.splitlines()) == ["[0] sum 3.0", "[1] sum 3.0"]
+    assert "Traceback" not in wrong
