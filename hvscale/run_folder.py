@@ -3,7 +3,7 @@
 import json
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,18 +20,20 @@ RunState = Literal["starting", "running", "finished", "stopped", "failed", "inte
 def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Write a file under a temporary name beside `path`, sync it and rename it: a reader sees the old file or the new one, whole.
 
-    Raises OSError when the folder cannot be written or is full; the old file is then untouched.
+    The file gets the permissions that the caller's umask allows. Raises OSError when the folder cannot be written or is full; the old file is
+    then untouched.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # Not by tempfile: its files are 0600, and the umask cannot be read without setting it for every thread of the process.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

@@ -20,7 +20,13 @@ KNOB_PREFIXES = (
     "NCCL_", "GLOO_",
     "OMP_", "MKL_", "KMP_", "HVPROF_",
 )  # fmt: skip
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL")
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL")
+# What else a job's record needs in order to explain its figures: which GPUs it saw, and what Hydra and our broadcasts were told.
+RECORDED = (
+    "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+    "HYDRA_BINDING", "HVBCAST_COUNTS",
+)  # fmt: skip
+HIDDEN = "(hidden)"
 
 
 def named(requests: list[str], caller: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -32,7 +38,7 @@ def named(requests: list[str], caller: Mapping[str, str] = os.environ) -> dict[s
     for request in requests:
         name, equals, value = request.partition("=")
         if not name:
-            raise RequestError(f"--env {request}: a variable's name is missing; write --env NAME or --env NAME=VALUE")
+            raise RequestError("--env =...: a variable's name is missing; write --env NAME or --env NAME=VALUE")
         if not equals and name not in caller:
             raise RequestError(
                 f"--env {name}: no such variable in this shell; export it first, or write --env {name}=VALUE"
@@ -51,9 +57,17 @@ def dropped_knobs(passed: Mapping[str, str], caller: Mapping[str, str] = os.envi
     return sorted(name for name in caller if name.startswith(KNOB_PREFIXES) and name not in passed)
 
 
+def has_public_value(name: str) -> bool:
+    """Whether the variable's value may be recorded: that of a communication variable without a secret's word in its name."""
+    known = name.startswith(KNOB_PREFIXES) or name in RECORDED
+    return known and not any(word in name.upper() for word in SECRET_WORDS)
+
+
 def recordable(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables as run.json may show them: a value that looks like a secret is left out."""
-    return {
-        name: "(hidden)" if any(word in name.upper() for word in SECRET_WORDS) else value
-        for name, value in variables.items()
-    }
+    """The variables as run.json may show them: all by name, with the value only of those that `has_public_value`."""
+    return {name: value if has_public_value(name) else HIDDEN for name, value in variables.items()}
+
+
+def recordable_requests(requests: list[str]) -> list[str]:
+    """The words of `--env` as a document may show them: NAME alone where the value is hidden."""
+    return [f"{name}={value}" if has_public_value(name) else name for name, value in named(requests).items()]

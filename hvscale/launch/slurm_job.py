@@ -1,7 +1,9 @@
 """A run as a Slurm job: its script, and following it from outside."""
 
 import os
+import re
 import shlex
+import stat
 import subprocess
 import sys
 import time
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvscale.errors import RankFailedError, RequestError
+from hvscale.launch.environment import has_public_value, named
 from hvscale.launch.output import RankOutput, last_lines
 from hvscale.launch.tools import call, require
 from hvscale.placement_options import PlacementOptions
@@ -26,20 +29,24 @@ OPTIONS = {
     "knobs": "--set",
     "collectives": "--collectives",
 }
+SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 POLL_SECONDS = 0.5
 CANCEL_SECONDS = 60
 # Of a job that has not come to its end.
 UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED")
 
 
-def script(np: int, nodes: int | None, words: list[str], run: Path, options: list[str]) -> str:
-    """A job script that calls this hvscale with `words` inside its allocation."""
+def script(
+    np: int, nodes: int | None, words: list[str], run: Path, options: list[str], variables: Mapping[str, str]
+) -> str:
+    """A job script that calls this hvscale with `words` inside its allocation, with `variables` in its environment."""
     log = run / "logs" / "slurm.log"
     asked = [f"--job-name={run.name}", f"--ntasks={np}", *([f"--nodes={nodes}"] if nodes else []), *options]
     lines = [f"#SBATCH {shlex.quote(option)}" for option in [*asked, f"--output={log}", "--open-mode=append"]]
     program = [str(Path(sys.prefix) / "bin" / "hvscale"), *words]
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return "\n".join(
-        ["#!/bin/sh", *lines, f"cd {shlex.quote(str(Path.cwd()))} || exit", f"exec {shlex.join(program)}", ""]
+        ["#!/bin/sh", *lines, *exports, f"cd {shlex.quote(str(Path.cwd()))} || exit", f"exec {shlex.join(program)}", ""]
     )
 
 
@@ -55,11 +62,23 @@ def words_inside(verb: str, command: list[str], launch: Mapping[str, Any], run: 
 
 def job_script(verb: str, command: list[str], *, placement: PlacementOptions, run: Path, np: int, **launch: Any) -> str:
     """The script of a job that runs `hvscale VERB` with these options; written to --sbatch's file too, where one was asked for."""
-    words = words_inside(verb, command, {"np": np, **launch}, run)
-    text = script(np, placement.nodes, words, run, list(placement.sbatch_option or ()))
+    requests, hidden = without_hidden_values(launch.get("env") or [])
+    words = words_inside(verb, command, {"np": np, **launch, "env": requests}, run)
+    text = script(np, placement.nodes, words, run, list(placement.sbatch_option or ()), hidden)
     if placement.sbatch is not None:
-        write_script(placement.sbatch, text)
+        write_script(placement.sbatch, text, private=bool(hidden))
     return text
+
+
+def without_hidden_values(requests: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The words of `--env` for a command line, which every user of the node can read, and the variables that its environment has to hold."""
+    written = named([request for request in requests if "=" in request])
+    hidden = {name: value for name, value in written.items() if not has_public_value(name)}
+    if odd := [name for name in hidden if not SHELL_NAME.fullmatch(name)]:
+        raise RequestError(
+            f"--env {odd[0]}=...: a job script can set no variable of that name; write --env {odd[0]}, and set it for sbatch"
+        )
+    return [name if (name := request.partition("=")[0]) in hidden else request for request in requests], hidden
 
 
 def write_job_script(
@@ -72,9 +91,13 @@ def write_job_script(
     return f"job script: {placement.sbatch}; `sbatch {shlex.quote(str(placement.sbatch))}` submits it, its run folder is {run.path}"
 
 
-def write_script(path: Path, text: str) -> None:
+def write_script(path: Path, text: str, private: bool) -> None:
+    """`private`: for the user alone, also where the file was there before."""
     try:
-        path.write_text(text)
+        with open(path, "w", opener=lambda file, flags: os.open(file, flags, 0o600 if private else 0o666)) as stream:
+            if private and stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                os.fchmod(stream.fileno(), 0o600)
+            stream.write(text)
     except OSError as error:
         raise RequestError(f"--sbatch {path}: {error.strerror}") from error
 

@@ -165,8 +165,13 @@ def test_a_named_value_arrives_as_it_was_written(variables: dict[str, str]) -> N
 
 
 def test_secrets_are_not_recorded() -> None:
-    shown = environment.recordable({"WANDB_API_KEY": "s3cret", "GITHUB_TOKEN": "s3cret", "NCCL_DEBUG": "INFO"})
-    assert shown == {"WANDB_API_KEY": "(hidden)", "GITHUB_TOKEN": "(hidden)", "NCCL_DEBUG": "INFO"}
+    hidden = ("WANDB_API_KEY", "DATABASE_URL", "PGPASS", "HVSCALE_OWN", "UCX_KEY", "HOROVODISH", "PATH")
+    shown = {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0", "HYDRA_BINDING": "none"}
+    assert environment.recordable({**dict.fromkeys(hidden, "s3cret"), **shown}) == {
+        **dict.fromkeys(hidden, "(hidden)"),
+        **shown,
+    }
+    assert environment.recordable_requests(["PGPASS=s3cret", "NCCL_DEBUG=INFO"]) == ["PGPASS", "NCCL_DEBUG=INFO"]
 
 
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\r\n"), min_size=1), max_size=60))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.search.space import Settings, Space, in_job
+from hvscale.launch.environment import has_public_value
 
 NEVER_BOTH = {"fusion_threshold": "HOROVOD_FUSION_THRESHOLD", "cycle_time": "HOROVOD_CYCLE_TIME"}
 MOST_FOLLOW_UPS = 5  # of one start: the library's knobs, which need another one, are to be tried too
@@ -20,7 +21,9 @@ class Again:
         """`started_with`: the variables that the job was started with, beside those of the target's environment."""
         self.target, self.turn, self.follow_ups = target, turn, 0
         self.now = {
-            name: value for name, value in {**target.environment, **started_with}.items() if name.startswith("HOROVOD_")
+            name: value
+            for name, value in {**target.environment, **started_with}.items()
+            if name.startswith("HOROVOD_") and has_public_value(name)  # the order that holds them is a file
         }
 
     def free(self, space: Space) -> frozenset[str]:

@@ -29,7 +29,7 @@ from hvscale.comm_tuning.tune_document import Pair, Proof, StudyState, Trial, Tu
 from hvscale.cpu_defaults import ON_CPU
 from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.launch import RunInterruptedError
-from hvscale.launch.environment import named, recordable
+from hvscale.launch.environment import named, recordable_requests
 from hvscale.profiled_launch import profiled_launch
 from hvscale.profiling.compare import compare
 from hvscale.profiling.period import share_of_a_step
@@ -521,7 +521,7 @@ def launch_in_words(options: dict[str, Any]) -> dict[str, Any]:
         "mpi": options["mpi"],
         "transport_name": options["transport_name"],
         "devices": options["devices"],
-        "env": [f"{name}={value}" for name, value in recordable(named(options["env"])).items()],
+        "env": recordable_requests(options["env"]),
         "placement": options["placement"].model_dump(mode="json", exclude_none=True),
         "start_timeout": options["start_timeout"],
     }
