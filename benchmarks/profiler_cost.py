@@ -18,7 +18,7 @@ from hvscale.profiling import library_path
 
 HERE = Path(__file__).parent
 HVPROF = HERE.parent / "hvscale" / "profiling" / "hvprof"
-RECORDER = ("recorder.c", "counters.c", "mapped_file.c")
+RECORDER = ("recorder.c", "counters.c", "file_space.c", "mapped_file.c")
 FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-pthread"]
 
 

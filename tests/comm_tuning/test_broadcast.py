@@ -96,6 +96,16 @@ def test_every_algorithm_gives_what_the_library_gives(request: pytest.FixtureReq
     assert said(done) == []
 
 
+def test_a_limit_on_file_sizes_costs_the_nodes_memory_and_not_the_job(open_mpi: Mpi) -> None:
+    """Open MPI's own shared memory would not fit under it either."""
+    program = ["prlimit", "--fsize=3000000", str(open_mpi.compile("broadcasts", PROGRAMS))]
+    over_tcp = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}
+    done = open_mpi.start(2, program, {"LD_PRELOAD": str(library_path()), **over_tcp})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip().endswith(", 0 wrong")
+    assert any("cannot share memory" in line for line in said(done))
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_each_size_takes_its_rule(any_mpi: Mpi, tmp_path: Path, size: int) -> None:
     table = written(tmp_path, table_for(size, maker(any_mpi)))
@@ -222,7 +232,7 @@ def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
     if not found.is_absolute():
         pytest.skip(f"the C compiler has no {runtime}")
     library = folder / "libhvbcast.so"
-    sources = [*NATIVE.glob("*.c"), SHARED / "library.c"]
+    sources = [*NATIVE.glob("*.c"), SHARED / "file_space.c", SHARED / "library.c"]
     words = [*FLAGS, f"-fsanitize={sanitizer}", f"-I{SHARED}", "-o", str(library), *map(str, sources), "-ldl"]
     subprocess.run(["cc", *words], check=True)
     return f"{found.resolve()}:{library}"

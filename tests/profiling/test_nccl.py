@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -60,10 +60,16 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(
-    harness: Path, version: int, *more: object, rank: int = 0, plugin: Path | None = None, **environment: str
+    harness: Path,
+    version: int,
+    *more: object,
+    rank: int = 0,
+    plugin: Path | None = None,
+    before: Sequence[str] = (),
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """As rank `rank` of 2."""
-    command = [str(harness), str(plugin or plugin_path()), str(version), *map(str, more)]
+    """As rank `rank` of 2; `before`: the words in front of the command."""
+    command = [*before, str(harness), str(plugin or plugin_path()), str(version), *map(str, more)]
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMI", "HOROVOD_"))}
     inside = {**plain, "HVPROF_MIB": "1", "RANK": str(rank), "WORLD_SIZE": "2", **environment}
     return subprocess.run(command, env=inside, capture_output=True, text=True, timeout=100, check=False)
@@ -211,6 +217,13 @@ def test_nccl_goes_on_where_its_profile_cannot_be_written(harness: Path, unwrita
     assert not unwritable.exists() or list(unwritable.iterdir()) == []
 
 
+def test_nccl_goes_on_under_a_limit_on_file_sizes(harness: Path, tmp_path: Path) -> None:
+    done = start(harness, 6, 4, 100, before=["prlimit", "--fsize=100000"], HVPROF_DIRECTORY=str(tmp_path))
+    assert done.returncode == 0, "it was killed by SIGXFSZ"
+    assert len(done.stderr.splitlines()) == 1
+    assert "(File too large): the job goes on without" in done.stderr
+
+
 def test_a_plug_in_that_the_user_chose_stays(make_run: MakeRun) -> None:
     run = make_run(1, "NCCL")
     assert nccl_environment(run, {"NCCL_PROFILER_PLUGIN": "other"}) == {}
@@ -271,7 +284,7 @@ def test_sanitizers_find_nothing(make_run: MakeRun, tmp_path: Path, sanitizer: s
     asked = subprocess.run(["cc", f"-print-file-name={runtime}"], capture_output=True, text=True, check=False)
     if not Path(asked.stdout.strip()).is_absolute():
         pytest.skip(f"the C compiler has no {runtime}")
-    sources = [*SOURCES.glob("*.c"), SHARED_SOURCES / "mapped_file.c"]
+    sources = [*SOURCES.glob("*.c"), SHARED_SOURCES / "file_space.c", SHARED_SOURCES / "mapped_file.c"]
     subprocess.run(["cc", *flags, *shared, "-I", SHARED_SOURCES, "-o", plugin, *sources], check=True)
     subprocess.run(["cc", *flags, "-o", str(harness), str(PROGRAMS / "nccl_harness.c"), "-ldl"], check=True)
     run = make_run(1, "NCCL")

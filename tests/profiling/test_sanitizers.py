@@ -1,5 +1,6 @@
 """hvprof compiled with the compiler's sanitizers, in real ranks."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,22 @@ def test_address_sanitizer_finds_nothing_where_large_counts_are_made_small(
     open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str
 ) -> None:
     check_addresses(open_mpi, make_run(3), with_address_sanitizer, 3, [sys.executable, str(PROGRAMS / "every_call.py")])
+
+
+def test_a_limit_on_file_sizes_costs_the_profile_and_not_the_job(
+    open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str
+) -> None:
+    """The limit leaves room for what Open MPI shares memory by; beyond it the kernel sends a signal that ends a process."""
+    run = make_run(2)
+    options = {"ASAN_OPTIONS": "detect_leaks=0", "HVPROF_DIRECTORY": str(run.hvprof)}
+    with_default = [str(shutil.which("env")), "--default-signal=XFSZ", str(open_mpi.compile("every_collective"))]
+    limited = ["prlimit", "--fsize=20000000", sys.executable, "-c", PRELOADED, with_address_sanitizer, *with_default]
+    done = open_mpi.start(2, limited, options)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2, done.stderr
+    assert all(line.startswith("hvprof: ") and "(File too large): the job goes on" in line for line in lines)
+    assert list(run.hvprof.iterdir()) == []
 
 
 def check_addresses(mpi: Mpi, run: RunFolder, preload: str, np: int, program: list[str]) -> None:

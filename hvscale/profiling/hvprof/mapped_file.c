@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "file_space.h"
+
 #define MIB ((uint64_t)1 << 20)
 #define DEFAULT_MIB 64
 
@@ -73,7 +75,7 @@ static bool publish(const struct mapped_file_kind *kind, const char *temporary, 
 static void *map(int file, uint64_t size)
 {
     /* Space is taken now: writing to a mapped page of a full disk later would kill the job with SIGBUS. */
-    errno = posix_fallocate(file, 0, (off_t)size);
+    errno = file_space_reserve(file, size);
     if (errno != 0)
         return NULL;
     void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

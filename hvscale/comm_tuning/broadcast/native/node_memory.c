@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "file_space.h"
 
 enum { LINE = 64, PAGE = 4096, LOOKS = 200 };
 
@@ -49,7 +50,7 @@ bool node_memory_make(struct node_memory *m, struct node_memory_place *place)
     place->mark = ((uint64_t)now.tv_sec << 30 | (uint64_t)now.tv_nsec) ^ (uint64_t)place->pid << 40;
     place->file = memfd_create("hvbcast", MFD_CLOEXEC);
     /* Taken now: a page that cannot be had later would kill the rank. */
-    if (place->file < 0 || posix_fallocate(place->file, 0, (off_t)all_bytes(m)) != 0 || !map(m, place->file))
+    if (place->file < 0 || file_space_reserve(place->file, all_bytes(m)) != 0 || !map(m, place->file))
         return false;
     m->shared->mark = place->mark;
     return true;
