@@ -55,6 +55,42 @@ class Library(BaseModel):
     transport: str = ""
     transports: list[str] = []
 
+    @property
+    def name(self) -> str:
+        return f"{self.flavour} {self.version}"
+
+
+class ReportedLibrary(BaseModel):
+    """An MPI library that ranks really ran on, as it reported itself in them after MPI_Init.
+
+    `flavour` is "unknown", and `version` empty, where no flavour knows the text. `text` is its beginning; `file` is the library as the ranks saw it.
+    """
+
+    flavour: str
+    version: str
+    text: str
+    file: str
+    ranks: list[int]
+
+    @property
+    def name(self) -> str:
+        """Flavour and version, or an unknown library's first line."""
+        return f"{self.flavour} {self.version}" if self.version else f"unknown ({self.text.partition(chr(10))[0]})"
+
+    def is_release_of(self, library: Library) -> bool:
+        return self.flavour == library.flavour and release(self.version) == release(library.version)
+
+
+def release(version: str) -> tuple[list[int], str]:
+    """What two spellings of one version have in common: "v5.0.11" and "5.0.11", "2021.13" and "2021.13.0", "2.3.7-GDR" and "2.3.7"."""
+    match = re.fullmatch(r"v?(\d+(?:\.\d+)*)([^-+\s]*).*", version.strip().lower(), re.DOTALL)
+    if match is None:
+        return [], version
+    numbers = [int(number) for number in match[1].split(".")]
+    while len(numbers) > 1 and numbers[-1] == 0:
+        numbers.pop()
+    return numbers, match[2]
+
 
 class Host(BaseModel):
     """The machine a run was started on."""
@@ -116,6 +152,7 @@ class InEffect(BaseModel):
 class RunRecord(BaseModel):
     """run.json. Written before the first process starts, and again, whole, at every change of state.
 
+    `library`: what was asked for and found; `libraries_reported`: what ranks that called MPI_Init really ran on, nothing of the others.
     `knobs`: what was asked for with --set; `settings_asked`: the variables asked for, those of the knobs included.
     """
 
@@ -126,6 +163,7 @@ class RunRecord(BaseModel):
     command: list[str]
     np: int
     library: Library
+    libraries_reported: list[ReportedLibrary] = []
     placement: str = "host"
     devices: DevicesAsked = DevicesAsked()
     placement_settings: dict[str, Any] = {}
@@ -144,6 +182,18 @@ class RunRecord(BaseModel):
     failed_rank: int | None = None
     ranks: list[RankEnd] = []
     warnings: list[str] = []
+
+    @property
+    def measured_library(self) -> Library:
+        """The one that figures of this run belong to: `library`, unless a rank reported another one. Of several, all are named in `version`."""
+        if all(reported.is_release_of(self.library) for reported in self.libraries_reported):
+            return self.library
+        names = {reported.name: reported for reported in self.libraries_reported}
+        if len(names) > 1:
+            return Library(flavour="mixed", version=f"({', '.join(names)})", launcher=self.library.launcher)
+        [(name, reported)] = names.items()
+        version = name.removeprefix(f"{reported.flavour} ")
+        return Library(flavour=reported.flavour, version=version, launcher=self.library.launcher)
 
 
 class RunFolder:

@@ -26,6 +26,7 @@ from hvscale.launch import (
     prefixes,
     processes,
     rank,
+    reported_library,
     slurm_job,
     start_watch,
     transport,
@@ -143,9 +144,13 @@ def launch(
             record.rank_environment |= one(
                 run, record, {**passed, processes.NP_VARIABLE: str(np), **record.rank_environment}
             )
-    if start_timeout is not None:
-        behind = {**passed, **record.rank_environment}
-        record.rank_environment |= start_watch.environment(run.path, behind)
+    if start_timeout is not None or flavour.soname is not None:
+        try:
+            record.rank_environment |= start_watch.environment(run.path, {**passed, **record.rank_environment})
+        except RequestError as error:
+            if start_timeout is not None:
+                raise
+            record.warnings.append(f"the ranks cannot report the MPI library that they run on: {error}")
     libraries = in_effect.Started(run, library, command, {**passed, **record.rank_environment})
     record.rank_environment |= in_effect.questions(libraries)
     request = placements.Request(np, command, run.path, passed, library, options)
@@ -224,12 +229,26 @@ def run_job(
                 warn(text)
             run.write(record)
 
+    reports = reported_library.Reports(run.path, job.np)
+
+    def note_libraries(ended: bool = False) -> None:
+        found = reports.new(ended) if flavour.soname is not None else None
+        if found is None:
+            return
+        record.libraries_reported = found
+        text = reported_library.difference(record)
+        if text and text not in record.warnings:
+            record.warnings.append(text)
+            warn(text)
+        run.write(record)
+
     stopped = False
 
     def each_time() -> bool:
         nonlocal stopped
         output.poll()
         note_settings()
+        note_libraries()
         # A rank that has failed already tells more than who watches has seen.
         stopped = watch is not None and watch(run) is True and first_failed(read_ranks(run)) is None
         return stopped
@@ -249,6 +268,7 @@ def run_job(
             statuses, left_behind = end(started, run.path)
             output.finish()
     note_settings(ended=True)
+    note_libraries(ended=True)
     record.ranks = read_ranks(run)
     failure = None
     if not caught and not stopped:

@@ -1,4 +1,7 @@
-"""Whether every rank gets through the start of its communication (MPI_Init, hvd.init) in time: seen from outside, by files the ranks leave."""
+"""Whether every rank gets through the start of its communication (MPI_Init, hvd.init) in time: seen from outside, by files the ranks leave.
+
+The preloaded library that leaves them also reports the MPI library: see reported_library.py.
+"""
 
 import time
 from collections.abc import Mapping
@@ -31,7 +34,10 @@ def environment(run: Path, others: Mapping[str, str]) -> dict[str, str]:
 
     Raises RequestError when the library is missing or lies where LD_PRELOAD cannot name it.
     """
-    return {VARIABLE: str(folder(run)), **preloaded(built_library(LIBRARY, hvscale.launch), others)}
+    preload = preloaded(built_library(LIBRARY, hvscale.launch), others)
+    # A program that was built with a sanitizer would not start behind a preloaded library. The user's own word comes last and wins.
+    sanitizer = ":".join(filter(None, ["verify_asan_link_order=0", others.get("ASAN_OPTIONS")]))
+    return {VARIABLE: str(folder(run)), **preload, "ASAN_OPTIONS": sanitizer}
 
 
 class StartWatch:

@@ -259,7 +259,7 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
             "folder": view.recorded.path,
             "command": " ".join(record.command),
             "np": str(record.np),
-            "library": f"{record.library.flavour} {record.library.version}",
+            "library": record.measured_library.name,
             "placement": record.placement,
             "recorded by": view.recorded.recording.source,
             "state": record.state,
@@ -282,5 +282,12 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
 
 def _shown(environment: dict[str, str]) -> dict[str, str]:
     """Without what the profiler itself put there."""
-    ours = ("LD_PRELOAD", "HVPROF_DIRECTORY", "HOROVOD_TIMELINE", "NCCL_PROFILER_PLUGIN")
+    ours = (
+        "LD_PRELOAD",
+        "HVSCALE_STARTED",
+        "ASAN_OPTIONS",
+        "HVPROF_DIRECTORY",
+        "HOROVOD_TIMELINE",
+        "NCCL_PROFILER_PLUGIN",
+    )
     return {name: value for name, value in environment.items() if name not in ours}

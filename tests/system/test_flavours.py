@@ -14,6 +14,7 @@ from hvscale.host import available_cores
 from hvscale.profiling import library_path
 from hvscale.profiling.profile_file import ProfileFile
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
+from tests.system.prefixes import named_mvapich2
 
 RANKS = 4
 ROUNDS = 3
@@ -82,8 +83,8 @@ def test_every_call_of_mpi4py_is_counted_alike_with_and_without_large_counts(hvs
     assert rows[0] == rows[1]
     header = ProfileFile(tmp_path / "mpich/hvprof/rank-00000.hvp").header
     assert {operation for operation, _ in rows[0]} == {name for name in header.operations if name} - {"step"}
-    preloaded = [run_json(tmp_path / mpi)["rank_environment"]["LD_PRELOAD"] for mpi in ("openmpi", "mpich")]
-    assert preloaded == [str(library_path(large_counts)) for large_counts in (False, True)]
+    preloaded = [run_json(tmp_path / mpi)["rank_environment"]["LD_PRELOAD"].split(":") for mpi in ("openmpi", "mpich")]
+    assert [second for _, second in preloaded] == [str(library_path(large_counts)) for large_counts in (False, True)]
 
 
 @needs_mpich
@@ -224,14 +225,7 @@ def test_a_rank_without_a_device_of_its_own_fails_and_says_so(hvscale: Run, tmp_
 
 @pytest.fixture
 def mvapich2_gdr(tmp_path: Path) -> Path:
-    """A prefix with MPICH's Hydra and a mpiname that says MVAPICH2-GDR, because that library cannot be had everywhere."""
-    programs = tmp_path / "mvapich2" / "bin"
-    programs.mkdir(parents=True)
-    for name in ("mpiexec.hydra", "hydra_pmi_proxy"):
-        shutil.copy(MPICH_PREFIX / "bin" / name, programs / name)
-    (programs / "mpiname").write_text("#!/bin/sh\necho 'MVAPICH2-GDR 2.3.7 Sun Apr 10 22:00:00 EST 2022 ch3:mrail'\n")
-    (programs / "mpiname").chmod(0o755)
-    return programs.parent
+    return named_mvapich2(tmp_path, "MVAPICH2-GDR 2.3.7 Sun Apr 10 22:00:00 EST 2022 ch3:mrail")
 
 
 @needs_mpich

@@ -73,10 +73,15 @@ def of_soname(soname: str) -> list[str]:
     return [flavour.name for flavour in all_with_mpi() if flavour.soname == soname]
 
 
+def named(text: str) -> tuple[str, str] | None:
+    """The flavour that knows this text of a library or a program as its own, and the version; None where none does."""
+    found = ((flavour.name, version) for flavour in all_with_mpi() if (version := flavour.version_in(text)))
+    return next(found, None)
+
+
 def described(text: str) -> str:
     """Whose text this is, with the version, as far as a flavour knows it; otherwise its first line."""
-    named = (f"{flavour.name} {version}" for flavour in all_with_mpi() if (version := flavour.version_in(text)))
-    return next(named, "") or f"unknown ({(text.strip().splitlines() or ['it says nothing'])[0]})"
+    return " ".join(named(text) or ()) or f"unknown ({(text.strip().splitlines() or ['it says nothing'])[0]})"
 
 
 def other_flavour(flavour: Flavour, file: Path | None, library: Library) -> str | None:

@@ -66,8 +66,19 @@ static function look_everywhere(const char *name)
     return found;
 }
 
+/* In MPI_Init of a launched job libhvstarted stands before the other preloaded libraries: it knows who has called. */
+static const void *program_behind(const void *caller)
+{
+    const void *(*ask)(void);
+    function found = as_function(dlsym(RTLD_DEFAULT, "hvstarted_caller"));
+    memcpy(&ask, &found, sizeof ask);
+    const void *program = ask != NULL ? ask() : NULL;
+    return program != NULL ? program : caller;
+}
+
 function library_find(const char *name, const void *caller)
 {
+    caller = program_behind(caller);
     /* libmpi is often RTLD_LOCAL, below an extension that Python loaded: RTLD_NEXT does not see it, the caller's own object does. */
     Dl_info object;
     function found = NULL;

@@ -1,0 +1,112 @@
+"""Which MPI library each rank reports that it really runs on, and whether that is the one that was asked for."""
+
+import os
+import re
+import stat
+import time
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+from hvscale.errors import UntrustedError
+from hvscale.launch import flavours
+from hvscale.launch.start_watch import folder
+from hvscale.run_folder import ReportedLibrary, RunRecord
+
+# As libhvstarted names them: a rank has one for each library that its programs were started with.
+REPORT = re.compile(r"rank-(\d{5,})\.library-[0-9a-f]{16}")
+LONGEST_REPORT_BYTES = 32768
+# What run.json keeps of a library's text: MPICH's goes on with how it was configured.
+TEXT_LINES, TEXT_CHARACTERS = 3, 300
+LOOK_SECONDS = 1.0
+LIBRARIES_NAMED = 4
+
+
+class Reports:
+    """Collects what the ranks of a run report, as they report it."""
+
+    def __init__(self, run: Path, np: int) -> None:
+        self.run, self.np = run, np
+        self._known: dict[str, int] = {}
+        self._look_at = 0.0
+
+    def new(self, ended: bool = False) -> list[ReportedLibrary] | None:
+        """All that was reported, once every rank has or when the job has `ended`; None until then and where nothing is new."""
+        now = time.monotonic()
+        if now < self._look_at and not ended:
+            return None
+        self._look_at = now + LOOK_SECONDS
+        found = self._files()
+        if found == self._known or not (ended or len({*found.values()}) == self.np):
+            return None
+        self._known = found
+        return read_reports(self.run, found)
+
+    def _files(self) -> dict[str, int]:
+        """Names of reports, and whose they are."""
+        matches = map(REPORT.fullmatch, sorted(path.name for path in folder(self.run).iterdir()))
+        return {match[0]: int(match[1]) for match in matches if match and int(match[1]) < self.np}
+
+
+def read_reports(run: Path, files: dict[str, int]) -> list[ReportedLibrary]:
+    """One entry for each library; what is not a report, or cannot be read, is left out."""
+    ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for name, rank in files.items():
+        report = read_report(folder(run) / name)
+        if report is not None:
+            ranks[report].append(rank)
+    return [reported_library(*report, sorted(of_it)) for report, of_it in ranks.items()]
+
+
+def read_report(path: Path) -> tuple[str, str] | None:
+    """The library's file and its text, as a rank wrote them; None for anything else: whoever may write into the folder could have put it there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            data = stream.read(LONGEST_REPORT_BYTES + 1)
+        file, _, text = data.decode().partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+    printable = all(character.isprintable() or character in "\t\r\n" for character in file + text)
+    return (file, text) if printable and text.strip() and len(data) <= LONGEST_REPORT_BYTES else None
+
+
+def reported_library(file: str, text: str, ranks: list[int]) -> ReportedLibrary:
+    flavour, version = flavours.named(text) or ("unknown", "")
+    lines = (" ".join(line.split()) for line in text.strip().splitlines()[:TEXT_LINES])
+    return ReportedLibrary(
+        flavour=flavour, version=version, text="\n".join(lines)[:TEXT_CHARACTERS], file=file, ranks=ranks
+    )
+
+
+def difference(record: RunRecord) -> str | None:
+    """One sentence that names the library asked for and those that ranks really ran on; None when they agree or nothing was reported."""
+    reported = record.libraries_reported
+    if all(library.is_release_of(record.library) for library in reported):
+        return None
+    by_name: dict[str, list[ReportedLibrary]] = defaultdict(list)
+    for library in reported:
+        by_name[library.name].append(library)
+    named = []
+    for name, libraries in by_name.items():
+        ranks = sorted({rank for library in libraries for rank in library.ranks})
+        named.append(f"{ranks_in_words(ranks)} ran on {name} ({libraries[0].file})")
+    more = [f"others on {len(named) - LIBRARIES_NAMED} more"] if len(named) > LIBRARIES_NAMED else []
+    asked = f"{record.library.flavour} {record.library.version}"
+    return f"asked for {asked}, but {', '.join([*named[:LIBRARIES_NAMED], *more])}"
+
+
+def require_asked_library(record: RunRecord) -> None:
+    """Raises UntrustedError when a rank reported another library than the one that was asked for."""
+    if text := difference(record):
+        raise UntrustedError(text)
+
+
+def ranks_in_words(ranks: list[int]) -> str:
+    """`rank 3`, or `ranks 0-2, 5`; the numbers ascend."""
+    starts = [rank for before, rank in pairwise([-2, *ranks]) if rank != before + 1]
+    ends = [rank for rank, after in pairwise([*ranks, ranks[-1] + 2]) if after != rank + 1]
+    spans = [str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True)]
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(spans)}"

@@ -1,0 +1,211 @@
+"""What ranks report of their MPI library: which one a process with two of them is found to use, what is believed, and what is a difference."""
+
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import hvscale.launch
+from hvscale.built_library import built_library
+from hvscale.errors import UntrustedError
+from hvscale.launch.reported_library import (
+    LONGEST_REPORT_BYTES,
+    Reports,
+    difference,
+    ranks_in_words,
+    require_asked_library,
+)
+from hvscale.profiling import library_path
+from hvscale.run_folder import Host, Library, ReportedLibrary, RunRecord
+
+FAKE_MPI = """
+#include <stdio.h>
+#include <string.h>
+int PMPI_Init(int *argc, char ***argv) { puts("started NAME"); return 0; }
+int MPI_Init(int *argc, char ***argv) { return PMPI_Init(argc, argv); }
+int PMPI_Get_library_version(char *text, int *length)
+{
+    strcpy(text, "Open MPI vNAME, package");
+    *length = (int)strlen(text);
+    return 0;
+}
+"""
+CALLER = "int MPI_Init(int *, char ***); int start(void) { return MPI_Init(0, 0); }"
+# As Python does with extension modules: nothing of what they bring is visible to others.
+LOADS_TWO = """
+#include <dlfcn.h>
+int main(int argc, char **argv)
+{
+    dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+    int (*start)(void) = (int (*)(void))dlsym(dlopen(argv[2], RTLD_NOW | RTLD_LOCAL), "start");
+    return start();
+}
+"""
+
+
+def compiled(folder: Path, name: str, source: str, *words: str | Path) -> Path:
+    (folder / f"{name}.c").write_text(source)
+    subprocess.run(["cc", "-w", "-o", folder / name, folder / f"{name}.c", *words], check=True)
+    return folder / name
+
+
+@pytest.fixture
+def with_two_libraries(tmp_path: Path) -> list[Path]:
+    """A program that has loaded two MPI libraries, and starts the second one, 2.0."""
+    callers = []
+    for version in ("1.0", "2.0"):
+        shared = ("-shared", "-fPIC")
+        mpi = compiled(tmp_path, f"libmpi-{version}.so", FAKE_MPI.replace("NAME", version), *shared)
+        callers.append(compiled(tmp_path, f"caller-{version}.so", CALLER, *shared, mpi))
+    return [compiled(tmp_path, "loads-two", LOADS_TWO, "-ldl"), *callers]
+
+
+@pytest.mark.parametrize("behind", [[], [library_path()]], ids=["alone", "before hvprof"])
+def test_of_two_libraries_in_a_process_the_one_that_is_started_is_reported(
+    with_two_libraries: list[Path], tmp_path: Path, behind: list[Path]
+) -> None:
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    preload = ":".join(map(str, [built_library("libhvstarted.so", hvscale.launch), *behind]))
+    environment = {
+        "LD_PRELOAD": preload,
+        "HVSCALE_STARTED": str(ranks / "rank-00000"),
+        "HVPROF_DIRECTORY": str(tmp_path),
+    }
+    done = subprocess.run(
+        with_two_libraries, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout == "started 2.0\n", done.stderr
+    reported = Reports(tmp_path, 1).new()
+    assert reported is not None
+    [library] = reported
+    assert (library.version, library.file) == ("2.0", str((tmp_path / "libmpi-2.0.so").resolve()))
+    assert not list(ranks.glob("*writing*"))
+
+
+def test_a_rank_that_may_not_write_runs_all_the_same(with_two_libraries: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    words = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *map(str, with_two_libraries)]
+    for stem in (tmp_path / "ranks" / "rank-00000", tmp_path / "nowhere" / "rank-00000"):
+        environment = {
+            "LD_PRELOAD": str(built_library("libhvstarted.so", hvscale.launch)),
+            "HVSCALE_STARTED": str(stem),
+        }
+        done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert Reports(tmp_path, 1).new(ended=True) is None
+
+
+def test_what_is_no_report_is_not_believed(tmp_path: Path) -> None:
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+
+    def name(rank: int) -> Path:
+        return ranks / f"rank-{rank:05d}.library-0123456789abcdef"
+
+    text = "/opt/libmpi.so\nOpen MPI v5.0.11, package"
+    name(0).write_text(text)
+    os.mkfifo(name(1))
+    (tmp_path / "elsewhere").write_text(text)
+    name(2).symlink_to(tmp_path / "elsewhere")
+    name(3).write_bytes(b"/opt/libmpi.so\n\xff\xfe")
+    name(4).write_text("/opt/libmpi.so\nOpen MPI \x1b[31mv5.0.11, package")
+    name(5).write_text(text + " " * LONGEST_REPORT_BYTES)
+    name(6).write_text("/opt/libmpi.so\n")
+    name(7).mkdir()
+    name(99).write_text(text)
+    (ranks / "rank-00008.library-1").write_text(text)
+    reported = Reports(tmp_path, 9).new(ended=True)
+    assert reported == [
+        ReportedLibrary(
+            flavour="openmpi", version="5.0.11", text="Open MPI v5.0.11, package", file="/opt/libmpi.so", ranks=[0]
+        )
+    ]
+
+
+def record_of(asked: tuple[str, str], *reported: tuple[str, str, list[int]]) -> RunRecord:
+    return RunRecord(
+        command=["true"],
+        np=4,
+        library=Library(flavour=asked[0], version=asked[1], transport="auto"),
+        libraries_reported=[
+            ReportedLibrary(
+                flavour=flavour, version=version, text="CRAY MPICH 8\nmore", file="/opt/libmpi.so", ranks=ranks
+            )
+            for flavour, version, ranks in reported
+        ],
+        host=Host(name="h", kernel="k", cpu="c", cores=2, memory_bytes=1),
+        working_directory="/",
+        started_at=datetime.now(UTC),
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "reported"),
+    [
+        (("openmpi", "5.0.11"), ("openmpi", "5.0.11")),
+        (("openmpi", "5.0.11"), ("openmpi", "v5.0.11")),
+        (("intelmpi", "2021.13"), ("intelmpi", "2021.13.0")),
+        (("mvapich2", "2.3.7-GDR"), ("mvapich2", "2.3.7")),
+        (("mpich", "4.3.0b1"), ("mpich", "4.3.0b1")),
+    ],
+)
+def test_two_spellings_of_a_version_are_no_difference(asked: tuple[str, str], reported: tuple[str, str]) -> None:
+    record = record_of(asked, (*reported, [0, 1, 2, 3]))
+    assert difference(record) is None
+    assert record.measured_library == record.library
+    require_asked_library(record)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reported", "words", "measured"),
+    [
+        (
+            ("mvapich2", "2.3.7"),
+            [("mpich", "5.0.2", [0, 1, 3])],
+            "asked for mvapich2 2.3.7, but ranks 0-1, 3 ran on mpich 5.0.2 (/opt/libmpi.so)",
+            "mpich 5.0.2",
+        ),
+        (
+            ("openmpi", "5.0.11"),
+            [("openmpi", "4.1.4", [2])],
+            "asked for openmpi 5.0.11, but rank 2 ran on openmpi 4.1.4 (/opt/libmpi.so)",
+            "openmpi 4.1.4",
+        ),
+        (
+            ("mpich", "4.3.0"),
+            [("mpich", "4.3.0", [0]), ("unknown", "", [1, 2])],
+            "asked for mpich 4.3.0, but rank 0 ran on mpich 4.3.0 (/opt/libmpi.so), "
+            "ranks 1-2 ran on unknown (CRAY MPICH 8) (/opt/libmpi.so)",
+            "mixed (mpich 4.3.0, unknown (CRAY MPICH 8))",
+        ),
+        (
+            ("mpich", "4.3.0"),
+            [("mpich", "4.3.0b1", [0])],
+            "asked for mpich 4.3.0, but rank 0 ran on mpich 4.3.0b1 (/opt/libmpi.so)",
+            "mpich 4.3.0b1",
+        ),
+    ],
+)
+def test_a_difference_names_both(
+    asked: tuple[str, str], reported: list[tuple[str, str, list[int]]], words: str, measured: str
+) -> None:
+    record = record_of(asked, *reported)
+    assert difference(record) == words
+    assert record.measured_library.name == measured
+    with pytest.raises(UntrustedError) as raised:
+        require_asked_library(record)
+    assert (str(raised.value), raised.value.exit_status) == (words, 4)
+
+
+def test_nothing_reported_is_no_difference() -> None:
+    record = record_of(("openmpi", "5.0.11"))
+    assert difference(record) is None
+    assert record.measured_library == record.library
+
+
+def test_ranks_are_put_into_spans() -> None:
+    assert ranks_in_words([3]) == "rank 3"
+    assert ranks_in_words([0, 1, 2, 5, 7, 8]) == "ranks 0-2, 5, 7-8"

