@@ -68,7 +68,5 @@ def in_namespaces(remove: bool) -> Iterator[Leftover]:
     """Nothing where there is no `ip`: no namespace was made there either."""
     if shutil.which("ip") is None:
         return
-    for label, prefix in network_namespaces.leftovers():
-        if remove:
-            network_namespaces.remove(prefix)
+    for label, prefix in network_namespaces.remove_leftovers(remove):
         yield Leftover(kind="namespaces", name=f"{prefix}*", run=label.run)

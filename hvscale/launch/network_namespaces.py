@@ -2,7 +2,8 @@
 
 Each node is a namespace with one interface, eth0. Their bridge lies in a namespace of its own, where no firewall rule of this machine (Docker
 drops what a bridge forwards) reaches it. One virtual cable joins it to this machine, for the launcher; its alias carries the run's label,
-because a namespace has nothing but a name. In each namespace /etc/hosts names all nodes: Gloo wants to know the address of its own host name.
+because a namespace has nothing but a name. Cable and label are made, and leftovers looked for, under one lock: a namespace whose cable is
+missing is nobody's. In each namespace /etc/hosts names all nodes: Gloo wants to know the address of its own host name.
 """
 
 import ipaddress
@@ -17,10 +18,13 @@ from pathlib import Path
 
 from hvscale.errors import RequestError
 from hvscale.launch.labels import CONTROLLER, PREFIX, RUN, RunLabel
+from hvscale.launch.machine_lock import machine_lock
 from hvscale.launch.tools import call
 
 NODE_INTERFACE = "eth0"
 BRIDGE = "bridge0"
+SWITCH = "switch"
+LOCK = "namespaces"
 SUBNETS = ipaddress.IPv4Network("10.213.0.0/16")
 MOST_NODES = 250
 LONGEST_ALIAS = 255  # bytes, the kernel's limit
@@ -51,48 +55,51 @@ def network(label: RunLabel, nodes: int) -> Iterator[tuple[ipaddress.IPv4Network
 
     Raises RequestError when a name is taken or `ip` fails; nothing is left then.
     """
-    cable = cable_of(label.name(""))
-    if taken := [name for name in namespaces() if name.startswith(label.name(""))]:
-        raise RequestError(f"network namespace {taken[0]} exists already: {CLEANUP}")
-    if cable in cables():
-        raise RequestError(f"network interface {cable} exists already: {CLEANUP}")
-    subnet = free_subnet()
+    subnet = make_switch(label)
     try:
-        switch = label.name("switch")
-        make_namespace(switch)
-        call(["ip", "-n", switch, "link", "add", BRIDGE, "up", "type", "bridge"])
-        call(["ip", "link", "add", cable, "type", "veth", "peer", "name", "here", "netns", switch])
-        call(["ip", "link", "set", "dev", cable, "up", "alias", alias(label)])
-        call(["ip", "addr", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", cable])
-        call(["ip", "-n", switch, "link", "set", "dev", "here", "up", "master", BRIDGE])
         names = [label.name(number) for number in range(nodes)]
         for number, name in enumerate(names):
-            port = f"port{number}"
-            make_namespace(name)
-            call(
-                [
-                    "ip",
-                    "link",
-                    "add",
-                    NODE_INTERFACE,
-                    "netns",
-                    name,
-                    "type",
-                    "veth",
-                    "peer",
-                    "name",
-                    port,
-                    "netns",
-                    switch,
-                ]
-            )
-            call(["ip", "-n", name, "addr", "add", f"{subnet[number + 2]}/{subnet.prefixlen}", "dev", NODE_INTERFACE])
-            call(["ip", "-n", name, "link", "set", "dev", NODE_INTERFACE, "up"])
-            call(["ip", "-n", switch, "link", "set", "dev", port, "up", "master", BRIDGE])
+            make_node(label.name(SWITCH), name, f"port{number}", f"{subnet[number + 2]}/{subnet.prefixlen}")
         write_hosts({name: str(subnet[number + 2]) for number, name in enumerate(names)})
         yield subnet, names
     finally:
         remove(label.name(""))
+
+
+def make_switch(label: RunLabel) -> ipaddress.IPv4Network:
+    """Make the namespace with the bridge, and the labelled cable to it. Gives the network's addresses, which are taken from then on.
+
+    Raises RequestError as `network` does.
+    """
+    prefix = label.name("")
+    switch, cable = label.name(SWITCH), cable_of(prefix)
+    with machine_lock(LOCK):
+        if taken := [name for name in namespaces() if name.startswith(prefix)]:
+            raise RequestError(f"network namespace {taken[0]} exists already: {CLEANUP}")
+        if cable in cables():
+            raise RequestError(f"network interface {cable} exists already: {CLEANUP}")
+        subnet = free_subnet()
+        try:
+            make_namespace(switch)
+            call(["ip", "-n", switch, "link", "add", BRIDGE, "up", "type", "bridge"])
+            call(["ip", "link", "add", cable, "type", "veth", "peer", "name", "here", "netns", switch])
+            call(["ip", "link", "set", "dev", cable, "up", "alias", alias(label)])
+            call(["ip", "addr", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", cable])
+            call(["ip", "-n", switch, "link", "set", "dev", "here", "up", "master", BRIDGE])
+        except BaseException:
+            remove(prefix)
+            raise
+    return subnet
+
+
+def make_node(switch: str, name: str, port: str, address: str) -> None:
+    """Make the node's namespace, with an interface of this address (CIDR) that is joined to the switch's bridge."""
+    make_namespace(name)
+    end_here, end_there = ["netns", name, "type", "veth"], ["peer", "name", port, "netns", switch]
+    call(["ip", "link", "add", NODE_INTERFACE, *end_here, *end_there])
+    call(["ip", "-n", name, "addr", "add", address, "dev", NODE_INTERFACE])
+    call(["ip", "-n", name, "link", "set", "dev", NODE_INTERFACE, "up"])
+    call(["ip", "-n", switch, "link", "set", "dev", port, "up", "master", BRIDGE])
 
 
 def make_namespace(name: str) -> None:
@@ -129,7 +136,8 @@ def cables() -> dict[str, str]:
 
 def remove(prefix: str) -> list[str]:
     """Kill what runs in the namespaces whose names start with `prefix`, and remove them with their cable. Gives their names."""
-    names = [name for name in namespaces() if name.startswith(prefix)]
+    # The switch last: the cable goes with it, and its alias says whose all this is.
+    names = sorted((name for name in namespaces() if name.startswith(prefix)), key=lambda name: name.endswith(SWITCH))
     for name in names:
         with suppress(RequestError):
             for pid in call(["ip", "netns", "pids", name]).split():
@@ -139,21 +147,26 @@ def remove(prefix: str) -> list[str]:
         shutil.rmtree(CONFIGURATIONS / name, ignore_errors=True)
         with suppress(RequestError):
             call(["ip", "netns", "del", name])
-    # It goes with the namespace at its other end, but only some time later. Last of all: its alias says whose all this is.
+    # The kernel removes it with the switch, but only some time later.
     with suppress(RequestError):
         call(["ip", "link", "del", "dev", cable_of(prefix)])
     return names
 
 
-def leftovers() -> list[tuple[RunLabel, str]]:
-    """Networks whose controllers are gone: the label, and the start of the namespaces' names."""
+def labels() -> dict[str, RunLabel]:
+    """Whose the namespaces of runs are, by the start of their names; a label without a controller for those whose cable is missing."""
+    starts = {name.rpartition("-")[0] + "-" for name in namespaces() if re.match(rf"{PREFIX}-[0-9a-f]{{8}}-", name)}
     aliases = cables()
-    found = {}
-    for name in namespaces():
-        if re.match(rf"{PREFIX}-[0-9a-f]{{8}}-", name):
-            prefix = name.rpartition("-")[0] + "-"
-            words = aliases.get(cable_of(prefix), "").split(" ", 1)
-            label = RunLabel.read(dict(word.partition("=")[::2] for word in words))
-            if not label.is_live:
-                found[prefix] = label
-    return [(label, prefix) for prefix, label in found.items()]
+    read = {start: aliases.get(cable_of(start), "").split(" ", 1) for start in starts}
+    return {start: RunLabel.read(dict(word.partition("=")[::2] for word in words)) for start, words in read.items()}
+
+
+def remove_leftovers(remove_them: bool = True) -> list[tuple[RunLabel, str]]:
+    """Remove the networks whose controllers are gone, or only look; gives the label, and the start of the namespaces' names."""
+    with machine_lock(LOCK):
+        gone = {(start, label) for start, label in labels().items() if not label.is_live}
+        # Of a controller that was gone before nothing can go away by itself any more: what is there is left behind.
+        found = [(label, start) for start, label in labels().items() if (start, label) in gone]
+        for _, start in found if remove_them else []:
+            remove(start)
+    return found

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hvscale.launch.labels import RunLabel
+from hvscale.launch.leftovers import Leftover, clean_up
 from tests.conftest import PROGRAMS, Run, needs_mpich, run_json, wait_until
 from tests.system.places import everything_there
 
@@ -24,6 +26,7 @@ BYTES = 2**20
 LINK_BITS = 1e9
 BIG = 64 * 2**20
 BURST = 256 * 1024
+SIMULTANEOUS = 6
 
 # Every rank says where it runs and what it has: placements differ in nothing else.
 HOROVOD_PROGRAM = f"""
@@ -271,6 +274,48 @@ def test_cleanup_removes_what_a_killed_launcher_left(
     assert len(removed.stdout.splitlines()) == len(listed["leftovers"])
     assert "nothing was left behind" in hvscale("cleanup").stderr
     wait_until(lambda: everything_there(None, tmp_path)["processes"] == [])
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["netns"], indirect=True)
+def test_simultaneous_launches_disturb_each_other_as_little_as_cleanup_does(tmp_path: Path, place: list[str]) -> None:
+    # Every rank stays until all are there.
+    waiting_ranks = 'touch "$0-$HVSCALE_NAME-$OMPI_COMM_WORLD_RANK"; until [ -e go ]; do sleep 0.1; done'
+    found: list[Leftover] = []
+    all_there, looks = threading.Event(), 0
+
+    def clean_up_again_and_again() -> None:
+        nonlocal looks
+        while not all_there.is_set():
+            found.extend(clean_up()[0])
+            looks += 1
+
+    cleaner = threading.Thread(target=clean_up_again_and_again)
+    jobs = [
+        subprocess.Popen(
+            [
+                *(str(PROGRAMS / "hvscale"), "launch", "-np", "2", *place, "--run", f"job{number}"),
+                *("--env", f"HVSCALE_NAME={number}", "--", "sh", "-c", waiting_ranks, "there"),
+            ],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number in range(SIMULTANEOUS)
+    ]
+    cleaner.start()
+    try:
+        wait_until(lambda: len(list(tmp_path.glob("there-*"))) == 2 * SIMULTANEOUS or any(job.poll() for job in jobs))
+    finally:
+        all_there.set()
+        (tmp_path / "go").touch()
+        cleaner.join()
+        said = [job.communicate(timeout=60)[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0] * SIMULTANEOUS, said
+    assert (found, looks > 1) == ([], True)
+    first = [run_json(tmp_path / f"job{number}")["nodes"][0]["address"] for number in range(SIMULTANEOUS)]
+    assert len(set(first)) == SIMULTANEOUS
 
 
 @pytest.mark.usefixtures("nothing_left")
