@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +23,7 @@ from hvscale.launch import (
     flavours,
     horovod_build,
     in_effect,
+    limits,
     placements,
     prefixes,
     processes,
@@ -31,9 +33,10 @@ from hvscale.launch import (
     start_watch,
     transport,
 )
+from hvscale.launch.first_rank import FirstRank
 from hvscale.launch.job import Job
 from hvscale.launch.nodes import Nodes
-from hvscale.launch.outcome import Failure, find_failure, first_failed, late_start, read_ranks
+from hvscale.launch.outcome import Failure, find_failure, first_failed, killed_launcher, late_start, read_ranks
 from hvscale.launch.output import RankOutput
 from hvscale.launch.start_watch import StartWatch
 from hvscale.placement_options import PlacementOptions
@@ -91,6 +94,7 @@ def launch(
         raise RequestError(f"-np {np}: at least one rank is needed")
     if not command:
         raise RequestError("no command: write it behind --, for example: hvscale launch -np 2 -- python train.py")
+    limits.check()
     flavour = flavours.get(mpi)
     named = job_environment.named(env or [])
     passed = {**prefixes.programs_first(job_environment.clean(), flavour), **named}
@@ -253,33 +257,100 @@ def run_job(
         stopped = watch is not None and watch(run) is True and first_failed(read_ranks(run)) is None
         return stopped
 
+    try:
+        attempt = start_until_a_rank_begins(job, flavour, record, run, start, caught, each_time, warn)
+    finally:
+        output.finish()
+    note_settings(ended=True)
+    note_libraries(ended=True)
+    record.ranks = read_ranks(run)
+    failure = None
+    if not caught and not stopped:
+        failure = (
+            attempt.no_rank
+            or late_start(job, start, attempt.late)
+            or killed_launcher(record.library, run, attempt.killed_by)
+            or find_failure(job, record.library, record.ranks, attempt.statuses)
+        )
+    close(record, failure, 0 if attempt.by_itself else caught[0] if caught else 0, stopped)
+    # In other nodes it may be an agent that has not quite ended yet.
+    if attempt.by_itself and attempt.left_behind and not any(attempt.statuses) and job.nodes.are_here:
+        record.warnings.append(f"processes that the command left running were killed: {attempt.left_behind}")
+        warn(record.warnings[-1])
+    run.write(record)
+    return failure
+
+
+@dataclass
+class Attempt:
+    """One start of a job, as it went: what `follow` saw, and the launchers' exit statuses.
+
+    `by_itself`: it ended unasked. `late`: ranks that were not through MPI_Init in time. `hung`: no rank began in time. `rank_failed`: a rank
+    failed while all launchers ran. `left_behind`: processes that had to be killed. `no_rank`: the failure, when no rank began.
+    """
+
+    by_itself: bool = False
+    late: list[int] = field(default_factory=list)
+    hung: bool = False
+    rank_failed: bool = False
+    statuses: list[int] = field(default_factory=list)
+    left_behind: int = 0
+    no_rank: Failure | None = None
+
+    @property
+    def killed_by(self) -> int:
+        """The signal that killed a launcher from outside; 0 when none did."""
+        unasked = self.by_itself and not self.rank_failed
+        return next((-status for status in self.statuses if status < 0 and unasked), 0)
+
+
+def start_until_a_rank_begins(
+    job: Job,
+    flavour: flavours.Flavour,
+    record: RunRecord,
+    run: RunFolder,
+    start: StartWatch,
+    caught: list[int],
+    each_time: Callable[[], bool],
+    warn: Callable[[str], None],
+) -> Attempt:
+    """Start the job, follow it and end it. When its launcher started no rank for a reason that passes, once more."""
+    attempt, first = start_once(job, flavour, record, run, start, caught, each_time)
+    reason = first.failed(record.library, attempt.hung, any(attempt.statuses))
+    if not reason or caught:
+        return attempt
+    record.warnings.append(f"{reason}; started once more, the first start's log is {first.keep_log()}")
+    warn(record.warnings[-1])
+    attempt, first = start_once(job, flavour, record, run, start, caught, each_time)
+    if reason := first.failed(record.library, attempt.hung, any(attempt.statuses)):
+        attempt.no_rank = first.failure(record.library, reason)
+    return attempt
+
+
+def start_once(
+    job: Job,
+    flavour: flavours.Flavour,
+    record: RunRecord,
+    run: RunFolder,
+    start: StartWatch,
+    caught: list[int],
+    each_time: Callable[[], bool],
+) -> tuple[Attempt, FirstRank]:
+    """Start the job, follow it and end it."""
     rank_program = [sys.executable, "-I", "-S", rank.__file__, str(run.path)]
+    attempt, first = Attempt(), FirstRank(job)
     with flavour.start(job, rank_program, record.library) as started:
         record.state = "running"
         run.write(record)
         # While the ranks start, because a library takes as long to say it; written with the next change.
         built_with = record.library.transports or flavour.transports(record.library, job.environment)
         record.library = record.library.model_copy(update={"transports": built_with})
-        late: list[int] = []
         try:
             with passing_on_usr1(started):
-                by_itself = follow(run, started, start, late, caught, each_time)
+                follow(run, started, start, first, attempt, caught, each_time)
         finally:
-            statuses, left_behind = end(started, run.path)
-            output.finish()
-    note_settings(ended=True)
-    note_libraries(ended=True)
-    record.ranks = read_ranks(run)
-    failure = None
-    if not caught and not stopped:
-        failure = late_start(job, start, late) or find_failure(job, record.library, record.ranks, statuses)
-    close(record, failure, 0 if by_itself else caught[0] if caught else 0, stopped)
-    # In other nodes it may be an agent that has not quite ended yet.
-    if by_itself and left_behind and not any(statuses) and job.nodes.are_here:
-        record.warnings.append(f"processes that the command left running were killed: {left_behind}")
-        warn(record.warnings[-1])
-    run.write(record)
-    return failure
+            attempt.statuses, attempt.left_behind = end(started, run.path)
+    return attempt, first
 
 
 def ended_before_the_start(record: RunRecord, run: RunFolder, caught: list[int]) -> None:
@@ -359,29 +430,45 @@ def follow(
     run: RunFolder,
     started: flavours.Processes,
     start: StartWatch,
-    late: list[int],
+    first: FirstRank,
+    attempt: Attempt,
     caught: list[int],
     each_time: Callable[[], bool],
-) -> bool:
-    """True when the job has ended by itself; False when the user or `each_time` wants it to end, when a rank has failed and the launcher had
-    its grace, or when the start takes too long: then `late` names the ranks."""
+) -> None:
+    """Return when the job has ended by itself, or is to be ended: the user or `each_time` wants it, a rank has failed and the launcher had its
+    grace, no rank began in time, or the start takes too long. `attempt` says which."""
     began, look_at_ranks_at, give_up_at = time.monotonic(), 0.0, float("inf")
-    while None in [process.poll() for process in started]:
+    while is_running(started):
         now = time.monotonic()
-        if caught or now > give_up_at:
-            return False
-        if each_time():
-            return False
+        if caught or now > give_up_at or each_time():
+            return
         if now > look_at_ranks_at and give_up_at == float("inf"):
             look_at_ranks_at = now + LOOK_AT_RANKS_SECONDS
-            ranks = read_ranks(run)
-            if any(process.returncode for process in started) or first_failed(ranks):
+            if something_failed(run, started, attempt):
                 give_up_at = now + LAUNCHER_GRACE_SECONDS
+            elif first.has_begun():
+                start.begin()
+                attempt.late += start.late({entry.rank for entry in read_ranks(run) if entry.exit_status is not None})
             else:
-                late += start.late({entry.rank for entry in ranks if entry.exit_status is not None})
-                if late:
-                    return False
+                attempt.hung = first.is_late()
+            if attempt.late or attempt.hung:
+                return
         time.sleep(POLL_SECONDS if now - began > SHORT_JOB_SECONDS else POLL_SECONDS / 5)
+    attempt.by_itself = True
+
+
+def is_running(started: flavours.Processes) -> bool:
+    return None in [process.poll() for process in started]
+
+
+def something_failed(run: RunFolder, started: flavours.Processes, attempt: Attempt) -> bool:
+    """Whether a launcher ended badly or a rank failed; notes in `attempt` when a rank did while all launchers ran."""
+    if any(process.returncode for process in started):
+        return True
+    if first_failed(read_ranks(run)) is None:
+        return False
+    # Ranks fail, too, when their launcher has been killed.
+    attempt.rank_failed = all(process.poll() is None for process in started)
     return True
 
 

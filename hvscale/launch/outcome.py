@@ -62,6 +62,20 @@ def late_start(job: Job, start: StartWatch, late: list[int]) -> Failure | None:
     )
 
 
+def launcher_of(library: Library) -> str:
+    """What started the ranks, in words."""
+    return library.launcher or f"the start of {library.flavour}'s ranks"
+
+
+def killed_launcher(library: Library, run: RunFolder, killed_by: int) -> Failure | None:
+    """The launcher's own end when a signal from outside killed it: its ranks died of that. `killed_by` is 0 when none did."""
+    if not killed_by or not library.launcher:
+        return None
+    hint = ": look in the kernel's log (dmesg) whether memory ran out" if killed_by == signal.SIGKILL else ""
+    how = f"{exit_words(-killed_by)}, which took its ranks down{hint}"
+    return Failure(None, f"{library.launcher} {how}", run.logs / "launcher.log")
+
+
 def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: list[int]) -> Failure | None:
     """What explains the rest: a node that was lost, else the first rank that failed, else the launcher, else a rank that fell silent."""
     run = RunFolder(job.run)

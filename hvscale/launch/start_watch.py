@@ -41,18 +41,23 @@ def environment(run: Path, others: Mapping[str, str]) -> dict[str, str]:
 
 
 class StartWatch:
-    """Counts from its making; `seconds` None never ends."""
+    """Counts from the moment in which the first rank was seen; `seconds` None never ends."""
 
     def __init__(self, run: Path, np: int, seconds: float | None) -> None:
         self.run, self.np, self.seconds = run, np, seconds
-        self.until = time.monotonic() + (seconds if seconds is not None else float("inf"))
+        self.until: float | None = None
+
+    def begin(self) -> None:
+        """The first rank runs."""
+        if self.until is None:
+            self.until = time.monotonic() + (self.seconds if self.seconds is not None else float("inf"))
 
     def late(self, ended: set[int]) -> list[int]:
         """The ranks that the start waits for when its time is over: those that have not begun it, or else all that are in it.
 
         `ended` ranks are not waited for.
         """
-        if time.monotonic() < self.until:
+        if self.until is None or time.monotonic() < self.until:
             return []
         missing = [rank for rank in range(self.np) if rank not in ended and not started(self.run, rank).exists()]
         if not missing:

@@ -1,0 +1,150 @@
+"""A launcher that hangs, cannot listen, or is killed: it is named, not a rank, and a start that can be repeated is repeated once."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
+
+HANG = "sleep 600"
+CANNOT_LISTEN = 'echo "The PMIx server\'s listener thread failed to start. We cannot\ncontinue." >&2; exit 1'
+NO_SLOTS = 'echo "There are not enough slots available in the system" >&2; exit 1'
+NEVER_LATE = "300"
+# What Open MPI 5's mpirun becomes, Open MPI 4's and Hydra's.
+LAUNCHERS = ("prterun", "mpirun", "mpiexec.hydra")
+
+Fronted = Callable[[str, int], dict[str, str]]
+
+
+@pytest.fixture
+def fronted(tmp_path: Path) -> Fronted:
+    """`fronted(behaviour, times)` puts an mpirun in front in PATH that does so for its first `times` starts and then is the real one."""
+
+    def put(behaviour: str, times: int) -> dict[str, str]:
+        folder, real = tmp_path / "front", PROGRAMS / "mpirun"
+        folder.mkdir()
+        (folder / "mpirun").write_text(
+            f'#!/bin/sh\n[ "$1" = --version ] && exec {real} "$@"\n'
+            f"echo start >>{folder}/starts\n"
+            f'if [ "$(wc -l <{folder}/starts)" -le {times} ]; then\n{behaviour}\nfi\n'
+            f'exec {real} "$@"\n'
+        )
+        (folder / "mpirun").chmod(0o755)
+        return {"PATH": f"{folder}:{PROGRAMS}:{os.environ['PATH']}"}
+
+    return put
+
+
+def starts(tmp_path: Path) -> int:
+    return len((tmp_path / "front/starts").read_text().splitlines())
+
+
+def test_a_launcher_that_hangs_is_started_once_more(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
+    """--start-timeout is shorter than the hang: it counts for ranks that have begun."""
+    done = hvscale(
+        *("launch", "-np", 2, "--start-timeout", 6, "--run", "job", "--", "echo", "here"),
+        **fronted(f"echo stuck; {HANG}", 1),
+        HVSCALE_FIRST_RANK_TIMEOUT="10",
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] here", "[1] here"]
+    (said,) = [line for line in done.stderr.splitlines() if "started no rank within 10 s" in line]
+    assert "front/mpirun" in said
+    record = run_json(tmp_path / "job")
+    assert record["state"] == "finished"
+    assert [text for text in record["warnings"] if "started once more" in text] == [
+        said.removeprefix("hvscale: warning: ")
+    ]
+    assert (tmp_path / "job/logs/launcher-1.log").read_text() == "stuck\n"
+    assert processes_below(tmp_path) == []
+
+
+def test_a_launcher_that_always_hangs_is_named(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
+    done = hvscale(
+        *("launch", "-np", 2, "--run", "job", "--", "true"), **fronted(HANG, 99), HVSCALE_FIRST_RANK_TIMEOUT="0.5"
+    )
+    assert done.returncode == 3, done.stderr
+    assert "front/mpirun started no rank within 0.5 s and was ended, twice" in done.stderr
+    assert "HVSCALE_FIRST_RANK_TIMEOUT=SECONDS" in done.stderr
+    assert starts(tmp_path) == 2
+    record = run_json(tmp_path / "job")
+    assert (record["state"], record["exit_status"], record["failed_rank"]) == ("failed", 3, None)
+    assert processes_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_launcher_that_hangs(tmp_path: Path, fronted: Fronted, number: signal.Signals) -> None:
+    launcher = subprocess.Popen(
+        [PROGRAMS / "hvscale", "launch", "-np", "2", "--run", "job", "--", "true"],
+        cwd=tmp_path,
+        env={**os.environ, **fronted(HANG, 99), "HVSCALE_FIRST_RANK_TIMEOUT": NEVER_LATE},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until((tmp_path / "front/starts").exists)
+    launcher.send_signal(number)
+    _, said = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + number, said
+    assert starts(tmp_path) == 1
+    assert run_json(tmp_path / "job")["state"] == "interrupted"
+    assert processes_below(tmp_path) == []
+
+
+def test_a_launcher_that_could_not_listen_is_started_once_more(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
+    done = hvscale("launch", "-np", 2, "--run", "job", "--", "echo", "here", **fronted(CANNOT_LISTEN, 1))
+    assert done.returncode == 0, done.stderr
+    assert "its listener thread failed to start; started once more" in done.stderr
+    assert len(done.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize(("error", "times"), [(CANNOT_LISTEN, 2), (NO_SLOTS, 1)])
+def test_an_error_of_the_launcher_ends_the_run(
+    hvscale: Run, tmp_path: Path, fronted: Fronted, error: str, times: int
+) -> None:
+    """What a second start cannot help is not tried again."""
+    done = hvscale("launch", "-np", 2, "--run", "job", "--", "true", **fronted(error, 99))
+    assert done.returncode == 3, done.stderr
+    assert "front/mpirun" in done.stderr
+    assert done.stderr.splitlines()[-1].strip() in ("continue.", "There are not enough slots available in the system")
+    assert starts(tmp_path) == times
+
+
+def test_a_limit_that_is_no_number_is_one_line(hvscale: Run, tmp_path: Path) -> None:
+    for name, value in (("HVSCALE_FIRST_RANK_TIMEOUT", "soon"), ("HVSCALE_ANSWER_TIMEOUT", "nan")):
+        done = hvscale("launch", "--run", "job", "--", "true", **{name: value})
+        assert done.returncode == 2
+        assert f"{name}={value}: not a number of seconds" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
+@pytest.mark.parametrize("first", ["import mpi4py.MPI", "pass"])
+def test_a_killed_launcher_is_named_and_not_its_ranks(
+    program: Callable[[str], Path], tmp_path: Path, mpi: str, first: str
+) -> None:
+    """Ranks that know MPI notice it themselves and abort."""
+    script = program(f'import time\n{first}\nprint("ready", flush=True)\ntime.sleep(600)\n')
+    run = subprocess.Popen(
+        [PROGRAMS / "hvscale", "launch", "-np", "2", "--mpi", mpi, "--run", "job", "--", "python", script],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
+    (launcher,) = [child for child in psutil.Process(run.pid).children() if child.name() in LAUNCHERS]
+    launcher.kill()
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == 3, said
+    name = "mpirun" if mpi == "openmpi" else "mpiexec.hydra"
+    assert f"{name} was killed by SIGKILL, which took its ranks down" in said
+    record = run_json(tmp_path / "job")
+    assert (record["state"], record["failed_rank"]) == ("failed", None)
+    assert processes_below(tmp_path) == []
