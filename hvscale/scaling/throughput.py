@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from hvscale.errors import RequestError, UntrustedError
-from hvscale.launch.output import visible
+from hvscale.launch.output import lines_of
 from hvscale.profiling.step_times import read_step_log
 from hvscale.run_folder import RunFolder
 
@@ -87,7 +87,7 @@ def by_metric(run: RunFolder, ranks: int, metric: Metric, warn: Callable[[str], 
     of_ranks = {
         rank: median(number(found[metric.group], run, rank) for found in matches)
         for rank in range(ranks)
-        if (matches := [found for line in lines(run, rank) for found in metric.pattern.finditer(line)])
+        if (matches := [found for line in lines_of(run.log(rank)) for found in metric.pattern.finditer(line)])
     }
     if not of_ranks:
         raise RequestError(
@@ -128,15 +128,18 @@ def from_steps(run: RunFolder, ranks: int) -> Throughput | None:
 
 def from_horovod_lines(run: RunFolder, ranks: int) -> Throughput | None:
     """The total that Horovod's synthetic benchmarks print, or else np times what they print for a rank."""
-    own = []
+    own: list[float] = []
     for rank in range(ranks):
-        text = list(lines(run, rank))
-        totals = [found for line in text for found in HOROVOD_TOTAL.finditer(line)]
+        totals: list[re.Match[str]] = []
+        of_rank: list[re.Match[str]] = []
+        for line in lines_of(run.log(rank)):
+            totals += HOROVOD_TOTAL.finditer(line)
+            of_rank += HOROVOD_PER_RANK.finditer(line)
         if totals:
             for found in totals:
                 check_ranks(int(found[1]), ranks)
             return Throughput(median(number(found[2], run, rank) for found in totals), "horovod", "images/s")
-        own += [number(found[1], run, rank) for line in text for found in HOROVOD_PER_RANK.finditer(line)]
+        own += [number(found[1], run, rank) for found in of_rank]
     return Throughput(ranks * fmean(own), "horovod", "images/s") if own else None
 
 
@@ -160,16 +163,6 @@ def rank_seconds(run: RunFolder) -> float:
     if max(ended) <= max(started):
         raise UntrustedError(f"{run.path}: no time between the last rank's start and end: do the hosts' clocks agree?")
     return max(ended) - max(started)
-
-
-def lines(run: RunFolder, rank: int) -> Iterator[str]:
-    """A rank's output, as a terminal would leave it standing."""
-    try:
-        with run.log(rank).open("rb") as log:
-            for line in log:
-                yield visible(line.rstrip(b"\n"))
-    except FileNotFoundError:
-        return
 
 
 def number(text: str | None, run: RunFolder, rank: int) -> float:

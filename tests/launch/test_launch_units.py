@@ -17,7 +17,7 @@ from hvscale.launch.containers import mounts
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job
 from hvscale.launch.nodes import Node, Nodes
-from hvscale.launch.output import last_lines, visible
+from hvscale.launch.output import PIECE_BYTES, RankOutput, last_lines, lines_of, visible
 from hvscale.profiling import library_path, preload_environment
 from hvscale.run_folder import Library, RunFolder, default_run_path
 
@@ -181,11 +181,40 @@ def test_last_lines_are_the_last_lines(tmp_path_factory: pytest.TempPathFactory,
     assert last_lines(log, 20) == lines[-20:]
 
 
+@given(
+    st.lists(st.binary(max_size=8) | st.sampled_from([b"\n", b"\r", "é€😀".encode(), b"x" * 40000]), max_size=12),
+    st.lists(st.integers(1, 100000), max_size=4),
+)
+def test_a_log_is_shown_the_same_however_it_grows(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], cuts: list[int]
+) -> None:
+    """In several polls or in one; only lines that are too long come in pieces, of which the characters stay whole."""
+    run = RunFolder(tmp_path_factory.mktemp("run"))
+    run.logs.mkdir()
+    text, shown = b"".join(parts), list[str]()
+    output = RankOutput(run, 1, lambda rank, line: shown.append(line))
+    for end in [*sorted(cuts), len(text)]:
+        run.log(0).write_bytes(text[:end])
+        output.poll()
+    output.finish()
+    assert "".join(lines_of(run.log(0))) == "".join(shown)
+    expected = [visible(line) for line in (text.removesuffix(b"\n")).split(b"\n")] if text else []
+    if all(len(line) <= PIECE_BYTES for line in text.split(b"\n")):
+        assert shown == expected
+    elif b"\r" not in text:
+        assert "".join(shown) == "".join(expected)
+    assert max(map(len, shown), default=0) <= 2 * PIECE_BYTES
+
+
 def test_last_lines_of_a_long_log_and_of_none(tmp_path: Path) -> None:
     log = tmp_path / "rank.log"
     assert last_lines(log) == []
     log.write_text("x" * 1_000_000 + "\n" + "end\n")
     assert last_lines(log, 1) == ["end"]
+    log.write_text("x" * 100_000 + "the cause")
+    [line] = last_lines(log)
+    assert line.endswith("the cause")
+    assert len(line) < 2100
 
 
 def test_a_progress_bar_leaves_what_a_terminal_would() -> None:

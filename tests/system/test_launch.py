@@ -234,6 +234,21 @@ def test_output_without_a_last_newline_and_with_bytes_that_are_no_text_is_kept(
     assert (tmp_path / "job/logs/rank-00000.log").read_bytes() == b"10%\r20%\rdone\n\xff\xfeodd"
 
 
+def test_a_rank_that_prints_no_newline_does_not_fill_our_memory(program: Callable[[str], Path], tmp_path: Path) -> None:
+    written = 300 * 1024 * 1024
+    script = program(f"import os\nfor _ in range({written >> 16}): os.write(1, b'x' * 65536)")
+    command = [str(PROGRAMS / "hvscale"), "launch", "--run", "job", "--", "python", str(script)]
+    with (tmp_path / "shown").open("wb") as shown, subprocess.Popen(command, cwd=tmp_path, stdout=shown) as launcher:
+        # The memory is that of the largest process: the launcher, or one that it has waited for.
+        _, status, used = os.wait4(launcher.pid, 0)
+        launcher.returncode = os.waitstatus_to_exitcode(status)
+    assert launcher.returncode == 0
+    assert used.ru_maxrss * 1024 < written / 2
+    assert (tmp_path / "job/logs/rank-00000.log").stat().st_size == written
+    lines = (tmp_path / "shown").read_bytes().splitlines()
+    assert sum(len(line) - len("[0] ") for line in lines) == written
+
+
 def test_a_full_disk_costs_the_log_but_not_the_job(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:

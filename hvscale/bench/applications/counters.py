@@ -6,7 +6,7 @@ import shutil
 from pydantic import BaseModel
 
 from hvscale.errors import RequestError
-from hvscale.launch.output import visible
+from hvscale.launch.output import lines_of
 from hvscale.run_folder import RunFolder
 
 # By perf's names.
@@ -50,7 +50,7 @@ def read_counters(run: RunFolder, np: int) -> Counters:
     sums: dict[str, float] = {}
     lacking = set()
     for rank in range(np):
-        found = [LINE.match(visible(line)) for line in run.log(rank).read_bytes().split(b"\n")]
+        found = [LINE.match(line) for line in lines_of(run.log(rank))]
         of_rank = {match[3]: match for match in found if match is not None and match[3] in EVENTS}
         if len(of_rank) < len(EVENTS):
             raise RequestError(f"perf has not said what it counted: see {run.log(rank)}")

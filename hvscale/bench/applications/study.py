@@ -16,6 +16,7 @@ from hvscale.bench.applications.document import ApplicationDocument, Application
 from hvscale.bench.compare_placements import options_of_each
 from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.launch import RunInterruptedError, launch
+from hvscale.launch.output import lines_of
 from hvscale.placement_options import PlacementOptions
 from hvscale.profiling.output import human_bytes
 from hvscale.run_folder import RunFolder, default_run_path
@@ -160,7 +161,7 @@ class ApplicationStudy(StudyInTurns[ApplicationDocument, Variant, ApplicationRun
 
     def read_result(self, run: RunFolder) -> Result:
         """The line that rank 0 prints. Raises UntrustedError when there is none."""
-        lines = [line for line in run.log(0).read_text(errors="replace").splitlines() if line.startswith("{")]
+        lines = [line for line in lines_of(run.log(0)) if line.startswith("{")]
         try:
             return self.application.result.model_validate(json.loads(lines[-1]))
         except (IndexError, ValueError, ValidationError) as error:

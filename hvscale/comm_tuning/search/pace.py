@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.errors import RequestError
+from hvscale.launch.output import lines_of
 from hvscale.profiling.bins import MIB
 from hvscale.profiling.breakdown import read_recording
 from hvscale.profiling.events import Recording
@@ -17,7 +18,7 @@ from hvscale.profiling.period import ends_of_shares, share_of_a_step
 from hvscale.profiling.step_times import read_step_log
 from hvscale.run_folder import RunFolder
 from hvscale.scaling.estimate import Estimate, estimate
-from hvscale.scaling.throughput import PER_RANK, Metric, lines, number
+from hvscale.scaling.throughput import PER_RANK, Metric, number
 
 Kind = Literal["metric", "steps", "marks", "collectives"]
 MEASURED_BY: dict[Kind, str] = {
@@ -105,7 +106,7 @@ class Pace:
             return None
         of_ranks = []
         for rank in range(self.np):
-            found = [match for line in lines(run, rank) for match in self.metric.pattern.finditer(line)]
+            found = [match for line in lines_of(run.log(rank)) for match in self.metric.pattern.finditer(line)]
             if found:
                 of_ranks.append([number(match[self.metric.group], run, rank) for match in found])
         if not of_ranks:
