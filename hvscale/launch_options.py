@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from hvscale.core.numbers import Ranks, Seconds, limits
 from hvscale.placement_options import PlacementOptions, metavar_of
 
-Np = Annotated[int, typer.Option("-np", "--np", metavar="N", help="How many ranks to start.", **limits(Ranks))]
+Np = Annotated[int, typer.Option("-np", "--np", metavar="N", help="How many ranks to start.")]
 Mpi = Annotated[
     str,
     typer.Option("--mpi", metavar="FLAVOUR", help="What starts the ranks: openmpi, mpich, mvapich2, intelmpi or gloo."),
@@ -74,7 +73,6 @@ StartTimeout = Annotated[
     typer.Option(
         metavar="SECONDS",
         help="Give up when a rank has not come through MPI_Init or hvd.init() by then. [default: never]",
-        **limits(Seconds),
     ),
 ]
 
@@ -196,5 +194,4 @@ def placement_option(name: str, field: FieldInfo) -> Any:
         kind = list[get_args(kind)[0]]  # type: ignore[misc]
     words = name.replace("_", "-")
     spelling = f"--{words}/--no-{words}" if name in WITH_NEGATIVE else f"--{words}"
-    bounds = limits(field.annotation, field.metadata) if kind in (int, float) else {}
-    return Annotated[kind | None, typer.Option(spelling, help=field.description, metavar=metavar_of(field), **bounds)]
+    return Annotated[kind | None, typer.Option(spelling, help=field.description, metavar=metavar_of(field))]

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from pydantic.fields import FieldInfo
 
-from hvscale.core.numbers import Ranks
 from hvscale.errors import RequestError
 
 
@@ -32,10 +31,10 @@ class PlacementOptions(BaseModel):
         ),
     ] = None
     ranks_per_container: Annotated[
-        Ranks | None, option("K", "docker:node: how many ranks share a container. [default: 2]")
+        PositiveInt | None, option("K", "docker:node: how many ranks share a container. [default: 2]")
     ] = None
     nodes: Annotated[
-        Ranks | None,
+        PositiveInt | None,
         option(
             "N",
             "netns: how many network namespaces share the ranks. [default: 2] slurm: how many nodes a job asks for.",

@@ -10,7 +10,6 @@ from hvscale.commands.app import new_app
 from hvscale.commands.console import results
 from hvscale.commands.options import Csv, Json, folder_of
 from hvscale.commands.study import measure
-from hvscale.core.numbers import Repeats, limits
 from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
@@ -36,8 +35,7 @@ def bench_app(
         ),
     ] = None,
     repeat: Annotated[
-        int,
-        typer.Option(metavar="N", help="Fresh starts of each, in turns; one tells no quartiles.", **limits(Repeats)),
+        int, typer.Option(metavar="N", help="Fresh starts of each, in turns; one tells no quartiles.")
     ] = 10,
     size: Annotated[
         list[str],

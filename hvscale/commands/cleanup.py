@@ -16,7 +16,7 @@ def cleanup(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
     json: Json = False,
 ) -> None:
-    """Remove what runs left whose launcher was killed: containers, networks, a swarm, network namespaces. Living runs are not touched.
+    """Remove what killed runs left: containers, networks, a swarm, network namespaces, MPI's shared memory. Living runs are not touched.
 
     Example: `hvscale cleanup --dry-run`
     """

@@ -9,7 +9,6 @@ from hvscale.commands.app import new_app
 from hvscale.commands.console import results
 from hvscale.commands.options import Bins, Command, Csv, Json, Metric
 from hvscale.commands.study import measure
-from hvscale.core.numbers import Repeats, limits
 from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
@@ -29,10 +28,7 @@ def compare_placements(
     command: Command,
     launch_options: dict[str, Any],
     repeat: Annotated[
-        int,
-        typer.Option(
-            metavar="N", help="Fresh starts in each placement, in turns; one tells no interval.", **limits(Repeats)
-        ),
+        int, typer.Option(metavar="N", help="Fresh starts in each placement, in turns; one tells no interval.")
     ] = 3,
     metric: Metric = None,
     bins: Bins = "study",

@@ -9,7 +9,6 @@ import typer
 from hvscale.commands.app import new_app
 from hvscale.commands.console import print_json, print_message, print_warning, results, write_csv
 from hvscale.commands.options import Csv, Json, folder_of
-from hvscale.core.numbers import Minutes, limits
 from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
@@ -48,10 +47,7 @@ def tune_collectives(
         ),
     ] = None,
     minutes: Annotated[
-        float | None,
-        typer.Option(
-            metavar="M", help="Take so long in all; the same command goes on with the folder.", **limits(Minutes)
-        ),
+        float | None, typer.Option(metavar="M", help="Take so long in all; the same command goes on with the folder.")
     ] = None,
     exhaustive: Annotated[
         bool,

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,6 +30,7 @@ from hvscale.launch import (
     processes,
     rank,
     reported_library,
+    shared_memory,
     slurm_job,
     start_watch,
     transport,
@@ -261,6 +263,9 @@ def run_job(
         attempt = start_until_a_rank_begins(job, flavour, record, run, start, caught, each_time, warn)
     finally:
         output.finish()
+        if job.nodes.on_this_machine:  # killed ranks leave it behind
+            temporary = Path(job.environment.get("TMPDIR") or tempfile.gettempdir())
+            shared_memory.remove_unused(temporary, record.started_at.timestamp())
     note_settings(ended=True)
     note_libraries(ended=True)
     record.ranks = read_ranks(run)

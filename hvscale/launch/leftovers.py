@@ -1,19 +1,21 @@
 """What runs left outside their folders because their controller was killed: found by its label, and removed."""
 
 import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.errors import RequestError
-from hvscale.launch import network_namespaces
+from hvscale.launch import network_namespaces, shared_memory
 from hvscale.launch.containers import engine, networks
 from hvscale.launch.labels import RUN, RunLabel
 
 
 class Leftover(BaseModel):
-    """One thing that was there: `kind` is container, network, swarm or namespaces."""
+    """One thing that was there: `kind` is container, network, swarm, namespaces, shared memory or session folder."""
 
     kind: str
     name: str
@@ -36,7 +38,7 @@ def clean_up(remove: bool = True) -> tuple[list[Leftover], list[str]]:
     """
     found: list[Leftover] = []
     problems: list[str] = []
-    for look in (in_docker, in_namespaces):
+    for look in (in_docker, in_namespaces, in_shared_memory):
         try:
             found += list(look(remove))
         except RequestError as error:
@@ -70,3 +72,12 @@ def in_namespaces(remove: bool) -> Iterator[Leftover]:
         return
     for label, prefix in network_namespaces.remove_leftovers(remove):
         yield Leftover(kind="namespaces", name=f"{prefix}*", run=label.run)
+
+
+def in_shared_memory(remove: bool) -> Iterator[Leftover]:
+    """What a launcher left that was killed, whoever started it: a segment names neither its run nor its job."""
+    for path in shared_memory.unused(Path(tempfile.gettempdir())):
+        kind = "session folder" if path.is_dir() else "shared memory"
+        if remove:
+            shared_memory.remove(path)
+        yield Leftover(kind=kind, name=str(path), run="no living process")

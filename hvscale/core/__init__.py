@@ -1,1 +1,0 @@
-"""What every room stands on. Imports no other room."""

