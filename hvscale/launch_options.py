@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
+from hvscale.core.numbers import Ranks, Seconds, limits
 from hvscale.placement_options import PlacementOptions, metavar_of
 
-Np = Annotated[int, typer.Option("-np", "--np", metavar="N", help="How many ranks to start.")]
+Np = Annotated[int, typer.Option("-np", "--np", metavar="N", help="How many ranks to start.", **limits(Ranks))]
 Mpi = Annotated[
     str,
     typer.Option("--mpi", metavar="FLAVOUR", help="What starts the ranks: openmpi, mpich, mvapich2, intelmpi or gloo."),
@@ -73,6 +74,7 @@ StartTimeout = Annotated[
     typer.Option(
         metavar="SECONDS",
         help="Give up when a rank has not come through MPI_Init or hvd.init() by then. [default: never]",
+        **limits(Seconds),
     ),
 ]
 
@@ -194,4 +196,5 @@ def placement_option(name: str, field: FieldInfo) -> Any:
         kind = list[get_args(kind)[0]]  # type: ignore[misc]
     words = name.replace("_", "-")
     spelling = f"--{words}/--no-{words}" if name in WITH_NEGATIVE else f"--{words}"
-    return Annotated[kind | None, typer.Option(spelling, help=field.description, metavar=metavar_of(field))]
+    bounds = limits(field.annotation, field.metadata) if kind in (int, float) else {}
+    return Annotated[kind | None, typer.Option(spelling, help=field.description, metavar=metavar_of(field), **bounds)]

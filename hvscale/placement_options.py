@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from hvscale.core.numbers import Ranks
 from hvscale.errors import RequestError
 
 
@@ -31,10 +32,10 @@ class PlacementOptions(BaseModel):
         ),
     ] = None
     ranks_per_container: Annotated[
-        PositiveInt | None, option("K", "docker:node: how many ranks share a container. [default: 2]")
+        Ranks | None, option("K", "docker:node: how many ranks share a container. [default: 2]")
     ] = None
     nodes: Annotated[
-        PositiveInt | None,
+        Ranks | None,
         option(
             "N",
             "netns: how many network namespaces share the ranks. [default: 2] slurm: how many nodes a job asks for.",

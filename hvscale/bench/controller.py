@@ -269,7 +269,9 @@ def asked_sizes(collective: collectives.Collective, dtype: dtypes.Dtype, options
     by_series = (options.min_bytes, options.max_bytes, options.step_factor, options.step_bytes)
     if options.sizes is None:
         return sizes.series(
-            options.min_bytes or sizes.DEFAULT_MIN, options.max_bytes or sizes.DEFAULT_MAX, *by_series[2:]
+            sizes.DEFAULT_MIN if options.min_bytes is None else options.min_bytes,
+            sizes.DEFAULT_MAX if options.max_bytes is None else options.max_bytes,
+            *by_series[2:],
         )
     if any(given is not None for given in by_series):
         raise RequestError("--sizes says all sizes: leave out --min-bytes, --max-bytes, --step-factor and --step-bytes")

@@ -1,13 +1,14 @@
 """How many calls are timed at each size."""
 
-import re
 from dataclasses import dataclass
 
 from hvscale.bench.sizes import parse_size
+from hvscale.core.numbers import read_whole
 from hvscale.errors import RequestError
 
 # As OSU's benchmarks: many calls where one is short. 20 is nccl-tests' number.
 DEFAULT_ITERATIONS, DEFAULT_WARMUP = "8K:1000,1M:100,20", "8K:100,1M:10,3"
+MOST_CALLS = 10**9
 SAMPLES = 20  # the calls of a size are timed in so many parts, which tell the interval
 
 
@@ -23,7 +24,8 @@ class Schedule:
         """`20`, or `8K:1000,1M:100,20`. Raises RequestError."""
         *steps, beyond = text.split(",")
         pairs = [step.partition(":") for step in steps]
-        if not all(re.fullmatch(r"\s*[0-9]+\s*", number) for number in (beyond, *(pair[2] for pair in pairs))):
+        calls = [read_whole(number, 0, MOST_CALLS) for number in (beyond, *(pair[2] for pair in pairs))]
+        if None in calls:
             raise RequestError(
                 f"{option} {text}: write a number of calls, or numbers up to sizes and one for what is beyond: {DEFAULT_ITERATIONS}"
             )

@@ -1,14 +1,15 @@
 """The sizes of messages to measure, as nccl-tests' options give them, or as a study's list."""
 
+import itertools
 import math
-import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hvscale.bench.collectives import Collective
 from hvscale.bench.dtypes import Dtype
+from hvscale.core.numbers import MOST_SIZES, read_size
 from hvscale.errors import RequestError
 
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 DEFAULT_MIN, DEFAULT_MAX, DEFAULT_FACTOR = "4", "256M", 2.0
 # Task 0 of MLBench, the study of raw back ends: this many sizes evenly in the logarithm, from 10^0 to 10^8 elements.
 MLBENCH = "mlbench"
@@ -25,11 +26,10 @@ class Message:
 
 
 def parse_size(option: str, text: str) -> int:
-    """`8`, `64K`, `1.5M`, `1G`: powers of 1024, as nccl-tests reads them. Raises RequestError for anything else, and below 1."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    size = int(float(match[1]) * UNITS[match[2].upper()]) if match else 0
-    if size < 1:
-        raise RequestError(f"{option} {text}: not a number of bytes; write 8, 64K, 1M or 1G")
+    """`8`, `64K`, `1.5M`, `1G`: powers of 1024, as nccl-tests reads them. Raises RequestError for anything else, below 1 and beyond 2^63 - 1."""
+    size = read_size(text)
+    if not size:
+        raise RequestError(f"{option} {text}: not a number of bytes; write 8, 64K, 1M or 1G, up to 2^63 - 1")
     return size
 
 
@@ -41,14 +41,19 @@ def series(smallest: str, largest: str, factor: float | None, step: str | None) 
     if factor is not None and step is not None:
         raise RequestError("--step-factor and --step-bytes: give one of them")
     if step is not None:
-        return list(range(first, last + 1, parse_size("--step-bytes", step)))
+        return at_most(range(first, last + 1, parse_size("--step-bytes", step)), "raise --step-bytes")
     times = DEFAULT_FACTOR if factor is None else factor
-    if not times > 1 or math.isinf(times):
+    if not (times > 1 and math.isfinite(times)):
         raise RequestError(f"--step-factor {times:g}: a number above 1 is needed, such as 2")
-    found, size = [], float(first)
-    while size <= last:
-        found.append(int(size))
-        size *= times
+    sizes = itertools.takewhile(lambda size: size <= last, (first * times**number for number in itertools.count()))
+    return at_most(map(int, sizes), "raise --step-factor")
+
+
+def at_most(sizes: Iterable[int], remedy: str) -> list[int]:
+    """Raises RequestError for more sizes than a table may have."""
+    found = list(itertools.islice(sizes, MOST_SIZES + 1))
+    if len(found) > MOST_SIZES:
+        raise RequestError(f"more than {MOST_SIZES} message sizes: {remedy} or lower --max-bytes")
     return found
 
 

@@ -11,6 +11,7 @@ from hvscale.commands import bench_app, bench_experiment, bench_param_server
 from hvscale.commands.app import new_app
 from hvscale.commands.console import print_json, print_message, print_warning, write_csv
 from hvscale.commands.options import Csv, Json
+from hvscale.core.numbers import GrowthFactor, Percent, RootRank, limits
 from hvscale.launch_options import SUBMISSION, takes_launch_options
 
 app = new_app(
@@ -37,7 +38,9 @@ MaxBytes = Annotated[
 ]
 StepFactor = Annotated[
     float | None,
-    typer.Option("-f", "--step-factor", metavar="FACTOR", help="From one size to the next. [default: 2]"),
+    typer.Option(
+        "-f", "--step-factor", metavar="FACTOR", help="From one size to the next. [default: 2]", **limits(GrowthFactor)
+    ),
 ]
 StepBytes = Annotated[
     str | None,
@@ -76,7 +79,9 @@ Warmup = Annotated[
 UntilInterval = Annotated[
     float | None,
     typer.Option(
-        metavar="PERCENT", help="Stop a size when the 95 % interval of its mean is this narrow, at the latest after N."
+        metavar="PERCENT",
+        help="Stop a size when the 95 % interval of its mean is this narrow, at the latest after N.",
+        **limits(Percent),
     ),
 ]
 Root = Annotated[
@@ -86,6 +91,7 @@ Root = Annotated[
         "--root",
         metavar="RANK",
         help="The root of broadcast, reduce and gather; -1: each rank in turn, over MPI.",
+        **limits(RootRank),
     ),
 ]
 InPlace = Annotated[

@@ -10,6 +10,7 @@ from hvscale.commands.app import new_app
 from hvscale.commands.console import results
 from hvscale.commands.options import Csv, Json, folder_of
 from hvscale.commands.study import measure
+from hvscale.core.numbers import Repeats, limits
 from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
@@ -35,7 +36,8 @@ def bench_app(
         ),
     ] = None,
     repeat: Annotated[
-        int, typer.Option(metavar="N", help="Fresh starts of each, in turns; one tells no quartiles.")
+        int,
+        typer.Option(metavar="N", help="Fresh starts of each, in turns; one tells no quartiles.", **limits(Repeats)),
     ] = 10,
     size: Annotated[
         list[str],

@@ -10,6 +10,7 @@ from hvscale.commands.app import new_app
 from hvscale.commands.console import results
 from hvscale.commands.options import Csv, Json, folder_of
 from hvscale.commands.study import measure
+from hvscale.core.numbers import Count, CountOrZero, Repeats, limits
 from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
@@ -50,11 +51,17 @@ def bench_param_server(
         ),
     ] = None,
     repeat: Annotated[
-        int, typer.Option(metavar="N", help="Fresh starts of each, in turns; intervals are over them.")
+        int,
+        typer.Option(metavar="N", help="Fresh starts of each, in turns; intervals are over them.", **limits(Repeats)),
     ] = 3,
-    iterations: Annotated[int, typer.Option("-n", "--iterations", metavar="N", help="Timed calls in a start.")] = 10,
+    iterations: Annotated[
+        int, typer.Option("-n", "--iterations", metavar="N", help="Timed calls in a start.", **limits(Count))
+    ] = 10,
     warmup: Annotated[
-        int, typer.Option("-w", "--warmup", metavar="N", help="Calls before them that are not timed.")
+        int,
+        typer.Option(
+            "-w", "--warmup", metavar="N", help="Calls before them that are not timed.", **limits(CountOrZero)
+        ),
     ] = 1,
     check: Annotated[
         bool,

@@ -9,6 +9,7 @@ from hvscale.commands.app import new_app
 from hvscale.commands.console import results, write_csv
 from hvscale.commands.options import Bins, Command, Csv, Json, Metric
 from hvscale.commands.study import measure
+from hvscale.core.numbers import Repeats, limits
 from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
@@ -28,7 +29,10 @@ def compare_settings(
     command: Command,
     launch_options: dict[str, Any],
     repeat: Annotated[
-        int, typer.Option(metavar="N", help="Fresh starts under each settings, in turns; one tells no interval.")
+        int,
+        typer.Option(
+            metavar="N", help="Fresh starts under each settings, in turns; one tells no interval.", **limits(Repeats)
+        ),
     ] = 3,
     metric: Metric = None,
     bins: Bins = "study",

@@ -10,6 +10,7 @@ import typer
 from hvscale.commands.app import new_app
 from hvscale.commands.console import messages, print_json, print_message, print_table, results, write_csv
 from hvscale.commands.options import Csv, Json
+from hvscale.core.numbers import SmallCount, limits
 from hvscale.errors import EXIT_WRONG_REQUEST, RequestError
 
 app = new_app("Make and check images before training uses them.")
@@ -50,7 +51,10 @@ def check(
         Path, typer.Argument(metavar="DATA", help="DIV2K, a benchmark set, a folder of images, or of classes.")
     ],
     patch_size: Annotated[
-        int, typer.Option(metavar="PIXELS", min=1, help="Side of the low-resolution patch that training will cut.")
+        int,
+        typer.Option(
+            metavar="PIXELS", help="Side of the low-resolution patch that training will cut.", **limits(SmallCount)
+        ),
     ] = 48,
     json: Json = False,
     csv: Csv = None,

@@ -8,6 +8,7 @@ import typer
 from hvscale.commands.app import new_app
 from hvscale.commands.console import print_message, print_rank_line, print_warning, results, working
 from hvscale.commands.tables import print_breakdown
+from hvscale.core.numbers import Seconds, limits
 from hvscale.launch_options import RunPath
 from hvscale.trainer.demo import SECONDS
 
@@ -20,6 +21,7 @@ def demo(
         float,
         typer.Option(
             min=1,
+            max=limits(Seconds)["max"],
             metavar="S",
             help="About how long to train: on two cores it passes bicubic within 40, and gains with more.",
         ),

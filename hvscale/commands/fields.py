@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 from pydantic import BaseModel
 
+from hvscale.core.numbers import limits
 from hvscale.trainer.config import flag
 
 
@@ -26,7 +27,12 @@ def options_of(
             if name == argument:
                 info: Any = typer.Argument(metavar=name.upper(), help=field.description)
             else:
-                info = typer.Option(flag(name), help=field.description, metavar=choices(field.annotation))
+                info = typer.Option(
+                    flag(name),
+                    help=field.description,
+                    metavar=choices(field.annotation),
+                    **limits(field.annotation, field.metadata),
+                )
             hint: Any = Annotated[kind if default is not None else kind | None, info]
             shown = inspect.Parameter.empty if field.is_required() or name == argument else default
             if field.is_required():
@@ -44,7 +50,7 @@ def options_of(
 
 
 def plain_type(annotation: Any) -> Any:
-    """The type that the command line reads; pydantic checks the rest. `Literal[2, 3]` is an int, `PositiveInt | None` too."""
+    """The type that the command line reads; pydantic checks the rest. `Literal[2, 3]` is an int, `Count | None` too."""
     if get_origin(annotation) is Literal:
         return type(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

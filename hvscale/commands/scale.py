@@ -10,6 +10,7 @@ from hvscale.commands.app import new_app
 from hvscale.commands.console import results
 from hvscale.commands.options import COMMAND_LAST, Command, Csv, Json, folder_of
 from hvscale.commands.study import measure
+from hvscale.core.numbers import Repeats, limits
 from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
@@ -24,7 +25,12 @@ def scale(
         str, typer.Option("-np", "--np", metavar="N,N,...", help="Numbers of ranks to measure, such as 1,2,4.")
     ],
     repeat: Annotated[
-        int, typer.Option(metavar="N", help="Fresh starts on each number of ranks, in turns; one tells no interval.")
+        int,
+        typer.Option(
+            metavar="N",
+            help="Fresh starts on each number of ranks, in turns; one tells no interval.",
+            **limits(Repeats),
+        ),
     ] = 3,
     strong: Annotated[
         bool,

@@ -9,6 +9,7 @@ import typer
 from hvscale.commands.app import new_app
 from hvscale.commands.console import print_json, print_message, print_warning, results, write_csv
 from hvscale.commands.options import COMMAND_LAST, Command, Csv, Json, folder_of
+from hvscale.core.numbers import Count, Minutes, Repeats, Seconds, limits
 from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
@@ -24,10 +25,14 @@ def tune(
         typer.Option(
             metavar="N",
             help="Settings to try, those of earlier calls included. [default: 40, or no bound with --minutes]",
+            **limits(Count),
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(metavar="M", help="Begin no trial after so many minutes. The proof comes on top.")
+        float | None,
+        typer.Option(
+            metavar="M", help="Begin no trial after so many minutes. The proof comes on top.", **limits(Minutes)
+        ),
     ] = None,
     knobs: Annotated[
         str | None,
@@ -51,15 +56,20 @@ def tune(
         ),
     ] = None,
     first_step_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Give up when no step was seen by then.")
+        float, typer.Option(metavar="SECONDS", help="Give up when no step was seen by then.", **limits(Seconds))
     ] = 300,
     trial_seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Steps of one trial at most; fewer when its interval is narrow.")
+        float,
+        typer.Option(
+            metavar="SECONDS", help="Steps of one trial at most; fewer when its interval is narrow.", **limits(Seconds)
+        ),
     ] = 30,
     pairs: Annotated[
         int,
         typer.Option(
-            metavar="N", help="Fresh starts of the best settings, and of the defaults, in turns, that prove the gain."
+            metavar="N",
+            help="Fresh starts of the best settings, and of the defaults, in turns, that prove the gain.",
+            **limits(Repeats),
         ),
     ] = 7,
     run: Annotated[Path | None, folder_of("study")] = None,

@@ -9,6 +9,7 @@ import typer
 from hvscale.commands.app import new_app
 from hvscale.commands.console import print_json, print_message, print_warning, results, write_csv
 from hvscale.commands.options import Csv, Json, folder_of
+from hvscale.core.numbers import Minutes, limits
 from hvscale.launch_options import OF_ONE_JOB, takes_launch_options
 
 app = new_app()
@@ -47,7 +48,10 @@ def tune_collectives(
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(metavar="M", help="Take so long in all; the same command goes on with the folder.")
+        float | None,
+        typer.Option(
+            metavar="M", help="Take so long in all; the same command goes on with the folder.", **limits(Minutes)
+        ),
     ] = None,
     exhaustive: Annotated[
         bool,

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hvscale.core.numbers import MOST_BYTES, MOST_RANKS, read_whole
 from hvscale.errors import RequestError
 from hvscale.trainer.config import TrainConfig
 
 Scaling = Literal["weak", "strong"]
-SHARE = re.compile(r"\{(\d+)/np\}")
+SHARE = re.compile(r"\{([0-9]{1,18})/np\}")
 BATCH = "--batch-size"
 
 
@@ -18,11 +19,12 @@ def parse_ranks(text: str, option: str = "--np", what: str = "ranks") -> list[in
     """`1,2,4`, in the order given. Raises RequestError for what is no number of ranks, and for one that is given twice."""
     found = []
     for word in text.split(","):
-        if not re.fullmatch(r"\s*[0-9]+\s*", word) or int(word) < 1:
+        number = read_whole(word, 1, MOST_RANKS)
+        if number is None:
             raise RequestError(
                 f"{option} {text}: {word.strip() or 'nothing'!r} is no number of {what}; write {option} 1,2,4"
             )
-        found.append(int(word))
+        found.append(number)
     twice = sorted({np for np in found if found.count(np) > 1})
     if twice:
         raise RequestError(f"{option} {text}: {twice[0]} is given twice; for more measurements of each use --repeat")
@@ -81,9 +83,10 @@ class Work:
         given = [after for word, after in zip(self.command, self.command[1:], strict=False) if word == BATCH]
         given += [word.partition("=")[2] for word in self.command if word.startswith(f"{BATCH}=")]
         text = given[-1] if given else str(TrainConfig.model_fields["batch_size"].default)
-        if not text.isdecimal() or int(text) < 1:
+        number = read_whole(text, 1, MOST_BYTES)
+        if number is None:
             raise RequestError(f"{BATCH} {text}: not a number of images")
-        return int(text)
+        return number
 
 
 def share(whole: int, np: int, what: str) -> int:

@@ -4,8 +4,21 @@ import itertools
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from hvscale.core.numbers import (
+    Count,
+    CountOrZero,
+    Factor,
+    FactorOrZero,
+    GigabytesOrZero,
+    Seconds,
+    SecondsOrZero,
+    Seed,
+    SmallCount,
+    Threads,
+    ThreadsOrZero,
+)
 from hvscale.errors import RequestError
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
@@ -40,11 +53,11 @@ class TrainConfig(BaseModel):
 
     scale: Literal[2, 3, 4] = 2
     """How many times the output is wider and higher than the input."""
-    n_resblocks: PositiveInt | None = None
+    n_resblocks: SmallCount | None = None
     """Residual blocks; the model's own number when not given."""
-    n_feats: PositiveInt | None = None
+    n_feats: SmallCount | None = None
     """Feature maps of each convolution; the model's own number when not given."""
-    res_scale: PositiveFloat | None = None
+    res_scale: Factor | None = None
     """Factor on each block's residual; the model's own when not given."""
 
     data: str = BUNDLED
@@ -58,41 +71,41 @@ class TrainConfig(BaseModel):
     """Another folder to validate with, such as a benchmark set; all of --data is then trained on."""
     holdout: str | None = None
     """Photo kept out of training and measured, by file name without suffix; when not given, the last by name."""
-    cache_gb: float = Field(default=32, ge=0)
+    cache_gb: GigabytesOrZero = 32
     """Most that decoded images may take on disk, in 10^9 bytes; those beyond are decoded each time they are used. 0: none."""
     cache_dir: Path | None = None
     """Folder of decoded images, shared by the ranks of a node; when not given $HVSCALE_DECODED, or hvscale/decoded in the user's cache folder."""
-    workers: int | None = Field(default=None, ge=0)
+    workers: ThreadsOrZero | None = None
     """Threads of a rank that prepare batches ahead; when not given none where images are mapped or in memory, else as many as it computes with."""
 
-    batch_size: PositiveInt = 16
+    batch_size: SmallCount = 16
     """Patches or images in a batch of one rank; a step has --batches-per-allreduce of them."""
-    patch_size: PositiveInt = 48
+    patch_size: SmallCount = 48
     """Width and height of a low-resolution patch, in pixels."""
-    image_size: PositiveInt | None = None
+    image_size: SmallCount | None = None
     """Width and height of a classifier's images, in pixels; the model's own when not given."""
-    num_classes: PositiveInt | None = None
+    num_classes: SmallCount | None = None
     """Classes of synthetic data, 1000 when not given; other data has its own."""
     weights: Path | None = None
     """State dict to start from; of another scale's EDSR, all but its tail is taken."""
 
     optimizer: OptimizerName = "auto"
     """Adam, SGD with momentum 0.9, or what the task's publications use: Adam for super-resolution, SGD for classification."""
-    learning_rate: PositiveFloat | None = None
+    learning_rate: Factor | None = None
     """At its highest; 1e-4 for super-resolution and 0.0125 for classification when not given. It is not multiplied by the number of ranks."""
-    weight_decay: float = Field(default=0, ge=0)
+    weight_decay: FactorOrZero = 0
     """Factor of the penalty on squared weights; 5e-5 is usual for classification."""
     schedule: Schedule = "constant"
     """Learning rate over the steps: constant, or falling to zero as a cosine."""
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup_steps: CountOrZero = 0
     """Steps over which the learning rate rises linearly at the start: from zero, or with --scale-learning-rate from what it is for one rank."""
-    warmup_epochs: float = Field(default=0, ge=0)
+    warmup_epochs: FactorOrZero = 0
     """The same in epochs; 5 are usual for a learning rate that is scaled."""
     scale_learning_rate: bool = False
     """Multiply the learning rate by the batches of a step: ranks times --batches-per-allreduce (Goyal et al., 2017). With Adasum, ranks count
     within a node where NCCL adds up there, and not at all elsewhere."""
 
-    batches_per_allreduce: PositiveInt = 1
+    batches_per_allreduce: SmallCount = 1
     """Batches whose gradients a rank adds up before they are exchanged: a larger joint batch, with fewer messages. A step is all of them."""
     fp16_allreduce: bool = False
     """Exchange gradients as fp16: half the bytes, and what is below 6e-8 is lost."""
@@ -102,23 +115,23 @@ class TrainConfig(BaseModel):
     use_adasum: bool = False
     """Combine the ranks' updates by Adasum instead of averaging gradients: it adds where they are orthogonal, and averages where they are parallel.
     Needs 2, 4, 8 ... ranks."""
-    gradient_predivide_factor: PositiveFloat = 1
+    gradient_predivide_factor: Factor = 1
     """Divide gradients by this before they are added up, and by the rest of the number of ranks after it: keeps sums of fp16 gradients in range."""
-    allreduce_groups: PositiveInt | None = None
+    allreduce_groups: SmallCount | None = None
     """Exchange the gradients in this many groups, each when all of it is there, instead of whatever is there at the end of each cycle."""
-    clip_norm: PositiveFloat | None = None
+    clip_norm: Factor | None = None
     """Scale the averaged gradients of all parameters down to this Euclidean norm where it is larger."""
     sync_batch_norm: bool = False
     """Batch normalisation over the batches of all ranks: for batches of few images a rank. One more message forward and backward for each layer."""
 
-    steps: PositiveInt | None = None
+    steps: Count | None = None
     """Steps to train, exactly; 1000 when neither this nor --epochs or --seconds is given."""
-    epochs: PositiveInt | None = None
+    epochs: Count | None = None
     """Epochs to train: for super-resolution of 1000 steps, as the public implementation counts, for a classifier of all images."""
-    seconds: PositiveFloat | None = None
+    seconds: Seconds | None = None
     """About how long to train: the first steps are timed, then all ranks agree on a number of steps."""
 
-    seed: int = Field(default=1, ge=0)
+    seed: Seed = 1
     """Of the initial weights and of the crops."""
     precision: Precision = "auto"
     """Arithmetic: fp32, bf16 autocast, whichever of these is measured to be faster at the start, or fp16 autocast with a loss scaler."""
@@ -126,21 +139,21 @@ class TrainConfig(BaseModel):
     """Order of images in memory: channels-last, contiguous, or whichever is measured to be faster at the start."""
     compile: bool = False
     """Compile each block of the model by torch.compile: takes a minute or so at the start, and a C++ compiler."""
-    threads: PositiveInt | None = None
+    threads: Threads | None = None
     """Threads a rank computes with; when not given OMP_NUM_THREADS, or else the rank's share of the cores."""
     pin: bool = False
     """Bind each rank's computing threads to cores of their own, where there are enough for the ranks of a host."""
 
-    checkpoint_every: int = Field(default=0, ge=0)
+    checkpoint_every: CountOrZero = 0
     """Steps between checkpoints, from which training goes on after whatever ended it; also one at the end. 0: none."""
-    checkpoint_keep: PositiveInt = 3
+    checkpoint_keep: SmallCount = 3
     """Checkpoints kept, the newest."""
     checkpoint_dir: Path | None = None
     """Folder of the checkpoints; when not given checkpoints/ in the run folder."""
-    commit_every: PositiveInt = 10
+    commit_every: Count = 10
     """In an elastic job: steps between commits, copies in each rank's memory from which training goes on when a rank has died. Hosts that come or
     go lose no step."""
-    stall_timeout: float = Field(default=300, ge=0)
+    stall_timeout: SecondsOrZero = 300
     """Seconds without the end of a step after which each rank writes its Python stacks to its log and the job ends. 0: never."""
     resume: str | None = None
     """Go on from a checkpoint: a file, a folder of them, a run folder, or "auto", the newest of --run or --checkpoint-dir if there is one."""

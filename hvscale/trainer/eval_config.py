@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict
 
+from hvscale.core.numbers import Factor, Gigabytes, SmallCount, SmallCountOrZero, Threads
 from hvscale.trainer.config import BUNDLED
 
 
@@ -17,13 +18,13 @@ class TrainedConfig(BaseModel):
     """Model that the weights are of; when not given the one they say, or an EDSR of the public implementation by their shapes."""
     scale: Literal[2, 3, 4] | None = None
     """How many times larger the output is, for weights that do not say it."""
-    res_scale: PositiveFloat | None = None
+    res_scale: Factor | None = None
     """Factor on each block's residual, for an EDSR file of weights that does not say it; when not given the model's own."""
-    memory_gb: PositiveFloat = 2
+    memory_gb: Gigabytes = 2
     """About the most memory that an image takes, in 10^9 bytes; a larger one is cut into tiles, with the same result."""
     self_ensemble: bool = False
     """Average over the eight flips and turns of each image: takes eight times as long, for about 0.1 dB."""
-    threads: PositiveInt | None = None
+    threads: Threads | None = None
     """Threads a rank computes with; when not given OMP_NUM_THREADS, or else the rank's share of the cores."""
 
     def model_options(self) -> dict[str, Any]:
@@ -43,11 +44,11 @@ class EvalConfig(TrainedConfig):
     """Images to measure, such as 801-900: DIV2K's numbers, elsewhere places in the order of names; 801-810 of DIV2K when not given."""
     measure: Literal["auto", "rgb", "luma"] = "auto"
     """Compare RGB, or luma (Y) alone; auto: luma for benchmark sets, RGB elsewhere, as their publications do."""
-    shave: int | None = Field(default=None, ge=0)
+    shave: SmallCountOrZero | None = None
     """Pixels left out at each side; when not given the scale for luma, and six more for RGB, as is usual."""
-    batch_size: PositiveInt = 16
+    batch_size: SmallCount = 16
     """A classifier's images at a time."""
-    image_size: PositiveInt | None = None
+    image_size: SmallCount | None = None
     """Width and height of a classifier's images, in pixels; the model's own when not given."""
 
 

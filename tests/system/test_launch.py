@@ -270,7 +270,7 @@ def test_a_full_disk_costs_the_log_but_not_the_job(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-np", "0", "--", "true"], "-np 0: at least one rank is needed"),
+        (["-np", "0", "--", "true"], "'-np' / '--np': Input should be greater than or equal to 1"),
         (["-np", "two", "--", "true"], "-np"),
         (["-np", "2"], "COMMAND"),
         (["-np", "2", "--", "no-such-command"], "no-such-command: no such command"),

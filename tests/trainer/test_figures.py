@@ -93,7 +93,7 @@ def test_speed_leaves_out_the_warm_up() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "--batch-size 0: input should be greater than 0"),
+        ({"batch_size": 0}, "--batch-size 0: input should be greater than or equal to 1"),
         ({"scale": 5}, "--scale 5: input should be 2, 3 or 4"),
         ({"precision": "fp8"}, "--precision fp8: input should be 'auto', 'fp32', 'bf16' or 'fp16'"),
         ({"depth": 3}, "--depth 3: extra inputs are not permitted"),

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from hvscale.bench.applications import programs
+from hvscale.core.numbers import MOST_BYTES, read_whole
 from hvscale.errors import RequestError
 
 PROGRAMS = Path(programs.__file__).parent
@@ -95,7 +96,8 @@ def parse_sizes(application: Application, requests: list[str]) -> dict[str, int]
             known = ", ".join(f"{name} ({one.meaning})" for name, one in application.parameters.items())
             raise RequestError(f"--size {request}: write study, or NAME=NUMBER; {application.name} has {known}")
         least = application.parameters[name].least
-        if not text.isdecimal() or not least <= int(text) < 2**63:
-            raise RequestError(f"--size {request}: {name} is a whole number of at least {least}")
-        sizes[name] = int(text)
+        number = read_whole(text, least, MOST_BYTES)
+        if number is None:
+            raise RequestError(f"--size {request}: {name} is a whole number from {least} to {MOST_BYTES}")
+        sizes[name] = number
     return sizes

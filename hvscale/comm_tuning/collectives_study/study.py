@@ -30,6 +30,7 @@ from hvscale.comm_tuning.collectives_table import Operation
 from hvscale.comm_tuning.decisions import written
 from hvscale.comm_tuning.decisions.measurements import LIBRARY, Choice, Measurements, Place, Point
 from hvscale.comm_tuning.library_algorithms import spelling_of
+from hvscale.core.numbers import read_whole
 from hvscale.errors import RankFailedError, RequestError, UntrustedError
 from hvscale.launch import flavours, launch, prefixes
 from hvscale.launch.environment import clean, named, recordable
@@ -413,10 +414,10 @@ def parse_nps(text: str | None, np: int) -> list[int]:
     """Numbers of ranks; by default the powers of two up to `np`, and `np`. Raises RequestError."""
     if text is None:
         return sorted({*(1 << power for power in range(1, np.bit_length()) if 1 << power <= np), np})
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdigit() and 2 <= int(word) <= np for word in words):
+    found = {read_whole(word, 2, np) for word in text.split(",")}
+    if None in found:
         raise RequestError(f"--nps {text}: numbers from 2 to -np {np}, with commas between them")
-    return sorted({int(word) for word in words})
+    return sorted(number for number in found if number is not None)
 
 
 def parse_eager_limits(text: str | None, options: dict[str, Any]) -> list[int | None]:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from hvscale.core.numbers import MOST_BYTES
 from hvscale.errors import RequestError
 from hvscale.host import gpus
 from hvscale.launch import link, node_probe
@@ -24,7 +25,7 @@ from hvscale.launch.placements import PlacementOptions, Request, register
 DEFAULT_RANKS_PER_CONTAINER = 2
 DEFAULT_SHM_SIZE = "1g"
 # Docker's own units.
-SIZE = re.compile(r"(\d+)([bkmg]?)", re.IGNORECASE)
+SIZE = re.compile(r"([0-9]{1,19})([bkmg]?)", re.IGNORECASE)
 POWERS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30}
 # Folders of this machine that a container does not have.
 UNWANTED = ("TMPDIR", "XDG_RUNTIME_DIR")
@@ -105,9 +106,10 @@ class Docker:
 def shm_bytes(size: str) -> int:
     """Raises RequestError for what is not a size as Docker writes it: 512m, 1g."""
     match = SIZE.fullmatch(size)
-    if match is None or int(match[1]) == 0:
+    found = int(match[1]) << POWERS[match[2].lower()] if match else 0
+    if not 0 < found <= MOST_BYTES:
         raise RequestError(f"--shm-size {size}: not a size; write it as 512m or 1g")
-    return int(match[1]) << POWERS[match[2].lower()]
+    return found
 
 
 def container_gpus(options: PlacementOptions, slots: list[int]) -> list[list[int]]:

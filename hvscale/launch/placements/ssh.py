@@ -23,8 +23,10 @@ from hvscale.launch.tools import require
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60
 PACKAGES = ["hvscale", "horovod", "torch"]
-HOST = re.compile(r"(?P<name>[^\s:=,]+)(?::(?P<slots>\d+))?")
-HOSTFILE_LINE = re.compile(rf"{HOST.pattern}(?:\s+slots\s*=\s*(?P<named>\d+))?(?:\s+max[-_]slots\s*=\s*\d+)?")
+HOST = re.compile(r"(?P<name>[^\s:=,]+)(?::(?P<slots>[0-9]{1,6}))?")
+HOSTFILE_LINE = re.compile(
+    rf"{HOST.pattern}(?:\s+slots\s*=\s*(?P<named>[0-9]{1, 6}))?(?:\s+max[-_]slots\s*=\s*[0-9]+)?"
+)
 STATUS_OF_SSH_ITSELF = 255
 
 

@@ -145,7 +145,7 @@ def parse_range(option: str, text: str | None) -> Range | None:
     """1-800, or 7 for one image. Raises RequestError for anything else."""
     if text is None:
         return None
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= first <= last:
         raise RequestError(f"{option} {text}: a range of image numbers from 1 was expected, such as 1-800")

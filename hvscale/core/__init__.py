@@ -1,0 +1,1 @@
+"""What every room stands on. Imports no other room."""

@@ -1,0 +1,78 @@
+"""The numbers that options take, each finite and with bounds, and the words that are read as numbers: sizes and lists."""
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+MOST_RANKS = 1_000_000
+MOST_BYTES = 2**63 - 1  # what a file, a message and a C long can have
+MOST_SIZES = 10_000  # message sizes in one table
+
+Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]  # or nodes
+Count = Annotated[int, Field(ge=1, le=10**9)]
+CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
+Repeats = Annotated[int, Field(ge=1, le=10_000)]  # fresh starts of a whole job
+Threads = Annotated[int, Field(ge=1, le=4096)]
+ThreadsOrZero = Annotated[int, Field(ge=0, le=4096)]
+SmallCount = Annotated[int, Field(ge=1, le=65_536)]  # pixels, layers, images of a batch
+SmallCountOrZero = Annotated[int, Field(ge=0, le=65_536)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, Field(ge=0.001, le=1e9)]  # up to 31 years
+SecondsOrZero = Annotated[float, Field(ge=0, le=1e9)]
+Minutes = Annotated[float, Field(ge=0.001, le=1e7)]
+Gigabytes = Annotated[float, Field(ge=1e-6, le=1e9)]
+GigabytesOrZero = Annotated[float, Field(ge=0, le=1e9)]
+Factor = Annotated[float, Field(ge=1e-30, le=1e30)]
+FactorOrZero = Annotated[float, Field(ge=0, le=1e30)]
+GrowthFactor = Annotated[float, Field(ge=1.001, le=1e9)]
+Percent = Annotated[float, Field(ge=1e-6, le=1000)]
+RootRank = Annotated[int, Field(ge=-1, le=MOST_RANKS - 1)]  # -1: each rank in turn
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# No more digits than 2**63 has: Python refuses to read thousands of them.
+SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
+WHOLE = re.compile(r"\s*([0-9]{1,19})\s*")
+
+
+def limits(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> dict[str, Any]:
+    """The bounds of one of the types above, also inside `... | None`, as typer.Option takes them: `min` and `max`.
+
+    `metadata`: what pydantic keeps of the annotation beside the type, of a model's field. A Literal of numbers has bounds too.
+    """
+    if get_origin(annotation) is Literal and isinstance(get_args(annotation)[0], int):
+        return {"min": min(get_args(annotation)), "max": max(get_args(annotation))}
+    found: dict[str, Any] = {}
+    for constraint in (*metadata, *_constraints(annotation)):
+        if hasattr(constraint, "ge"):
+            found["min"] = constraint.ge
+        if hasattr(constraint, "le"):
+            found["max"] = constraint.le
+    if found:
+        return found
+    inner = (limits(part) for part in get_args(annotation) if get_origin(part) is Literal)
+    return next(inner, {})
+
+
+def _constraints(annotation: Any) -> Iterator[Any]:
+    for part in get_args(annotation):
+        if isinstance(part, FieldInfo):
+            yield from part.metadata
+        else:
+            yield from _constraints(part)
+
+
+def read_size(text: str) -> int | None:
+    """Bytes of `8`, `64K`, `1.5M`, `1GiB`: units of 1024. None for anything else, and for more than `MOST_BYTES`."""
+    match = SIZE.fullmatch(text.strip())
+    size = int(Decimal(match[1]) * UNITS[match[2].upper()]) if match else None
+    return size if size is not None and size <= MOST_BYTES else None
+
+
+def read_whole(text: str, least: int, most: int) -> int | None:
+    """The whole number that `text` is in digits; None for anything else, and outside `least` to `most`."""
+    match = WHOLE.fullmatch(text)
+    return int(match[1]) if match and least <= int(match[1]) <= most else None
