@@ -1,20 +1,30 @@
 """A run is one start of a command on np ranks, and a run is a folder: its paths, and run.json, which describes it."""
 
+import atexit
+import errno
+import itertools
 import json
 import os
 import re
 import secrets
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from hvscale.errors import RequestError
+from hvscale.core.files import open_new, read_text
+from hvscale.core.folder_lock import FolderLock, is_abandoned, make_folder, make_own_folder
+from hvscale.errors import HvscaleError, RequestError, SavedError
 
 # Stopped: what had started it had seen enough.
 RunState = Literal["starting", "running", "finished", "stopped", "failed", "interrupted"]
+OPEN_STATES = ("starting", "running")
+# Room for the last state of run.json on a disk that fills up meanwhile, beside what it holds at the start.
+RESERVE_BYTES, RESERVE_BYTES_PER_RANK = 4096, 1024
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
@@ -195,6 +205,11 @@ class RunRecord(BaseModel):
         version = name.removeprefix(f"{reported.flavour} ")
         return Library(flavour=reported.flavour, version=version, launcher=self.library.launcher)
 
+    @property
+    def was_abandoned(self) -> bool:
+        """Whether the hvscale process that ran it was killed, so that nobody recorded its end."""
+        return self.state == "interrupted" and self.ended_at is None
+
 
 class RunFolder:
     """Paths inside a run's folder, and its run.json."""
@@ -205,50 +220,152 @@ class RunFolder:
         self.steps = path / "steps.jsonl"
         self.hvprof = path / "hvprof"
         self.logs = path / "logs"
+        self.ranks = path / "ranks"
         self.timeline = self.hvprof / "horovod-timeline.json"
+        self.reserve = path / ".reserve"
+        self.lock: FolderLock | None = None
+        self.is_closed = False  # run.json holds a last state
 
     def log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank:05d}.log"
 
     @classmethod
-    def create(cls, path: Path) -> "RunFolder":
-        """Make the folder with its sub-folders. Raises RequestError when it holds a run already or cannot be written."""
+    def create(cls, path: Path, continued: bool = False) -> "RunFolder":
+        """Make the folder with its sub-folders and lock it for this process, until `at_work` ends or `unlock` is called.
+
+        `continued`: it may hold a run already. Raises RequestError when it does otherwise, when another process or another user has it,
+        or when it cannot be written.
+        """
         run = cls(path)
         try:
-            if run.run_json.exists() or run.steps.exists():
-                raise RequestError(f"{path} holds a run already: give another folder with --run")
-            for folder in (path, run.hvprof, run.logs):
-                folder.mkdir(parents=True, exist_ok=True)
+            run._check_free(continued)
+            run.lock = FolderLock(path)
+            try:
+                run._check_free(continued)  # another process may have come and gone since
+                for folder in (run.hvprof, run.logs, run.ranks):
+                    run.make_subfolder(folder)
+            except BaseException:
+                run.unlock()
+                raise
         except OSError as error:
             raise cannot_write(path, error) from error
         return run
+
+    def _check_free(self, continued: bool) -> None:
+        if not continued and (self.run_json.exists() or self.steps.exists()):
+            raise RequestError(f"{self.path} holds a run already: give another folder with --run")
+
+    def make_subfolder(self, folder: Path) -> None:
+        """Raises RequestError when it cannot be made, or is there and not our own."""
+        try:
+            make_own_folder(folder)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def unlock(self) -> None:
+        if self.lock is not None:
+            self.lock.close()
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """Raises RequestError when `path` is not the folder of a run."""
         run = cls(path)
-        if not path.is_dir():
-            raise RequestError(f"{path} is not a folder: give the folder of a run")
-        if not run.run_json.is_file():
-            raise RequestError(f"{path} is not the folder of a run: it holds no run.json")
+        try:
+            if not path.is_dir():
+                raise RequestError(f"{path} is not a folder: give the folder of a run")
+            if not run.run_json.exists():
+                raise RequestError(f"{path} is not the folder of a run: it holds no run.json")
+        except OSError as error:
+            raise RequestError(f"{path} cannot be read: {error.strerror}") from error
         return run
 
     def read(self) -> RunRecord:
-        """Raises RequestError when run.json was cut short or is not ours."""
+        """run.json; a run whose hvscale process was killed on this machine is interrupted, whatever it says.
+
+        Raises RequestError when run.json was cut short or is not ours.
+        """
+        abandoned = is_abandoned(self.path)
         try:
-            return RunRecord.model_validate(json.loads(self.run_json.read_text()))
+            record = RunRecord.model_validate(json.loads(read_text(self.run_json)))
+            # Asked before and after: its process may have ended well, or another one begun, in between.
+            if record.state in OPEN_STATES and abandoned and is_abandoned(self.path):
+                record.state = "interrupted"
+            return record
         except (OSError, ValueError, ValidationError) as error:
-            what = str(error).splitlines()[0]
+            what = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
             raise RequestError(
                 f"{self.run_json} cannot be read ({what}): the run's other files are untouched"
             ) from error
 
+    def begin(self, record: RunRecord) -> None:
+        """The first `write`. It also takes the room on the disk that the last state will need."""
+        try:
+            with open_new(self.reserve) as stream:
+                size = len(as_text(record)) + RESERVE_BYTES + RESERVE_BYTES_PER_RANK * record.np
+                take_room(stream.fileno(), size)
+            write_text(self.run_json, as_text(record))
+        except OSError as error:
+            self.reserve.unlink(missing_ok=True)
+            raise cannot_write(self.path, error) from error
+
     def write(self, record: RunRecord) -> None:
         """Raises RequestError when the folder cannot be written or the disk is full."""
         try:
-            write_text(self.run_json, record.model_dump_json(by_alias=True, indent=2) + "\n")
+            write_text(self.run_json, as_text(record))
         except OSError as error:
             raise cannot_write(self.path, error) from error
+        self.is_closed = record.state not in OPEN_STATES
+
+    def close(self, record: RunRecord, error: BaseException) -> None:
+        """Write the last state of a run that `error` has ended, with the reason, also when the disk is full."""
+        record.state, record.exit_status = ended_by(error)
+        record.ended_at = datetime.now(UTC)
+        if record.state == "failed":
+            record.warnings.append(str(error) if isinstance(error, HvscaleError) else repr(error))
+        try:
+            self.write(record)
+        except RequestError:
+            with suppress(OSError), self.reserve.open("r+b") as stream:
+                stream.write(as_text(record).encode())
+                stream.truncate()
+                os.fsync(stream.fileno())
+                self.reserve.replace(self.run_json)
+
+    @contextmanager
+    def at_work(self, record: RunRecord) -> Iterator[None]:
+        """Within, the run is this process's. An error that leaves run.json without a last state closes it; then the folder is unlocked."""
+        try:
+            yield
+        except BaseException as error:
+            if not self.is_closed:
+                self.close(record, error)
+            raise
+        finally:
+            with suppress(OSError):
+                self.reserve.unlink()
+            self.unlock()
+
+
+def take_room(descriptor: int, size: int) -> None:
+    """Have the file system keep `size` bytes for a new file, where it can. Raises OSError when the disk is full."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.EINVAL):
+            raise
+
+
+def as_text(record: RunRecord) -> str:
+    return record.model_dump_json(by_alias=True, indent=2) + "\n"
+
+
+def ended_by(error: BaseException) -> tuple[RunState, int]:
+    """The last state of a run that an error has ended, and its exit status."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 128 + signal.SIGINT
+    if isinstance(error, SavedError):
+        return "interrupted", error.exit_status
+    return "failed", error.exit_status if isinstance(error, HvscaleError) else 1
 
 
 def cannot_write(path: Path, error: OSError) -> RequestError:
@@ -258,12 +375,26 @@ def cannot_write(path: Path, error: OSError) -> RequestError:
 
 
 def default_run_path(command: list[str], root: Path = Path("runs")) -> Path:
-    """`runs/<UTC time>-<name>`, the name taken from the command's last path-like word; never one that exists."""
+    """Make the new folder `runs/<UTC time>-<name>`, the name taken from the command's last path-like word.
+
+    No two processes get the same one. Left empty, it is removed when this process ends. Raises RequestError when it cannot be made.
+    """
     words = [re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(word).name) for word in command if not word.startswith("-")]
     name = "-".join(words[:3])[:48].strip("-.") or "run"
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
-    path, again = root / stem, 1
-    while path.exists():
-        again += 1
-        path = root / f"{stem}-{again}"
+    for number in itertools.count(1):
+        path = (root / (stem if number == 1 else f"{stem}-{number}")).absolute()
+        try:
+            if make_folder(path):
+                break
+        except OSError as error:
+            raise cannot_write(path, error) from error
+    atexit.register(remove_if_empty, path)
     return path
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a run's folder, and the one around it, where nothing is in them."""
+    with suppress(OSError):
+        folder.rmdir()
+        folder.parent.rmdir()

@@ -59,7 +59,7 @@ class Study(ABC, Generic[Document]):
         self.tell_user = warn
         for text in self.document.warnings:
             warn(text)
-        with study_in(self.path, self.file, self.document, self.same, f"hvscale {self.verb}", self.started) as before:
+        with study_in(self.path, self.file, self.document, self.same, self.started) as before:
             if before is not None:
                 self.take_up(before)
             self.write("running")

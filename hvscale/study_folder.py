@@ -1,14 +1,14 @@
 """A folder that one process at a time measures in, and that is gone on with."""
 
-import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
+from hvscale.core.files import read_text
+from hvscale.core.folder_lock import LOCK, FolderLock
 from hvscale.errors import RequestError
 from hvscale.run_folder import RunFolder, cannot_write
 
@@ -32,23 +32,27 @@ Document = TypeVar("Document", bound=StudyDocument)
 
 
 @contextmanager
-def alone_in(path: Path, command: str) -> Iterator[None]:
-    """Make the folder where it is not there, and hold it for this process. Raises RequestError when it cannot be made, or another holds it."""
+def alone_in(path: Path) -> Iterator[None]:
+    """Make the folder where it is not there, and hold it for this process; empty at the end, one that it made is removed.
+
+    Raises RequestError when it cannot be made, or another process or another user has it.
+    """
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        lock = FolderLock(path)
     except OSError as error:
         raise cannot_write(path, error) from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RequestError(
-                f"{path}: another {command} is measuring there; give another folder with --run"
-            ) from error
+    with closing(lock):
         yield
-    finally:
-        os.close(descriptor)
+
+
+def refuse_unless_empty(folder: Path) -> None:
+    """Raises RequestError when a folder that is there holds anything but the lock, or cannot be read."""
+    try:
+        holds_something = folder.exists() and any(entry.name != LOCK for entry in folder.iterdir())
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    if holds_something:
+        raise RequestError(f"{folder} holds something else already: give another folder with --run")
 
 
 def left_in(file: Path, asked: Document, same: tuple[str, ...]) -> Document | None:
@@ -57,11 +61,10 @@ def left_in(file: Path, asked: Document, same: tuple[str, ...]) -> Document | No
     Raises RequestError where it holds something else, or a study that differs from what is `asked` in one of the fields `same`.
     """
     if not file.exists():
-        if any(file.parent.iterdir()):
-            raise RequestError(f"{file.parent} holds something else already: give another folder with --run")
+        refuse_unless_empty(file.parent)
         return None
     try:
-        before = type(asked).model_validate_json(file.read_text())
+        before = type(asked).model_validate_json(read_text(file))
     except (OSError, ValueError, ValidationError) as error:
         raise RequestError(f"{file} cannot be read: give another folder with --run") from error
     for name in same:
@@ -71,23 +74,19 @@ def left_in(file: Path, asked: Document, same: tuple[str, ...]) -> Document | No
 
 
 @contextmanager
-def study_in(
-    path: Path, file: Path, asked: Document, same: tuple[str, ...], command: str, runs: str
-) -> Iterator[Document | None]:
+def study_in(path: Path, file: Path, asked: Document, same: tuple[str, ...], runs: str) -> Iterator[Document | None]:
     """The folder, new or as an earlier call left it, for this process alone; `file` in it holds the study's document, which it gives if it is there.
 
     A new one in which nothing was started, so that no folder matches `runs`, goes again. Raises as `alone_in` and `left_in`.
     """
-    made, new = not path.exists(), not file.exists()
-    with alone_in(path, command):
+    new = not file.exists()
+    with alone_in(path):
         before = left_in(file, asked, same)
         try:
             yield before
         finally:
             if new and not any(path.glob(runs)):
                 file.unlink(missing_ok=True)
-                if made:
-                    path.rmdir()
 
 
 def finished_or_new(path: Path) -> tuple[RunFolder, bool]:

@@ -25,6 +25,7 @@ from hvscale.errors import HvscaleError, RankFailedError, RequestError, Untruste
 from hvscale.launch import RunInterruptedError
 from hvscale.launch_options import resolve
 from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_text
+from hvscale.study_folder import alone_in, refuse_unless_empty
 
 PATHS: tuple[Way, ...] = ("host", "staged", "aware", "nccl")
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
@@ -86,8 +87,7 @@ class Bench:
         warmup = Schedule.parse("--warmup", options.warmup, least=0)
         found = sizes_of(collective, dtype, np, options)
         folder = (launch["run_path"] or default_run_path(["bench", collective.name])).absolute()
-        if folder.exists() and any(folder.iterdir()):
-            raise RequestError(f"{folder} holds something already: give another folder with --run")
+        refuse_unless_empty(folder)
         document = BenchDocument(
             folder=str(folder),
             collective=collective.name,
@@ -181,12 +181,23 @@ class Bench:
                 self.document.warnings.append(text)
                 warn(text)
 
+        with alone_in(self.path):
+            refuse_unless_empty(self.path)
+            self.measure_all(starting, measured, warn_once)
+        if self.document.wrong:
+            raise UntrustedError(wrong_words(self.document))
+        if self.failure is not None:
+            raise self.failure
+
+    def measure_all(
+        self, starting: Callable[[Start], None], measured: Callable[[Measured], None], warn: Callable[[str], None]
+    ) -> None:
+        """As `measure`, in a folder that is locked. A failure is left in `failure`."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             self.write()
             for start in self.starts:
                 starting(start)
-                self.measure_one(start, measured, warn_once)
+                self.measure_one(start, measured, warn)
         except BaseException as error:
             self.document.state = "failed" if isinstance(error, RequestError) else "interrupted"
             raise
@@ -195,10 +206,6 @@ class Bench:
         finally:
             if self.path.is_dir():
                 self.write()
-        if self.document.wrong:
-            raise UntrustedError(wrong_words(self.document))
-        if self.failure is not None:
-            raise self.failure
 
     def measure_one(self, start: Start, measured: Callable[[Measured], None], warn: Callable[[str], None]) -> None:
         entry = start.entry

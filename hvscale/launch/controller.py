@@ -129,7 +129,6 @@ def launch(
     horovod_build.check(command, passed, flavour, library)
 
     run = RunFolder.create((run_path or default_run_path(command)).absolute())
-    (run.path / "ranks").mkdir(exist_ok=True)
     host = describe_host()
     record = RunRecord(
         command=command,
@@ -160,8 +159,8 @@ def launch(
     libraries = in_effect.Started(run, library, command, {**passed, **record.rank_environment})
     record.rank_environment |= in_effect.questions(libraries)
     request = placements.Request(np, command, run.path, passed, library, options)
-    run.write(record)
-    with processes.adopting_orphans(), catching_signals() as caught, ExitStack() as stack:
+    run.begin(record)
+    with run.at_work(record), processes.adopting_orphans(), catching_signals() as caught, ExitStack() as stack:
         try:
             nodes = stack.enter_context(place.prepare(request))
         except RequestError as error:
@@ -197,7 +196,7 @@ def submit_and_follow(script: str, run: RunFolder, np: int, show: Show | None, w
     """Have Slurm run the script, and show what its ranks write. Raises what a launch here would raise."""
     slurm_job.prepare_folder(run)
     with catching_signals() as caught:
-        number = slurm_job.submit(script)
+        number = slurm_job.submit(script, run)
         slurm_job.follow(
             number,
             run,

@@ -5,6 +5,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+from hvscale.core.files import open_new
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -15,7 +17,7 @@ def start_launcher(arguments: list[str], environment: dict[str, str], run: Path)
     def end_with_controller() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
-    with open(run / "logs" / "launcher.log", "wb") as log:  # noqa: PTH123
+    with open_new(run / "logs" / "launcher.log") as log:
         return subprocess.Popen(
             arguments,
             env=environment,

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from hvscale.core.files import open_new
 from hvscale.errors import RequestError
 from hvscale.host import single_copy_problem
 from hvscale.launch import remote_start
@@ -131,7 +131,7 @@ class Nodes:
                 f"{folder}: launchers cannot call a program in a path with a space: choose it with --run"
             )
         cases = "".join(f"{shlex.quote(node.name)}) exec {agent_words(node)} ;;\n" for node in self.nodes)
-        path.write_text(
+        text = (
             "#!/bin/sh\n"
             "# Starts a command line in one of this run's nodes, in the place of ssh.\n"
             'while [ "${1#-}" != "$1" ]; do shift; done\n'
@@ -139,7 +139,8 @@ class Nodes:
             f"case $node in\n{cases}esac\n"
             'echo "$node is not a node of this run" >&2; exit 255\n'
         )
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        with open_new(path, 0o700) as stream:
+            stream.write(text.encode())
         return path
 
 

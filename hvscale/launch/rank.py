@@ -78,7 +78,8 @@ def write_json(path: str, document: dict[str, object]) -> None:
     """Whole or not at all: the controller may read at any moment. A full disk must not take the job down."""
     temporary = f"{path}.{os.getpid()}"
     try:
-        with open(temporary, "w") as stream:  # noqa: PTH123 - pathlib costs 10 ms at start-up
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, 0o666), "w") as stream:
             json.dump(document, stream)
         os.replace(temporary, path)  # noqa: PTH105
     except OSError:
@@ -105,7 +106,9 @@ class Log:
     def __init__(self, path: str) -> None:
         self.descriptor = 2
         try:
-            self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self.descriptor = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
+            )
         except OSError as error:
             self.give_up(path, error)
         self.path = path

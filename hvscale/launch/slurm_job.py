@@ -102,11 +102,19 @@ def write_script(path: Path, text: str, private: bool) -> None:
         raise RequestError(f"--sbatch {path}: {error.strerror}") from error
 
 
-def submit(text: str) -> str:
-    """Give the script to Slurm; gives the job's number. Raises RequestError in sbatch's own words."""
+def submit(text: str, run: RunFolder) -> str:
+    """Give the script to Slurm; gives the job's number. Raises RequestError in sbatch's own words, and for a folder that has a job already."""
     require("sbatch", "slurm-client", "--submit")
+    log = run.logs / "slurm.log"
+    try:
+        log.touch(exist_ok=False)
+    except FileExistsError as error:
+        raise RequestError(f"{run.path} belongs to a Slurm job already: give another folder with --run") from error
+    except OSError as error:
+        raise cannot_write(run.path, error) from error
     done = subprocess.run(["sbatch", "--parsable"], input=text, capture_output=True, text=True)
     if done.returncode:
+        log.unlink(missing_ok=True)
         said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         raise RequestError(f"Slurm does not take the job: {said.removeprefix('sbatch: error: ')}")
     return done.stdout.strip().partition(";")[0]
@@ -174,13 +182,8 @@ def said_in(log: Path) -> str:
 
 
 def prepare_folder(run: RunFolder) -> None:
-    """Make room for the job's output. Raises RequestError for a folder that holds a run, or cannot be written."""
-    if run.run_json.exists():
-        raise RequestError(f"{run.path} holds a run already: give another folder with --run")
-    try:
-        run.logs.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(run.path, error) from error
+    """Make room for the job's output. Raises as `RunFolder.create`: the job itself locks the folder when it runs."""
+    RunFolder.create(run.path).unlock()
 
 
 def is_inside_an_allocation() -> bool:

@@ -71,11 +71,12 @@ def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None
     first_batch = ranks.together(lambda: work.batch(work.load(0), device))
     committed = commits.newest if commits is not None else None
     resumed = committed or checkpoint_to_resume(config, ranks)
-    continued = config.resume is not None or (commits is not None and commits.run is not None)
+    gathered_anew = commits is not None and commits.run is not None
+    continued = config.resume is not None or gathered_anew
 
     with (
         Watch(config, ranks) as watch,
-        training_run(config, ranks, continued) as run,
+        training_run(config, ranks, continued, gathered_anew) as run,
         ranks.ending_together(),
     ):
         if commits is not None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from dataclasses import asdict, dataclass
 from io import TextIOWrapper
 from pathlib import Path
@@ -48,7 +49,8 @@ class StepsFile:
         try:
             if after is not None and path.exists():
                 keep_steps(path, after)
-            self.stream: TextIOWrapper = path.open("x" if after is None else "a", buffering=1)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_EXCL if after is None else os.O_APPEND)
+            self.stream: TextIOWrapper = os.fdopen(os.open(path, flags, 0o666), "a", buffering=1)
         except FileExistsError as error:
             raise RequestError(f"{path.parent} holds a training run already: give another folder with --run") from error
         except OSError as error:

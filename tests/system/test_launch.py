@@ -262,7 +262,12 @@ def test_a_full_disk_costs_the_log_but_not_the_job(
         assert "No space left" in done.stderr
         assert done.returncode == 2
         assert (small / "job/logs/rank-00000.log").stat().st_size > 0
-        assert run_json(small / "job")["state"] == "running"
+        record = run_json(small / "job")
+        assert (record["state"], record["exit_status"]) == ("failed", 2)
+        assert "No space left" in record["warnings"][-1]
+        later = hvscale("launch", "--run", small / "later", "--", "true")
+        assert (later.returncode, len(later.stderr.splitlines())) == (2, 1), later.stderr
+        assert "No space left" in later.stderr
     finally:
         subprocess.run(["umount", small], check=True)
 

@@ -294,7 +294,7 @@ def test_what_was_measured_before_the_end_is_kept_and_gone_on_from(
         assert scale_json(folder)["state"] == "running"
         other = hvscale(*ask, "program.py")
         assert other.returncode == 2
-        assert "another hvscale scale is measuring there" in other.stderr
+        assert f"{folder} is in use by process {scaling.pid} on " in other.stderr
         scaling.send_signal(number)
         shown, said = scaling.communicate(timeout=60)
     finally:

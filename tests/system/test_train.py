@@ -142,7 +142,7 @@ def test_two_ranks_say_what_is_wrong_once(hvscale: Run, tmp_path: Path) -> None:
 def test_a_full_disk_ends_training_in_one_line(hvscale_warm: Run, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small], capture_output=True).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", small], capture_output=True).returncode:
         pytest.skip("a small file system cannot be mounted here: it takes root")
     try:
         done = hvscale_warm(*TRAIN[1:], "--run", small / "job")
@@ -150,6 +150,9 @@ def test_a_full_disk_ends_training_in_one_line(hvscale_warm: Run, tmp_path: Path
         assert "No space left" in done.stderr
         assert "Traceback" not in done.stderr
         assert len((small / "job/steps.jsonl").read_text().splitlines()) == 4
+        record = run_json(small / "job")
+        assert (record["state"], record["exit_status"]) == ("failed", 2)
+        assert "No space left" in record["warnings"][-1]
     finally:
         subprocess.run(["umount", small], check=True)
 

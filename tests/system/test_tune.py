@@ -180,7 +180,7 @@ def test_a_search_that_was_broken_off_goes_on_and_may_keep_the_defaults(
     wait_until(lambda: trials_in(folder) == 1)
     second = hvscale("tune", *search, "--", *slower)
     assert second.returncode == 2
-    assert f"{folder}: another hvscale tune is measuring there; give another folder with --run" in second.stderr
+    assert f"{folder} is in use by process {first.pid} on " in second.stderr
     first.send_signal(signal.SIGINT)
     _, said = first.communicate(timeout=60)
     assert first.returncode == 130, said

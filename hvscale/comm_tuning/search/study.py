@@ -462,8 +462,7 @@ class Study:
     @contextmanager
     def open_folder(self) -> Iterator[None]:
         """Make the folder, or take up the study in it, for this process alone. A new one in which nothing was started goes again."""
-        made = not self.path.exists()
-        with alone_in(self.path, "hvscale tune"):
+        with alone_in(self.path):
             new = not self.tune_json.exists()
             self.take_up()
             try:
@@ -471,8 +470,6 @@ class Study:
             finally:
                 if new and not any(self.path.glob("start-*")):
                     self.tune_json.unlink(missing_ok=True)
-                    if made:
-                        self.path.rmdir()
 
     def take_up(self) -> None:
         """What an earlier call has left in the folder. Raises RequestError when it is something else, or was asked something else."""

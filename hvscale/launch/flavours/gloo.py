@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
+from hvscale.core.files import open_new
 from hvscale.errors import RequestError
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
@@ -49,7 +50,7 @@ class Gloo:
 
         nodes = {node.name: node for node in job.nodes.nodes}
         slots = get_host_assignments(parse_hosts(job.nodes.hosts), job.np)
-        with rendezvous(job, slots) as variables, open(job.run / "logs" / "launcher.log", "wb") as log:  # noqa: PTH123
+        with rendezvous(job, slots) as variables, open_new(job.run / "logs" / "launcher.log") as log:
             yield [
                 node.start(
                     rank_program,

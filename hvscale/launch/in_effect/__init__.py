@@ -51,7 +51,7 @@ def register(name: str, reporter: Reporter) -> None:
 
 def questions(started: Started) -> dict[str, str]:
     """What the ranks' environment needs in addition for the libraries to tell what they use."""
-    started.folder.mkdir(exist_ok=True)
+    started.run.make_subfolder(started.folder)
     found: dict[str, str] = {}
     for reporter in _reporters.values():
         found |= reporter.ask(started)

@@ -1,0 +1,155 @@
+"""A run's folder belongs to one living process and to one user, and says how its run ended."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="other users' files and small disks take root")
+TRAIN = (
+    *("train", "edsr-baseline", "--n-resblocks", 1, "--n-feats", 8, "--batch-size", 2, "--patch-size", 16),
+    *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1),
+)
+WAITING = """
+import sys, time
+from pathlib import Path
+print("begun", flush=True)
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+"""
+
+
+def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(PROGRAMS / "hvscale"), *map(str, arguments)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def small_disk(folder: Path, kibibytes: int) -> Iterator[Path]:
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kibibytes}k", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_of_two_starts_at_once_one_runs(tmp_path: Path) -> None:
+    """Six pairs of launches of one --run, and at the same time six without, which must not share a default folder."""
+    launch = ("launch", "--mpi", "gloo")
+    pairs = [
+        [start(tmp_path, *launch, "--run", f"job-{number}", "--", "echo", who) for who in ("one", "two")]
+        for number in range(6)
+    ]
+    alone = [start(tmp_path, *launch, "--", "true") for _ in range(6)]
+    for number, pair in enumerate(pairs):
+        said = {process: process.communicate(timeout=120) for process in pair}
+        assert sorted(process.returncode for process in pair) == [0, 2], said
+        (lost,) = (said[process][1] for process in pair if process.returncode == 2)
+        assert str(tmp_path / f"job-{number}") in lost
+        assert "is in use by process" in lost or "holds a run already" in lost
+        assert len(lost.splitlines()) == 1
+        (won,) = (said[process][0] for process in pair if process.returncode == 0)
+        assert (tmp_path / f"job-{number}/logs/rank-00000.log").read_text() == won.removeprefix("[0] ")
+    for process in alone:
+        _, said_alone = process.communicate(timeout=120)
+        assert process.returncode == 0, said_alone
+    assert len(list(tmp_path.glob("runs/*/run.json"))) == 6
+
+
+def test_a_folder_belongs_to_the_living_process_that_has_it(
+    hvscale: Run, hvscale_warm: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    run, go_on = tmp_path / "job", tmp_path / "go-on"
+    waiting = ("--", "python", program(WAITING), go_on)
+    first = start(tmp_path, "launch", "--mpi", "gloo", "--run", "job", *waiting)
+    try:
+        wait_until(lambda: (run / "logs/rank-00000.log").exists() and run_json(run)["state"] == "running")
+        asked = [
+            ("launch", "--mpi", "gloo", "--run", "job", "--", "true"),
+            ("scale", "--np", "1", "--mpi", "gloo", "--run", "job", "--", "true"),
+            ("bench", "allreduce", "-np", "2", "--run", "job"),
+        ]
+        resumed = (*TRAIN, "--steps", "2", "--run", "job", "--resume", "auto")
+        for second in [*(hvscale(*arguments) for arguments in asked), hvscale_warm(*resumed)]:
+            assert (second.returncode, len(second.stderr.splitlines())) == (2, 1), second.stderr
+            assert str(run) in second.stderr
+        assert f"{run} is in use by process {first.pid} on {os.uname().nodename}" in second.stderr
+        assert run_json(run)["state"] == "running"
+    finally:
+        go_on.touch()
+        _, said = first.communicate(timeout=60)
+    assert first.returncode == 0, said
+    assert run_json(run)["state"] == "finished"
+    assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
+    again = hvscale("launch", "--mpi", "gloo", "--run", "job", "--", "true")
+    assert "holds a run already" in again.stderr
+
+
+def test_a_training_that_runs_keeps_its_steps_from_a_second_one(hvscale_warm: Run, tmp_path: Path) -> None:
+    """The second one is refused; killed, the first one leaves a folder that the third resumes in, and that says so until then."""
+    train = (*TRAIN, "--run", "job", "--checkpoint-every", "5", "--resume", "auto")
+    steps = tmp_path / "job/steps.jsonl"
+    first = start(tmp_path, *train, "--steps", 1_000_000)
+    try:
+        wait_until(lambda: steps.exists() and len(steps.read_text().splitlines()) > 12)
+        os.kill(first.pid, signal.SIGSTOP)  # still alive
+        before = steps.read_bytes()
+        second = hvscale_warm(*train, "--steps", 20)
+        assert second.returncode == 2
+        assert second.stderr.splitlines()[-1].startswith(f"hvscale: {tmp_path}/job is in use by process {first.pid} on ")
+        assert steps.read_bytes() == before
+    finally:
+        first.kill()
+        first.wait()
+    assert run_json(tmp_path / "job")["state"] == "running"
+    third = hvscale_warm(*train, "--steps", len(before.splitlines()) + 2)
+    assert third.returncode == 0, third.stderr
+    assert "going on after step" in third.stderr
+    numbers = [json.loads(line)["step"] for line in steps.read_text().splitlines()]
+    assert numbers == list(range(1, len(before.splitlines()) + 3))
+    assert run_json(tmp_path / "job")["state"] == "finished"
+
+
+@needs_root
+def test_a_folder_that_another_user_prepared_is_refused(hvscale: Run, tmp_path: Path) -> None:
+    """One of another user; one of our own in which another user's links lead out of it; and one that every user may write in."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    theirs, ours, open_to_all = (tmp_path / name for name in ("theirs", "ours", "open"))
+    for folder in (theirs / "logs", ours, open_to_all):
+        folder.mkdir(parents=True)
+    (theirs / "logs/launcher.log").symlink_to(precious)
+    (tmp_path / "elsewhere").mkdir()
+    (ours / "logs").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "theirlink").symlink_to(tmp_path / "elsewhere")
+    for path in (theirs, theirs / "logs", tmp_path / "theirlink"):
+        os.lchown(path, NOBODY, NOBODY)
+    open_to_all.chmod(0o777)
+    for name, said in (
+        ("theirs", f"theirs belongs to another user (uid {NOBODY})"),
+        ("ours", "ours/logs is a symbolic link"),
+        ("theirlink", f"theirlink is a symbolic link of another user (uid {NOBODY})"),
+        ("open", f"every user may write in {open_to_all}: `chmod o-w` it"),
+    ):
+        done = hvscale("launch", "--mpi", "gloo", "--run", name, "--", "true")
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert said in done.stderr
+    done = hvscale("scale", "--np", "1", "--mpi", "gloo", "--run", "theirs", "--", "true")
+    assert (done.returncode, "belongs to another user" in done.stderr) == (2, True)
+    assert precious.read_text() == "mine"
+    assert list((tmp_path / "elsewhere").iterdir()) == []
