@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
+from tests.conftest import PROGRAMS, Run, run_json, wait_until
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="other users' files and small disks take root")
