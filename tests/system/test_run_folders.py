@@ -111,7 +111,9 @@ def test_a_training_that_runs_keeps_its_steps_from_a_second_one(hvscale_warm: Ru
         before = steps.read_bytes()
         second = hvscale_warm(*train, "--steps", 20)
         assert second.returncode == 2
-        assert second.stderr.splitlines()[-1].startswith(f"hvscale: {tmp_path}/job is in use by process {first.pid} on ")
+        assert second.stderr.splitlines()[-1].startswith(
+            f"hvscale: {tmp_path}/job is in use by process {first.pid} on "
+        )
         assert steps.read_bytes() == before
     finally:
         first.kill()
