@@ -22,6 +22,7 @@ from hvscale.errors import HvscaleError, RequestError, SavedError
 
 # Stopped: what had started it had seen enough.
 RunState = Literal["starting", "running", "finished", "stopped", "failed", "interrupted"]
+ABANDONED = "the run was interrupted: its hvscale process was killed before it could record how the run ended"
 OPEN_STATES = ("starting", "running")
 # Room for the last state of run.json on a disk that fills up meanwhile, beside what it holds at the start.
 RESERVE_BYTES, RESERVE_BYTES_PER_RANK = 4096, 1024
@@ -275,6 +276,9 @@ class RunFolder:
                 raise RequestError(f"{path} is not a folder: give the folder of a run")
             if not run.run_json.exists():
                 raise RequestError(f"{path} is not the folder of a run: it holds no run.json")
+            for folder in (run.hvprof, run.logs):
+                if folder.exists():
+                    next(folder.iterdir(), None)  # a glob of a folder that cannot be read finds nothing
         except OSError as error:
             raise RequestError(f"{path} cannot be read: {error.strerror}") from error
         return run

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvscale.core.files import read_text
 from hvscale.errors import EXIT_RANK_FAILED, EXIT_TRY_AGAIN, RankFailedError
 from hvscale.launch.job import Job
 from hvscale.launch.output import last_lines
@@ -36,7 +37,7 @@ class Failure:
 def read_ranks(run: RunFolder) -> list[RankEnd]:
     """What the ranks have written about themselves so far, in order of rank."""
     return [
-        RankEnd.model_validate(json.loads(path.read_text()))
+        RankEnd.model_validate(json.loads(read_text(path)))
         for path in sorted((run.path / "ranks").glob("rank-?????.json"))
     ]
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hvscale.core.files import open_regular
+from hvscale.errors import RequestError
 from hvscale.run_folder import RunFolder
 
 TAIL_BYTES = 64 * 1024
@@ -59,12 +61,14 @@ def lines_of(path: Path) -> Iterator[str]:
     """The lines of a log, as a terminal would leave them standing and in pieces as RankOutput shows them; none where there is no log."""
     unfinished = b""
     try:
-        with path.open("rb") as log:
+        with open_regular(path) as log:
             while new := log.read(PIECE_BYTES):
                 lines, unfinished = split(unfinished + new)
                 yield from map(visible, lines)
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}") from error
     if unfinished:
         yield visible(unfinished)
 
@@ -102,11 +106,11 @@ def visible(line: bytes) -> str:
 def last_lines(path: Path, count: int = 20) -> list[str]:
     """The last lines of a log, without reading a long one whole; empty when there is none. Of a long line its end alone."""
     try:
-        with path.open("rb") as log:
+        with open_regular(path) as log:
             log.seek(0, 2)
             log.seek(max(0, log.tell() - TAIL_BYTES))
             lines = log.read(TAIL_BYTES).rstrip(b"\n").split(b"\n")[-count:]
-    except FileNotFoundError:
+    except OSError:
         return []
     return [
         line if len(line) <= SHOWN_CHARACTERS else f"... {line[-SHOWN_CHARACTERS:]}"

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from hvscale.core.files import open_regular
 from hvscale.errors import RequestError
 
 
@@ -33,7 +34,7 @@ def load_state(model: nn.Module, found: dict[str, Tensor], file: str, *, allow_o
 def read_state(file: Path) -> dict[str, Tensor]:
     """Raises RequestError when the file cannot be read, is cut short or garbage, or holds no state dict."""
     try:
-        stream = file.open("rb")
+        stream = open_regular(file)
     except OSError as error:
         raise RequestError(f"cannot read the weights {file}: {error.strerror}") from error
     with stream:

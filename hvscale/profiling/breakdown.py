@@ -9,7 +9,7 @@ from hvscale.profiling.events import DETAILED, Recording, no_events
 from hvscale.profiling.grouping import EventGroups, Groups, TotalGroups
 from hvscale.profiling.sources import SOURCES
 from hvscale.profiling.unseen import reasons
-from hvscale.run_folder import RunFolder
+from hvscale.run_folder import ABANDONED, RunFolder
 
 
 class Row(BaseModel):
@@ -75,10 +75,13 @@ def read_recording(run: RunFolder, detail: bool = False) -> Recording:
     for read in ({**SOURCES, **DETAILED} if detail else SOURCES).values():
         recording = read(run)
         if recording is not None:
+            if run.read().was_abandoned:
+                recording.warnings.append(ABANDONED)
             return recording
     record = run.read()
     source = "horovod-timeline" if record.library.flavour.lower() == "gloo" else "hvprof"
     warnings = reasons(run, record, list(range(record.np))) if source == "hvprof" else []
+    warnings += [ABANDONED] if record.was_abandoned else []
     return Recording(source, no_events(), record.np, [], warnings=warnings)
 
 

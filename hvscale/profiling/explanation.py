@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from hvscale.core.files import open_regular
 from hvscale.errors import RequestError
 from hvscale.profiling.bins import MIB, parse_bins
 from hvscale.profiling.breakdown import Breakdown, read_recording, tabulate
@@ -72,7 +73,7 @@ def _recorded_bytes(run: RunFolder) -> int:
     """Of hvprof's records and Horovod's timeline, without reading them. NCCL's calls take little to explain."""
     size = run.timeline.stat().st_size if run.timeline.is_file() else 0
     for path in run.hvprof.glob("rank-*.hvp"):
-        with suppress(OSError, RequestError), path.open("rb") as stream:
+        with suppress(OSError, RequestError), open_regular(path) as stream:
             header = read_header(path, stream)
             size += min(header.reserved_records, header.capacity) * RECORD.itemsize
     return size

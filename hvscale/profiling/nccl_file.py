@@ -7,6 +7,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hvscale.core.files import open_regular
 from hvscale.errors import RequestError
 from hvscale.profiling.ring_file import LARGEST, check_words, header_layout, read_fields, text
 
@@ -74,7 +75,7 @@ class NcclProfile:
 def read_nccl_profile(path: Path) -> NcclProfile:
     """Raises RequestError, naming `path`, when it cannot be read, its header is not sound, or no record of it is whole."""
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             return _read(path, stream)
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from error

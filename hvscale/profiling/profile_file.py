@@ -8,6 +8,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hvscale.core.files import open_regular
 from hvscale.errors import RequestError
 from hvscale.profiling.counters import COUNTER, COUNTERS, sound_counters
 from hvscale.profiling.ring_file import LARGEST, check_words, header_layout, read_fields, text
@@ -140,7 +141,7 @@ class ProfileFile:
         self.overwritten = 0
         self.warnings: list[str] = []
         try:
-            with path.open("rb") as stream:
+            with open_regular(path) as stream:
                 self.header = read_header(path, stream)
                 self.communicators = read_communicators(stream)
                 self.counters, self.damaged_counters = read_counters(path, stream)
@@ -157,7 +158,7 @@ class ProfileFile:
         whole, damaged, slot = 0, 0, 0
         overtaken = max(0, header.reserved_records - header.capacity)
         threads: set[int] = set()
-        with self.path.open("rb") as stream:
+        with open_regular(self.path) as stream:
             stream.seek(RECORDS_START)
             while slot < header.capacity:
                 raw = stream.read(min(CHUNK_RECORDS, header.capacity - slot) * RECORD.itemsize)

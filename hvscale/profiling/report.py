@@ -13,6 +13,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from hvscale import __version__
+from hvscale.core.files import read_bytes, read_text
 from hvscale.errors import RequestError
 from hvscale.profiling.bins import Bins, parse_bins
 from hvscale.profiling.breakdown import Breakdown, tabulate
@@ -129,7 +130,7 @@ def _view(run: RunFolder, bins: Bins) -> View:
 def _result(run: RunFolder) -> dict[str, Any]:
     """result.json of a run of our trainer, or nothing."""
     try:
-        found = json.loads((run.path / "result.json").read_text())
+        found = json.loads(read_text(run.path / "result.json"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -137,7 +138,7 @@ def _result(run: RunFolder) -> dict[str, Any]:
 
 def _picture(run: RunFolder) -> str | None:
     try:
-        return "data:image/png;base64," + base64.b64encode((run.path / "picture.png").read_bytes()).decode()
+        return "data:image/png;base64," + base64.b64encode(read_bytes(run.path / "picture.png")).decode()
     except OSError:
         return None
 

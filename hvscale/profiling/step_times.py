@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hvscale.core.files import LINES_BYTES, read_text
 from hvscale.errors import RequestError
 from hvscale.profiling.events import Recording
 from hvscale.run_folder import RunFolder
@@ -26,7 +27,7 @@ class StepLog:
 def read_step_log(run: RunFolder) -> StepLog | None:
     """None where the run has no steps. Raises RequestError when steps.jsonl is damaged; a last line that was cut short is left out."""
     try:
-        lines = run.steps.read_text(errors="replace").splitlines(keepends=True)
+        lines = read_text(run.steps, LINES_BYTES, errors="replace").splitlines(keepends=True)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from hvscale.core.files import open_regular, read_bytes
 from hvscale.run_folder import RunFolder, RunRecord
 
 SAYS = "hvprof: "  # begins each line that the profiler writes into a rank's output
@@ -21,7 +22,7 @@ def reasons(run: RunFolder, record: RunRecord, ranks: list[int]) -> list[str]:
 def _said(log: Path) -> str | None:
     """The profiler's own words in a rank's output."""
     try:
-        with log.open("rb") as stream:
+        with open_regular(log) as stream:
             lines = stream.read(LONGEST_LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return None
@@ -31,7 +32,7 @@ def _said(log: Path) -> str | None:
 def _held(program: Path) -> str | None:
     """Whether `program` was linked in a way that leaves no place before its MPI library."""
     try:
-        content = program.read_bytes()
+        content = read_bytes(program)
         if not content.startswith(b"\x7fELF"):
             return None
         listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from hvscale.core.files import read_text
 from hvscale.errors import RequestError, UntrustedError
 from hvscale.launch.output import lines_of
 from hvscale.profiling.step_times import read_step_log
@@ -106,7 +107,7 @@ def by_metric(run: RunFolder, ranks: int, metric: Metric, warn: Callable[[str], 
 def from_result(run: RunFolder, ranks: int) -> Throughput | None:
     """Our trainer's own figure, which leaves the first steps out."""
     try:
-        result = json.loads((run.path / "result.json").read_text())
+        result = json.loads(read_text(run.path / "result.json"))
         value, ran_on, threads = result["images_per_second"], result["np"], result.get("threads_per_rank")
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import torch
 
+from hvscale.core.files import open_regular
 from hvscale.errors import RequestError
 from hvscale.run_folder import cannot_write, write_atomically
 
@@ -111,7 +112,7 @@ def write(checkpoint: Checkpoint, stream: IO[bytes]) -> None:
 def read(file: Path) -> Checkpoint:
     """Raises DamagedError when the file is not as it was written, RequestError when it cannot be read at all."""
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             header = HEADER.fullmatch(stream.read(HEADER_BYTES))
             if header is None:
                 raise DamagedError("its first line is not a checkpoint's")

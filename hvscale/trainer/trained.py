@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from hvscale import models
+from hvscale.core.files import read_text
 from hvscale.errors import RequestError
 from hvscale.models.edsr import shape_of
 from hvscale.trainer import checkpoints
@@ -66,7 +66,7 @@ def described(weights: Path) -> tuple[tuple[str, dict[str, Any]] | None, dict[st
         return (found.config["model"], found.model_options), found.model
     state = models.read_state(weights)
     try:
-        result = TrainResult.model_validate_json((weights.parent / "result.json").read_text())
-    except (OSError, ValidationError):
+        result = TrainResult.model_validate_json(read_text(weights.parent / "result.json"))
+    except (OSError, ValueError):
         return None, state
     return (result.model, result.model_options), state

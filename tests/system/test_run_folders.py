@@ -2,14 +2,18 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from hvscale.run_folder import RunFolder
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 
 NOBODY = 65534
@@ -155,3 +159,91 @@ def test_a_folder_that_another_user_prepared_is_refused(hvscale: Run, tmp_path: 
     assert (done.returncode, "belongs to another user" in done.stderr) == (2, True)
     assert precious.read_text() == "mine"
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_files_that_are_no_files_are_one_line(hvscale_warm: Run, tmp_path: Path) -> None:
+    """FIFOs, devices and files without an end in the place of a run's own, read by what reads them."""
+    run = tmp_path / "job"
+    assert hvscale_warm(*TRAIN, "--steps", "2", "--checkpoint-every", "2", "--run", "job").returncode == 0
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    kept = {path: path.read_bytes() for path in (run / "run.json", run / "result.json", checkpoint)}
+
+    def endless(path: Path) -> None:
+        with path.open("wb") as stream:
+            stream.truncate(1 << 40)
+
+    prepare: dict[str, Callable[[Path], object]] = {
+        "fifo": os.mkfifo,
+        "device": lambda path: path.symlink_to("/dev/zero"),
+        "endless": endless,
+    }
+    asked: list[tuple[Path, tuple[str, ...], int, tuple[str, ...]]] = [
+        (run / "run.json", ("breakdown", "job"), 2, ("fifo", "device", "endless")),
+        (run / "run.json", ("compare", "job", "job"), 2, ("fifo",)),
+        (run / "steps.jsonl", ("breakdown", "job", "--explain"), 0, ("fifo", "device", "endless")),
+        (run / "steps.jsonl", ("report", "job"), 2, ("fifo",)),
+        (run / "hvprof/rank-00000.hvp", ("breakdown", "job"), 2, ("fifo", "device", "endless")),
+        (run / "hvprof/nccl-00000.hvn", ("breakdown", "job"), 2, ("fifo", "endless")),
+        (checkpoint, ("eval", str(checkpoint), "--data", "bundled", "--images", "1"), 2, ("fifo",)),
+        (run / "result.json", ("eval", "job", "--images", "1"), 0, ("fifo",)),
+    ]
+    for path, command, status, kinds in asked:
+        for kind in kinds:
+            path.unlink(missing_ok=True)
+            prepare[kind](path)
+            done = hvscale_warm(*command, timeout=60)
+            said = f"{command} with {path.name} as {kind}: {done.stderr}"
+            assert done.returncode == status, said
+            assert "Traceback" not in done.stderr, said
+            assert status == 0 or len(done.stderr.splitlines()) == 1, said
+            path.unlink()
+        if path in kept:
+            path.write_bytes(kept[path])
+    endless(run / "hvprof/horovod-timeline.json")
+    done = hvscale_warm("breakdown", "job", timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "hvscale: job/hvprof/horovod-timeline.json is not a timeline that Horovod wrote"
+    ]
+
+
+def test_a_run_whose_hvscale_was_killed_was_interrupted(
+    hvscale_warm: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    run, go_on = tmp_path / "job", tmp_path / "go-on"
+    first = start(tmp_path, "launch", "--mpi", "gloo", "--run", "job", "--", "python", program(WAITING), go_on)
+    try:
+        log = run / "logs/rank-00000.log"
+        wait_until(lambda: log.exists() and "begun" in log.read_text() and run_json(run)["state"] == "running")
+        assert RunFolder(run).read().state == "running"
+        assert "interrupted" not in hvscale_warm("breakdown", "job").stderr
+        first.kill()
+        first.wait()
+        assert run_json(run)["state"] == "running"
+        assert RunFolder(run).read().state == "interrupted"
+        done = hvscale_warm("breakdown", "job", "--json")
+        assert done.returncode == 0, done.stderr
+        assert [text for text in json.loads(done.stdout)["warnings"] if "was interrupted: its hvscale process" in text]
+    finally:
+        go_on.touch()
+        first.kill()
+
+
+@needs_root
+def test_a_folder_of_another_user_that_is_closed_is_one_line(hvscale: Run, tmp_path: Path) -> None:
+    """Asked by a user who may pass through all folders above it; the program is loaded before, from where that user may not read."""
+    assert hvscale("launch", "--mpi", "gloo", "--run", "job", "--", "true").returncode == 0
+    loaded = "import hvscale.profiling.explanation, hvscale.commands.breakdown, hvscale.cli, os, sys"
+    ask = f"{loaded}; os.setuid({NOBODY}); hvscale.cli.main()"
+    with tempfile.TemporaryDirectory() as open_to_all:
+        Path(open_to_all).chmod(0o755)
+        shutil.move(tmp_path / "job", open_to_all)
+        run = Path(open_to_all) / "job"
+        for closed in (run / "hvprof", run / "run.json", run):
+            closed.chmod(0o700)
+            command = [sys.executable, "-c", ask, "breakdown", str(run)]
+            done = subprocess.run(command, cwd=open_to_all, capture_output=True, text=True)
+            assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+            said = "is not readable" if closed == run else "Permission denied"
+            assert said in done.stderr
+            closed.chmod(0o755)

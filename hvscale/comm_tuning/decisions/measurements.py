@@ -27,6 +27,7 @@ from hvscale.comm_tuning.collectives_table import (
     Rule,
 )
 from hvscale.comm_tuning.library_algorithms import OWN_CHOICE
+from hvscale.core.files import read_bytes
 from hvscale.errors import RequestError
 from hvscale.run_folder import write_atomically
 from hvscale.scaling.estimate import estimate
@@ -155,7 +156,7 @@ class Measurements(BaseModel):
 def read_measurements(path: Path) -> Measurements:
     """Raises RequestError, naming the place, for a file that cannot be read or is damaged."""
     try:
-        return Measurements.model_validate_json(path.read_bytes())
+        return Measurements.model_validate_json(read_bytes(path))
     except OSError as error:
         raise RequestError(f"{path}: {error.strerror}") from error
     except ValidationError as error:

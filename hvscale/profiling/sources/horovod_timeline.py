@@ -154,6 +154,8 @@ class Timeline:
                 rest = rest[cut + 1 :].lstrip(", \n")
             elif len(rest) > 8 * CHUNK_CHARACTERS:
                 self.damaged += 1
+                if not self.understood:  # of another kind, and maybe without an end
+                    return
                 rest = ""
         # The end: a bracket, a comma before an event that never came, or half an event.
         yield from self._decode(rest.rstrip("] \n\r\t,"))

@@ -15,6 +15,7 @@ from hvscale.bench.document import BenchDocument, main_rows
 from hvscale.bench.experiment.entries import Collectives, WithTable, by, register
 from hvscale.bench.experiment.series import Key, Series, Value
 from hvscale.bench.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
+from hvscale.core.files import read_text
 from hvscale.errors import HvscaleError, RequestError
 from hvscale.launch import RunInterruptedError
 from hvscale.profiling.output import human_bytes
@@ -156,7 +157,7 @@ class CollectiveMeasurement:
         """What an earlier call has left. Raises RequestError where that measured something else."""
         for folder in folders(self.path, variant, repeat, new=False):
             try:
-                document = BenchDocument.model_validate_json((folder / "bench.json").read_text())
+                document = BenchDocument.model_validate_json(read_text(folder / "bench.json"))
             except (OSError, ValidationError):
                 continue
             if document.state == "finished":
