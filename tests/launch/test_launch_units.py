@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -225,8 +226,18 @@ def test_a_progress_bar_leaves_what_a_terminal_would() -> None:
 def test_run_folders_get_names_of_their_own(tmp_path: Path) -> None:
     first = default_run_path(["python", "/home/me/train me.py", "--lr", "1"], tmp_path)
     assert first.name.endswith("-python-train-me.py-1")
-    first.mkdir()
+    assert first.is_dir()
     assert default_run_path(["python", "/home/me/train me.py", "--lr", "1"], tmp_path) != first
+
+
+def test_an_agent_is_not_written_through_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "agent").symlink_to(precious)
+    agent = Nodes((Node("here", 1),)).write_agent(tmp_path)
+    assert precious.read_text() == "mine"
+    assert stat.S_IMODE(agent.lstat().st_mode) == 0o700
+    assert subprocess.run([agent, "here", "exit 7"]).returncode == 7
 
 
 def test_what_an_agent_starts_does_not_inherit_the_signals_that_python_ignores() -> None:

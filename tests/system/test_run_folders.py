@@ -157,6 +157,11 @@ def test_a_folder_that_another_user_prepared_is_refused(hvscale: Run, tmp_path: 
         assert said in done.stderr
     done = hvscale("scale", "--np", "1", "--mpi", "gloo", "--run", "theirs", "--", "true")
     assert (done.returncode, "belongs to another user" in done.stderr) == (2, True)
+    for name in ("launcher.log", "rank-00000.log"):  # from when the folder was open to others
+        (tmp_path / "cleared/logs").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cleared/logs" / name).symlink_to(precious)
+    done = hvscale("launch", "--mpi", "gloo", "--run", "cleared", "--", "echo", "hello")
+    assert done.returncode == 0, done.stderr
     assert precious.read_text() == "mine"
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
