@@ -8,9 +8,11 @@ import os
 import re
 import secrets
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
@@ -26,6 +28,7 @@ ABANDONED = "the run was interrupted: its hvscale process was killed before it c
 OPEN_STATES = ("starting", "running")
 # Room for the last state of run.json on a disk that fills up meanwhile, beside what it holds at the start.
 RESERVE_BYTES, RESERVE_BYTES_PER_RANK = 4096, 1024
+LIBRARIES_NAMED = 4  # in one sentence
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
@@ -101,6 +104,14 @@ def release(version: str) -> tuple[list[int], str]:
     while len(numbers) > 1 and numbers[-1] == 0:
         numbers.pop()
     return numbers, match[2]
+
+
+def ranks_in_words(ranks: list[int]) -> str:
+    """`rank 3`, or `ranks 0-2, 5`; the numbers ascend."""
+    starts = [rank for before, rank in pairwise([-2, *ranks]) if rank != before + 1]
+    ends = [rank for rank, after in pairwise([*ranks, ranks[-1] + 2]) if after != rank + 1]
+    spans = [str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True)]
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(spans)}"
 
 
 class Host(BaseModel):
@@ -210,6 +221,21 @@ class RunRecord(BaseModel):
     def was_abandoned(self) -> bool:
         """Whether the hvscale process that ran it was killed, so that nobody recorded its end."""
         return self.state == "interrupted" and self.ended_at is None
+
+    @property
+    def library_difference(self) -> str | None:
+        """One sentence that names `library` and those that ranks really ran on; None where they agree or nothing was reported."""
+        if all(reported.is_release_of(self.library) for reported in self.libraries_reported):
+            return None
+        by_name: dict[str, list[ReportedLibrary]] = defaultdict(list)
+        for reported in self.libraries_reported:
+            by_name[reported.name].append(reported)
+        named = []
+        for name, libraries in by_name.items():
+            ranks = sorted({rank for reported in libraries for rank in reported.ranks})
+            named.append(f"{ranks_in_words(ranks)} ran on {name} ({libraries[0].file})")
+        more = [f"others on {len(named) - LIBRARIES_NAMED} more"] if len(named) > LIBRARIES_NAMED else []
+        return f"asked for {self.library.name}, but {', '.join([*named[:LIBRARIES_NAMED], *more])}"
 
 
 class RunFolder:

@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.launch import RunInterruptedError
+from hvscale.launch.reported_library import require_asked_library
 from hvscale.run_folder import RunFolder, cannot_write, write_text
 from hvscale.study_folder import State, StudyDocument, finished_or_new, study_in
 
@@ -145,6 +146,7 @@ class StudyInTurns(Study[DocumentOfRuns], Generic[DocumentOfRuns, Variant, Run])
         try:
             if not is_there:
                 self.launch(variant, run)
+            require_asked_library(run.read())
             self.read(variant, run, done)
         except RequestError:
             raise

@@ -35,6 +35,7 @@ def profile(
 
     Example: `hvscale profile -np 2 -- python train.py`
     """
+    from hvscale.launch.reported_library import require_asked_library
     from hvscale.profiled_launch import profiled_launch
     from hvscale.profiling.bins import parse_bins
     from hvscale.profiling.explanation import explained_breakdown
@@ -44,3 +45,4 @@ def profile(
     finished = profiled_launch(command=command, timeline=timeline, **launch_options, show=show, warn=print_warning)
     print_breakdown(explained_breakdown(finished, bins, explain), per_rank, json, csv, unasked=explain is None)
     print_message(f"run folder: {finished.path}")
+    require_asked_library(finished.read())

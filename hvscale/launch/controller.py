@@ -241,7 +241,7 @@ def run_job(
         if found is None:
             return
         record.libraries_reported = found
-        text = reported_library.difference(record)
+        text = record.library_difference
         if text and text not in record.warnings:
             record.warnings.append(text)
             warn(text)

@@ -5,7 +5,6 @@ import re
 import stat
 import time
 from collections import defaultdict
-from itertools import pairwise
 from pathlib import Path
 
 from hvscale.errors import UntrustedError
@@ -19,7 +18,6 @@ LONGEST_REPORT_BYTES = 32768
 # What run.json keeps of a library's text: MPICH's goes on with how it was configured.
 TEXT_LINES, TEXT_CHARACTERS = 3, 300
 LOOK_SECONDS = 1.0
-LIBRARIES_NAMED = 4
 
 
 class Reports:
@@ -81,32 +79,7 @@ def reported_library(file: str, text: str, ranks: list[int]) -> ReportedLibrary:
     )
 
 
-def difference(record: RunRecord) -> str | None:
-    """One sentence that names the library asked for and those that ranks really ran on; None when they agree or nothing was reported."""
-    reported = record.libraries_reported
-    if all(library.is_release_of(record.library) for library in reported):
-        return None
-    by_name: dict[str, list[ReportedLibrary]] = defaultdict(list)
-    for library in reported:
-        by_name[library.name].append(library)
-    named = []
-    for name, libraries in by_name.items():
-        ranks = sorted({rank for library in libraries for rank in library.ranks})
-        named.append(f"{ranks_in_words(ranks)} ran on {name} ({libraries[0].file})")
-    more = [f"others on {len(named) - LIBRARIES_NAMED} more"] if len(named) > LIBRARIES_NAMED else []
-    asked = f"{record.library.flavour} {record.library.version}"
-    return f"asked for {asked}, but {', '.join([*named[:LIBRARIES_NAMED], *more])}"
-
-
 def require_asked_library(record: RunRecord) -> None:
     """Raises UntrustedError when a rank reported another library than the one that was asked for."""
-    if text := difference(record):
+    if text := record.library_difference:
         raise UntrustedError(text)
-
-
-def ranks_in_words(ranks: list[int]) -> str:
-    """`rank 3`, or `ranks 0-2, 5`; the numbers ascend."""
-    starts = [rank for before, rank in pairwise([-2, *ranks]) if rank != before + 1]
-    ends = [rank for rank, after in pairwise([*ranks, ranks[-1] + 2]) if after != rank + 1]
-    spans = [str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True)]
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(spans)}"

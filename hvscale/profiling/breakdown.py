@@ -1,5 +1,6 @@
 """Where the communication time of a run went: one row for each operation and range of message sizes."""
 
+from dataclasses import replace
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -48,6 +49,7 @@ class Breakdown(BaseModel):
 
     schema_: Annotated[Literal["hvscale/breakdown/1"], Field(alias="schema")] = "hvscale/breakdown/1"
     run: str
+    library: str  # that the ranks ran on
     source: str
     np: int
     ranks: list[int]
@@ -68,10 +70,17 @@ def breakdown(run: RunFolder, bins: str = "study") -> Breakdown:
 
 
 def read_recording(run: RunFolder, detail: bool = False) -> Recording:
-    """Every message of a run, with its details if asked for, from the first source that knows it.
+    """Every message of a run, with its details if asked for, from the first source that knows it. Another library than the one that was asked for
+    is warned of.
 
     Raises RequestError when run.json or every profile cannot be read.
     """
+    record, recording = run.read(), first_recording(run, detail)
+    other = [record.library_difference] if record.library_difference else []
+    return replace(recording, library=record.measured_library.name, warnings=[*recording.warnings, *other])
+
+
+def first_recording(run: RunFolder, detail: bool) -> Recording:
     for read in ({**SOURCES, **DETAILED} if detail else SOURCES).values():
         recording = read(run)
         if recording is not None:
@@ -104,6 +113,7 @@ def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
     sends = recording.point_to_point
     return Breakdown(
         run=run,
+        library=recording.library,
         source=recording.source,
         np=recording.np,
         ranks=recording.ranks,

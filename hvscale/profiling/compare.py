@@ -62,6 +62,8 @@ class Comparison(BaseModel):
     schema_: Annotated[Literal["hvscale/compare/1"], Field(alias="schema")] = "hvscale/compare/1"
     run_before: str
     run_after: str
+    library_before: str = ""
+    library_after: str = ""
     np: int
     per: Literal["step", "run"]
     steps_before: int | None
@@ -152,6 +154,8 @@ def compare_recorded(before: Recorded, after: Recorded, bins: Bins) -> Compariso
     return Comparison(
         run_before=before.path,
         run_after=after.path,
+        library_before=before.recording.library,
+        library_after=after.recording.library,
         np=before.record.np,
         per="step" if by_step else "run",
         steps_before=first.steps,

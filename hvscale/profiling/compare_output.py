@@ -30,7 +30,8 @@ def comparison_table(comparison: Comparison) -> Table:
     """The rows grouped by operation, and the total. About 80 columns wide."""
     result = plain_table(
         f"communication per {comparison.per}, np {comparison.np}\n"
-        f"before: {Path(comparison.run_before).name}\nafter:  {Path(comparison.run_after).name}",
+        f"before: {_run(comparison.run_before, comparison.library_before)}\n"
+        f"after:  {_run(comparison.run_after, comparison.library_after)}",
         "calls and times: summed over ranks; gain: time saved, with its 95 % interval over "
         + ("steps" if comparison.per == "step" else "blocks of calls")
         + "\nchange: less or more time, or none that the interval shows",
@@ -47,6 +48,10 @@ def comparison_table(comparison: Comparison) -> Table:
     if comparison.step is not None:
         result.add_row("whole step", "", "", *_time_cells(comparison.step))
     return result
+
+
+def _run(path: str, library: str) -> str:
+    return f"{Path(path).name}, under {library}" if library else Path(path).name
 
 
 def _cells(row: ComparisonRow) -> list[str]:

@@ -80,6 +80,8 @@ class Recording:
     clock_error_ns: dict[int, int | None] = field(default_factory=dict)
     # Of a source that is Horovod's timeline, with details.
     horovod: HorovodMessages | None = None
+    # What the ranks ran on, by name.
+    library: str = ""
 
 
 def no_events() -> Events:

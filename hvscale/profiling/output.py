@@ -70,7 +70,8 @@ def plain_table(title: str | None, caption: str | None, first: str, *columns: st
 def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
     """The rows over all ranks, or those of each rank, grouped by operation, with a line for the total. About 80 columns wide."""
     return _table(
-        f"{Path(breakdown.run).name}: communication, np {breakdown.np}, from {breakdown.source}",
+        f"{Path(breakdown.run).name}: communication, np {breakdown.np}, from {breakdown.source}"
+        + (f"\nunder {breakdown.library}" if breakdown.library else ""),
         _caption(breakdown, per_rank),
         breakdown.rank_rows if per_rank else breakdown.rows,
     )

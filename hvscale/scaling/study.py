@@ -83,7 +83,7 @@ class ScalingStudy(StudyInTurns[ScalingDocument, int, ScalingRun]):
         done.throughput, done.source, done.threads_per_rank = found.value, found.source, found.threads_per_rank
         self.document.unit = found.unit
         record = run.read()
-        self.document.library, self.document.host = record.library, record.host
+        self.document.library, self.document.host = record.measured_library, record.host
 
     def figure(self, done: ScalingRun) -> tuple[float | None, str | None]:
         return done.throughput, self.document.unit

@@ -13,12 +13,10 @@ from hvscale.errors import UntrustedError
 from hvscale.launch.reported_library import (
     LONGEST_REPORT_BYTES,
     Reports,
-    difference,
-    ranks_in_words,
     require_asked_library,
 )
 from hvscale.profiling import library_path
-from hvscale.run_folder import Host, Library, ReportedLibrary, RunRecord
+from hvscale.run_folder import Host, Library, ReportedLibrary, RunRecord, ranks_in_words
 
 FAKE_MPI = """
 #include <stdio.h>
@@ -154,7 +152,7 @@ def record_of(asked: tuple[str, str], *reported: tuple[str, str, list[int]]) -> 
 )
 def test_two_spellings_of_a_version_are_no_difference(asked: tuple[str, str], reported: tuple[str, str]) -> None:
     record = record_of(asked, (*reported, [0, 1, 2, 3]))
-    assert difference(record) is None
+    assert record.library_difference is None
     assert record.measured_library == record.library
     require_asked_library(record)
 
@@ -193,7 +191,7 @@ def test_a_difference_names_both(
     asked: tuple[str, str], reported: list[tuple[str, str, list[int]]], words: str, measured: str
 ) -> None:
     record = record_of(asked, *reported)
-    assert difference(record) == words
+    assert record.library_difference == words
     assert record.measured_library.name == measured
     with pytest.raises(UntrustedError) as raised:
         require_asked_library(record)
@@ -202,7 +200,7 @@ def test_a_difference_names_both(
 
 def test_nothing_reported_is_no_difference() -> None:
     record = record_of(("openmpi", "5.0.11"))
-    assert difference(record) is None
+    assert record.library_difference is None
     assert record.measured_library == record.library
 
 

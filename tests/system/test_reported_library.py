@@ -1,5 +1,6 @@
 """The MPI library that ranks really run on, as they report it, against the one that was asked for."""
 
+import json
 import os
 import re
 import subprocess
@@ -16,13 +17,17 @@ SAY = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0].r
 DIFFERENCE = re.compile(r"asked for mvapich2 2\.3\.7, but ranks 0-1 ran on mpich 5\S+ \(/\S+/libmpi\.so\.12\)")
 C_PROGRAM = """
 #include <mpi.h>
+#include <stdio.h>
 int main(void)
 {
     double value = 1, sum;
     MPI_Init(0, 0);
-    MPI_Allreduce(&value, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    for (int step = 0; step < 20; step++) {
+        MPI_Allreduce(&value, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        printf("%d images/s\\n", 100 + step);
+    }
     MPI_Finalize();
-    return sum != 2;
+    return sum < 1;
 }
 """
 
@@ -69,6 +74,46 @@ def test_the_library_of_a_prefix_that_claims_to_be_another_is_warned_of(
     record = run_json(tmp_path / "job")
     assert [DIFFERENCE.fullmatch(text) for text in record["warnings"]].count(None) == len(record["warnings"]) - 1
     assert (record["library"]["flavour"], record["libraries_reported"][0]["flavour"]) == ("mvapich2", "mpich")
+
+
+@needs_mpich
+def test_no_figure_comes_out_under_the_name_of_a_library_that_did_not_run(
+    hvscale: Run, tmp_path: Path, mpich_program: Path
+) -> None:
+    path = f"{named_mvapich2(tmp_path) / 'bin'}:{os.environ['PATH']}"
+
+    def measured(*words: object) -> str:
+        """What is printed on stdout."""
+        done = hvscale(*words, PATH=path)
+        assert (done.returncode, len(DIFFERENCE.findall(done.stderr)) > 0) == (4, True), done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    launched = ("-np", 2, "--mpi", "mvapich2")
+    table = measured("profile", *launched, "--run", "job", "--", mpich_program)
+    assert re.search(r"under mpich 5\.", table)
+    profile = measured("profile", *launched, "--run", "again", "--json", "--", mpich_program)
+    document = json.loads(profile)
+    assert document["library"].startswith("mpich 5.")
+    assert DIFFERENCE.fullmatch(document["warnings"][-1])
+    compared = measured("compare", "job", "again")
+    assert len(re.findall(r"under mpich 5\.", compared)) == 2
+    assert "mvapich2" not in table + compared
+    later = hvscale("breakdown", "job", "--json")
+    assert (later.returncode, json.loads(later.stdout)["library"]) == (0, document["library"])
+    assert hvscale("report", "job").returncode == 0
+    page = (tmp_path / "job/report.html").read_text()
+    assert f"np 2 · {document['library']} ·" in page
+    assert f"<td>library</td><td><code>{document['library']}</code></td>" in page
+
+    turns = ("--repeat", 2, "--metric", r"(\S+) images/s", "--run")
+    measured("scale", "--np", "1,2", "--mpi", "mvapich2", *turns, "scaled", "--", mpich_program)
+    measured("tune", *launched, "--metric", r"(\S+) images/s", "--trials", 2, "--run", "tuned", "--", mpich_program)
+    for file in ("scaled/scale.json", "tuned/tune.json"):
+        study = json.loads((tmp_path / file).read_text())
+        assert study["state"] == "failed"
+        assert (study["library"] or {"flavour": "mpich"})["flavour"] == "mpich"
+        assert not any(run.get("throughput") for run in study.get("runs", study.get("trials")))
 
 
 @needs_mpich

@@ -150,7 +150,7 @@ class ApplicationStudy(StudyInTurns[ApplicationDocument, Variant, ApplicationRun
         if problem := self.problem_of(variant, result):
             raise UntrustedError(f"{variant}: a wrong result: {problem}; see {run.log(0)}")
         record = run.read()
-        self.document.library, self.document.host = record.library, record.host
+        self.document.library, self.document.host = record.measured_library, record.host
 
     def figure(self, done: ApplicationRun) -> tuple[float | None, str | None]:
         return done.seconds, "s"

@@ -30,6 +30,7 @@ from hvscale.cpu_defaults import ON_CPU
 from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.launch import RunInterruptedError
 from hvscale.launch.environment import named, recordable_requests
+from hvscale.launch.reported_library import require_asked_library
 from hvscale.profiled_launch import profiled_launch
 from hvscale.profiling.compare import compare
 from hvscale.profiling.period import share_of_a_step
@@ -274,6 +275,7 @@ class Study:
         except RankFailedError as error:
             failure = error
         start.ended(failure)
+        self.check_library(run)
         return start
 
     def keywords(self, settings: Settings) -> dict[str, Any]:
@@ -333,10 +335,18 @@ class Study:
         steps = self.pace.steps(run)
         self.document.unit = steps.unit if steps is not None else None
         self.document.measured_by = MEASURED_BY[self.pace.kind]
+        self.check_library(run)
         record = run.read()
-        self.document.library, self.document.host = record.library, record.host
-        self.document.transport = record.library.transport
+        self.document.host, self.document.transport = record.host, record.library.transport
         return outcome
+
+    def check_library(self, run: RunFolder) -> None:
+        """Raises UntrustedError for a start on another library than the one that was asked for; its trials are then dropped."""
+        record = run.read()
+        self.document.library = record.measured_library
+        if record.library_difference:
+            self.document.trials = [trial for trial in self.document.trials if trial.run != run.path.name]
+        require_asked_library(record)
 
     def refuse(self, outcome: Outcome, run: RunFolder) -> NoReturn:
         """Raises UntrustedError: no step was seen."""
