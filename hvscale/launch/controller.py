@@ -240,12 +240,12 @@ def run_job(
         found = reports.new(ended) if flavour.soname is not None else None
         if found is None:
             return
-        record.libraries_reported = found
+        record.libraries_reported = found  # written with the next change
         text = record.library_difference
         if text and text not in record.warnings:
             record.warnings.append(text)
             warn(text)
-        run.write(record)
+            run.write(record)
 
     stopped = False
 
