@@ -36,9 +36,18 @@ from hvscale.launch import (
     transport,
 )
 from hvscale.launch.first_rank import FirstRank
+from hvscale.launch.interrupts import InterruptedWaitError, catching_signals, ending_waits
 from hvscale.launch.job import Job
 from hvscale.launch.nodes import Nodes
-from hvscale.launch.outcome import Failure, find_failure, first_failed, killed_launcher, late_start, read_ranks
+from hvscale.launch.outcome import (
+    Failure,
+    find_failure,
+    first_failed,
+    killed_launcher,
+    late_start,
+    lingering,
+    read_ranks,
+)
 from hvscale.launch.output import RankOutput
 from hvscale.launch.start_watch import StartWatch
 from hvscale.placement_options import PlacementOptions
@@ -61,8 +70,9 @@ Watch = Callable[[RunFolder], object]
 class RunInterruptedError(HvscaleError):
     """The user ended the run by a signal; its folder is complete up to then. The exit status is 128 + signal, as shells have it."""
 
-    def __init__(self, number: int, run: RunFolder) -> None:
-        super().__init__(f"ended by {signal.Signals(number).name}; what was recorded is in {run.path}")
+    def __init__(self, number: int, run: RunFolder, problem: str = "") -> None:
+        ended = f"ended by {signal.Signals(number).name}; what was recorded is in {run.path}"
+        super().__init__(f"{ended}; {problem}" if problem else ended)
         self.exit_status = 128 + number
 
 
@@ -162,9 +172,10 @@ def launch(
     run.begin(record)
     with run.at_work(record), processes.adopting_orphans(), catching_signals() as caught, ExitStack() as stack:
         try:
-            nodes = stack.enter_context(place.prepare(request))
-        except RequestError as error:
+            nodes = prepare(place, request, stack, caught)
+        except (RequestError, InterruptedWaitError) as error:
             ended_before_the_start(record, run, caught)
+            note_problems(record, run, request, warn)
             if caught:
                 raise RunInterruptedError(caught[0], run) from error
             raise
@@ -184,6 +195,7 @@ def launch(
         failure = run_job(
             job, flavour, record, run, StartWatch(run.path, np, start_timeout), libraries, caught, show, warn, watch
         )
+    note_problems(record, run, request, warn)
     match record.state:
         case "interrupted" if caught:
             raise RunInterruptedError(caught[0], run)
@@ -196,15 +208,24 @@ def submit_and_follow(script: str, run: RunFolder, np: int, show: Show | None, w
     """Have Slurm run the script, and show what its ranks write. Raises what a launch here would raise."""
     slurm_job.prepare_folder(run)
     with catching_signals() as caught:
-        number = slurm_job.submit(script, run)
-        slurm_job.follow(
-            number,
-            run,
-            np,
-            show or (lambda rank, line: None),
-            lambda: watch(run) if watch else None,
-            lambda: bool(caught),
-        )
+        try:
+            number = slurm_job.submit(script, run)
+        except InterruptedWaitError as error:
+            unsure = "`squeue --me` says whether Slurm has taken the job"
+            raise RunInterruptedError(caught[0], run, unsure) from error
+        try:
+            slurm_job.follow(
+                number,
+                run,
+                np,
+                show or (lambda rank, line: None),
+                lambda: watch(run) if watch else None,
+                lambda: bool(caught),
+            )
+        except RequestError as error:
+            if caught:
+                raise RunInterruptedError(caught[0], run, str(error)) from error
+            raise
     if caught:
         raise RunInterruptedError(caught[0], run)
     slurm_job.outcome(number, run)
@@ -273,6 +294,7 @@ def run_job(
         failure = (
             attempt.no_rank
             or late_start(job, start, attempt.late)
+            or (lingering(job, record.library) if attempt.lingers else None)
             or killed_launcher(record.library, run, attempt.killed_by)
             or find_failure(job, record.library, record.ranks, attempt.statuses)
         )
@@ -289,17 +311,26 @@ def run_job(
 class Attempt:
     """One start of a job, as it went: what `follow` saw, and the launchers' exit statuses.
 
-    `by_itself`: it ended unasked. `late`: ranks that were not through MPI_Init in time. `hung`: no rank began in time. `rank_failed`: a rank
-    failed while all launchers ran. `left_behind`: processes that had to be killed. `no_rank`: the failure, when no rank began.
+    `by_itself`: it ended unasked. `late`: ranks that were not through MPI_Init in time. `hung`: no rank began in time.
+    `rank_failed`: a rank failed while all launchers ran. `lingers`: a launcher ran on long after all ranks had ended.
+    `left_behind`: processes that had to be killed. `no_rank`: the failure, when no rank began.
     """
 
     by_itself: bool = False
     late: list[int] = field(default_factory=list)
     hung: bool = False
     rank_failed: bool = False
+    all_ended_at: float | None = None
+    lingers: bool = False
     statuses: list[int] = field(default_factory=list)
     left_behind: int = 0
     no_rank: Failure | None = None
+
+    def note_all_ended(self, all_ended: bool) -> None:
+        """Its launchers may take a while longer than its ranks, but not for ever."""
+        if all_ended and self.all_ended_at is None:
+            self.all_ended_at = time.monotonic()
+        self.lingers = self.all_ended_at is not None and time.monotonic() > self.all_ended_at + limits.answer_seconds()
 
     @property
     def killed_by(self) -> int:
@@ -346,15 +377,33 @@ def start_once(
     with flavour.start(job, rank_program, record.library) as started:
         record.state = "running"
         run.write(record)
-        # While the ranks start, because a library takes as long to say it; written with the next change.
-        built_with = record.library.transports or flavour.transports(record.library, job.environment)
-        record.library = record.library.model_copy(update={"transports": built_with})
         try:
+            with suppress(InterruptedWaitError), ending_waits():
+                # While the ranks start, because a library takes as long to say it; written with the next change.
+                built_with = record.library.transports or flavour.transports(record.library, job.environment)
+                record.library = record.library.model_copy(update={"transports": built_with})
             with passing_on_usr1(started):
                 follow(run, started, start, first, attempt, caught, each_time)
         finally:
             attempt.statuses, attempt.left_behind = end(started, run.path)
     return attempt, first
+
+
+def prepare(place: placements.Placement, request: placements.Request, stack: ExitStack, caught: list[int]) -> Nodes:
+    """Make the nodes, until `stack` is left; a signal ends the wait for them with InterruptedWaitError."""
+    with ending_waits():
+        if caught:
+            raise InterruptedWaitError
+        return stack.enter_context(place.prepare(request))
+
+
+def note_problems(record: RunRecord, run: RunFolder, request: placements.Request, warn: Callable[[str], None]) -> None:
+    """Say what the placement could not remove."""
+    for text in request.problems:
+        warn(text)
+    if request.problems:
+        record.warnings += request.problems
+        run.write(record)
 
 
 def ended_before_the_start(record: RunRecord, run: RunFolder, caught: list[int]) -> None:
@@ -397,25 +446,6 @@ def versions() -> dict[str, str]:
 
 
 @contextmanager
-def catching_signals() -> Iterator[list[int]]:
-    """Within, SIGINT, SIGTERM and SIGHUP are noted in the list instead of ending this process; under nohup, SIGHUP stays ignored."""
-    caught: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, note) for number in numbers}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
 def passing_on_usr1(started: flavours.Processes) -> Iterator[None]:
     """Within, SIGUSR1 goes to the launchers, which hand it to the ranks: schedulers send it to ask a job to save and stop."""
 
@@ -452,10 +482,12 @@ def follow(
                 give_up_at = now + LAUNCHER_GRACE_SECONDS
             elif first.has_begun():
                 start.begin()
-                attempt.late += start.late({entry.rank for entry in read_ranks(run) if entry.exit_status is not None})
+                ranks = read_ranks(run)
+                attempt.late += start.late({entry.rank for entry in ranks if entry.exit_status is not None})
+                attempt.note_all_ended(len([entry for entry in ranks if entry.ended_at]) == start.np)
             else:
                 attempt.hung = first.is_late()
-            if attempt.late or attempt.hung:
+            if attempt.late or attempt.hung or attempt.lingers:
                 return
         time.sleep(POLL_SECONDS if now - began > SHORT_JOB_SECONDS else POLL_SECONDS / 5)
     attempt.by_itself = True

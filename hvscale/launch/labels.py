@@ -31,6 +31,11 @@ class RunLabel:
         return {RUN: self.run, CONTROLLER: self.controller}
 
     @property
+    def filters(self) -> list[str]:
+        """The labels as Docker wants them to find what carries them."""
+        return [f"{name}={value}" for name, value in self.labels.items()]
+
+    @property
     def id(self) -> str:
         """Eight characters that name the run where a path is too long."""
         return hashlib.sha256(self.run.encode()).hexdigest()[:8]

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hvscale.errors import RequestError
+from hvscale.launch import interrupts
 from hvscale.launch.labels import CONTROLLER, PREFIX, RUN, RunLabel
 from hvscale.launch.machine_lock import machine_lock
 from hvscale.launch.tools import call
@@ -136,6 +137,7 @@ def cables() -> dict[str, str]:
 
 def remove(prefix: str) -> list[str]:
     """Kill what runs in the namespaces whose names start with `prefix`, and remove them with their cable. Gives their names."""
+    interrupts.only_note()
     # The switch last: the cable goes with it, and its alias says whose all this is.
     names = sorted((name for name in namespaces() if name.startswith(prefix)), key=lambda name: name.endswith(SWITCH))
     for name in names:

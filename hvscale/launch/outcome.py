@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hvscale.core.files import read_text
 from hvscale.errors import EXIT_RANK_FAILED, EXIT_TRY_AGAIN, RankFailedError
+from hvscale.launch import limits
 from hvscale.launch.job import Job
 from hvscale.launch.output import last_lines
 from hvscale.launch.start_watch import StartWatch
@@ -75,6 +76,15 @@ def killed_launcher(library: Library, run: RunFolder, killed_by: int) -> Failure
     hint = ": look in the kernel's log (dmesg) whether memory ran out" if killed_by == signal.SIGKILL else ""
     how = f"{exit_words(-killed_by)}, which took its ranks down{hint}"
     return Failure(None, f"{library.launcher} {how}", run.logs / "launcher.log")
+
+
+def lingering(job: Job, library: Library) -> Failure:
+    """What keeps a launcher running after all ranks have ended: what its agents go through, where that does not answer any more."""
+    log = RunFolder(job.run).logs / "launcher.log"
+    for name, fate in job.nodes.lost().items():
+        return Failure(None, f"all ranks have ended, but {name} is lost: {fate}", log)
+    who = launcher_of(library)
+    return Failure(None, f"{who} still ran {limits.answer_seconds():g} s after all ranks had ended", log)
 
 
 def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: list[int]) -> Failure | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvscale.errors import RankFailedError, RequestError
+from hvscale.launch import interrupts, limits, waiting
 from hvscale.launch.environment import has_public_value, named
 from hvscale.launch.output import RankOutput, last_lines
 from hvscale.launch.tools import call, require
@@ -32,8 +33,11 @@ OPTIONS = {
 SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 POLL_SECONDS = 0.5
 CANCEL_SECONDS = 60
+# What squeue says where slurmctld does not run or does not answer: jobs go on without it.
+NO_CONTROLLER = ("Unable to contact slurm controller", "Socket timed out")
+SILENT = "no answer"
 # Of a job that has not come to its end.
-UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED")
+UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", SILENT)
 
 
 def script(
@@ -112,7 +116,15 @@ def submit(text: str, run: RunFolder) -> str:
         raise RequestError(f"{run.path} belongs to a Slurm job already: give another folder with --run") from error
     except OSError as error:
         raise cannot_write(run.path, error) from error
-    done = subprocess.run(["sbatch", "--parsable"], input=text, capture_output=True, text=True)
+    try:
+        with interrupts.ending_waits():
+            done = subprocess.run(
+                ["sbatch", "--parsable"], input=text, capture_output=True, text=True, timeout=limits.answer_seconds()
+            )
+    except subprocess.TimeoutExpired as error:
+        raise RequestError(
+            f"sbatch has not answered within {limits.answer_seconds():g} s: `squeue --me` says whether the job was taken"
+        ) from error
     if done.returncode:
         log.unlink(missing_ok=True)
         said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
@@ -121,8 +133,11 @@ def submit(text: str, run: RunFolder) -> str:
 
 
 def state_of(job: str) -> str:
-    """Slurm's word for the job's state; empty for one that it has forgotten."""
-    listed = subprocess.run(["squeue", "--noheader", "--job", job, "--format", "%T"], capture_output=True, text=True)
+    """Slurm's word for the job's state; empty for one that it has forgotten, SILENT while Slurm does not answer."""
+    words = ["squeue", "--noheader", "--job", job, "--format", "%T"]
+    (listed,) = waiting.run_all([words], limits.answer_seconds())
+    if listed is None or any(sign in listed.stderr for sign in NO_CONTROLLER):
+        return SILENT
     return listed.stdout.strip()
 
 
@@ -136,14 +151,22 @@ def follow(
 ) -> None:
     """Show what the ranks write until the job has ended; `interrupted()` cancels it."""
     output = RankOutput(run, np, show)
-    while state_of(job) in UNFINISHED:
-        if interrupted():
-            cancel(job)
-            break
-        output.poll()
-        each_time()
-        time.sleep(POLL_SECONDS)
+    try:
+        while still_there(job) and not interrupted():
+            output.poll()
+            each_time()
+            time.sleep(POLL_SECONDS)
+    except interrupts.InterruptedWaitError:
+        pass
+    if interrupted() and state_of(job) in UNFINISHED:
+        cancel(job)
     output.finish()
+
+
+def still_there(job: str) -> bool:
+    """Whether Slurm has the job; a signal ends the wait for its answer."""
+    with interrupts.ending_waits():
+        return state_of(job) in UNFINISHED
 
 
 def cancel(job: str) -> None:

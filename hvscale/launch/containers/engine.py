@@ -2,14 +2,17 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from hvscale.errors import RequestError
+from hvscale.launch import interrupts, limits
+from hvscale.launch.labels import RunLabel
 
 REMOVAL_IN_PROGRESS = 409  # Docker's answer when somebody else is at it
 REMOVAL_SECONDS = 30
+PING_SECONDS = 5.0
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 
@@ -34,7 +37,7 @@ def connection() -> Iterator[Any]:
     import requests
 
     try:
-        with_daemon = docker.DockerClient(base_url=address(), version="auto")
+        with_daemon = docker.DockerClient(base_url=address(), version="auto", timeout=limits.answer_seconds())
     except docker.errors.DockerException as error:
         raise RequestError(no_answer(error)) from error
     try:
@@ -43,8 +46,47 @@ def connection() -> Iterator[Any]:
         raise RequestError(f"Docker refuses: {error.explanation or error}") from error
     except requests.exceptions.ConnectionError as error:
         raise RequestError(f"the Docker daemon at {address()} has gone while it was used: look at its log") from error
+    except requests.exceptions.Timeout as error:
+        raise RequestError(no_answer_in_time()) from error
     finally:
         with_daemon.close()
+
+
+def answers(client: Any) -> bool:
+    """Whether the daemon answers now: one that was stopped takes connections, and says nothing."""
+    import docker
+    import requests
+
+    usual, client.api.timeout = client.api.timeout, PING_SECONDS
+    try:
+        return bool(client.ping())
+    except (docker.errors.DockerException, requests.exceptions.RequestException):
+        return False
+    finally:
+        client.api.timeout = usual
+
+
+def free(client: Any, label: RunLabel, problems: list[str], remove: Callable[[], object]) -> None:
+    """Call `remove`, which removes what the run has made in Docker; what stays is said in `problems`, once."""
+    import docker
+    import requests
+
+    interrupts.only_note()
+    if problems:
+        return
+    if not answers(client):
+        problems.append(f"the Docker daemon at {address()} does not answer: {stays(label)}")
+        return
+    try:
+        remove()
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        problems.append(f"Docker did not remove everything ({error}): {stays(label)}")
+
+
+def stays(label: RunLabel) -> str:
+    return (
+        f"what the run made there ({label.name('*')}) stays; `hvscale cleanup` removes it when the daemon answers again"
+    )
 
 
 def remove_container(container: Any) -> None:
@@ -60,9 +102,20 @@ def remove_container(container: Any) -> None:
             container.wait(condition="removed", timeout=REMOVAL_SECONDS)
 
 
+def no_answer_in_time() -> str:
+    return (
+        f"the Docker daemon at {address()} has not answered within {limits.answer_seconds():g} s: look at its log, "
+        f"or give it longer with {limits.ANSWER_VARIABLE}=SECONDS"
+    )
+
+
 def no_answer(error: Exception) -> str:
+    import requests
+
     if "Permission denied" in str(error):
         return f"{address()} may not be used by this user: add it to the group docker (`usermod -aG docker NAME`), then log in again"
+    if isinstance(error.__cause__, requests.exceptions.Timeout):
+        return no_answer_in_time()
     return (
         f"the Docker daemon does not answer at {address()}: start it (`systemctl start docker`, or `dockerd` as root), "
         "or say with DOCKER_HOST where it listens"

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from hvscale.errors import RequestError
+from hvscale.launch.containers import engine
 from hvscale.launch.labels import RUN, RunLabel
 
 # The bridge by which containers of an overlay network reach this machine. Docker makes it with the first swarm, and does not remove it.
@@ -17,28 +18,32 @@ CLEANUP = "`hvscale cleanup` removes what a killed run left"
 
 
 @contextmanager
-def network(client: Any, label: RunLabel, kind: str) -> Iterator[Any]:
+def network(client: Any, label: RunLabel, kind: str, problems: list[str]) -> Iterator[Any]:
     """Raises RequestError when a network of the run's name exists, or Docker cannot make it. On exit the network and a swarm that was
-    made for it are gone."""
+    made for it are gone, or `problems` says what stays."""
     name = label.name("network")
     if any(other.name == name for other in client.networks.list(names=[name])):
         raise RequestError(
             f"Docker network {name} exists already: {CLEANUP}; `docker network rm {name}` one that it does not know"
         )
-    if kind == "overlay":
-        join_swarm(client, label)
     try:
+        if kind == "overlay":
+            join_swarm(client, label)
         made = client.networks.create(
             name, driver=kind, labels=label.labels, attachable=kind == "overlay", check_duplicate=True
         )
-        try:
-            made.reload()
-            yield made
-        finally:
-            remove(made)
+        made.reload()
+        yield made
     finally:
-        if kind == "overlay":
-            leave_swarm(client, name)
+        engine.free(client, label, problems, lambda: remove_own(client, label, kind))
+
+
+def remove_own(client: Any, label: RunLabel, kind: str) -> None:
+    """Found by its label: a start that was interrupted may not have learned of what it made."""
+    for made in client.networks.list(filters={"label": label.filters}):
+        remove(made)
+    if kind == "overlay":
+        leave_swarm(client, label.name("network"))
 
 
 def remove(made: Any) -> None:

@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -22,7 +22,7 @@ __all__ = ["Placement", "PlacementOptions", "Request", "get", "names", "register
 
 @dataclass(frozen=True)
 class Request:
-    """What a placement needs to know to make room for a job."""
+    """What a placement needs to know to make room for a job; in `problems` it says what it could not remove afterwards."""
 
     np: int
     command: list[str]
@@ -30,6 +30,7 @@ class Request:
     environment: Mapping[str, str]
     library: Library
     options: PlacementOptions
+    problems: list[str] = field(default_factory=list)
 
     @property
     def label(self) -> RunLabel:

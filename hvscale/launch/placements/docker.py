@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from hvscale.core.numbers import MOST_BYTES
 from hvscale.errors import RequestError
 from hvscale.host import gpus
-from hvscale.launch import link, node_probe
+from hvscale.launch import limits, link, node_probe, waiting
 from hvscale.launch.containers import engine, networks
 from hvscale.launch.containers.image import DEFAULT_IMAGE, require_image
 from hvscale.launch.containers.mounts import volumes
@@ -29,7 +28,6 @@ SIZE = re.compile(r"([0-9]{1,19})([bkmg]?)", re.IGNORECASE)
 POWERS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30}
 # Folders of this machine that a container does not have.
 UNWANTED = ("TMPDIR", "XDG_RUNTIME_DIR")
-PROBE_SECONDS = 60
 
 
 class Docker:
@@ -70,11 +68,10 @@ class Docker:
         kind = options.network or "bridge"
         with ExitStack() as stack:
             client = stack.enter_context(engine.connection())
-            network = stack.enter_context(networks.network(client, label, kind))
+            network = stack.enter_context(networks.network(client, label, kind, request.problems))
             image = require_image(client, options.image or DEFAULT_IMAGE)
             containers = stack.enter_context(running(client, request, image, network.name, slots))
-            with ThreadPoolExecutor(max_workers=len(containers)) as pool:
-                found = list(pool.map(examine, containers))
+            found = examine(containers)
             nodes = [
                 make_node(container, number, count, network.name, seen)
                 for container, number, count, seen in zip(containers, range(len(slots)), slots, found, strict=True)
@@ -99,7 +96,7 @@ class Docker:
                 },
                 unwanted=UNWANTED,
                 single_copy=lambda: all(seen["cma"] for seen in found),
-                lost=lambda: fates(containers),
+                lost=lambda: fates(client, containers),
             )
 
 
@@ -159,31 +156,31 @@ def running(client: Any, request: Request, image: Any, network: str, slots: list
         container.reload()
         return container
 
-    created: list[Any] = []
-    with ThreadPoolExecutor(max_workers=min(8, len(slots))) as pool:
-        try:
-            # Created in turn, so that each one that exists is known even when a later one fails.
-            for number in range(len(slots)):
-                created.append(create(number))
-            yield list(pool.map(start, created))
-        finally:
-            list(pool.map(engine.remove_container, created))
+    def remove() -> None:
+        """Found by its label: a start that was interrupted may not have learned of what it made."""
+        own = client.containers.list(all=True, filters={"label": label.filters}, ignore_removed=True)
+        waiting.in_parallel(engine.remove_container, own)
+
+    try:
+        yield waiting.in_parallel(start, [create(number) for number in range(len(slots))])
+    finally:
+        engine.free(client, label, request.problems, remove)
 
 
 def agent(container: Any) -> tuple[str, ...]:
     return (*engine.command(), "exec", "--interactive", container.name)
 
 
-def examine(container: Any) -> dict[str, Any]:
-    """What the ranks will find in it. Raises RequestError when this Python does not run there."""
-    asked = subprocess.run(
-        [*agent(container), sys.executable, "-I", "-S", node_probe.__file__],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=PROBE_SECONDS,
-        start_new_session=True,
-    )
+def examine(containers: list[Any]) -> list[dict[str, Any]]:
+    """What the ranks will find in each. Raises RequestError when this Python does not run there."""
+    probe = [sys.executable, "-I", "-S", node_probe.__file__]
+    asked = waiting.run_all([[*agent(container), *probe] for container in containers], limits.answer_seconds())
+    return [read_probe(one) for one in asked]
+
+
+def read_probe(asked: "subprocess.CompletedProcess[str] | None") -> dict[str, Any]:
+    if asked is None:
+        raise RequestError(engine.no_answer_in_time())
     if asked.returncode:
         said = (asked.stderr.strip().splitlines() or ["nothing"])[-1]
         raise RequestError(
@@ -229,10 +226,12 @@ def shape(client: Any, image: Any, label: RunLabel, node: Node, rate: str) -> No
         raise RequestError(f"--link {rate}: {said or error}; the image must hold tc (package iproute2)") from error
 
 
-def fates(containers: list[Any]) -> dict[str, str]:
+def fates(client: Any, containers: list[Any]) -> dict[str, str]:
     """How those containers that do not run any more came to their end."""
     import docker
 
+    if not engine.answers(client):
+        return {container.name: "the Docker daemon does not answer any more" for container in containers}
     lost = {}
     for container in containers:
         try:

@@ -7,12 +7,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 from hvscale.errors import RequestError
-from hvscale.launch import node_probe
+from hvscale.launch import limits, node_probe, waiting
 from hvscale.launch.nodes import Node, Nodes
 from hvscale.launch.placements import PlacementOptions, Request, register
 from hvscale.launch.tools import call, require
@@ -20,7 +19,7 @@ from hvscale.launch.tools import call, require
 # "2(x3),1": two tasks on each of three nodes, one on the fourth.
 TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 NODE_ADDRESS = re.compile(r"NodeAddr=(\S+)")
-PROBE_SECONDS = 60
+STATE_SECONDS = 15.0
 ANY_PORT = 9  # nothing is sent to it
 
 
@@ -64,8 +63,7 @@ class Slurm:
             slots.append(min(tasks, left))
             left -= slots[-1]
         used = [(name, count) for name, count in zip(names, slots, strict=True) if count]
-        with ThreadPoolExecutor(max_workers=len(used)) as pool:
-            found = list(pool.map(lambda one: examine(job, one[0]), used))
+        found = examine(job, [name for name, _ in used])
         nodes = []
         for (name, count), seen in zip(used, found, strict=True):
             address = address_of(name)
@@ -107,16 +105,19 @@ def agent(job: str, node: str) -> tuple[str, ...]:
     )
 
 
-def examine(job: str, node: str) -> dict[str, Any]:
-    """What the ranks will find in the node. Raises RequestError, in srun's own words, when nothing can be started there."""
-    asked = subprocess.run(
-        [*agent(job, node), sys.executable, "-I", "-S", node_probe.__file__],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=PROBE_SECONDS,
-        start_new_session=True,
-    )
+def examine(job: str, nodes: list[str]) -> list[dict[str, Any]]:
+    """What the ranks will find in each node. Raises RequestError, in srun's own words, when nothing can be started there."""
+    probe = [sys.executable, "-I", "-S", node_probe.__file__]
+    asked = waiting.run_all([[*agent(job, node), *probe] for node in nodes], limits.answer_seconds())
+    return [read_probe(node, one) for node, one in zip(nodes, asked, strict=True)]
+
+
+def read_probe(node: str, asked: "subprocess.CompletedProcess[str] | None") -> dict[str, Any]:
+    if asked is None:
+        raise RequestError(
+            f"srun has started nothing on {node} within {limits.answer_seconds():g} s: look at the node's state with "
+            f"`sinfo`, or give it longer with {limits.ANSWER_VARIABLE}=SECONDS"
+        )
     if asked.returncode:
         lines = [line for line in asked.stderr.splitlines() if line.strip()] or [f"status {asked.returncode}"]
         # What it says before is information; what it says after follows from the first error.
@@ -147,16 +148,15 @@ def own_address_towards(address: str) -> str:
 
 def gone(job: str, nodes: list[str]) -> dict[str, str]:
     """All nodes, when the allocation is no more; otherwise those that Slurm counts as down."""
-    listed = subprocess.run(["squeue", "--noheader", "--job", job, "--format", "%T"], capture_output=True, text=True)
-    if listed.stdout.strip() not in ("RUNNING", "CONFIGURING"):
-        state = listed.stdout.strip().lower() or "gone"
+    jobs = ["squeue", "--noheader", "--job", job, "--format", "%T"]
+    states = ["sinfo", "--noheader", "--Node", "--nodes", ",".join(nodes), "--format", "%n %T"]
+    job_state, node_states = waiting.run_all([jobs, states], STATE_SECONDS)
+    if job_state is None or node_states is None:
+        return {}  # Slurm does not answer: it knows of no loss
+    if job_state.stdout.strip() not in ("RUNNING", "CONFIGURING"):
+        state = job_state.stdout.strip().lower() or "gone"
         return dict.fromkeys(nodes, f"the allocation {job} is {state}")
-    states = subprocess.run(
-        ["sinfo", "--noheader", "--Node", "--nodes", ",".join(nodes), "--format", "%n %T"],
-        capture_output=True,
-        text=True,
-    )
-    seen = dict(line.split()[:2] for line in states.stdout.splitlines() if len(line.split()) > 1)
+    seen = dict(line.split()[:2] for line in node_states.stdout.splitlines() if len(line.split()) > 1)
     return {
         name: f"Slurm says that it is {state}"
         for name, state in seen.items()

@@ -3,25 +3,33 @@
 import json
 import os
 import re
+import select
 import shlex
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from hvscale.errors import RequestError
-from hvscale.launch import peer
+from hvscale.launch import interrupts, limits, peer, waiting
 from hvscale.launch.nodes import Node, Nodes
 from hvscale.launch.placements import PlacementOptions, Request, register
 from hvscale.launch.tools import require
 
 CONNECT_SECONDS = 10
-ANSWER_SECONDS = 60
+LAST_WORDS_SECONDS = 5
+# A host that falls silent while the job runs is lost after 30 s; what HVSCALE_SSH says comes first and wins.
+SSH_OPTIONS = {
+    "BatchMode": "yes",
+    "ConnectTimeout": CONNECT_SECONDS,
+    "ServerAliveInterval": 10,
+    "ServerAliveCountMax": 3,
+}
 PACKAGES = ["hvscale", "horovod", "torch"]
 HOST = re.compile(r"(?P<name>[^\s:=,]+)(?::(?P<slots>[0-9]{1,6}))?")
 HOSTFILE_LINE = re.compile(
@@ -49,17 +57,17 @@ class Ssh:
     @contextmanager
     def prepare(self, request: Request) -> Iterator[Nodes]:
         hosts = [(name, slots) for name, slots in fill(asked_hosts(request.options), request.np) if slots]
-        peers = [Peer(name) for name, _ in hosts]
+        peers: list[Peer] = []
         try:
-            with ThreadPoolExecutor(max_workers=len(peers)) as pool:
-                found = list(
-                    pool.map(lambda one: one.ask({"run": str(request.run / "run.json"), "packages": PACKAGES}), peers)
-                )
-                for one, answer in zip(peers, found, strict=True):
-                    compare(one.host, answer, request.run)
-                places = [[answer["address"], answer["port"]] for answer in found]
-                unreached = list(pool.map(lambda one: one.ask(places), peers))
+            for name, _ in hosts:
+                peers.append(Peer(name))
+            about = {"run": str(request.run / "run.json"), "packages": PACKAGES}
+            found = ask_all(peers, about)
+            for one, answer in zip(peers, found, strict=True):
+                compare(one.host, answer, request.run)
+            unreached = ask_all(peers, [[answer["address"], answer["port"]] for answer in found])
         finally:
+            interrupts.only_note()
             for one in peers:
                 one.end()
         for one, addresses in zip(peers, unreached, strict=True):
@@ -136,38 +144,55 @@ def agent(host: str) -> tuple[str, ...]:
     # The job's environment is an explicit list: what ssh needs of the caller's is given to it here.
     socket = os.environ.get("SSH_AUTH_SOCK")
     keys = ("env", f"SSH_AUTH_SOCK={socket}") if socket else ()
-    return (*keys, *ssh_words(), "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}", host)
+    options = (word for name, value in SSH_OPTIONS.items() for word in ("-o", f"{name}={value}"))
+    return (*keys, *ssh_words(), *options, host)
 
 
-@dataclass
 class Peer:
     """A host, and the program there that answers questions about it."""
 
-    host: str
-
-    def __post_init__(self) -> None:
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in end(); a pipe that nobody reads could fill
+        self.received = b""
         self.process = subprocess.Popen(
             [*agent(self.host), shlex.join([sys.executable, "-I", peer.__file__])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            stderr=self.errors,
             start_new_session=True,
         )
 
-    def ask(self, question: Any) -> Any:
-        """Raises RequestError, in ssh's own words, when no answer comes."""
+    def ask(self, question: Any) -> None:
+        """An agent that has ended already says why when it is listened to."""
+        with suppress(OSError):
+            if self.process.stdin is not None:
+                self.process.stdin.write(json.dumps(question).encode() + b"\n")
+                self.process.stdin.flush()
+
+    def answer(self, until: float) -> Any:
+        """Raises RequestError, in ssh's own words, when no answer comes until then (time.monotonic)."""
+        while b"\n" not in self.received:
+            if self.process.stdout is None or not readable(self.process.stdout.fileno(), until - time.monotonic()):
+                raise RequestError(
+                    f"host {self.host} has not answered by ssh within {limits.answer_seconds():g} s: `ssh {self.host} true` "
+                    f"must work; {limits.ANSWER_VARIABLE}=SECONDS gives it longer"
+                )
+            new = os.read(self.process.stdout.fileno(), 65536)
+            if not new:
+                raise RequestError(self.no_answer())
+            self.received += new
+        line, _, self.received = self.received.partition(b"\n")
         try:
-            if self.process.stdin is None or self.process.stdout is None:
-                raise BrokenPipeError
-            self.process.stdin.write(json.dumps(question) + "\n")
-            self.process.stdin.flush()
-            return json.loads(self.process.stdout.readline())
-        except (OSError, ValueError) as error:
+            return json.loads(line)
+        except ValueError as error:
             raise RequestError(self.no_answer()) from error
 
     def no_answer(self) -> str:
-        _, said = self.process.communicate(timeout=ANSWER_SECONDS)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(LAST_WORDS_SECONDS)
+        self.errors.seek(0)
+        said = self.errors.read().decode(errors="replace")
         last = (said.strip().splitlines() or [f"status {self.process.returncode}"])[-1]
         if self.process.returncode == STATUS_OF_SSH_ITSELF:
             return (
@@ -179,8 +204,25 @@ class Peer:
         )
 
     def end(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        waiting.end_session(self.process)
+        for stream in (self.process.stdin, self.process.stdout, self.errors):
+            with suppress(OSError):  # a question that was not taken is not written any more
+                if stream is not None:
+                    stream.close()
+
+
+def readable(descriptor: int, seconds: float) -> bool:
+    looking = select.poll()  # select.select knows no descriptor above 1023
+    looking.register(descriptor, select.POLLIN)
+    return bool(looking.poll(max(0.0, seconds) * 1000))
+
+
+def ask_all(peers: list[Peer], question: Any) -> list[Any]:
+    """The answers of all to the same question. Raises RequestError for a host that gives none in time."""
+    until = time.monotonic() + limits.answer_seconds()
+    for one in peers:
+        one.ask(question)
+    return [one.answer(until) for one in peers]
 
 
 def compare(host: str, answer: dict[str, Any], run: Path) -> None:
@@ -204,17 +246,11 @@ def version_here(name: str) -> str:
 
 def silent_hosts(hosts: list[str]) -> dict[str, str]:
     """The hosts that ssh does not reach any more."""
-
-    def answers(host: str) -> bool:
-        asked = subprocess.run(
-            [*agent(host), "true"], capture_output=True, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-        return asked.returncode == 0
-
-    with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
-        answered = list(pool.map(answers, hosts))
+    asked = waiting.run_all([[*agent(host), "true"] for host in hosts], CONNECT_SECONDS + LAST_WORDS_SECONDS)
     return {
-        host: "it does not answer by ssh any more" for host, alive in zip(hosts, answered, strict=True) if not alive
+        host: "it does not answer by ssh any more"
+        for host, one in zip(hosts, asked, strict=True)
+        if one is None or one.returncode
     }
 
 

@@ -1,0 +1,52 @@
+"""Signals that ask a launch to end: they are noted, and end the waits of its start."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class InterruptedWaitError(BaseException):
+    """A signal has ended a wait. No Exception, so that nothing takes it for the failure of what was waited for."""
+
+
+_waits_end = False
+
+
+def _set_waits_end(value: bool) -> None:
+    global _waits_end
+    _waits_end = value
+
+
+@contextmanager
+def catching_signals() -> Iterator[list[int]]:
+    """Within, SIGINT, SIGTERM and SIGHUP are noted in the list instead of ending this process."""
+    caught: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        if _waits_end:
+            only_note()  # a second one must not reach what cleans up after the first
+            raise InterruptedWaitError
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def ending_waits() -> Iterator[None]:
+    """Within, the first signal that `catching_signals` catches raises InterruptedWaitError in the main thread."""
+    _set_waits_end(True)
+    try:
+        yield
+    finally:
+        only_note()
+
+
+def only_note() -> None:
+    """From here on signals are noted and end no wait: for what cleans up."""
+    _set_waits_end(False)

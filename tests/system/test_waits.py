@@ -1,0 +1,66 @@
+"""What a launch waits for before its ranks start has a limit, and a signal ends the wait."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvscale.launch import peer
+from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
+
+# What HVSCALE_SSH names: it hangs before it connects, behind the connection, or after a first answer.
+SILENT = {
+    "before": "sleep 600",
+    "behind": "read question; sleep 600",
+    "after": 'read question; printf "%s\\n" "$question" | '
+    f'SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" {sys.executable} -I {peer.__file__} | head -n 1; sleep 600',
+}
+NEVER = "300"
+
+
+@pytest.fixture(params=SILENT)
+def silent_ssh(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """The variable that makes every host a silent one; the script leaves the file `asked` when it hangs."""
+    script = tmp_path / "silent-ssh"
+    hanging = SILENT[request.param].replace("sleep", f"touch {tmp_path}/asked; sleep")
+    script.write_text(f"#!/bin/sh\nexport HVSCALE_RUN={tmp_path}/job\n{hanging}\n")
+    script.chmod(0o755)
+    return {"HVSCALE_SSH": str(script)}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait_for_a_silent_host(
+    tmp_path: Path, silent_ssh: dict[str, str], number: signal.Signals
+) -> None:
+    launcher = subprocess.Popen(
+        [PROGRAMS / "hvscale", "launch", "-np", "2", "--hosts", "alpha,beta", "--run", "job", "--", "true"],
+        cwd=tmp_path,
+        env={**os.environ, **silent_ssh, "HVSCALE_ANSWER_TIMEOUT": NEVER},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until((tmp_path / "asked").exists)
+    launcher.send_signal(number)
+    launcher.send_signal(number)
+    _, said = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + number, said
+    assert f"ended by {number.name}" in said
+    assert run_json(tmp_path / "job")["state"] == "interrupted"
+    assert processes_below(tmp_path) == []
+
+
+def test_a_silent_host_is_named(hvscale: Run, tmp_path: Path, silent_ssh: dict[str, str]) -> None:
+    done = hvscale(
+        *("launch", "-np", 2, "--hosts", "alpha,beta", "--run", "job", "--", "true"),
+        **silent_ssh,
+        HVSCALE_ANSWER_TIMEOUT="1",
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "host alpha has not answered by ssh within 1 s" in line
+    assert "HVSCALE_ANSWER_TIMEOUT=SECONDS" in line
+    assert run_json(tmp_path / "job")["state"] == "failed"
+    assert processes_below(tmp_path) == []
