@@ -34,6 +34,7 @@ from hvscale.launch import (
     slurm_job,
     start_watch,
     transport,
+    waiting,
 )
 from hvscale.launch.first_rank import FirstRank
 from hvscale.launch.interrupts import InterruptedWaitError, catching_signals, ending_waits
@@ -171,11 +172,11 @@ def launch(
     request = placements.Request(np, command, run.path, passed, library, options)
     run.begin(record)
     with run.at_work(record), processes.adopting_orphans(), catching_signals() as caught, ExitStack() as stack:
+        stack.callback(note_problems, record, run, request, warn)
         try:
             nodes = prepare(place, request, stack, caught)
         except (RequestError, InterruptedWaitError) as error:
             ended_before_the_start(record, run, caught)
-            note_problems(record, run, request, warn)
             if caught:
                 raise RunInterruptedError(caught[0], run) from error
             raise
@@ -195,7 +196,6 @@ def launch(
         failure = run_job(
             job, flavour, record, run, StartWatch(run.path, np, start_timeout), libraries, caught, show, warn, watch
         )
-    note_problems(record, run, request, warn)
     match record.state:
         case "interrupted" if caught:
             raise RunInterruptedError(caught[0], run)
@@ -519,9 +519,22 @@ def end(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
             process.wait(max(0.0, deadline - time.monotonic()))
     wait_for_last_words(run)
     killed = processes.kill_all(run)
+    end_agents(started)
     statuses = [process.wait() for process in started]
     processes.reap_orphans()
     return statuses, killed
+
+
+def end_agents(started: flavours.Processes) -> None:
+    """Let what still runs kill its program elsewhere and end with it; one that goes through what does not answer any more is killed itself."""
+    running = [process for process in started if process.poll() is None]
+    for process in running:
+        process.kill()
+    deadline = time.monotonic() + processes.KILL_SECONDS
+    for process in running:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        waiting.end_session(process)
 
 
 def wait_for_last_words(run: Path) -> None:

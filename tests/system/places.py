@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+import pytest
 
 from hvscale.launch import network_namespaces
 from hvscale.launch.labels import RunLabel
@@ -23,6 +24,23 @@ from tests.conftest import PROGRAMS, wait_until
 DAEMON_SECONDS = 60
 BUILD_SECONDS = 900
 SSHD = "/usr/sbin/sshd"  # it refuses to be started by another name than its full path
+# Streams of `docker exec` end on one side before they do on the other.
+RELAY = """
+import asyncio, sys
+async def copy(reader, writer):
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()
+async def relay(reader, writer):
+    there, to_there = await asyncio.open_unix_connection(sys.argv[2])
+    await asyncio.gather(copy(reader, to_there), copy(there, writer), return_exceptions=True)
+    to_there.close()
+    writer.close()
+async def serve():
+    await (await asyncio.start_unix_server(relay, sys.argv[1])).serve_forever()
+asyncio.run(serve())
+"""
 ADMIN_PATH = "/usr/sbin:/sbin"
 
 
@@ -95,6 +113,28 @@ def docker_daemon(folder: Path) -> Iterator[str]:
         finally:
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(timeout=DAEMON_SECONDS)
+
+
+def pid_of_daemon(address: str) -> int:
+    """Of a daemon of the tests' own; other daemons are not theirs to stop."""
+    file = Path(address.removeprefix("unix://")).with_name("pid")
+    if not file.is_file():
+        pytest.skip("the Docker daemon here is not the tests' own")
+    return int(file.read_text())
+
+
+@contextmanager
+def daemon_by_a_relay(address: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Another address of the daemon, and the process that relays to it: with that killed, the daemon has gone for those who use it."""
+    relay = folder / "relay.sock"
+    with subprocess.Popen(
+        [sys.executable, "-c", RELAY, str(relay), address.removeprefix("unix://")], start_new_session=True
+    ) as process:
+        try:
+            wait_until(relay.exists)
+            yield f"unix://{relay}", process
+        finally:
+            process.kill()
 
 
 def build_image(address: str) -> None:

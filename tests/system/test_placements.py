@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 from hvscale.launch.labels import RunLabel
 from hvscale.launch.leftovers import Leftover, clean_up
 from tests.conftest import PROGRAMS, Run, needs_mpich, run_json, wait_until
-from tests.system.places import everything_there
+from tests.system.places import daemon_by_a_relay, everything_there, pid_of_daemon
 
 FLAVOURS = ("openmpi", "gloo")
 WITH_MPICH = (*FLAVOURS, pytest.param("mpich", marks=needs_mpich))
@@ -188,8 +190,7 @@ def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
 
     def start(mpi: str) -> subprocess.Popen[str]:
         started.append(waiting_launcher(tmp_path, place, mpi))
-        logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
-        wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+        wait_until_ready(tmp_path)
         return started[0]
 
     yield start
@@ -202,6 +203,12 @@ def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
 def with_labels(found: dict[str, Any]) -> list[dict[str, str]]:
     """What names its run: shared memory does not, and other tests leave some at any time."""
     return [thing for thing in found["leftovers"] if thing["kind"] not in UNLABELLED]
+
+
+def wait_until_ready(tmp_path: Path) -> None:
+    """Both ranks of the run "job" have said so."""
+    logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
 
 
 def waiting_launcher(tmp_path: Path, place: list[str], mpi: str) -> subprocess.Popen[str]:
@@ -341,6 +348,118 @@ def test_a_container_that_is_killed_takes_the_job_down(
     assert re.search(f"hvscale: rank 1 on {victim} is lost: its container was (killed|removed)", said)
     record = run_json(tmp_path / "job")
     assert (record["state"], record["failed_rank"]) == ("failed", 1)
+
+
+@contextmanager
+def stopping_at_exec(address: str, folder: Path) -> Iterator[tuple[dict[str, str], Path]]:
+    """A PATH whose docker stops the daemon before it asks it for a process in a container, and the file that says so."""
+    pid, stopped, docker = pid_of_daemon(address), folder / "stopped", shutil.which("docker")
+    front = folder / "front"
+    front.mkdir()
+    (front / "docker").write_text(f'#!/bin/sh\nkill -STOP {pid}\ntouch {stopped}\nexec {docker} "$@"\n')
+    (front / "docker").chmod(0o755)
+    try:
+        yield {"PATH": f"{front}:{os.environ['PATH']}"}, stopped
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
+@pytest.mark.parametrize("number", [None, signal.SIGINT])
+def test_a_daemon_that_is_stopped_during_the_start_ends_it(
+    hvscale: Run, tmp_path: Path, place: list[str], number: signal.Signals | None
+) -> None:
+    with stopping_at_exec(os.environ["DOCKER_HOST"], tmp_path) as (environment, stopped):
+        launcher = subprocess.Popen(
+            [PROGRAMS / "hvscale", "launch", "-np", "2", *place, "--run", "job", "--", "true"],
+            cwd=tmp_path,
+            env={**os.environ, **environment, "HVSCALE_ANSWER_TIMEOUT": "300" if number else "3"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if number:
+            wait_until(stopped.exists)
+            launcher.send_signal(number)
+            launcher.send_signal(number)
+        _, said = launcher.communicate(timeout=120)
+    assert launcher.returncode == (128 + number if number else 2), said
+    assert f"hvscale: {'ended by SIGINT' if number else 'the Docker daemon at'}" in said
+    assert "stays; `hvscale cleanup` removes it when the daemon answers again" in said
+    record = run_json(tmp_path / "job")
+    assert record["state"] == ("interrupted" if number else "failed")
+    assert any("hvscale cleanup" in text for text in record["warnings"])
+    removed = hvscale("cleanup")
+    assert removed.returncode == 0, removed.stderr
+    assert len(removed.stdout.splitlines()) == 3, "two containers and a network"
+
+
+def test_a_stopped_daemon_is_one_line(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+    pid = pid_of_daemon(docker_host)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        line = refused(
+            hvscale,
+            *("--placement", "docker:rank", "--run", "job"),
+            DOCKER_HOST=docker_host,
+            HVSCALE_ANSWER_TIMEOUT="1",
+        )
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert f"the Docker daemon at {docker_host} has not answered within 1 s" in line
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
+def test_a_daemon_that_goes_while_ranks_run_has_failed_the_run(
+    hvscale: Run, tmp_path: Path, place: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with daemon_by_a_relay(os.environ["DOCKER_HOST"], tmp_path) as (address, relay), monkeypatch.context() as changed:
+        changed.setenv("DOCKER_HOST", address)
+        launcher = waiting_launcher(tmp_path, place, "openmpi")
+        wait_until_ready(tmp_path)
+        relay.kill()
+        _, said = launcher.communicate(timeout=120)
+    assert launcher.returncode == 3, said
+    assert re.search("hvscale: rank 0 on .* is lost: the Docker daemon does not answer any more", said), said
+    assert "stays; `hvscale cleanup` removes it when the daemon answers again" in said
+    record = run_json(tmp_path / "job")
+    assert (record["state"], record["exit_status"]) == ("failed", 3)
+    assert hvscale("cleanup").returncode == 0
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
+def test_a_daemon_that_is_stopped_while_ranks_run_keeps_no_run_waiting(
+    hvscale: Run, tmp_path: Path, place: list[str]
+) -> None:
+    """Gloo's ranks end without the daemon; what started them there does not learn of it."""
+    pid, address = pid_of_daemon(os.environ["DOCKER_HOST"]), os.environ["DOCKER_HOST"]
+    go = tmp_path / "job/go"
+    (tmp_path / "program.py").write_text(
+        f'import pathlib, time\nprint("ready", flush=True)\nwhile not pathlib.Path("{go}").exists():\n    time.sleep(0.1)\n'
+    )
+    options = ("-np", "2", "--mpi", "gloo", *place, "--run", "job")
+    launcher = subprocess.Popen(
+        [PROGRAMS / "hvscale", "launch", *options, "--", "python", "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "HVSCALE_ANSWER_TIMEOUT": "10"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until_ready(tmp_path)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        go.touch()
+        _, said = launcher.communicate(timeout=120)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert launcher.returncode == 3, said
+    assert "the Docker daemon does not answer any more" in said
+    assert run_json(tmp_path / "job")["exit_status"] == 3
+    wait_until(lambda: subprocess.run(["docker", "--host", address, "version"], capture_output=True).returncode == 0)
+    assert hvscale("cleanup").returncode == 0
 
 
 @pytest.mark.usefixtures("nothing_left")
