@@ -1,13 +1,11 @@
 """The README's first command: a small EDSR on two ranks, its gain over bicubic, and where its communication time went."""
 
-import json
 from typing import Any
 
 from pydantic import BaseModel
 
 from hvscale.profiled_launch import profiled_launch
 from hvscale.profiling.explanation import ExplainedBreakdown, explained_breakdown
-from hvscale.run_folder import RunFolder
 from hvscale.trainer import TrainResult, demo_config
 
 RANKS = 2
@@ -21,8 +19,4 @@ class Demo(BaseModel):
 def demo(seconds: float, **launch_options: Any) -> Demo:
     """Train under the profiler and tabulate. Raises what `hvscale.launch.launch` and `explained_breakdown` raise."""
     run = profiled_launch(RANKS, ["hvscale", "train", *demo_config(seconds=seconds).arguments()], **launch_options)
-    return Demo(training=read_result(run), communication=explained_breakdown(run))
-
-
-def read_result(run: RunFolder) -> TrainResult:
-    return TrainResult.model_validate(json.loads((run.path / "result.json").read_text()))
+    return Demo(training=TrainResult.read(run.path), communication=explained_breakdown(run))

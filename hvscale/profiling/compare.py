@@ -330,6 +330,7 @@ def _whole_step(before: Recorded, after: Recorded) -> Gain | None:
 
 def _warnings(before: Recorded, after: Recorded, first: _Table, second: _Table, by_step: bool) -> list[str]:
     found = [f"{run.path}: {text}" for run in (before, after) for text in run.recording.warnings]
+    found += [run.log.warning for run in (before, after) if run.log is not None and run.log.warning is not None]
     if before.record.command != after.record.command:
         lost = [word for word in before.record.command if word not in after.record.command]
         new = [word for word in after.record.command if word not in before.record.command]

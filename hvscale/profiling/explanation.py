@@ -111,7 +111,7 @@ def explain_recording(
 ) -> Explanation:
     """The same of what was read before; an error stands for what cannot be read."""
     parts: dict[str, object] = {}
-    warnings: list[str] = []
+    warnings = [log.warning] if isinstance(log, StepLog) and log.warning is not None else []
     find: tuple[Callable[[], object], ...] = (
         lambda: _waiting(recording, warnings),
         lambda: _exposed(recording, log),
@@ -172,8 +172,9 @@ def _exposed(recording: Recording, log: StepLog | RequestError | None) -> Expose
     if len(recording.events):
         edges_ns = step_edges(recording, None if isinstance(log, RequestError) else log)
     found = exposed_communication(recording, None if isinstance(log, RequestError) else log, edges_ns)
-    if found is None and isinstance(log, RequestError):
-        raise _NotKnownError(str(log))
+    damage = str(log) if isinstance(log, RequestError) else log and log.warning
+    if found is None and damage:
+        raise _NotKnownError(damage)
     if found is None:
         raise _NotKnownError(
             "the run tells no steps: mark them with hvscale.profiling.step() or MPI_Pcontrol(1), or write steps.jsonl"

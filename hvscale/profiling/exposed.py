@@ -48,7 +48,7 @@ def exposed_communication(
     if log is not None and not np.isnan(log.exposed_seconds).all():
         told = np.flatnonzero(~np.isnan(log.exposed_seconds))
         exposed = np.clip(log.exposed_seconds[told], 0, log.seconds[told])
-        return _summary("measured", [0], told + 1, log.seconds[told], exposed, exposed)
+        return _summary("measured", [0], log.steps[told], log.seconds[told], exposed, exposed)
     if edges_ns is None or not recording.ranks:
         return None
     lowest = min(recording.ranks)

@@ -1,7 +1,6 @@
 """One run, or two before and after, as one HTML file that needs no network."""
 
 import base64
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ import numpy as np
 import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
+from pydantic import BaseModel, ConfigDict
 
 from hvscale import __version__
-from hvscale.core.files import read_bytes, read_text
+from hvscale.core.files import read_bytes
 from hvscale.errors import RequestError
 from hvscale.profiling.bins import Bins, parse_bins
 from hvscale.profiling.breakdown import Breakdown, tabulate
@@ -124,16 +124,36 @@ def report_path(runs: list[RunFolder]) -> Path:
 def _view(run: RunFolder, bins: Bins) -> View:
     recorded = read_recorded(run, detail=True)
     breakdown = join(tabulate(recorded.recording, bins, str(run.path)), explain(run, recorded.recording))
-    return View(run.path.resolve().name, recorded, breakdown, _result(run), _picture(run))
+    try:
+        result = _result(run)
+    except ValueError:
+        result = {}
+        breakdown.warnings.append(f"{run.path / 'result.json'} is not the result of a training and was left out")
+    return View(run.path.resolve().name, recorded, breakdown, result, _picture(run))
+
+
+class _Result(BaseModel):
+    """What is shown of result.json, which any program may have written."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    images_per_second: float | None = None
+    psnr_db: float | None = None
+    bicubic_psnr_db: float | None = None
+    holdout: str | None = None
+    model: str | None = None
+    precision: str | None = None
+    memory_format: str | None = None
+    threads_per_rank: int | None = None
 
 
 def _result(run: RunFolder) -> dict[str, Any]:
-    """result.json of a run of our trainer, or nothing."""
+    """result.json of a run of our trainer, or nothing. Raises ValueError when it is damaged."""
     try:
-        found = json.loads(read_text(run.path / "result.json"))
-    except (OSError, ValueError):
+        content = read_bytes(run.path / "result.json")
+    except OSError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return _Result.model_validate_json(content).model_dump(exclude_none=True)
 
 
 def _picture(run: RunFolder) -> str | None:

@@ -1,12 +1,13 @@
 """Where the steps of a run lie on the clock of its recorded messages."""
 
-import json
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
-from hvscale.core.files import LINES_BYTES, read_text
+from hvscale.core.line_files import damaged_lines, read_lines
 from hvscale.errors import RequestError
 from hvscale.profiling.events import Recording
 from hvscale.run_folder import RunFolder
@@ -17,38 +18,55 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class StepLog:
-    """What steps.jsonl says of each step, in arrays of one length; NaN where a step does not say it."""
+    """What steps.jsonl says of each step, in arrays of one length; NaN where a step does not say it.
+
+    `warning`: which lines are damaged and left out. `lines`: the numbers of the others, from 1; None where all are there.
+    """
 
     seconds: NDArray[np.float64]
     images: NDArray[np.float64]
     exposed_seconds: NDArray[np.float64]
+    warning: str | None = None
+    lines: NDArray[np.int64] | None = None
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """The number of each step, from 1."""
+        return np.arange(1, len(self.seconds) + 1) if self.lines is None else self.lines
+
+
+class _StepLine(BaseModel):
+    """What is read of one line, which any program may have written."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    seconds: Annotated[float, Field(gt=0, lt=1e9)]
+    images: Annotated[float, Field(ge=0)] | None = None
+    communication_seconds: float | None = None
 
 
 def read_step_log(run: RunFolder) -> StepLog | None:
-    """None where the run has no steps. Raises RequestError when steps.jsonl is damaged; a last line that was cut short is left out."""
+    """None where the run has no steps. Damaged lines are left out, and a last line without its end, which may be being written.
+
+    Raises RequestError when the file cannot be read at all.
+    """
     try:
-        lines = read_text(run.steps, LINES_BYTES, errors="replace").splitlines(keepends=True)
+        found = read_lines(run.steps, _StepLine.model_validate_json)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise RequestError(f"{run.steps} cannot be read: {error.strerror}") from error
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-    steps = [_columns(run, number, line) for number, line in enumerate(lines, 1)]
-    return StepLog(*np.array(steps, np.float64).T) if steps else None
-
-
-def _columns(run: RunFolder, number: int, line: str) -> tuple[float, float, float]:
-    try:
-        step = json.loads(line)
-        seconds = float(step["seconds"])
-        if not 0 < seconds < 1e9:
-            raise ValueError(seconds)
-        others = (step.get("images"), step.get("communication_seconds"))
-        images, exposed = (float("nan") if value is None else float(value) for value in others)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise RequestError(f"{run.steps} is damaged: line {number} does not tell a step's seconds") from error
-    return seconds, images, exposed
+    if not found.values and not found.damaged:
+        return None
+    rows = [(step.seconds, step.images, step.communication_seconds) for step in found.values]
+    seconds, images, exposed_seconds = np.array(rows, np.float64).reshape(-1, 3).T  # None becomes NaN
+    return StepLog(
+        seconds,
+        images,
+        exposed_seconds,
+        warning=damaged_lines(run.steps, found.damaged),
+        lines=np.array(found.numbers, np.int64) if found.damaged else None,
+    )
 
 
 def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] | None:
@@ -62,7 +80,8 @@ def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] |
     marks = recording.steps.get(min(recording.ranks, default=0), np.empty(0, np.int64))
     if len(marks) > 1:
         return marks
-    if log is None or recording.overwritten or "allreduce" not in events.operations:
+    # Durations place steps only where none is missing between them.
+    if log is None or log.warning is not None or recording.overwritten or "allreduce" not in events.operations:
         return None
     of_rank = events.rank == min(recording.ranks)
     chosen = of_rank & (events.operation == events.operations.index("allreduce")) & ~events.bitwise

@@ -1,16 +1,16 @@
 """The throughput of one run, from what it wrote."""
 
-import json
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
-from hvscale.core.files import read_text
+from hvscale.core.files import read_bytes
 from hvscale.errors import RequestError, UntrustedError
 from hvscale.launch.output import lines_of
 from hvscale.profiling.step_times import read_step_log
@@ -77,7 +77,7 @@ def find_throughput(
     if metric is not None:
         return by_metric(run, ranks, metric, warn)
     for read in (from_result, from_steps, from_horovod_lines):
-        found = read(run, ranks)
+        found = read(run, ranks, warn)
         if found is not None:
             return found
     return None
@@ -104,30 +104,42 @@ def by_metric(run: RunFolder, ranks: int, metric: Metric, warn: Callable[[str], 
     return Throughput(of_ranks[min(of_ranks)], "metric", None)
 
 
-def from_result(run: RunFolder, ranks: int) -> Throughput | None:
+class _Result(BaseModel):
+    """What is read of result.json, which any program may have written."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    images_per_second: Annotated[float, Field(gt=0)]
+    np: int
+    threads_per_rank: int | None = None
+
+
+def from_result(run: RunFolder, ranks: int, warn: Callable[[str], None]) -> Throughput | None:
     """Our trainer's own figure, which leaves the first steps out."""
     try:
-        result = json.loads(read_text(run.path / "result.json"))
-        value, ran_on, threads = result["images_per_second"], result["np"], result.get("threads_per_rank")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        result = _Result.model_validate_json(read_bytes(run.path / "result.json"))
+    except (OSError, ValueError):
         return None
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
-        return None
-    check_ranks(ran_on, ranks)
-    return Throughput(float(value), "result.json", "images/s", threads)
+    check_ranks(result.np, ranks)
+    return Throughput(result.images_per_second, "result.json", "images/s", result.threads_per_rank)
 
 
-def from_steps(run: RunFolder, ranks: int) -> Throughput | None:
+def from_steps(run: RunFolder, ranks: int, warn: Callable[[str], None]) -> Throughput | None:
     """Images over seconds, without the first steps where there are others."""
     log = read_step_log(run)
     if log is None:
         return None
-    counted = slice(FIRST_STEPS, None) if len(log.seconds) > FIRST_STEPS else slice(None)
+    if log.warning is not None:
+        warn(log.warning)
+    told = np.flatnonzero(np.isfinite(log.images))
+    if not len(told):
+        return None
+    counted = told[FIRST_STEPS:] if len(told) > FIRST_STEPS else told
     value = float(np.sum(log.images[counted]) / np.sum(log.seconds[counted]))
     return Throughput(value, "steps.jsonl", "images/s") if 0 < value < math.inf else None
 
 
-def from_horovod_lines(run: RunFolder, ranks: int) -> Throughput | None:
+def from_horovod_lines(run: RunFolder, ranks: int, warn: Callable[[str], None]) -> Throughput | None:
     """The total that Horovod's synthetic benchmarks print, or else np times what they print for a rank."""
     own: list[float] = []
     for rank in range(ranks):

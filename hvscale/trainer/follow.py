@@ -6,20 +6,20 @@ Its first line of stdin is a `Watched` as JSON, the second, when training has en
 Each line on stdout is a warning for the user.
 """
 
-import json
 import os
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from hvscale.errors import RequestError
 from hvscale.profiling.explanation import ExplainedBreakdown, explained_breakdown
 from hvscale.run_folder import RunFolder
 from hvscale.trainer.result import TrainResult
-from hvscale.trainer.steps import Step
+from hvscale.trainer.steps import Step, parse_step
 from hvscale.trainer.watching import FINISH_SECONDS, WATCHERS, Figures, Outcome, Watched, Watcher
 
 LOOK_SECONDS = 1.0
@@ -84,9 +84,8 @@ class NewSteps:
     def __call__(self) -> Iterator[Step]:
         *lines, self.rest = (self.rest + self.stream.read()).split(b"\n")
         for line in lines:
-            values = json.loads(line)
-            del values["schema"]
-            yield Step(**values)
+            with suppress(ValueError):  # a damaged line: training does not end for it
+                yield parse_step(line)
 
     def __enter__(self) -> "NewSteps":
         return self
@@ -118,7 +117,7 @@ def scaling_efficiency(images_per_second: float, watched: Watched) -> float | No
 
 
 def outcome(watched: Watched, last: int, warn: Callable[[str], None]) -> Outcome:
-    result = TrainResult.model_validate_json((watched.path / "result.json").read_text())
+    result = TrainResult.read(watched.path)
     found = {f"result/{name}": getattr(result, name) for name in SUMMARY}
     found["result/scaling_efficiency"] = scaling_efficiency(result.images_per_second, watched)
     try:

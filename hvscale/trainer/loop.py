@@ -207,7 +207,7 @@ def fit(
 
     if commits is not None:
         commits.save(state([]), ranks)
-    steps_file = ranks.together(lambda: StepsFile(run.steps, after) if ranks.rank == 0 else None)
+    steps_file = ranks.together(lambda: StepsFile(run.steps, after, warn) if ranks.rank == 0 else None)
     if watch is not None:
         watch.begin(run)
     with (

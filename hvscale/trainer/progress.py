@@ -1,16 +1,16 @@
 """What a person sees of a training run: a progress bar on a terminal, a plain line now and then elsewhere. All on stderr."""
 
-import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hvscale.trainer.steps import Step
+from hvscale.trainer.steps import Step, parse_step
 
 PLAIN_LINE_EVERY_SECONDS = 5.0
 LONGEST_TWO_LINES = 2048  # bytes of steps.jsonl; a line has about 250
@@ -45,9 +45,8 @@ class Bar:
         except FileNotFoundError:
             return
         if last:
-            values = json.loads(last)
-            del values["schema"]
-            self.show(Step(**values))
+            with suppress(ValueError):  # a damaged line: the next one is shown
+                self.show(parse_step(last))
 
     def __enter__(self) -> "Bar":
         self.progress.start()

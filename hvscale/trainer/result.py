@@ -1,9 +1,14 @@
 """What training gave: result.json of the run folder."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, ValidationError
+
+from hvscale.core.files import read_bytes
+from hvscale.errors import RequestError
+
+FILE = "result.json"
 
 
 class TrainResult(BaseModel):
@@ -11,7 +16,7 @@ class TrainResult(BaseModel):
 
     schema_: Annotated[Literal["hvscale/train/1"], Field(alias="schema")] = "hvscale/train/1"
     model: str
-    model_options: dict[str, Any] = {}
+    model_options: dict[str, StrictInt | StrictFloat] = {}
     """What the model was built with, by name."""
     np: int
     holdout: str | None = None
@@ -24,7 +29,7 @@ class TrainResult(BaseModel):
     top5: float | None = None
     """Share of those whose class is among the first five."""
     validation_images: int | None = None
-    images_per_second: float
+    images_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """Patches trained on a second by all ranks together, the first steps left out."""
     images_per_second_by_rank: list[float]
     steps: int
@@ -39,6 +44,17 @@ class TrainResult(BaseModel):
     picture: Path | None = None
     """LR, bicubic, ours and HR side by side, for super-resolution."""
 
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Of a run folder. Raises RequestError when its result.json is missing, or is not a training's result."""
+        path = folder / FILE
+        try:
+            return cls.model_validate_json(read_bytes(path))
+        except OSError as error:
+            raise RequestError(f"{path} cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            raise RequestError(f"{path} is not the result of a training: {first_problem(error)}") from error
+
     def summary(self) -> str:
         """Lines for a person."""
         by_rank = ", ".join(f"{images:.1f}" for images in self.images_per_second_by_rank)
@@ -51,3 +67,10 @@ class TrainResult(BaseModel):
         if self.top1 is not None and self.top5 is not None:
             return f"top-1 {self.top1:.2%}, top-5 {self.top5:.2%} of {self.validation_images} images\n{speed}"
         return speed
+
+
+def first_problem(error: ValidationError) -> str:
+    """Which field is wrong and why, in a few words."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg'].lower()}" if where else first["msg"].lower()

@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from hvscale import models
-from hvscale.core.files import read_text
 from hvscale.errors import RequestError
 from hvscale.models.edsr import shape_of
 from hvscale.trainer import checkpoints
@@ -41,10 +40,15 @@ def open_trained(weights: Path, name: str | None, asked: dict[str, Any]) -> Trai
     if chosen is None:
         raise RequestError(f"{weights} does not say which model it is of: name it with --model")
     known = told[1] if told is not None and (chosen == told[0] or {chosen, told[0]} == EDSR_NAMES) else {}
+    if shape is not None and chosen in EDSR_NAMES:
+        known = {**known, **shape}  # the weights themselves know best
     options = {**known, **asked}
     if models.find(chosen).task == "super-resolution" and "scale" not in options:
         raise RequestError(f"{weights} does not say which scale it is of: give --scale")
-    model = models.build(chosen, **options)
+    try:
+        model = models.build(chosen, **options)
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"{weights}: no {chosen} can be built with {options}: {error}") from error
     models.load_state(model, state, str(weights))
     return Trained(chosen, options, model.eval())
 
@@ -66,7 +70,7 @@ def described(weights: Path) -> tuple[tuple[str, dict[str, Any]] | None, dict[st
         return (found.config["model"], found.model_options), found.model
     state = models.read_state(weights)
     try:
-        result = TrainResult.model_validate_json(read_text(weights.parent / "result.json"))
-    except (OSError, ValueError):
+        result = TrainResult.read(weights.parent)
+    except RequestError:
         return None, state
     return (result.model, result.model_options), state

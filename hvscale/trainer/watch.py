@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, cast
 
-from hvscale.core.files import read_text
 from hvscale.errors import RequestError
 from hvscale.run_folder import RunFolder
 from hvscale.trainer.config import TrainConfig
@@ -129,8 +128,8 @@ class WatcherProcess:
 def images_per_second_of_one_rank(path: Path, model: str) -> float:
     """Raises RequestError when `path` is not the run folder of a training of `model` on one rank."""
     try:
-        result = TrainResult.model_validate_json(read_text(path / "result.json"))
-    except (OSError, ValueError) as error:
+        result = TrainResult.read(path)
+    except RequestError as error:
         raise RequestError(
             f"--one-rank-run {path}: no result.json of a training is there: give its run folder"
         ) from error

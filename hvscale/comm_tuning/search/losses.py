@@ -4,28 +4,35 @@ import json
 import math
 from contextlib import suppress
 
+from hvscale.core.line_files import read_lines
 from hvscale.run_folder import RunFolder
 
 COMPARED = 10  # steps; later ones drift apart by rounding
 TOLERANCE = 0.05  # another order of adding, or bf16 for fp32, makes far less
 
 
-def losses(run: RunFolder) -> list[float | None]:
-    """Of the first steps, as steps.jsonl tells them; None for one that is not finite or not told."""
-    found: list[float | None] = []
-    with suppress(OSError), run.steps.open() as stream:
-        for line in stream:
-            with suppress(ValueError, AttributeError):
-                loss = json.loads(line).get("loss")
-                found.append(float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None)
-            if len(found) == COMPARED:
-                break
-    return found
+def losses(run: RunFolder) -> dict[int, float | None]:
+    """Of the first steps, by line of steps.jsonl; None for one that is not finite or not told, nothing for a damaged line."""
+    with suppress(OSError):
+        found = read_lines(run.steps, _loss)
+        return {line: loss for line, loss in zip(found.numbers, found.values, strict=True) if line <= COMPARED}
+    return {}
+
+
+def _loss(line: bytes) -> float | None:
+    """Raises ValueError when the line is damaged."""
+    try:
+        loss = json.loads(line).get("loss")
+        return float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
+    except (AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError("not a line of steps.jsonl") from error
 
 
 def differing_loss(run: RunFolder, reference: RunFolder) -> str | None:
     """The first step at which a run's loss is another than the reference's, in words; None where none is, or neither tells any."""
-    for step, (found, expected) in enumerate(zip(losses(run), losses(reference), strict=False), 1):
+    of_run, of_reference = losses(run), losses(reference)
+    for step in sorted(of_run.keys() & of_reference.keys()):
+        found, expected = of_run[step], of_reference[step]
         if expected is None:
             continue
         if found is None or abs(found - expected) > TOLERANCE * max(abs(expected), 1e-6):

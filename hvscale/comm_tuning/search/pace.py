@@ -121,14 +121,14 @@ class Pace:
     def _log(self, run: RunFolder) -> Steps | None:
         try:
             log = read_step_log(run)
-        except RequestError:  # a line that is being written
+        except RequestError:
             return None
-        if log is None:
+        if log is None or not len(log.seconds):
             return None
-        known = bool(np.isfinite(log.images).all())
-        return Steps(
-            log.images if known else np.ones(len(log.seconds)), log.seconds, "images/s" if known else "steps/s"
-        )
+        told = np.isfinite(log.images)
+        if told.any():  # not in a damaged line
+            return Steps(log.images[told], log.seconds[told], "images/s")
+        return Steps(np.ones(len(log.seconds)), log.seconds, "steps/s")
 
     def _marks(self, run: RunFolder) -> Steps | None:
         recording = recording_of(run)

@@ -1,0 +1,74 @@
+"""A result.json of an odd type in a run folder: one line or left out, and never a traceback."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hvscale import models
+from hvscale.errors import RequestError
+from hvscale.run_folder import RunFolder
+from hvscale.scaling.throughput import read_throughput
+from hvscale.trainer import TrainResult
+from hvscale.trainer.trained import open_trained
+from hvscale.trainer.watch import images_per_second_of_one_rank
+
+GOOD: dict[str, Any] = {
+    "schema": "hvscale/train/1",
+    **{"model": "edsr-baseline", "model_options": {"scale": 2, "n_resblocks": 1, "n_feats": 8}, "np": 1},
+    **{"images_per_second": 5.0, "images_per_second_by_rank": [5.0], "steps": 4, "seconds": 3.5, "threads_per_rank": 1},
+    **{"precision": "fp32", "memory_format": "contiguous", "run": "job", "model_file": "job/model.pt"},
+}
+ODD = {
+    **{"a list": b"[]", "a string": b'"x"', "null": b"null", "bytes": b"\xff\xfe", "cut": b"{", "nothing": b""},
+    "deep": b"[" * 100_000,
+    "speed in a list": json.dumps({**GOOD, "images_per_second": [5.0]}).encode(),
+    "speed NaN": json.dumps({**GOOD, "images_per_second": float("nan")}).encode(),
+    "speed too large": json.dumps({**GOOD, "images_per_second": 10**400}).encode(),
+    "model in a list": json.dumps({**GOOD, "model": ["edsr"]}).encode(),
+    "options as strings": json.dumps({**GOOD, "model_options": {"scale": "2", "n_feats": "8"}}).encode(),
+    "options in a list": json.dumps({**GOOD, "model_options": [2]}).encode(),
+}
+
+
+@pytest.fixture(params=ODD)
+def odd(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    (tmp_path / "result.json").write_bytes(ODD[request.param])
+    return tmp_path
+
+
+def test_an_odd_result_is_one_line(odd: Path) -> None:
+    with pytest.raises(RequestError, match=r"result\.json is not the result of a training: ") as raised:
+        TrainResult.read(odd)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(RequestError, match=r"--one-rank-run .*: no result\.json of a training is there"):
+        images_per_second_of_one_rank(odd, "edsr-baseline")
+
+
+def test_weights_beside_an_odd_result_are_known_by_their_shapes(odd: Path) -> None:
+    torch.save(models.build("edsr-baseline", n_resblocks=1, n_feats=8).state_dict(), odd / "model.pt")
+    assert open_trained(odd, None, {}).options == {"scale": 2, "n_resblocks": 1, "n_feats": 8}
+
+
+@pytest.mark.parametrize("options", [{"n_feats": 10**12}, {"n_resblocks": -1}, {"scale": 7}, {"n_feats": 8.5}])
+def test_weights_go_before_what_their_result_says(tmp_path: Path, options: dict[str, Any]) -> None:
+    wrong = {**GOOD, "model_options": {**GOOD["model_options"], **options}}
+    (tmp_path / "result.json").write_text(json.dumps(wrong))
+    torch.save(models.build("edsr-baseline", n_resblocks=1, n_feats=8).state_dict(), tmp_path / "model.pt")
+    assert open_trained(tmp_path, None, {}).options == GOOD["model_options"]
+
+
+@pytest.mark.parametrize("kind", [name for name in ODD if not name.startswith(("model", "options"))])
+def test_a_throughput_is_not_read_from_an_odd_result(tmp_path: Path, kind: str) -> None:
+    run = RunFolder(tmp_path)
+    run.logs.mkdir()
+    run.steps.write_text('{"images": 8, "seconds": 1}\n')
+    (tmp_path / "result.json").write_bytes(ODD[kind])
+    assert read_throughput(run, 2, None, lambda text: None).source == "steps.jsonl"
+
+
+def test_the_result_used_here_is_a_good_one(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(json.dumps(GOOD))
+    assert TrainResult.read(tmp_path).images_per_second == 5
