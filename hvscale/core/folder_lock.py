@@ -1,7 +1,7 @@
 """A folder that belongs to one living process, and to one user.
 
 The lock is an flock on the file `.lock` in the folder: the kernel drops it when the process ends, however it ends, and its children do not
-inherit it. On NFS, GPFS and Lustre (mounted with `flock`) it holds between hosts; where a file system has no locks it holds nowhere.
+inherit it. On NFS it holds between hosts (flock(2)); where a file system has no locks it holds nowhere.
 The file goes with the lock, so one that is there without it was left by a process that was killed.
 """
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hvscale.profiling
 from hvscale.built_library import built_library, preloaded
+from hvscale.core.files import open_regular
 from hvscale.errors import RequestError
 from hvscale.profiling.profile_file import RECORD, RECORDS_START, read_header
 from hvscale.run_folder import RunFolder
@@ -55,12 +56,12 @@ def trim_files(folder: Path, pattern: str, used_bytes: Callable[[Path], int]) ->
                 stream.truncate(used)
     # Left by a process that was killed before its file had a header.
     for path in folder.glob("." + pattern.partition("*")[0] + "*"):
-        with suppress(OSError), path.open("rb") as stream:
+        with suppress(OSError), open_regular(path) as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
 
 
 def _used_bytes(path: Path) -> int:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         header = read_header(path, stream)
     return RECORDS_START + min(header.reserved_records, header.capacity) * RECORD.itemsize
