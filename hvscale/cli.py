@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from hvscale.commands.console import print_error, say
+from hvscale.commands.console import print_error, print_last_lines
 from hvscale.errors import HvscaleError, RankFailedError
 
 # In the order of --help.
@@ -89,8 +89,7 @@ def main() -> None:
     except HvscaleError as error:
         status = print_error(str(error), error.exit_status)
         if isinstance(error, RankFailedError):
-            for line in error.last_lines:
-                say(f"    {line}")
+            print_last_lines(error.last_lines)
     if "torch" not in sys.modules:  # Triton, which comes with it, calls what is not collected a leak
         gc.freeze()  # at its end Python looks for garbage among all modules once more, for a tenth of a start
     sys.exit(status)

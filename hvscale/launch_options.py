@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import NoneType
@@ -11,6 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from hvscale.core.numbers import Ranks, Seconds, limits
+from hvscale.core.terminal import printable
 from hvscale.placement_options import PlacementOptions, metavar_of
 
 Np = Annotated[int, typer.Option("-np", "--np", metavar="N", help="How many ranks to start.", **limits(Ranks))]
@@ -132,7 +134,7 @@ def takes_launch_options(
         if keywords["placement"].sbatch is not None and not keywords["placement"].submit:
             from hvscale.launch.slurm_job import write_job_script
 
-            print(write_job_script(command.__name__, values["command"], **keywords))
+            print(printable(write_job_script(command.__name__, values["command"], **keywords), sys.stdout))
             return
         command(launch_options=keywords, **values)
 

@@ -4,14 +4,14 @@ import sys
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from hvscale.bench import collectives, dtypes
 from hvscale.bench.controller import Bench, Start
 from hvscale.bench.document import BackendRun, BenchDocument, BenchRow, main_rows
 from hvscale.bench.request import ALL_ROOTS, Measured
 from hvscale.bench.start import one_of
+from hvscale.core.plain_rich import PlainColumn, PlainConsole
 from hvscale.profiling.output import human_bytes, human_seconds
 
 LAYOUTS = ("nccl-tests", "osu")
@@ -125,11 +125,11 @@ class SizesShown:
 
     def __init__(self, bench: Bench) -> None:
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            PlainColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
+            console=PlainConsole(stderr=True),
             redirect_stdout=False,
             disable=not sys.stderr.isatty(),
         )

@@ -9,7 +9,7 @@ from hvscale.bench.collectives import Collective, collectives
 from hvscale.bench.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.commands import bench_app, bench_experiment, bench_param_server
 from hvscale.commands.app import new_app
-from hvscale.commands.console import print_json, print_message, print_warning, write_csv
+from hvscale.commands.console import print_json, print_message, print_text, print_warning, write_csv
 from hvscale.commands.options import Csv, Json
 from hvscale.core.numbers import GrowthFactor, Percent, RootRank, limits
 from hvscale.launch_options import SUBMISSION, takes_launch_options
@@ -160,7 +160,7 @@ def bench(
             if json:
                 print_json(document)
             else:
-                print(tables(document, layout))
+                print_text(tables(document, layout))
             print_message(f"bench folder: {measurement.path}\nplots: {measurement.page}")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hvscale.commands.app import new_app
-from hvscale.commands.console import print_warning, write_csv
+from hvscale.commands.console import print_text, print_warning, write_csv
 from hvscale.commands.options import Csv, Json, folder_of
 from hvscale.commands.study import print_document
 from hvscale.launch_options import SUBMISSION, takes_launch_options
@@ -49,6 +49,6 @@ def bench_experiment(
                 json,
                 csv,
                 write=lambda document, path: write_csv(path, document.comparisons()),
-                show=lambda document: print(text(document)),
+                show=lambda document: print_text(text(document)),
                 last=f"experiment folder: {study.path}\nplots: {study.page}",
             )

@@ -1,8 +1,6 @@
 """How every command writes: results on stdout, messages and progress on stderr. rich is imported where it is used: it takes a third of a start."""
 
-import csv
 import functools
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -12,31 +10,32 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
+from hvscale.core.csv_text import csv_text
+from hvscale.core.terminal import printable, rank_line
 from hvscale.errors import RequestError
 from hvscale.run_folder import write_text
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from hvscale.core.plain_rich import PlainConsole
     from hvscale.study_folder import StudyDocument
 
 DIM, RED, YELLOW = "2", "31", "33"
 
 
 @functools.cache
-def results() -> "Console":
+def results() -> "PlainConsole":
     """stdout, for tables."""
-    from rich.console import Console
+    from hvscale.core.plain_rich import PlainConsole
 
-    return Console()
+    return PlainConsole()
 
 
 @functools.cache
-def messages() -> "Console":
+def messages() -> "PlainConsole":
     """stderr, for what moves."""
-    from rich.console import Console
+    from hvscale.core.plain_rich import PlainConsole
 
-    return Console(stderr=True)
+    return PlainConsole(stderr=True)
 
 
 def working(on: str) -> AbstractContextManager[object]:
@@ -64,19 +63,16 @@ def print_json(document: "BaseModel | StudyDocument") -> None:
 
 def write_csv(path: Path, rows: Sequence[BaseModel]) -> None:
     """One line for each row, its fields as columns. Raises RequestError when `path` cannot be written."""
-    text = io.StringIO()
     documents = [row.model_dump(mode="json") for row in rows]
-    writer = csv.DictWriter(text, list(documents[0]) if documents else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(documents)
     try:
-        write_text(path, text.getvalue())
+        write_text(path, csv_text(list(documents[0]) if documents else [], documents))
     except OSError as error:
         raise RequestError(f"cannot write {path}: {error.strerror}") from error
 
 
 def say(text: str, code: str = "") -> None:
     """A line on stderr, with a terminal's code for its colour."""
+    text = printable(text, sys.stderr)
     coloured = code and sys.stderr.isatty() and "NO_COLOR" not in os.environ
     print(f"\x1b[{code}m{text}\x1b[0m" if coloured else text, file=sys.stderr, flush=True)
 
@@ -95,8 +91,19 @@ def print_error(text: str, exit_status: int) -> int:
 
 
 def print_rank_line(rank: int, line: str) -> None:
-    print(f"[{rank}] {line}", flush=True)
+    print(f"[{rank}] {rank_line(line, sys.stdout)}", flush=True)
 
 
 def print_rank_line_aside(rank: int, line: str) -> None:
-    print(f"[{rank}] {line}", file=sys.stderr, flush=True)
+    print(f"[{rank}] {rank_line(line, sys.stderr)}", file=sys.stderr, flush=True)
+
+
+def print_last_lines(lines: list[str]) -> None:
+    """Of a rank that failed."""
+    for line in lines:
+        print(f"    {rank_line(line, sys.stderr)}", file=sys.stderr, flush=True)
+
+
+def print_text(text: str) -> None:
+    """A result that is text already."""
+    print(printable(text, sys.stdout))

@@ -88,9 +88,11 @@ def counting(what: str) -> Iterator[Callable[[], None]]:
     if not messages().is_terminal:
         yield lambda: None
         return
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn
 
-    columns = SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TextColumn("images")
+    from hvscale.core.plain_rich import PlainColumn
+
+    columns = SpinnerColumn(), PlainColumn("{task.description}"), MofNCompleteColumn(), PlainColumn("images")
     with Progress(*columns, console=messages(), transient=True) as progress:
         task = progress.add_task(what, total=None)
         yield lambda: progress.advance(task)

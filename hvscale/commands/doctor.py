@@ -20,11 +20,12 @@ def doctor(json: Json = False) -> None:
     if json:
         return print_json(Report(checks=checks))
     from rich.table import Table
+    from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
     for check in checks:
         table.add_row(
-            "[green]good[/]" if check.good else "[red]bad[/]",
+            Text("good", style="green") if check.good else Text("bad", style="red"),
             check.name,
             check.found if check.good else f"{check.found}\n-> {check.mend}",
         )

@@ -1,15 +1,13 @@
 """Figures for people: how they are written, the look of a table in the terminal, and the breakdown's own; CSV files."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 from rich import box
 from rich.table import Table
 
+from hvscale.core.csv_text import csv_text
 from hvscale.errors import RequestError
 from hvscale.profiling.bins import GIB, KIB, MIB
 from hvscale.profiling.breakdown import Breakdown, RankRow, Row
@@ -134,11 +132,7 @@ def write_csv(breakdown: Breakdown, path: Path) -> None:
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[BaseModel]) -> None:
     """A CSV file with a header. Raises RequestError when `path` cannot be written."""
-    text = io.StringIO()
-    writer: csv.DictWriter[Any] = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(row.model_dump() for row in rows)
     try:
-        write_text(path, text.getvalue())
+        write_text(path, csv_text(columns, [row.model_dump() for row in rows]))
     except OSError as error:
         raise RequestError(f"cannot write {path}: {error.strerror}") from error

@@ -5,10 +5,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
+from hvscale.core.plain_rich import PlainColumn, PlainConsole
+from hvscale.core.terminal import printable
 from hvscale.profiling.output import plain_table, write_rows
 from hvscale.scaling.document import ScalingDocument, ScalingRow
 
@@ -96,11 +97,11 @@ class RunsShown:
     def __init__(self, variants: int, repeats: int) -> None:
         self.repeats = repeats
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            PlainColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
+            console=PlainConsole(stderr=True),
             disable=not sys.stderr.isatty(),
         )
         self.task = self.progress.add_task("starting", total=variants * repeats)
@@ -113,7 +114,8 @@ class RunsShown:
         self.progress.advance(self.task)
         if value is not None:
             figure = f"{human(value, 4)} {unit or ''}".rstrip()
-            print(f"{what}, repeat {repeat} of {self.repeats}: {figure}", file=sys.stderr, flush=True)
+            said = f"{what}, repeat {repeat} of {self.repeats}: {figure}"
+            print(printable(said, sys.stderr), file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
         self.progress.start()

@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from hvscale.core.plain_rich import PlainColumn, PlainConsole
 from hvscale.trainer.steps import Step, parse_step
 
 PLAIN_LINE_EVERY_SECONDS = 5.0
@@ -23,12 +23,12 @@ class Bar:
         """`decimals` of the loss."""
         self.decimals = decimals
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            PlainColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
+            PlainColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=PlainConsole(stderr=True),
         )
         self.task = self.progress.add_task("starting", total=None, figures="")
 

@@ -1,15 +1,14 @@
 """What is shown while collectives are measured: one line for the job at work, and how far all of them are."""
 
-import sys
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
 from hvscale.comm_tuning.collectives_study.document import Job
 from hvscale.comm_tuning.collectives_study.request import Answer, Sample, Trying
 from hvscale.comm_tuning.collectives_study.study import CollectivesStudy
+from hvscale.core.plain_rich import PlainColumn, PlainConsole
 from hvscale.profiling.output import human_bytes
 
 
@@ -19,7 +18,7 @@ class MeasuringShown:
     def __init__(self, study: CollectivesStudy) -> None:
         self.study = study
         self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(file=sys.stderr)
+            PlainColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=PlainConsole(stderr=True)
         )
         self.task = self.progress.add_task("", total=None)
         self.sizes = 0  # of the jobs before this one

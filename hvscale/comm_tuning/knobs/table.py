@@ -69,8 +69,8 @@ def rows_of(library: Library, knob: str) -> Iterator[KnobRow]:
 
 def knobs_tables(document: KnobsDocument) -> "Iterator[Table]":
     """For each knob a table under its meaning, with a row for each library that has it."""
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     last, table = "", Table()
     for row in document.rows:
@@ -78,7 +78,8 @@ def knobs_tables(document: KnobsDocument) -> "Iterator[Table]":
             if last:
                 yield table
             table = Table(box=None, expand=True, pad_edge=False, show_header=not last, header_style="dim")
-            table.title, table.title_justify = f"[bold not italic]{row.knob}[/]: {row.meaning}", "left"
+            title = Text.assemble((row.knob, "bold not italic"), f": {row.meaning}", style="table.title")
+            table.title, table.title_justify = title, "left"
             for name, share in COLUMNS.items():
                 table.add_column(name, ratio=share, overflow="fold")
             last = row.knob
@@ -92,6 +93,6 @@ def knobs_tables(document: KnobsDocument) -> "Iterator[Table]":
             "; ".join(filter(None, [over, row.needs])),
             row.source,
         )
-        table.add_row(*map(escape, cells))
+        table.add_row(*cells)
     if last:
         yield table

@@ -5,14 +5,15 @@ from types import TracebackType
 from typing import Self
 
 from pydantic import BaseModel
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from hvscale.comm_tuning.search.scores import ratios
 from hvscale.comm_tuning.search.space import Settings
 from hvscale.comm_tuning.search.study import Study
 from hvscale.comm_tuning.tune_document import Trial, TrialState, TuneDocument
+from hvscale.core.plain_rich import PlainColumn, PlainConsole
+from hvscale.core.terminal import printable
 from hvscale.profiling.output import plain_table
 from hvscale.scaling.estimate import Estimate
 from hvscale.scaling.output import human, human_interval
@@ -141,12 +142,12 @@ class TrialsShown:
     def __init__(self, study: Study) -> None:
         self.study, self.best = study, 1.0
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            PlainColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[best]}"),
+            PlainColumn("{task.fields[best]}"),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
+            console=PlainConsole(stderr=True),
             disable=not sys.stderr.isatty(),
         )
         self.task = self.progress.add_task("starting", total=study.trials, best="")
@@ -173,7 +174,7 @@ class TrialsShown:
         self.progress.update(self.task, description=f"proof, pair {number}", total=pairs, completed=number - 1)
 
     def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text, sys.stderr), file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
         self.progress.start()

@@ -1,11 +1,10 @@
 """evidence.csv: every trial of the search, and every run of the proof."""
 
-import csv
-import io
 from collections.abc import Iterator
 
 from hvscale.comm_tuning.outputs.output import Output, register
 from hvscale.comm_tuning.outputs.tuned import Tuned
+from hvscale.core.csv_text import csv_text
 
 COLUMNS = ("kind", "number", "start", "state", "throughput", "throughput_low", "throughput_high", "unit")
 LAST_COLUMNS = ("steps", "seconds", "run", "problem")
@@ -16,13 +15,8 @@ def text(tuned: Tuned) -> str:
     document = tuned.document
     searched = [choice.knob for choice in document.space if choice.values]
     knobs = dict.fromkeys([*searched, *(knob for trial in document.trials for knob in trial.settings), *document.fixed])
-    stream = io.StringIO()
     columns = [*COLUMNS, *(f"set {knob}" for knob in knobs), *LAST_COLUMNS]
-    # Words always in quotes: csv by itself leaves a carriage return bare, and a rank's last line may hold one.
-    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writeheader()
-    writer.writerows([*trials(tuned), *pairs(tuned)])
-    return stream.getvalue()
+    return csv_text(columns, [*trials(tuned), *pairs(tuned)])
 
 
 def trials(tuned: Tuned) -> Iterator[dict[str, object]]:

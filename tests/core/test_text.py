@@ -1,0 +1,95 @@
+"""Names and output that others chose: no markup, no formulas, no control of the terminal."""
+
+import ast
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hvscale
+from hvscale.core.csv_text import csv_text
+from hvscale.core.terminal import printable, rank_line
+
+PACKAGE = Path(hvscale.__file__).parent
+OF_PLAIN_RICH = PACKAGE / "core/plain_rich.py"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_only_the_plain_console_and_column_are_used() -> None:
+    """The ways in which rich reads text as markup; a Table or a Text of ours is read by the console that prints it."""
+    wrong = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [name.name for name in node.names] if isinstance(node, ast.ImportFrom | ast.Import) else []
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            if module.partition(".")[0] == "rich" and file != OF_PLAIN_RICH:
+                allowed = {
+                    "rich": {"box"},
+                    "rich.console": {"RenderableType"},
+                    "rich.table": {"Table"},
+                    "rich.text": {"Text"},
+                }
+                progress = {
+                    "BarColumn",
+                    "MofNCompleteColumn",
+                    "Progress",
+                    "SpinnerColumn",
+                    "TimeElapsedColumn",
+                    "TimeRemainingColumn",
+                }
+                wrong += [f"{file}: {name}" for name in names if name not in allowed.get(module, progress)]
+            wrong += [f"{file}: import {name}" for name in names if not module and name.partition(".")[0] == "rich"]
+            wrong += [
+                f"{file}: from_markup" for _ in [0] if isinstance(node, ast.Attribute) and node.attr == "from_markup"
+            ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("plain \t text, é and 😀", "plain \t text, é and 😀"),
+        ("\x1b[1;31mred\x1b[0m and \x1b[32mgreen", "\x1b[1;31mred\x1b[0m and \x1b[32mgreen\x1b[0m"),
+        ("\x1b[2J\x1b[Hcleared\x1b[K\x1b[?25l\x1b[1A", "cleared"),
+        (
+            "title \x1b]0;mine\x07clipboard \x1b]52;c;cm0=\x1b\\link \x1b]8;;http://x\x07here\x1b]8;;\x07",
+            "title clipboard link here",
+        ),
+        ("\x1bP1$r0m\x1b\\dcs \x1b_apc\x1b\\ \x1bc\x1b(0", "dcs  "),
+        ("unfinished \x1b]52;c;cm0=", "unfinished \\x1b]52;c;cm0="),
+        ("bell \x07 C1 \x9b2J back\x08 \x7f", "bell \\x07 C1 \\x9b2J back\\x08 \\x7f"),
+    ],
+)
+def test_a_rank_keeps_its_colours_and_no_other_sequence(written: str, shown: str) -> None:
+    assert rank_line(written, Terminal()) == shown
+    assert rank_line(written, io.StringIO()) == written
+
+
+@given(st.text(st.sampled_from("\x1b[]P\\m;0?52c\x07\x9b\x9c\x08\r axé\u202e"), max_size=40))
+def test_no_output_steers_a_terminal(text: str) -> None:
+    for shown in (printable(text, Terminal()), rank_line(text, Terminal())):
+        without_colours = re.sub(r"\x1b\[[0-9;:]*m", "", shown)
+        assert not set(without_colours) & set("\x1b\x07\x9b\x9c\x08\r\u202e")
+    assert "\x1b" not in printable(text, Terminal())
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        *((name, f"'{name}") for name in ("=1+1", "+x", "-rf", "@SUM(A1)", "\tx", "\rx", "-1M")),
+        *((same, str(same)) for same in (-1.5, -3, "-1.5", "+2e3", "np 2", "a=b", "", True)),
+        (None, ""),
+        (Path("=cmd"), "'=cmd"),
+    ],
+)
+def test_names_are_no_formulas_and_numbers_stay_numbers(value: object, cell: str) -> None:
+    _, row = csv.reader(io.StringIO(csv_text(["name", "other"], [{"name": value, "other": 1}]), newline=""))
+    assert row == [cell, "1"]
