@@ -14,6 +14,7 @@ def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json:
 
     Example: `hvscale compare runs/default runs/tuned`
     """
+    from hvscale.errors import UntrustedError
     from hvscale.launch.reported_library import require_asked_library
     from hvscale.profiling.compare import compare
     from hvscale.profiling.compare_output import comparison_table, write_comparison_csv
@@ -22,5 +23,9 @@ def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json:
     with working("comparing"):
         comparison = compare(RunFolder.open(before), RunFolder.open(after), bins)
     print_document(comparison, [comparison_table(comparison)], write_comparison_csv, json, csv)
+    if comparison.incomplete is not None:
+        raise UntrustedError(
+            f"the comparison cannot be trusted, because a profile is incomplete: {comparison.incomplete}"
+        )
     for run in (before, after):
         require_asked_library(RunFolder.open(run).read())

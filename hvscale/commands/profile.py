@@ -38,11 +38,14 @@ def profile(
     from hvscale.launch.reported_library import require_asked_library
     from hvscale.profiled_launch import profiled_launch
     from hvscale.profiling.bins import parse_bins
+    from hvscale.profiling.breakdown import require_complete
     from hvscale.profiling.explanation import explained_breakdown
 
     parse_bins(bins)  # a mistake here is to be known before the job, not after it
     show = print_rank_line_aside if json else print_rank_line
     finished = profiled_launch(command=command, timeline=timeline, **launch_options, show=show, warn=print_warning)
-    print_breakdown(explained_breakdown(finished, bins, explain), per_rank, json, csv, unasked=explain is None)
+    table = explained_breakdown(finished, bins, explain)
+    print_breakdown(table, per_rank, json, csv, unasked=explain is None)
     print_message(f"run folder: {finished.path}")
+    require_complete(finished, table.incomplete)
     require_asked_library(finished.read())

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from hvscale.errors import UntrustedError
 from hvscale.profiling.bins import Bins, parse_bins
 from hvscale.profiling.events import DETAILED, Recording, no_events
 from hvscale.profiling.grouping import EventGroups, Groups, TotalGroups
@@ -57,6 +58,7 @@ class Breakdown(BaseModel):
     rank_rows: list[RankRow]
     point_to_point: list[Row]  # sends and receives, whose seconds are not in any share
     overwritten: int
+    incomplete: str | None = None  # why messages of the job are missing in the rows
     warnings: list[str]
 
 
@@ -90,8 +92,17 @@ def first_recording(run: RunFolder, detail: bool) -> Recording:
     record = run.read()
     source = "horovod-timeline" if record.library.flavour.lower() == "gloo" else "hvprof"
     warnings = reasons(run, record, list(range(record.np))) if source == "hvprof" else []
+    incomplete = "; ".join(warnings) or None
     warnings += [ABANDONED] if record.was_abandoned else []
-    return Recording(source, no_events(), record.np, [], warnings=warnings)
+    return Recording(source, no_events(), record.np, [], warnings=warnings, incomplete=incomplete)
+
+
+def require_complete(run: RunFolder, incomplete: str | None) -> None:
+    """Raises UntrustedError, with the cause, where messages of a run are missing in its profile."""
+    if incomplete is not None:
+        raise UntrustedError(
+            f"the profile of {run.path} is incomplete, and its figures cannot be trusted: {incomplete}"
+        )
 
 
 def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
@@ -121,6 +132,7 @@ def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
         rank_rows=[row for rank in sorted(rank_rows) for row in _ordered(rank_rows[rank])],
         point_to_point=_rows(TotalGroups(sends, bins), 1) if sends is not None else [],
         overwritten=recording.overwritten,
+        incomplete=recording.incomplete,
         warnings=warnings,
     )
 

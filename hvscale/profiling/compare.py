@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.errors import RequestError
 from hvscale.profiling.bins import Bins, parse_bins
-from hvscale.profiling.breakdown import read_recording
+from hvscale.profiling.breakdown import read_recording, require_complete
 from hvscale.profiling.events import Recording
 from hvscale.profiling.output import human_bytes
 from hvscale.profiling.period import ends_of_shares
@@ -71,6 +71,7 @@ class Comparison(BaseModel):
     rows: list[ComparisonRow]
     total: ComparisonRow
     step: Gain | None  # a step's whole duration, where the runs tell it
+    incomplete: str | None = None  # why messages of the runs are missing in the rows
     warnings: list[str]
 
 
@@ -87,9 +88,11 @@ class Recorded:
 
 
 def read_recorded(run: RunFolder, detail: bool = False) -> Recorded:
-    """`detail` as in `read_recording`. Raises RequestError when the run cannot be read, holds no message, or holds another run's files."""
+    """`detail` as in `read_recording`. Raises RequestError when the run cannot be read, holds no message, or holds another run's files;
+    UntrustedError when its profile could not be written."""
     record, recording, log = run.read(), read_recording(run, detail), read_step_log(run)
     if not len(recording.events):
+        require_complete(run, recording.incomplete)
         raise RequestError(f"{run.path} holds no profile: make one with `hvscale profile`")
     refuse_files_of_another_run(run, record, recording)
     return Recorded(str(run.path), record, recording, log, step_edges(recording, log))
@@ -170,6 +173,8 @@ def compare_recorded(before: Recorded, after: Recorded, bins: Bins) -> Compariso
             **dict(total),
         ),
         step=_whole_step(before, after),
+        incomplete="; ".join(f"{run.path}: {text}" for run in (before, after) if (text := run.recording.incomplete))
+        or None,
         warnings=_warnings(before, after, first, second, by_step),
     )
 

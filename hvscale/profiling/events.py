@@ -69,6 +69,9 @@ class Recording:
     ranks_per_event: int = 1  # a source that sees one rank only counts its messages for all of them
     overwritten: int = 0
     warnings: list[str] = field(default_factory=list)
+    incomplete: str | None = (
+        None  # why messages of the job are missing here; what is missing must not count as not sent
+    )
     # Exact sums over all calls, where single events are missing from `events`.
     totals: Totals | None = None
     point_to_point: Totals | None = None

@@ -140,6 +140,7 @@ class ProfileFile:
         self.path = path
         self.overwritten = 0
         self.warnings: list[str] = []
+        self.cut_short: str | None = None
         try:
             with open_regular(path) as stream:
                 self.header = read_header(path, stream)
@@ -212,7 +213,8 @@ class ProfileFile:
         if reserved > capacity:
             self.overwritten = max(0, counted - whole)
         if slots < min(reserved, capacity):
-            self.warnings.append(f"{self.path} was cut short: {whole} records are left of {counted} calls")
+            self.cut_short = f"{self.path} was cut short: {whole} records are left of {counted} calls"
+            self.warnings.append(self.cut_short)
         # A killed process may have been inside one call on each of its threads: recorded, and not yet counted.
         elif damaged or self.damaged_counters or whole + self.overwritten < counted or whole > counted + threads:
             self.warnings.append(f"{self.path} is damaged: {whole} whole records are counted, the others left out")

@@ -8,6 +8,7 @@ from hvscale.core.files import open_regular, read_bytes
 from hvscale.run_folder import RunFolder, RunRecord
 
 SAYS = "hvprof: "  # begins each line that the profiler writes into a rank's output
+PROFILE_BYTES = 64 << 20  # hvprof takes so much for each rank at its start, where HVPROF_MIB says nothing else
 LONGEST_LOG_BYTES = 1 << 20  # it speaks at the start of a rank
 
 
@@ -16,7 +17,23 @@ def reasons(run: RunFolder, record: RunRecord, ranks: list[int]) -> list[str]:
     said = sorted({line for rank in ranks if (line := _said(run.log(rank))) is not None})
     program = shutil.which(record.command[0], path=None)
     held = _held(Path(record.working_directory, record.command[0] if program is None else program))
-    return [*said, *([held] if held is not None else [])]
+    found = [*said, *([held] if held is not None else [])]
+    if (
+        not found and (full := _full(run.hvprof)) is not None
+    ):  # then the rank's own words may not have fitted on it either
+        found.append(full)
+    return found
+
+
+def _full(folder: Path) -> str | None:
+    """Whether the folder's disk has no room for the profile of one more rank."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return None
+    if free >= PROFILE_BYTES:
+        return None
+    return f"the disk of {folder} has {free >> 20} MiB left, and each rank's profile needs {PROFILE_BYTES >> 20} MiB: make room, or lower HVPROF_MIB"
 
 
 def _said(log: Path) -> str | None:

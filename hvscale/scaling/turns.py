@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hvscale.errors import RequestError
+from hvscale.errors import RequestError, UntrustedError
 from hvscale.profiled_launch import profiled_launch
 from hvscale.profiling.bins import parse_bins
 from hvscale.profiling.compare import Comparison, compare
@@ -149,7 +149,7 @@ class Turns(StudyInTurns[Document, str, Turn]):
                 before, after = RunFolder(self.path / last[first]), RunFolder(self.path / last[name])
                 try:
                     self.document.profiles.append(compare(before, after, self.bins))
-                except RequestError as error:
+                except (RequestError, UntrustedError) as error:
                     self.warn(f"the profiles of {first} and {name} cannot be compared: {error}")
 
 

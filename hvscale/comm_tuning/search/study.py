@@ -32,6 +32,7 @@ from hvscale.launch import RunInterruptedError
 from hvscale.launch.environment import named, recordable_requests
 from hvscale.launch.reported_library import require_asked_library
 from hvscale.profiled_launch import profiled_launch
+from hvscale.profiling.breakdown import read_recording, require_complete
 from hvscale.profiling.compare import compare
 from hvscale.profiling.period import share_of_a_step
 from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_text
@@ -320,6 +321,8 @@ class Study:
         """The defaults' trial, by what will measure all others. Raises what keeps them from being compared with."""
         if outcome.failure is not None:
             raise RankFailedError(f"with the defaults {outcome.problem}", outcome.failure.last_lines)
+        if not self.document.space:  # what this profile does not hold would not be searched
+            require_complete(run, read_recording(run).incomplete)
         if outcome.steps:
             self.pace.settle(run)
             if not self.takes_orders:
@@ -464,7 +467,7 @@ class Study:
             before, after = (RunFolder(self.path / name) for name in (last.default_run, last.tuned_run))
             share = self.pace.share or share_of_a_step(recording_of(before))[0]
             self.document.profile = compare(before, after, share=share)
-        except RequestError as error:
+        except (RequestError, UntrustedError) as error:
             self.warn(f"the profiles before and after cannot be compared: {error}")
 
     # The folder.

@@ -44,6 +44,7 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
     clock_error_ns: dict[int, int | None] = {}
     errors: list[RequestError] = []
     warnings: list[str] = []
+    incomplete: list[str] = []
     overwritten: defaultdict[int, int] = defaultdict(int)  # by rank
     large_counts_unseen: set[int] = set()  # ranks
     jobs: defaultdict[int, dict[int, str]] = defaultdict(dict)  # their ranks, and a file of each
@@ -54,11 +55,13 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
         except RequestError as error:
             errors.append(error)
             warnings.append(str(error))
+            incomplete.append(str(error))
             continue
         clock_error_ns[profile.header.rank] = profile.header.clock_error_ns
         if profile.header.job is not None:
             jobs[profile.header.job][profile.header.rank] = path.name
         warnings += profile.warnings
+        incomplete += [profile.cut_short] if profile.cut_short is not None else []
         if profile.header.large_counts_unseen:
             large_counts_unseen.add(profile.header.rank)
         if profile.overwritten:
@@ -68,8 +71,12 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
     _refuse_mixed(run, list(jobs.values()))
     missing = sorted(set(range(np_of_job)) - set(clock_error_ns))
     if missing:
-        warnings.append(f"no profile of rank {_list(missing)}: it called no MPI, or its file is lost")
-        warnings += reasons(run, record, missing)
+        why = [
+            f"no profile of rank {_list(missing)}: it called no MPI, or its file is lost",
+            *reasons(run, record, missing),
+        ]
+        warnings += why
+        incomplete.append("; ".join(why))
     if large_counts_unseen:
         warnings.append(
             f"calls with large counts (MPI_Bcast_c and so on), as mpi4py makes them, are not recorded of rank "
@@ -90,6 +97,7 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
         sorted(clock_error_ns),
         overwritten=sum(overwritten.values()),
         warnings=warnings,
+        incomplete="; ".join(incomplete) or None,
         steps={rank: times for rank, (times, _) in marks.items()},
         step_threads={rank: threads for rank, (_, threads) in marks.items()},
         clock_error_ns=clock_error_ns,
