@@ -113,6 +113,8 @@ def launch(
     passed = {**prefixes.programs_first(job_environment.clean(), flavour), **named}
     if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
         raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
+    if show is not None:
+        show = in_effect.without_answers(flavour.name, passed, show)
     options = placement or PlacementOptions()
     if options.submit and not slurm_job.is_inside_an_allocation():
         run = RunFolder((run_path or default_run_path(command)).absolute())

@@ -1,19 +1,17 @@
 """Which MPI library the Horovod of a command is linked to, as the dynamic linker finds it in the job's environment."""
 
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
 
 from hvscale.errors import RequestError
 from hvscale.launch import flavours
-from hvscale.launch.mpi_library import library_version
+from hvscale.launch.mpi_library import LINKED_MPI, library_version
 from hvscale.run_folder import Library
 
 # Debian gives MPICH's library a name of its own.
 SONAMES = {"libmpich.so.12": "libmpi.so.12"}
-MPI_LIBRARY = re.compile(r"^\s*(libmpi\w*\.so\.\d+) => (?:not found|(\S+))", re.MULTILINE)
 REBUILD = "run `make setup` again"
 # What makes an environment whose Horovod is built for an ABI.
 SET_UP = {"libmpi.so.40": "make setup", "libmpi.so.12": "make setup MPI=mpich"}
@@ -55,7 +53,7 @@ def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | 
         ) from error
     except (OSError, subprocess.CalledProcessError) as error:
         raise RequestError(f"{library} cannot be read as a library: {REBUILD}") from error
-    found = MPI_LIBRARY.search(listed)
+    found = LINKED_MPI.search(listed)
     return None if found is None else (SONAMES.get(found[1], found[1]), Path(found[2]) if found[2] else None)
 
 

@@ -46,7 +46,7 @@ def text_of(launcher: Path, environment: Mapping[str, str]) -> str:
 
 
 def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, str]:
-    """The environment with the launcher's own libmpi first, for a Horovod that was built on another MPI of the same ABI."""
+    """The environment with the launcher's own libmpi first, for programs that were built on another MPI of the same ABI."""
     library = mpi_library.beside(launcher, SONAME)
     if library is None:
         return environment
@@ -55,6 +55,11 @@ def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, 
         **environment,
         "LD_LIBRARY_PATH": f"{library.parent}{os.pathsep}{others}" if others else str(library.parent),
     }
+
+
+def with_own_library(environment: dict[str, str], launcher: Path) -> dict[str, str]:
+    """The environment in which Horovod and mpi4py, built on whichever MPI of this ABI, run on the launcher's own."""
+    return mpi_library.for_mpi4py(own_library_first(environment, launcher), launcher, SONAME)
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:

@@ -1,5 +1,6 @@
-"""What an MPI library says of itself: the file is loaded in a process of its own and asked."""
+"""What an MPI library says of itself: the file is loaded in a process of its own and asked. And which file is a launcher's own library."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -24,6 +25,12 @@ for name in sys.argv[2:]:
 ASK_SECONDS = 30
 # Of an installation, where libmpi may lie.
 LIBRARY_FOLDERS = ("lib", "lib64", "lib/release")
+# A line of ldd's that is about an MPI library.
+LINKED_MPI = re.compile(r"^\s*(libmpi\w*\.so\.\d+) => (?:not found|(\S+))", re.MULTILINE)
+# Programs beside a launcher that are linked to its library: of Open MPI, and of MPICH's family.
+LINKED_PROGRAMS = ("ompi_info", "mpichversion", "mpivars")
+# The library that mpi4py 4.1 and later loads. Without it a wheel takes the one of its own Python environment, whatever launcher starts it.
+MPI4PY_LIBRARY = "MPI4PY_LIBMPI"
 
 
 def library_version(file: Path, environment: Mapping[str, str]) -> str:
@@ -47,6 +54,28 @@ def beside(launcher: Path, soname: str) -> Path | None:
     prefix = launcher.resolve().parent.parent
     files = (prefix / folder / soname for folder in LIBRARY_FOLDERS)
     return next((file for file in files if file.exists()), None)
+
+
+def of_launcher(launcher: Path, soname: str, environment: Mapping[str, str]) -> Path | None:
+    """The library of that name that the launcher belongs to, also where a distribution keeps its libraries apart; None when it is not found."""
+    own = beside(launcher, soname)
+    if own is not None:
+        return own
+    programs = (launcher.resolve().parent / name for name in LINKED_PROGRAMS)
+    listed = (told_by(["ldd", str(program)], environment) for program in programs if program.exists())
+    found = {name: Path(file) for text in listed for name, file in LINKED_MPI.findall(text) if file}
+    return found.get(soname)
+
+
+def for_mpi4py(environment: dict[str, str], launcher: Path, soname: str) -> dict[str, str]:
+    """The environment with the launcher's own library named for mpi4py, unless the user named one.
+
+    An mpi4py that was compiled for one MPI does not read the variable.
+    """
+    if MPI4PY_LIBRARY in environment:
+        return environment
+    library = of_launcher(launcher, soname, environment)
+    return environment if library is None else {**environment, MPI4PY_LIBRARY: str(library)}
 
 
 def told_by(command: list[str], environment: Mapping[str, str]) -> str:

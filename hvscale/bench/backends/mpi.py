@@ -1,6 +1,8 @@
 """MPI itself, of any flavour: its C functions called by address, with the handles that mpi4py knows."""
 
 import ctypes
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,40 @@ class MpiError(HvscaleError):
     exit_status = 3
 
 
+def load_mpi() -> Any:
+    """mpi4py's MPI, initialized. Raises RequestError where the MPI library lacks something that mpi4py needs, or there is none."""
+    try:
+        import mpi4py
+
+        # Without locks around each call, as benchmarks in C start it.
+        mpi4py.rc.thread_level = "single"
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise RequestError(why_not_loaded(error)) from error
+    return MPI
+
+
+def why_not_loaded(error: ImportError | RuntimeError) -> str:
+    """What mpi4py said when it could not be loaded, in one line, with what to do."""
+    said = "; ".join(str(error).splitlines())
+    if isinstance(error, ModuleNotFoundError):
+        return f"{said} in {sys.prefix}: run `make setup` (MPI=mpich for MPICH and its kin)"
+    missing = re.search(r"undefined symbol: (\w+)", said)
+    if missing is None:
+        return f"mpi4py cannot load an MPI library: {said}"
+    library = next((file for file in loaded_files() if Path(file).name.startswith("libmpi")), "the MPI library")
+    built = ", as one built without MPI-IO (ROMIO) does" if missing[1].startswith("MPI_File_") else ""
+    return (
+        f"{library} lacks {missing[1]}{built}, so mpi4py cannot be loaded: use an MPI that has it, or measure through Horovod "
+        "(--backend horovod), which does not need it"
+    )
+
+
+def loaded_files() -> list[str]:
+    """The files that are mapped into this process."""
+    return sorted({line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()})
+
+
 class MpiEngine(Engine):
     """In a communicator of its own. Buffers on a GPU are handed to MPI as they are, or copied over the node's memory.
 
@@ -32,20 +68,14 @@ class MpiEngine(Engine):
     """
 
     def __init__(self, request: Request) -> None:
-        import mpi4py
-
-        # Without locks around each call, as benchmarks in C start it.
-        mpi4py.rc.thread_level = "single"
-        from mpi4py import MPI
-
-        self.mpi = MPI
-        self.communicator = MPI.COMM_WORLD.Dup()
+        self.mpi = mpi = load_mpi()
+        self.communicator = mpi.COMM_WORLD.Dup()
         self.rank, self.np = self.communicator.rank, self.communicator.size
-        self.library = " ".join(MPI.Get_library_version().splitlines()[0].partition(",")[0].split())
+        self.library = " ".join(mpi.Get_library_version().splitlines()[0].partition(",")[0].split())
         self.staged = request.path == "staged"
         self.is_server = request.has_server and self.rank == 0
         # What is preloaded goes first, as for any program; else what mpi4py itself is linked to.
-        self.objects = [ctypes.CDLL(None), ctypes.CDLL(MPI.__file__)]
+        self.objects = [ctypes.CDLL(None), ctypes.CDLL(mpi.__file__)]
         self.sums: dict[str, int] = {}
         if request.device == "cuda":
             self._use_gpu(request)
@@ -115,8 +145,7 @@ class MpiEngine(Engine):
         if request.path == "nccl" or (self.staged and self.is_server):
             return
         if self.staged:
-            loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
-            self.objects.append(ctypes.CDLL(next(path for path in loaded if "libcudart" in path)))
+            self.objects.append(ctypes.CDLL(next(path for path in loaded_files() if "libcudart" in path)))
             return
         try:
             aware = bool(ctypes.CFUNCTYPE(ctypes.c_int)(self.function("MPIX_Query_cuda_support"))())

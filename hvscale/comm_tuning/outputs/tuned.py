@@ -8,10 +8,11 @@ from typing import Any, Self
 from hvscale.comm_tuning.knobs.settings import parse, target_of, translate
 from hvscale.comm_tuning.tune_document import TuneDocument
 from hvscale.launch import flavours
+from hvscale.launch.mpi_library import MPI4PY_LIBRARY
 from hvscale.run_folder import Library
 
 # Paths of this machine are no settings.
-PATHS = ("LD_LIBRARY_PATH", "FI_PROVIDER_PATH")
+PATHS = ("LD_LIBRARY_PATH", "FI_PROVIDER_PATH", MPI4PY_LIBRARY)
 NOT_ASKED: dict[str, Any] = {"mpi": "openmpi", "env": [], "transport_name": None, "devices": "all", "knobs": {}}
 
 

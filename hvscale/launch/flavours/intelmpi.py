@@ -48,7 +48,7 @@ class IntelMPI:
         return match[1] if match else None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        adapted = {**UNBOUND, **hydra.own_library_first(environment, Path(library.launcher or ""))}
+        adapted = {**UNBOUND, **hydra.with_own_library(environment, Path(library.launcher or ""))}
         if library.transport != LIBRARY_DECIDES:
             adapted[FABRICS] = library.transport
         root = Path(library.launcher or "").resolve().parent.parent

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hvscale.errors import RequestError
-from hvscale.launch import flavours, hydra
+from hvscale.launch import flavours, hydra, mpi_library, prefixes
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.launch.launcher import start_launcher
@@ -52,7 +52,15 @@ class MPICH:
         return match[1] if match else None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        """The netmod by name: MPICH takes the first one that it was built with when nothing is said."""
+        """The netmod by name: MPICH takes the first one that it was built with when nothing is said.
+
+        The programs of hvscale's environments find their own MPICH by themselves; of another one the library is put first.
+        """
+        launcher = Path(library.launcher or "")
+        if launcher.parent.parent in prefixes.side_by_side():
+            environment = mpi_library.for_mpi4py(environment, launcher, self.soname)
+        else:
+            environment = hydra.with_own_library(environment, launcher)
         return {**environment, NETMOD: library.transport} if library.transport in library.transports else environment
 
     def split_devices_variable(self, library: Library) -> str | None:

@@ -48,7 +48,7 @@ class MVAPICH2:
         return f"{match[2]}{match[1] or ''}" if match else None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        return {**UNBOUND, **hydra.own_library_first(environment, Path(library.launcher or ""))}
+        return {**UNBOUND, **hydra.with_own_library(environment, Path(library.launcher or ""))}
 
     def split_devices_variable(self, library: Library) -> str | None:
         """The GDR release alone keeps a list of devices of its own."""

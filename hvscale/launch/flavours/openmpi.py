@@ -13,7 +13,7 @@ from hvscale.host import available_cores
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.launch.launcher import start_launcher
-from hvscale.launch.mpi_library import library_version, told_by
+from hvscale.launch.mpi_library import for_mpi4py, library_version, told_by
 from hvscale.launch.transport import LIBRARY_DECIDES
 from hvscale.run_folder import Library
 
@@ -68,6 +68,7 @@ class OpenMPI:
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
         """The pml by name when one was chosen: a rank then fails where it cannot be used, and does not fall back unseen."""
+        environment = for_mpi4py(environment, Path(library.launcher or ""), self.soname)
         if library.transport == LIBRARY_DECIDES:
             return environment
         # By itself pml ucx is there for networks of its own only, not for shared memory or TCP.

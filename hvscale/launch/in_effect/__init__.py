@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,10 @@ from hvscale.run_folder import InEffect, Library, RunFolder
 
 FOLDER = "in-effect"  # of a run
 LOOK_SECONDS = 1.0
+
+Show = Callable[[int, str], None]
+# Given the environment the user asked for, and what shows a rank's line: what shows it in its place.
+Hide = Callable[[Mapping[str, str], Show], Show]
 
 
 @dataclass(frozen=True)
@@ -43,10 +47,19 @@ class Reporter(Protocol):
 
 
 _reporters: dict[str, Reporter] = {}
+_hide: dict[str, Hide] = {}
 
 
-def register(name: str, reporter: Reporter) -> None:
+def register(name: str, reporter: Reporter, hide: Hide | None = None) -> None:
+    """`hide`: for a flavour of this name, whose answer stands among the ranks' output."""
     _reporters[name] = reporter
+    if hide is not None:
+        _hide[name] = hide
+
+
+def without_answers(flavour: str, environment: Mapping[str, str], show: Show) -> Show:
+    """`show` without the lines that a library prints only because hvscale asked it. The ranks' logs keep them."""
+    return _hide[flavour](environment, show) if flavour in _hide else show
 
 
 def questions(started: Started) -> dict[str, str]:
