@@ -10,6 +10,7 @@ from hvscale.bench.request import Begun, Line, Measured, Refused, Request, reque
 from hvscale.errors import RankFailedError, RequestError
 from hvscale.launch import flavours, launch, prefixes
 from hvscale.launch.environment import clean, named, recordable
+from hvscale.launch.reported_library import KnownLibrary, require_asked_library
 from hvscale.run_folder import RunFolder, write_text
 
 COMMAND = ["python", "-m", "hvscale.bench.rank"]
@@ -54,26 +55,36 @@ def measure_on_ranks(
 ) -> None:
     """Start ranks that do what is asked; `take` gets each line of rank 0's as it comes. `options`: keywords of `hvscale.launch.launch`.
 
-    Raises RequestError for what the ranks refuse, and as `launch`.
+    Raises RequestError for what the ranks refuse, UntrustedError where they run on another MPI than the one asked for, and as `launch`.
     """
     run.path.mkdir(exist_ok=True)
     asked = request.model_dump_json(by_alias=True)
     write_text(request_path(run.path), asked)
-    lines = ResultLines(run.path)
+    lines, library = ResultLines(run.path), KnownLibrary()
 
-    def read_on(_: RunFolder | None = None) -> None:
+    def read_on() -> None:
         for line in lines.new():
             take(line)
 
+    def watch(_: RunFolder) -> bool:
+        if library.differs(run):
+            return True
+        if library.confirmed:
+            read_on()
+        return False
+
     try:
-        launch(command=COMMAND, warn=warn, watch=read_on, **{**options, "run_path": run.path})
+        launch(command=COMMAND, warn=warn, watch=watch, **{**options, "run_path": run.path})
     except RankFailedError as error:
+        require_asked_library(run.read())
         read_on()
         if lines.refused:
             raise RequestError(lines.refused) from error
         raise
     finally:
-        read_on()
+        if run.run_json.exists() and not library.differs(run):
+            read_on()
+    require_asked_library(run.read())
 
 
 def one_of(option: str, word: str, known: tuple[Any, ...]) -> Any:

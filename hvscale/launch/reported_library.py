@@ -10,7 +10,7 @@ from pathlib import Path
 from hvscale.errors import UntrustedError
 from hvscale.launch import flavours
 from hvscale.launch.start_watch import folder
-from hvscale.run_folder import ReportedLibrary, RunRecord
+from hvscale.run_folder import ReportedLibrary, RunFolder, RunRecord
 
 # As libhvstarted names them: a rank has one for each library that its programs were started with.
 REPORT = re.compile(r"rank-(\d{5,})\.library-[0-9a-f]{16}")
@@ -83,3 +83,20 @@ def require_asked_library(record: RunRecord) -> None:
     """Raises UntrustedError when a rank reported another library than the one that was asked for."""
     if text := record.library_difference:
         raise UntrustedError(text)
+
+
+class KnownLibrary:
+    """Tells, while a run goes on, whether its ranks run on the library that was asked for. A measurement shows no figure before that."""
+
+    def __init__(self) -> None:
+        self.confirmed = False
+
+    def differs(self, run: RunFolder) -> bool:
+        """True when a rank reported another library: the run is then of no use. Sets `confirmed` when none did, or there is no MPI."""
+        if self.confirmed:
+            return False
+        record = run.read()
+        if record.library_difference:
+            return True
+        self.confirmed = bool(record.libraries_reported) or flavours.get(record.library.flavour).soname is None
+        return False

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.errors import RequestError
-from hvscale.launch import devices, environment, flavours, has_large_counts, remote_start, start_watch
+from hvscale.launch import devices, environment, flavours, has_large_counts, mpi_library, remote_start, start_watch
 from hvscale.launch.containers import mounts
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job
@@ -251,3 +251,26 @@ def test_what_an_agent_starts_does_not_inherit_the_signals_that_python_ignores()
         agent.stdin.flush()  # its end would kill the program
         ignored = int(agent.stdout.read().split()[1], 16)
     assert [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "soname", "is_given"), [("libmpi.so.40", "libmpi.so.40", True), ("libmpich.so.12", "libmpi.so.12", False)]
+)
+def test_mpi4py_is_given_a_distributions_library(tmp_path: Path, name: str, soname: str, is_given: bool) -> None:
+    """It lies beside no launcher; a program beside the launcher is linked to it. mpi4py cannot use one of another name than the usual."""
+    folder = tmp_path / "lib" / "of-this-machine"
+    (tmp_path / "bin").mkdir()
+    folder.mkdir(parents=True)
+    made = folder / name
+    compiler = ["cc", "-x", "c", "-", "-o"]
+    subprocess.run(
+        [*compiler, made, "-shared", f"-Wl,-soname,{name}"], input=b"int MPI_Init(void){return 0;}", check=True
+    )
+    linked = ["-x", "none", made, f"-Wl,-rpath,{folder}"]
+    main = b"int MPI_Init(void); int main(void) { return MPI_Init(); }"
+    subprocess.run([*compiler, tmp_path / "bin" / "ompi_info", *linked], input=main, check=True)
+    launcher = tmp_path / "bin" / "mpirun"
+    found = mpi_library.for_mpi4py({"A": "b"}, launcher, soname)
+    assert found == {"A": "b", **({"MPI4PY_LIBMPI": str(made)} if is_given else {})}
+    named_by_user = {"MPI4PY_LIBMPI": "mine"}
+    assert mpi_library.for_mpi4py(named_by_user, launcher, soname) == named_by_user

@@ -17,6 +17,7 @@ from hvscale.bench.compare_placements import options_of_each
 from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.launch import RunInterruptedError, launch
 from hvscale.launch.output import lines_of
+from hvscale.launch.reported_library import KnownLibrary
 from hvscale.placement_options import PlacementOptions
 from hvscale.profiling.output import human_bytes
 from hvscale.run_folder import RunFolder, default_run_path
@@ -142,7 +143,8 @@ class ApplicationStudy(StudyInTurns[ApplicationDocument, Variant, ApplicationRun
 
     def launch_command(self, variant: Variant, command: list[str], run: RunFolder) -> None:
         place = self.places[variant.placement]
-        launch(variant.np, command, run_path=run.path, placement=place, warn=self.warn, **self.options)
+        watch = KnownLibrary().differs
+        launch(variant.np, command, run_path=run.path, placement=place, warn=self.warn, watch=watch, **self.options)
 
     def read(self, variant: Variant, run: RunFolder, done: ApplicationRun) -> None:
         result = self.read_result(run)

@@ -35,6 +35,7 @@ from hvscale.errors import RankFailedError, RequestError, UntrustedError
 from hvscale.launch import flavours, launch, prefixes
 from hvscale.launch.environment import clean, named, recordable
 from hvscale.launch.link import bits_per_second
+from hvscale.launch.reported_library import KnownLibrary, require_asked_library
 from hvscale.placement_options import PlacementOptions
 from hvscale.profiling.bins import parse_bins
 from hvscale.profiling.breakdown import read_recording, tabulate
@@ -256,11 +257,16 @@ class CollectivesStudy(Study[TuneCollectives]):
         options = options_of(job, self.options, limit)
         try:
             launch(command=COMMAND, run_path=run.path, warn=self.warn, watch=lines.watch, **options)
+        except RankFailedError:
+            require_asked_library(run.read())
+            raise
         finally:
-            lines.read()
-            reader.fold()
             if run.run_json.exists():
                 document.host = run.read().host
+                if not lines.library.differs(run):
+                    lines.read()
+                    reader.fold()
+        require_asked_library(run.read())
 
     def free_folder(self, name: str) -> Path:
         """One that is not there yet: what was broken off keeps its own."""
@@ -326,11 +332,18 @@ class AnswerLines:
 
     def __init__(self, run: Path, take: Callable[[Answer], None]) -> None:
         self.lines, self.take, self.next = NewLines(answers_path(run)), take, 0.0
+        self.library = KnownLibrary()
 
-    def watch(self, _: RunFolder) -> None:
-        if time.monotonic() >= self.next:
+    def watch(self, run: RunFolder) -> bool:
+        """True where the ranks run on another library than the one asked for."""
+        if time.monotonic() < self.next:
+            return False
+        self.next = time.monotonic() + LOOK_SECONDS
+        if self.library.differs(run):
+            return True
+        if self.library.confirmed:
             self.read()
-            self.next = time.monotonic() + LOOK_SECONDS
+        return False
 
     def read(self) -> None:
         for text in self.lines.take():

@@ -1,0 +1,181 @@
+"""mpi4py, and so whatever hvscale measures, runs on the MPI that was asked for, or there is no measurement."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MPICH_PREFIX, Run, needs_mpich, run_json
+from tests.system.prefixes import named_mvapich2, other_mpich, other_mvapich2, without_mpi_io
+
+pytestmark = needs_mpich
+
+# What mpi4py would load by itself in the environment of the programs.
+OF_THE_ENVIRONMENT = f"MPI4PY_LIBMPI={MPICH_PREFIX / 'lib' / 'libmpi.so.12'}"
+MAPPED = """
+from mpi4py import MPI
+files = {line.split()[-1] for line in open("/proc/self/maps") if "/libmpi." in line}
+print(MPI.COMM_WORLD.size, *files)
+"""
+MAPPED_WITH_HOROVOD = f"""
+import horovod.torch as hvd
+hvd.init()
+{MAPPED}
+hvd.barrier()
+"""
+RULE = "-" * 69
+# As MVAPICH2 2.3.7 prints it on rank 0 (mv2_print_env_info in its sources), with a line of the program's among it.
+PRINTS_A_TABLE = f"""
+import os
+print("before")
+if os.environ["MV2_SHOW_ENV_INFO"] == "1" and os.environ["PMI_RANK"] == "0":
+    print("\\n MVAPICH2-2.3.7 Parameters\\n{RULE}")
+    for name, value in (("PROCESSOR ARCH NAME", "MV2_ARCH_UNKWN"), ("MV2_VBUF_TOTAL_SIZE", 16384), ("Tuning Table:", "A B")):
+        print(f"\\t{{name:31}}: {{value}}")
+        print("between" if name == "MV2_VBUF_TOTAL_SIZE" else "", end="\\n" if name == "MV2_VBUF_TOTAL_SIZE" else "")
+    print("{RULE}")
+print("\\nafter\\n{RULE}")
+"""
+OWN_LINES = ["before", "", "after", RULE]
+
+
+def of_prefix(prefix: Path) -> str:
+    """A PATH with the prefix's launcher first, and the programs of the MPICH environment behind it."""
+    return f"{prefix / 'bin'}:{MPICH_PREFIX / 'bin'}:{os.environ['PATH']}"
+
+
+@pytest.fixture
+def mpich_hvscale(tmp_path: Path) -> Run:
+    """The command of the MPICH environment, which leaves another MPICH first in PATH."""
+
+    def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [str(MPICH_PREFIX / "bin" / "hvscale"), *map(str, arguments)]
+        environment = {**os.environ, "COLUMNS": "200", **environment}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("mpi", "make", "script"),
+    [("mpich", other_mpich, MAPPED_WITH_HOROVOD), ("mvapich2", other_mvapich2, MAPPED)],
+)
+def test_mpi4py_loads_the_launchers_own_library(
+    mpich_hvscale: Run,
+    program: Callable[[str], Path],
+    tmp_path: Path,
+    mpi: str,
+    make: Callable[[Path], Path],
+    script: str,
+) -> None:
+    prefix = make(tmp_path)
+    library = prefix / "lib" / "libmpi.so.12"
+    command = ("launch", "-np", 2, "--mpi", mpi, "--run", "job")
+    done = mpich_hvscale(*command, "--", "python", program(script), PATH=of_prefix(prefix))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] 2 {library}" for rank in range(2)]
+    [reported] = run_json(tmp_path / "job")["libraries_reported"]
+    assert (reported["flavour"], reported["file"]) == (mpi, str(library))
+    assert "ran on" not in done.stderr
+
+
+def test_a_library_that_the_user_names_for_mpi4py_wins_and_is_warned_of(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    prefix = other_mvapich2(tmp_path)
+    command = ("launch", "-np", 2, "--mpi", "mvapich2", "--run", "job", "--env", OF_THE_ENVIRONMENT)
+    done = hvscale(*command, "--", "python", program(MAPPED), PATH=of_prefix(prefix))
+    assert done.returncode == 0, done.stderr
+    assert {line.split()[-1] for line in done.stdout.splitlines()} == {str(MPICH_PREFIX / "lib" / "libmpi.so.12")}
+    [warning] = [line for line in done.stderr.splitlines() if "warning: asked for mvapich2 5" in line]
+    assert "ranks 0-1 ran on mpich 5" in warning
+
+
+def bench_json(done: subprocess.CompletedProcess[str], folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / "bench.json").read_text())
+    assert done.stdout == "" or json.loads(done.stdout) == document
+    return document
+
+
+def test_bench_measures_the_library_that_was_asked_for_or_nothing(hvscale: Run, tmp_path: Path) -> None:
+    prefix = other_mvapich2(tmp_path)
+    command = ("bench", "allreduce", "-np", 2, "--sizes", "4K,64K", "--iterations", 20, "--warmup", 2, "--json")
+    backends = ("--backend", "mvapich2,horovod-mvapich2,mpich")
+    right = hvscale(*command, *backends, "--run", "right", PATH=of_prefix(prefix))
+    assert right.returncode == 0, right.stderr
+    libraries = {entry["name"]: entry["library"] for entry in bench_json(right, tmp_path / "right")["backends"]}
+    assert libraries["mvapich2"].startswith("MVAPICH2 5")
+    assert "Horovod" in libraries["horovod-mvapich2"]
+    assert "MVAPICH2 5" in libraries["horovod-mvapich2"]
+    assert libraries["mpich"].startswith("MPICH Version: 5")
+
+    given = ("--backend", "mvapich2,mpich", "--env", OF_THE_ENVIRONMENT)
+    wrong = hvscale(*command, *given, "--run", "wrong", PATH=of_prefix(prefix))
+    assert wrong.returncode == 4, wrong.stderr
+    last = wrong.stderr.splitlines()[-1]
+    assert last.startswith("hvscale: mvapich2: asked for mvapich2 5")
+    assert "ranks 0-1 ran on mpich 5" in last
+    document = bench_json(wrong, tmp_path / "wrong")
+    assert {row["backend"] for row in document["rows"]} == {"mpich"}
+    assert document["crossovers"] == []
+    assert [entry["state"] for entry in document["backends"]] == ["failed", "finished"]
+    assert document["backends"][0]["library"] is None
+
+
+def test_tables_are_written_for_the_library_that_was_asked_for_or_not_at_all(hvscale: Run, tmp_path: Path) -> None:
+    prefix = other_mvapich2(tmp_path)
+    command = ("tune-collectives", "-np", 2, "--mpi", "mvapich2", "--ops", "broadcast")
+    given = ("--min-bytes", "4K", "--max-bytes", "4K", "--minutes", 0.1, "--json")
+    right = hvscale(*command, *given, "--run", "right", PATH=of_prefix(prefix))
+    assert right.returncode == 0, right.stderr
+    assert json.loads(right.stdout)["library"].startswith("MVAPICH2 5")
+
+    wrong = hvscale(*command, *given, "--run", "wrong", "--env", OF_THE_ENVIRONMENT, PATH=of_prefix(prefix))
+    assert wrong.returncode == 4, wrong.stderr
+    last = wrong.stderr.splitlines()[-1]
+    assert last.startswith("hvscale: asked for mvapich2 5")
+    assert "ranks 0-1 ran on mpich 5" in last
+    assert not (tmp_path / "wrong" / "collectives.toml").exists()
+    measured = json.loads((tmp_path / "wrong" / "tune-collectives.json").read_text())["measurements"]
+    assert measured["points"] == []
+
+
+def test_a_function_that_the_library_lacks_is_named_in_one_line(mpich_hvscale: Run, tmp_path: Path) -> None:
+    prefix = without_mpi_io(other_mpich(tmp_path))
+    done = mpich_hvscale("bench", "allreduce", "-np", 2, "--backend", "mpich", "--sizes", "4K", PATH=of_prefix(prefix))
+    assert done.returncode == 2
+    [said] = done.stderr.splitlines()
+    assert said.startswith(f"hvscale: mpich: {prefix / 'lib' / 'libmpi.so.12'} lacks MPI_File_")
+    assert "without MPI-IO" in said
+    assert "--backend horovod" in said
+
+
+def test_the_table_that_hvscale_asks_mvapich2_for_stays_in_the_log(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    prefix = named_mvapich2(tmp_path)
+    python = Path(sys.base_prefix) / "bin" / "python3"  # without a Horovod that would have to be built for MVAPICH2
+    script, path = program(PRINTS_A_TABLE), of_prefix(prefix)
+    command = ("launch", "-np", 2, "--mpi", "mvapich2", "--env", "MV2_VBUF_TOTAL_SIZE=8192")
+    done = hvscale(*command, "--run", "job", "--", python, script, PATH=path)
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout.splitlines()
+    assert [line[4:] for line in shown if line.startswith("[1]")] == OWN_LINES
+    assert [line[4:] for line in shown if line.startswith("[0]")] == ["before", "between", *OWN_LINES[1:]]
+    log = (tmp_path / "job/logs/rank-00000.log").read_text().splitlines()
+    assert log[:5] == [
+        "before",
+        "",
+        " MVAPICH2-2.3.7 Parameters",
+        RULE,
+        f"\t{'PROCESSOR ARCH NAME':31}: MV2_ARCH_UNKWN",
+    ]
+    [told] = [told for told in run_json(tmp_path / "job")["settings_in_effect"] if "MVAPICH2" in told["library"]]
+    assert told["not_taken"] == {"MV2_VBUF_TOTAL_SIZE": "8192 was asked for, 16384 is in effect"}
+    asked = hvscale(*command, "--env", "MV2_SHOW_ENV_INFO=1", "--", python, script, PATH=path)
+    assert " MVAPICH2-2.3.7 Parameters" in [line[4:] for line in asked.stdout.splitlines()]
