@@ -266,9 +266,9 @@ def test_mpi4py_is_given_a_distributions_library(tmp_path: Path, name: str, sona
     subprocess.run(
         [*compiler, made, "-shared", f"-Wl,-soname,{name}"], input=b"int MPI_Init(void){return 0;}", check=True
     )
-    linked = ["-x", "none", made, f"-Wl,-rpath,{folder}"]
+    linked = ["-x", "none", str(made), f"-Wl,-rpath,{folder}"]
     main = b"int MPI_Init(void); int main(void) { return MPI_Init(); }"
-    subprocess.run([*compiler, tmp_path / "bin" / "ompi_info", *linked], input=main, check=True)
+    subprocess.run([*compiler, str(tmp_path / "bin" / "ompi_info"), *linked], input=main, check=True)
     launcher = tmp_path / "bin" / "mpirun"
     found = mpi_library.for_mpi4py({"A": "b"}, launcher, soname)
     assert found == {"A": "b", **({"MPI4PY_LIBMPI": str(made)} if is_given else {})}
