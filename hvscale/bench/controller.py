@@ -24,7 +24,7 @@ from hvscale.bench.start import COMMAND, ON_THIS_MACHINE, check_installed, measu
 from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.launch import RunInterruptedError
 from hvscale.launch_options import resolve
-from hvscale.run_folder import RunFolder, RunRecord, cannot_write, default_run_path, write_text
+from hvscale.run_folder import RunFolder, cannot_write, default_run_path, write_text
 from hvscale.study_folder import alone_in, refuse_unless_empty
 
 PATHS: tuple[Way, ...] = ("host", "staged", "aware", "nccl")
@@ -245,7 +245,7 @@ class Bench:
     def take(self, entry: BackendRun, line: Begun | Refused | Measured) -> None:
         collective = collectives.get(self.document.collective)
         if isinstance(line, Begun):
-            entry.library = library_of(line, RunFolder(self.path / entry.run).read())
+            entry.library = line.library
         elif isinstance(line, Measured):
             self.document.rows.append(row_of(entry.name, line, collective.bus_factor(self.document.np)))
             if line.first_wrong is not None:
@@ -272,12 +272,6 @@ class Bench:
                 write_text(self.page, shown)
         except OSError as error:
             raise cannot_write(self.path, error) from error
-
-
-def library_of(begun: Begun, record: RunRecord) -> str:
-    """As the ranks name it, and where that is a library over MPI, such as Horovod, the MPI that they reported as well."""
-    reported = [" ".join(one.text.partition("\n")[0].partition(",")[0].split()) for one in record.libraries_reported]
-    return f"{begun.library} ({reported[0]})" if reported and reported[0] not in begun.library else begun.library
 
 
 def asked_sizes(collective: collectives.Collective, dtype: dtypes.Dtype, options: Options) -> list[int]:

@@ -64,6 +64,8 @@ def measure_on_ranks(
 
     def read_on() -> None:
         for line in lines.new():
+            if isinstance(line, Begun):
+                line.library = library.named(line.library)
             take(line)
 
     def watch(_: RunFolder) -> bool:

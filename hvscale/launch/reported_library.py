@@ -86,17 +86,28 @@ def require_asked_library(record: RunRecord) -> None:
 
 
 class KnownLibrary:
-    """Tells, while a run goes on, whether its ranks run on the library that was asked for. A measurement shows no figure before that."""
+    """Tells, while a run goes on, whether its ranks run on the library that was asked for. A measurement shows no figure before that.
+
+    `confirmed`: all ranks reported that one, or there is no MPI; `reported`: as they did.
+    """
 
     def __init__(self) -> None:
         self.confirmed = False
+        self.reported: list[ReportedLibrary] = []
 
     def differs(self, run: RunFolder) -> bool:
-        """True when a rank reported another library: the run is then of no use. Sets `confirmed` when none did, or there is no MPI."""
+        """True when a rank reported another library: the run is then of no use."""
         if self.confirmed:
             return False
         record = run.read()
-        if record.library_difference:
+        # run.json has them at the end, or when they differ.
+        self.reported = record.libraries_reported or Reports(run.path, record.np).new() or []
+        if record.model_copy(update={"libraries_reported": self.reported}).library_difference:
             return True
-        self.confirmed = bool(record.libraries_reported) or flavours.get(record.library.flavour).soname is None
+        self.confirmed = bool(self.reported) or flavours.get(record.library.flavour).soname is None
         return False
+
+    def named(self, library: str) -> str:
+        """What a rank calls its library, and where that is one over MPI, such as Horovod, the MPI that it runs on as well."""
+        mpi = [" ".join(one.text.partition("\n")[0].partition(",")[0].split()) for one in self.reported]
+        return f"{library} ({mpi[0]})" if mpi and mpi[0] not in library else library
