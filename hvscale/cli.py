@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import io
 import signal
 import sys
 from typing import Annotated, Any
@@ -79,6 +80,9 @@ def hvscale(
 
 def main() -> None:
     """The console script: every expected failure is one line on stderr and its exit status."""
+    # As stderr does: bytes of a name that are no UTF-8 are shown as \\udcNN.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = app(standalone_mode=False)
         if status == STOPPED_BY_CTRL_C:

@@ -3,7 +3,6 @@
 import atexit
 import errno
 import itertools
-import json
 import os
 import re
 import secrets
@@ -18,6 +17,7 @@ from typing import IO, Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from hvscale.core.documents import parse_json, to_json
 from hvscale.core.files import open_new, read_text
 from hvscale.core.folder_lock import FolderLock, is_abandoned, make_folder, make_own_folder
 from hvscale.errors import HvscaleError, RequestError, SavedError
@@ -53,7 +53,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """As `write_atomically`."""
-    write_atomically(path, lambda stream: stream.write(text.encode()))
+    write_atomically(path, lambda stream: stream.write(text.encode(errors="surrogateescape")))
 
 
 class Library(BaseModel):
@@ -316,7 +316,7 @@ class RunFolder:
         """
         abandoned = is_abandoned(self.path)
         try:
-            record = RunRecord.model_validate(json.loads(read_text(self.run_json)))
+            record = RunRecord.model_validate(parse_json(read_text(self.run_json)))
             # Asked before and after: its process may have ended well, or another one begun, in between.
             if record.state in OPEN_STATES and abandoned and is_abandoned(self.path):
                 record.state = "interrupted"
@@ -386,7 +386,7 @@ def take_room(descriptor: int, size: int) -> None:
 
 
 def as_text(record: RunRecord) -> str:
-    return record.model_dump_json(by_alias=True, indent=2) + "\n"
+    return to_json(record) + "\n"
 
 
 def ended_by(error: BaseException) -> tuple[RunState, int]:

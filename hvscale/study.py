@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from hvscale.core.documents import to_json
 from hvscale.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.launch import RunInterruptedError
 from hvscale.launch.reported_library import require_asked_library
@@ -92,7 +93,7 @@ class Study(ABC, Generic[Document]):
         self.document.state = state
         self.tabulate()
         try:
-            write_text(self.file, self.document.model_dump_json(by_alias=True, indent=2) + "\n")
+            write_text(self.file, to_json(self.document) + "\n")
             html = self.html() if state != "running" and self.has_figures() else None
             if html is not None:
                 write_text(self.page, html)

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
+from hvscale.core.documents import from_json
 from hvscale.core.files import read_text
 from hvscale.core.folder_lock import LOCK, FolderLock
 from hvscale.errors import RequestError
@@ -23,7 +24,10 @@ class StudyDocument(Protocol):
     warnings: list[str]
 
     @classmethod
-    def model_validate_json(cls, json_data: str) -> Self: ...
+    def model_validate(cls, obj: Any, *, strict: bool | None = None) -> Self: ...
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes) -> Self: ...
 
     def model_dump_json(self, *, indent: int, by_alias: bool) -> str: ...
 
@@ -64,7 +68,7 @@ def left_in(file: Path, asked: Document, same: tuple[str, ...]) -> Document | No
         refuse_unless_empty(file.parent)
         return None
     try:
-        before = type(asked).model_validate_json(read_text(file))
+        before = from_json(type(asked), read_text(file))
     except (OSError, ValueError, ValidationError) as error:
         raise RequestError(f"{file} cannot be read: give another folder with --run") from error
     for name in same:

@@ -21,6 +21,7 @@ from hvscale.bench.request import (
 )
 from hvscale.bench.schedule import Schedule
 from hvscale.bench.start import COMMAND, ON_THIS_MACHINE, check_installed, measure_on_ranks, one_of, settings
+from hvscale.core.documents import to_json
 from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.launch import RunInterruptedError
 from hvscale.launch_options import resolve
@@ -263,7 +264,7 @@ class Bench:
         """Raises RequestError when the folder cannot be written or the disk is full."""
         self.document.crossovers = crossovers(self.document.rows)
         try:
-            write_text(self.path / "bench.json", self.document.model_dump_json(by_alias=True, indent=2) + "\n")
+            write_text(self.path / "bench.json", to_json(self.document) + "\n")
             if self.document.rows and self.document.state != "running":
                 # Imported here: a wrong request need not wait for Plotly.
                 from hvscale.bench.page import page

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from hvscale.core.csv_text import csv_text
+from hvscale.core.documents import to_json
 from hvscale.core.terminal import printable, rank_line
 from hvscale.errors import RequestError
 from hvscale.run_folder import write_text
@@ -58,7 +59,7 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 
 
 def print_json(document: "BaseModel | StudyDocument") -> None:
-    print(document.model_dump_json(by_alias=True, indent=2))
+    print(to_json(document))
 
 
 def write_csv(path: Path, rows: Sequence[BaseModel]) -> None:

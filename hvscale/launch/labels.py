@@ -38,7 +38,7 @@ class RunLabel:
     @property
     def id(self) -> str:
         """Eight characters that name the run where a path is too long."""
-        return hashlib.sha256(self.run.encode()).hexdigest()[:8]
+        return hashlib.sha256(os.fsencode(self.run)).hexdigest()[:8]
 
     def name(self, part: object) -> str:
         return f"{PREFIX}-{self.id}-{part}"

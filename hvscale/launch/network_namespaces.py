@@ -121,7 +121,7 @@ def write_hosts(addresses: Mapping[str, str]) -> None:
 def alias(label: RunLabel) -> str:
     """The end of the run's path stands in it, where the whole is too long."""
     start = f"{CONTROLLER}={label.controller} {RUN}="
-    return start + label.run.encode()[-(LONGEST_ALIAS - len(start)) :].decode(errors="ignore")
+    return start + os.fsencode(label.run)[-(LONGEST_ALIAS - len(start)) :].decode(errors="ignore")
 
 
 def namespaces() -> list[str]:

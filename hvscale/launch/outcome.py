@@ -1,11 +1,11 @@
 """How a run's ranks ended, and what made the run fail."""
 
-import json
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvscale.core.documents import parse_json
 from hvscale.core.files import read_text
 from hvscale.errors import EXIT_RANK_FAILED, EXIT_TRY_AGAIN, RankFailedError
 from hvscale.launch import limits
@@ -38,7 +38,7 @@ class Failure:
 def read_ranks(run: RunFolder) -> list[RankEnd]:
     """What the ranks have written about themselves so far, in order of rank."""
     return [
-        RankEnd.model_validate(json.loads(read_text(path)))
+        RankEnd.model_validate(parse_json(read_text(path)))
         for path in sorted((run.path / "ranks").glob("rank-?????.json"))
     ]
 

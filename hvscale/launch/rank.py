@@ -36,6 +36,7 @@ ABORT_SECONDS = 0.3
 PR_SET_PDEATHSIG = 1
 # Python ignores the last two from its own start on, and an ignored signal stays ignored across exec.
 DEFAULT_IN_COMMAND = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
+BYTES = "surrogateescape"  # a path or a name may hold bytes that are no UTF-8: they are written as they are
 STATUS_WRONG_REQUEST = 2
 STATUS_NOT_FOUND = 127
 
@@ -115,7 +116,9 @@ class Log:
 
     def give_up(self, path: str, error: OSError) -> None:
         self.descriptor = 2
-        os.write(2, f"hvscale: {path}: {error.strerror}; this rank's output goes to the terminal only\n".encode())
+        os.write(
+            2, f"hvscale: {path}: {error.strerror}; this rank's output goes to the terminal only\n".encode(errors=BYTES)
+        )
 
     def write(self, data: bytes) -> None:
         while data:
@@ -144,7 +147,7 @@ def start_command(command: list[str], environment: dict[str, str]) -> tuple[int,
         try:
             os.execvpe(command[0], command, environment)  # noqa: S606 - an argument list, no shell
         except OSError as error:
-            os.write(2, f"hvscale: cannot start {command[0]}: {error.strerror}\n".encode())
+            os.write(2, f"hvscale: cannot start {command[0]}: {error.strerror}\n".encode(errors=BYTES))
             os._exit(STATUS_NOT_FOUND)
     os.close(slave)
     return pid, master
@@ -215,7 +218,7 @@ def keep(run: str, rank: int, launched: int) -> int:
     try:
         environment |= device_variables(job["devices"], environment, offered)
     except ValueError as error:
-        log.write(f"{error}\n".encode())
+        log.write(f"{error}\n".encode(errors=BYTES))
         write_end(run, rank, os.getpid(), {"exit_status": STATUS_WRONG_REQUEST})
         return STATUS_WRONG_REQUEST
     shown = [VISIBLE, *filter(None, [job["devices"]["library_variable"]])]

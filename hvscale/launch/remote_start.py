@@ -49,7 +49,7 @@ def start(program: list[str], environment: dict[str, str]) -> int:
             setsigdef=IGNORED_BY_PYTHON,
         )
     except OSError as error:
-        os.write(2, f"hvscale: cannot start {program[0]}: {error.strerror}\n".encode())
+        os.write(2, f"hvscale: cannot start {program[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
         raise SystemExit(STATUS_NOT_FOUND) from error
     finally:
         os.close(silence)

@@ -13,6 +13,7 @@ from plotly.offline import get_plotlyjs
 from pydantic import BaseModel, ConfigDict
 
 from hvscale import __version__
+from hvscale.core.documents import from_json
 from hvscale.core.files import read_bytes
 from hvscale.errors import RequestError
 from hvscale.profiling.bins import Bins, parse_bins
@@ -153,7 +154,7 @@ def _result(run: RunFolder) -> dict[str, Any]:
         content = read_bytes(run.path / "result.json")
     except OSError:
         return {}
-    return _Result.model_validate_json(content).model_dump(exclude_none=True)
+    return from_json(_Result, content).model_dump(exclude_none=True)
 
 
 def _picture(run: RunFolder) -> str | None:

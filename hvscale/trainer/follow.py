@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from hvscale.core.documents import from_json
 from hvscale.errors import RequestError
 from hvscale.profiling.explanation import ExplainedBreakdown, explained_breakdown
 from hvscale.run_folder import RunFolder
@@ -38,7 +39,7 @@ def main() -> int:
         print(" ".join(text.split()), file=warnings)
 
     try:
-        watched = Watched.model_validate_json(sys.stdin.readline())
+        watched = from_json(Watched, sys.stdin.readline())
         ended = Ended()
         follow(WATCHERS[sys.argv[1]](watched, warn), watched, ended, warn)
     except Exception as error:

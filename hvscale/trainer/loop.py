@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from hvscale import profiling
+from hvscale.core.documents import to_json
 from hvscale.errors import EXIT_DONE, RequestError, SavedError
 from hvscale.run_folder import RunFolder, cannot_write, write_atomically, write_text
 from hvscale.trainer import budget, memory, precision, threads
@@ -132,7 +133,7 @@ def write(result: TrainResult, model: nn.Module) -> None:
     """model.pt and result.json, and the result for a person. Raises RequestError when the disk is full."""
     try:
         write_atomically(result.model_file, lambda stream: torch.save(model.state_dict(), stream))
-        write_text(result.run / "result.json", result.model_dump_json(by_alias=True, indent=2) + "\n")
+        write_text(result.run / "result.json", to_json(result) + "\n")
     except OSError as error:
         raise cannot_write(result.run, error) from error
     say(result.summary())

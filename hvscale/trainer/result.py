@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, ValidationError
 
+from hvscale.core.documents import from_json
 from hvscale.core.files import read_bytes
 from hvscale.errors import RequestError
 
@@ -49,7 +50,7 @@ class TrainResult(BaseModel):
         """Of a run folder. Raises RequestError when its result.json is missing, or is not a training's result."""
         path = folder / FILE
         try:
-            return cls.model_validate_json(read_bytes(path))
+            return from_json(cls, read_bytes(path))
         except OSError as error:
             raise RequestError(f"{path} cannot be read: {error.strerror}") from error
         except ValidationError as error:

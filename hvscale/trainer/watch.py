@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, cast
 
+from hvscale.core.documents import to_json
 from hvscale.errors import RequestError
 from hvscale.run_folder import RunFolder
 from hvscale.trainer.config import TrainConfig
@@ -91,7 +92,7 @@ class WatcherProcess:
         self.stdin, self.stdout = cast(IO[str], self.process.stdin), cast(IO[str], self.process.stdout)
         self.listener = threading.Thread(target=self._listen, name=f"hvscale-{name}", daemon=True)
         self.listener.start()
-        self._tell(watched.model_dump_json())
+        self._tell(to_json(watched, indent=None))
 
     def _tell(self, line: str) -> None:
         with suppress(OSError):  # of one that has ended already its warning or status speaks

@@ -225,6 +225,34 @@ def test_a_command_gets_the_signals_that_a_plain_launcher_gives_it(tmp_path: Pat
     assert seen(PROGRAMS / "hvscale", "launch", "--mpi", mpi, "--run", "job", "--") == expected
 
 
+@pytest.mark.parametrize("mpi", FLAVOURS)
+def test_bytes_that_are_no_utf_8_reach_the_command_as_they_are(tmp_path: Path, mpi: str) -> None:
+    """In the command's name and words, in a value of --env, in the working directory, in PATH and in the run folder's name."""
+    here = os.fsencode(tmp_path) + b"/here\xff"
+    Path(os.fsdecode(here)).mkdir()
+    script = Path(os.fsdecode(here + b"/program\xfe"))
+    script.write_text('#!/bin/sh\nprintf "%s\\n" "$0" "$1" "$ODD" "$(pwd)" "${PATH##*:}"\n')
+    script.chmod(0o755)
+    job = [b"--mpi", mpi.encode(), b"--run", b"job\xfd", b"--env", b"ODD=value\xfc"]
+    command = [b"./program\xfe", b"word\xfb"]
+    done = subprocess.run(
+        [bytes(PROGRAMS / "hvscale"), b"profile", *job, b"--json", b"--", *command],
+        cwd=here,
+        env={**os.environb, b"PATH": os.environb[b"PATH"] + b":/nowhere\xfa"},
+        capture_output=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    run = Path(os.fsdecode(here + b"/job\xfd"))
+    seen = (run / "logs/rank-00000.log").read_bytes().splitlines()
+    assert seen == [*command, b"value\xfc", here, b"/nowhere\xfa"]
+    assert [os.fsencode(word) for word in run_json(run)["command"]] == command
+    assert os.fsencode(json.loads(done.stdout)["run"]) == bytes(run)
+    report = subprocess.run([PROGRAMS / "hvscale", "report", run], capture_output=True, timeout=180)
+    assert report.returncode == 2, "it holds no calls"
+    assert b"Traceback" not in report.stderr
+
+
 def test_output_without_a_last_newline_and_with_bytes_that_are_no_text_is_kept(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -1,6 +1,5 @@
 """Measures a program: every build in every place on every number of ranks, in turns, in a folder that can be gone on with."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from hvscale.bench.applications.build import build, find_compiler, label, parse_
 from hvscale.bench.applications.counters import Counters, read_counters, with_perf
 from hvscale.bench.applications.document import ApplicationDocument, ApplicationRun, CountersRow, Variant
 from hvscale.bench.compare_placements import options_of_each
+from hvscale.core.documents import parse_json
 from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.launch import RunInterruptedError, launch
 from hvscale.launch.output import lines_of
@@ -165,7 +165,7 @@ class ApplicationStudy(StudyInTurns[ApplicationDocument, Variant, ApplicationRun
         """The line that rank 0 prints. Raises UntrustedError when there is none."""
         lines = [line for line in lines_of(run.log(0)) if line.startswith("{")]
         try:
-            return self.application.result.model_validate(json.loads(lines[-1]))
+            return self.application.result.model_validate(parse_json(lines[-1]))
         except (IndexError, ValueError, ValidationError) as error:
             raise UntrustedError(f"the program printed no result: see {run.log(0)}") from error
 

@@ -1,9 +1,9 @@
 """Whether a run's losses are those of the defaults: a sum that is wrong on all ranks alike shows there alone."""
 
-import json
 import math
 from contextlib import suppress
 
+from hvscale.core.documents import parse_json
 from hvscale.core.line_files import read_lines
 from hvscale.run_folder import RunFolder
 
@@ -22,9 +22,9 @@ def losses(run: RunFolder) -> dict[int, float | None]:
 def _loss(line: bytes) -> float | None:
     """Raises ValueError when the line is damaged."""
     try:
-        loss = json.loads(line).get("loss")
+        loss = parse_json(line).get("loss")
         return float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
-    except (AttributeError, OverflowError, RecursionError) as error:
+    except (AttributeError, OverflowError) as error:
         raise ValueError("not a line of steps.jsonl") from error
 
 

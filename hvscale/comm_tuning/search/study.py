@@ -26,6 +26,7 @@ from hvscale.comm_tuning.search.space import (
 )
 from hvscale.comm_tuning.search.start import FollowUp, Limits, Outcome, Start, outcome_of
 from hvscale.comm_tuning.tune_document import Pair, Proof, StudyState, Trial, TuneDocument
+from hvscale.core.documents import to_json
 from hvscale.cpu_defaults import ON_CPU
 from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.launch import RunInterruptedError
@@ -510,7 +511,7 @@ class Study:
         """Raises RequestError when the folder cannot be written or the disk is full."""
         self.document.state = state
         try:
-            write_text(self.tune_json, self.document.model_dump_json(by_alias=True, indent=2) + "\n")
+            write_text(self.tune_json, to_json(self.document) + "\n")
         except OSError as error:
             raise cannot_write(self.path, error) from error
 

@@ -70,6 +70,9 @@ def volumes(
             raise RequestError(f"--mount {folder}: no such folder")
     chosen = dict.fromkeys([*read_only(command, environment, launcher), *(folder.absolute() for folder in more)], "ro")
     chosen |= dict.fromkeys((here, run), "rw")
+    for folder in chosen:
+        if "\\udc" in ascii(str(folder)):
+            raise RequestError(f"{folder}: Docker takes names in UTF-8 only; rename it, or choose another folder")
     # A folder inside another that is given in the same way needs no mount of its own.
     return {str(folder): mode for folder, mode in chosen.items() if mode != mode_around(folder, chosen)}
 

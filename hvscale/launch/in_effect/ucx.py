@@ -1,5 +1,6 @@
 """UCX warns, where it is used, of each variable that it does not know."""
 
+import os
 import re
 
 from hvscale.launch.in_effect import Started, register
@@ -22,7 +23,7 @@ class UCX:
         for log in sorted(started.run.logs.glob("rank-*.log")):
             with log.open("rb") as stream:
                 said += b" ".join([b"", *UNUSED.findall(stream.read(LONGEST_LOG_BYTES))])
-        unused = [name for name in asked if re.search(rb"\b%s\b" % name.encode(), said)]
+        unused = [name for name in asked if re.search(rb"\b%s\b" % os.fsencode(name), said)]
         if not unused and not ended:
             return None
         return InEffect(library="UCX", settings={}, not_taken=dict.fromkeys(unused, "UCX knows no such variable"))

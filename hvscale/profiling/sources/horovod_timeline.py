@@ -6,7 +6,6 @@ and shape stand in the event that ends the tensor's whole operation. Rank 0 alon
 each event, so a file of a job that died ends anywhere.
 """
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hvscale.core.documents import parse_json
 from hvscale.errors import RequestError
 from hvscale.profiling.events import PHASES, Events, HorovodMessages, Recording, source
 from hvscale.profiling.horovod_stages import NEGOTIATION, PHASE_OF_ACTIVITY, Span, Stages
@@ -164,12 +164,12 @@ class Timeline:
         if not text:
             return
         try:
-            yield from json.loads(f"[{text}]")
+            yield from parse_json(f"[{text}]")
         except (ValueError, RecursionError):
             # Horovod does not escape tensor names, and a disk may have filled up: give up single events only.
             for event in BETWEEN_EVENTS.split(text):
                 try:
-                    yield json.loads(event)
+                    yield parse_json(event)
                 except (ValueError, RecursionError):
                     self.damaged += 1
 

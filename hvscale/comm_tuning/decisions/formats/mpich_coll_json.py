@@ -11,6 +11,7 @@ from typing import Any
 from hvscale.comm_tuning.collectives_table import Operation, Rule
 from hvscale.comm_tuning.decisions.written import OPERATIONS, Format, Job, Range, register
 from hvscale.comm_tuning.library_algorithms import algorithms_of
+from hvscale.core.documents import parse_json
 from hvscale.errors import RequestError
 
 FILE = "mpich-coll.json"
@@ -78,7 +79,7 @@ def own_tree(library: Path) -> Node:
         found = data[start:end].decode("ascii", "replace")
         if OF_THE_COMMON_PART in found:
             try:
-                tree: Node = json.loads(found)
+                tree: Node = parse_json(found)
             except ValueError:
                 break
             return tree
