@@ -172,6 +172,23 @@ def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path
     assert run_json(tmp_path / "job")["state"] == "interrupted"
 
 
+def test_a_submitted_job_that_has_not_begun_keeps_its_folder_from_another(hvscale: Run, tmp_path: Path) -> None:
+    submit = ("launch", "--submit", "--mpi", "gloo", "--sbatch-option=--hold", "--run", "job", "--", "true")
+    following = subprocess.Popen([PROGRAMS / "hvscale", *submit], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    listed = ["squeue", "--noheader", "--name", "job", "--format", "%i"]
+    try:
+        wait_until(lambda: bool(subprocess.check_output(listed)), 60)
+        second = hvscale(*submit)
+        assert (second.returncode, len(second.stderr.splitlines())) == (2, 1), second.stderr
+        assert f"{tmp_path}/job belongs to a Slurm job already" in second.stderr
+        assert len(subprocess.check_output(listed).split()) == 1
+    finally:
+        subprocess.run(["scancel", *subprocess.check_output(listed, text=True).split()], check=True)
+        _, said = following.communicate(timeout=60)
+    assert following.returncode == 2
+    assert "ended without a run" in said
+
+
 def test_a_job_that_is_suspended_for_longer_than_a_step_may_take_goes_on_when_it_is_resumed(tmp_path: Path) -> None:
     train = (*EDSR, "--steps", "300", "--stall-timeout", "2")
     options = ("-np", "2", "--submit", "--nodes", "2", "--run", "job")
