@@ -20,7 +20,7 @@ def _set_waits_end(value: bool) -> None:
 
 @contextmanager
 def catching_signals() -> Iterator[list[int]]:
-    """Within, SIGINT, SIGTERM and SIGHUP are noted in the list instead of ending this process."""
+    """Within, SIGINT, SIGTERM and SIGHUP are noted in the list instead of ending this process; under nohup, SIGHUP stays ignored."""
     caught: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -29,7 +29,10 @@ def catching_signals() -> Iterator[list[int]]:
             only_note()  # a second one must not reach what cleans up after the first
             raise InterruptedWaitError
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield caught
     finally:
