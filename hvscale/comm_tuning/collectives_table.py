@@ -204,5 +204,5 @@ def read_table(path: Path) -> CollectivesTable:
         raise RequestError(
             f"--collectives {path}: {where}{first['msg'].removeprefix('Value error, ')}{known}"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"--collectives {path} is damaged, it is no TOML: {error}") from error

@@ -43,7 +43,7 @@ def read_settings(path: Path) -> SettingsFile:
         place = ".".join(map(str, first["loc"]))
         known = f"; known are {', '.join(sorted(keys()))}" if first["type"] == "extra_forbidden" else ""
         raise RequestError(f"--settings {path}: {place}: {first['msg']}{known}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"--settings {path} is damaged, it is no TOML: {error}") from error
     settings_of(found, path)
     return found

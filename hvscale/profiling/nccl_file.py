@@ -1,5 +1,6 @@
 """The file that hvprof's NCCL plug-in writes (docs/nccl-profile.md): its layout, and reading it whatever state it is in."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -85,7 +86,9 @@ def _read(path: Path, stream: IO[bytes]) -> NcclProfile:
     sizes = {"header_bytes": HEADER.itemsize, "record_bytes": RECORD.itemsize}
     header = read_fields(path, stream, HEADER, MAGIC, VERSION, sizes, maker="hvprof's NCCL plug-in")
     capacity, recorded = int(header["capacity"]), int(header["recorded"])
-    used = stream.read(min(capacity, recorded) * RECORD.itemsize)
+    # Never more than the file has: its header may say anything, and room for all of that would be taken first.
+    there = (os.fstat(stream.fileno()).st_size - HEADER.itemsize) // RECORD.itemsize
+    used = stream.read(min(capacity, recorded, there) * RECORD.itemsize)
     slots = np.frombuffer(used, RECORD, count=len(used) // RECORD.itemsize)
     whole = _whole(slots, capacity)
     if recorded > 1 and not whole.any():

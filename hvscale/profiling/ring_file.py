@@ -6,6 +6,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hvscale.core.numbers import MOST_RANKS
 from hvscale.errors import RequestError
 
 HEADER_BYTES = 4096
@@ -52,6 +53,8 @@ def read_fields(
         raise RequestError(f"{path} is damaged: its header does not match its checksum")
     if any(header[name] != size for name, size in sizes.items()) or not header["capacity"]:
         raise RequestError(f"{path} is damaged: its header names sizes that version {version} does not have")
+    if header["rank"] >= MOST_RANKS or max(header["monotonic_ns"], header["realtime_ns"]) > LARGEST:
+        raise RequestError(f"{path} is damaged: its header names a rank or a time that no job has")
     return header
 
 

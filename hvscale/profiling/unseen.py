@@ -57,6 +57,17 @@ def _held(program: Path) -> str | None:
         return None
     if listed.returncode != 0 or "statically linked" in listed.stdout:
         return f"{program} is linked statically, so nothing can be loaded before it: link it dynamically, MPI above all"
-    if "libmpi" not in listed.stdout and b"\0MPI_Init\0" in content:
-        return f"{program} holds an MPI library of its own (static), which cannot be seen from outside: link it with the shared one"
-    return None
+    if "libmpi" in listed.stdout or b"\0MPI_Init\0" not in content:
+        return None
+    if b"\0dlsym\0" in content and not _defines_mpi(program):
+        return f"{program} loads its MPI library while it runs (dlopen), past what is loaded before it: link it with the library"
+    return f"{program} holds an MPI library of its own (static), which cannot be seen from outside: link it with the shared one"
+
+
+def _defines_mpi(program: Path) -> bool:
+    """Whether MPI's functions are in the program itself, not only their names."""
+    try:
+        listed = subprocess.run(["nm", "--defined-only", program], capture_output=True, text=True, check=False)
+    except OSError:  # no binutils here
+        return False
+    return "MPI_Init" in listed.stdout.split()

@@ -26,7 +26,7 @@ from hvscale.profiling.sources.nccl import read_calls
 from hvscale.run_folder import RunFolder
 from tests.conftest import Run, run_json
 from tests.profiling.conftest import PROGRAMS, MakeRun
-from tests.profiling.made import profile
+from tests.profiling.made import profile, signed_header
 
 VERSIONS = range(1, 7)
 SOURCES = Path(__file__).parents[2] / "hvscale" / "profiling" / "nccl"
@@ -222,6 +222,18 @@ def test_nccl_goes_on_under_a_limit_on_file_sizes(harness: Path, tmp_path: Path)
     assert done.returncode == 0, "it was killed by SIGXFSZ"
     assert len(done.stderr.splitlines()) == 1
     assert "(File too large): the job goes on without" in done.stderr
+
+
+def test_a_header_that_asks_for_a_terabyte_gets_what_the_file_has(harness: Path, make_run: MakeRun) -> None:
+    run = make_run(1, "NCCL")
+    sound = record(harness, run, 6, 4, 100)
+    content = profile_of(run, 0).read_bytes()
+    header = np.frombuffer(content, HEADER, count=1).copy()
+    header["capacity"] = header["recorded"] = 2**33
+    profile_of(run, 0).write_bytes(signed_header(header).tobytes() + content[HEADER.itemsize :])
+    forged = read_nccl_profile(profile_of(run, 0))
+    assert len(forged.records) == len(sound.records)
+    assert "is damaged or was cut short" in forged.warnings[0]
 
 
 def test_a_plug_in_that_the_user_chose_stays(make_run: MakeRun) -> None:

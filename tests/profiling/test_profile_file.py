@@ -218,6 +218,8 @@ def test_a_call_that_a_kill_left_half_counted(calls: int, done: int, size: int, 
         (lambda header: header["version"].fill(9), "version 9; this hvscale reads version 3: update hvscale"),
         (lambda header: header["record_bytes"].fill(32), "sizes"),
         (lambda header: header["capacity"].fill(0), "sizes"),
+        (lambda header: header["rank"].fill(2**31 - 1), "a rank or a time"),
+        (lambda header: header["realtime_ns"].fill(2**64 - 1), "a rank or a time"),
     ],
 )
 def test_a_header_of_another_kind(change: Callable[[np.ndarray], None], message: str) -> None:

@@ -537,6 +537,15 @@ int main(int argc, char **argv)
     return status;
 }
 """
+LOADS_MPI = """
+#include <dlfcn.h>
+int main(int argc, char **argv)
+{
+    void *mpi = dlopen(LIBRARY, RTLD_NOW);
+    ((int (*)(int *, char ***))dlsym(mpi, "MPI_Init"))(&argc, &argv);
+    return ((int (*)(void))dlsym(mpi, "MPI_Finalize"))();
+}
+"""
 
 
 @pytest.mark.parametrize(
@@ -544,6 +553,7 @@ int main(int argc, char **argv)
     [
         ("static", "is linked statically"),
         ("with a static MPI", "holds an MPI library of its own"),
+        ("by itself while it runs", "loads its MPI library while it runs (dlopen)"),
         ("with an MPI without PMPI", "the MPI library lacks a function that a profile needs"),
     ],
 )
@@ -551,12 +561,14 @@ def test_an_mpi_that_cannot_be_seen_is_said(hvscale: Run, tmp_path: Path, linked
     """The job goes on, whatever it was linked with."""
     (tmp_path / "mpi.c").write_text(TINY_MPI.format(P=""))
     (tmp_path / "program.c").write_text(MINIMAL_PROGRAM)
+    (tmp_path / "loads.c").write_text(LOADS_MPI)
     library = tmp_path / "libtiny.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "mpi.c"], check=True)
     sources: dict[str, list[str | Path]] = {
         "static": ["-static", tmp_path / "program.c", tmp_path / "mpi.c"],
         "with a static MPI": [tmp_path / "program.c", tmp_path / "mpi.c"],
         "with an MPI without PMPI": [tmp_path / "program.c", library, f"-Wl,-rpath,{tmp_path}"],
+        "by itself while it runs": [f'-DLIBRARY="{library}"', tmp_path / "loads.c", "-ldl"],
     }
     program = tmp_path / "program"
     subprocess.run(["cc", "-o", program, *sources[linked]], check=True)

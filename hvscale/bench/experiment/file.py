@@ -62,7 +62,7 @@ def read(path: Path) -> Experiment:
         raise RequestError(f"{path}: {error.strerror}") from error
     except ValidationError as error:
         raise RequestError(f"{path}: {problem(error)}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"{path} is damaged, it is no TOML: {error}") from error
 
 
