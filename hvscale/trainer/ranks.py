@@ -29,6 +29,8 @@ LAUNCHERS = (
 )
 # Each family's shared library is named by its ABI; MVAPICH2 and Intel MPI have MPICH's.
 MPI_FLAVOURS = {"libmpi.so.40": "openmpi", "libmpi.so.12": "mpich"}
+# How those that share the ABI begin what they say of themselves.
+BY_TEXT = {"MVAPICH2": "mvapich2", "Intel(R) MPI": "intelmpi", "MPICH Version": "mpich", "Open MPI": "openmpi"}
 
 
 class RanksChangedError(Exception):
@@ -84,7 +86,7 @@ class Ranks:
             return Library(flavour="unknown", version="unknown")
         text = ctypes.create_string_buffer(8192)  # longer than any family's MPI_MAX_LIBRARY_VERSION_STRING
         ctypes.CDLL(soname).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
-        return Library(flavour=MPI_FLAVOURS[soname], version=text.value.decode().partition(",")[0])
+        return library_of(text.value.decode(errors="replace"))
 
     def device(self) -> torch.device:
         """A GPU of the host, in turn for its ranks; the CPU where there is none."""
@@ -149,6 +151,13 @@ def started_as_rank_zero() -> bool:
         if size_name in os.environ:
             return os.environ.get(rank_name, "0") == "0"
     return True
+
+
+def library_of(text: str) -> Library:
+    """The library that says this of itself; "unknown" where it is none of BY_TEXT."""
+    flavour = next((name for start, name in BY_TEXT.items() if text.lstrip().startswith(start)), "unknown")
+    first = (text.strip().splitlines() or [""])[0]
+    return Library(flavour=flavour, version=" ".join(first.partition(",")[0].split()))
 
 
 def loaded_mpi() -> str | None:

@@ -114,6 +114,8 @@ def test_a_horovod_program_runs_and_is_profiled_in_every_place(
 
     record = run_json(tmp_path / "job")
     assert (record["state"], record["placement"]) == ("finished", place[1])
+    reported = [(library["flavour"], library["ranks"]) for library in record["libraries_reported"]]
+    assert reported == ([] if mpi == "gloo" else [(mpi, list(range(RANKS)))])
     nodes = record["nodes"]
     assert [rank for node in nodes for rank in node["ranks"]] == list(range(RANKS))
     assert len(nodes) == (RANKS if place[1] == "docker:rank" else 2)
