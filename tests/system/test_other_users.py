@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.conftest import PROGRAMS, wait_until
+from tests.conftest import PROGRAMS, needs_mpich, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user takes root")
 
@@ -95,3 +96,57 @@ def test_a_stranger_changes_nothing_in_the_rendezvous_of_gloo(program: Callable[
     assert job.returncode == 0, wrong
     assert sorted(said.splitlines()) == ["[0] sum 3.0", "[1] sum 3.0"]
     assert "Traceback" not in wrong
+
+
+# Ranks talk, spawn another where they can, and stay until they have been looked at.
+TALKING_PROGRAM = """
+import pathlib, sys, time
+from mpi4py import MPI
+parent, world = MPI.Comm.Get_parent(), MPI.COMM_WORLD
+if parent != MPI.COMM_NULL:
+    parent.bcast(None, root=0)
+    parent.Disconnect()
+    sys.exit()
+world.allreduce(1)
+child = world.Spawn(sys.executable, [__file__], 1)
+child.bcast("hello", root=MPI.ROOT if world.rank == 0 else MPI.PROC_NULL)
+child.Disconnect()
+world.Barrier()
+pathlib.Path(f"{world.rank}.ready").touch()
+while not pathlib.Path("go").exists():
+    time.sleep(0.05)
+"""
+
+
+def listeners(job: psutil.Process) -> dict[str, str]:
+    """Where the job's processes listen: the processes' names by address, without the port."""
+    found = {}
+    for process in [job, *job.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):  # what was spawned may be ending
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    found[connection.laddr.ip] = process.name()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mpi", "transport"),
+    [
+        ("openmpi", "ob1"),
+        pytest.param("mpich", "ucx", marks=needs_mpich),
+        pytest.param("mpich", "ofi", marks=needs_mpich),
+    ],
+)
+def test_a_job_on_one_host_listens_on_the_loopback_interface_only(
+    program: Callable[[str], Path], tmp_path: Path, mpi: str, transport: str
+) -> None:
+    words = ("-np", 2, "--mpi", mpi, "--transport", transport, "--", "python", program(TALKING_PROGRAM))
+    with running_job(tmp_path, *words) as job:
+        wait_until(lambda: all((tmp_path / f"{rank}.ready").exists() for rank in range(2)) or job.poll() is not None)
+        assert job.poll() is None, job.communicate()
+        found = listeners(psutil.Process(job.pid))
+        (tmp_path / "go").touch()
+        _, wrong = job.communicate(timeout=60)
+    assert job.returncode == 0, wrong
+    assert found.keys() <= {"127.0.0.1", "::1"}, found
+    assert found

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hvscale.errors import RequestError
-from hvscale.launch import flavours, hydra, mpi_library, prefixes
+from hvscale.launch import flavours, hydra, loopback, mpi_library, prefixes
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.launch.launcher import start_launcher
@@ -72,8 +72,11 @@ class MPICH:
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
-        environment = {**hydra.defaults(job), **defaults(job), **job.environment}
-        yield [start_launcher(hydra.arguments(job, rank_program, library), environment, job.run)]
+        environment = {**hydra.defaults(job), **defaults(job), **loopback.of_mpich(job), **job.environment}
+        launcher, *words = hydra.arguments(job, rank_program, library)
+        # Its proxy would look for it at the address of the host's name.
+        words = ["-localhost", job.nodes.controller, *words] if loopback.is_wanted(job) else words
+        yield [start_launcher([launcher, *words], loopback.launcher_environment(job, environment), job.run)]
 
 
 def defaults(job: Job) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hvscale.errors import RequestError
 from hvscale.host import available_cores
+from hvscale.launch import loopback
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.launch.launcher import start_launcher
@@ -90,7 +91,8 @@ class OpenMPI:
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
         environment = {**defaults(job, library), **job.environment, **(ROOT_ALLOWED if os.geteuid() == 0 else {})}
-        yield [start_launcher(arguments(job, rank_program, library), environment, job.run)]
+        words = arguments(job, rank_program, library)
+        yield [start_launcher(words, loopback.launcher_environment(job, environment), job.run)]
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
@@ -134,7 +136,7 @@ def over_nodes(job: Job, library: Library) -> list[str]:
 def defaults(job: Job, library: Library) -> dict[str, str]:
     """MCA parameters that follow from where the ranks run; the user's own, given with --env, win."""
     if job.nodes.are_here:
-        return {}
+        return loopback.of_open_mpi(job)
     # Nodes with one address would otherwise choose among their machine's other ones, and not know whom a call comes from.
     subnet = f"{job.nodes.nodes[0].address}/32" if job.nodes.share_an_address else job.nodes.subnet
     network = {"OMPI_MCA_btl_tcp_if_include": subnet} if subnet else {}

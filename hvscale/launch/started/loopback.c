@@ -1,0 +1,75 @@
+/* Preloaded into a launcher and its ranks: for a job on one host, what MPI listens on at every address it listens on at the loopback
+ * address only. Neither Open MPI nor Hydra has a setting for it. Sockets of the user's own code are left alone. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+
+typedef int (*bind_function)(int, const struct sockaddr *, socklen_t);
+
+/* How the files begin that hold an MPI's own communication. */
+static const char *const of_mpi[] = {
+    "libprrte", "libpmix", "libopen-rte", "libopen-pal", "libmpi", "mca_btl_tcp", "mca_oob_tcp", "mpiexec", "hydra_pmi_proxy",
+};
+
+static bool is_of_mpi(const void *code)
+{
+    Dl_info object;
+    if (dladdr(code, &object) == 0 || object.dli_fname == NULL)
+        return false;
+    const char *slash = strrchr(object.dli_fname, '/');
+    const char *name = slash != NULL ? slash + 1 : object.dli_fname;
+    for (size_t i = 0; i < sizeof of_mpi / sizeof *of_mpi; i++)
+        if (strncmp(name, of_mpi[i], strlen(of_mpi[i])) == 0)
+            return true;
+    return false;
+}
+
+static bool is_stream(int socket)
+{
+    int type = 0;
+    socklen_t size = sizeof type;
+    return getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM;
+}
+
+/* False for an address that is not "any". */
+static bool to_loopback(const struct sockaddr *address, socklen_t length, struct sockaddr_storage *changed)
+{
+    if (length > sizeof *changed)
+        return false;
+    memcpy(changed, address, length);
+    if (length >= sizeof(struct sockaddr_in) && address->sa_family == AF_INET) {
+        struct in_addr *host = &((struct sockaddr_in *)changed)->sin_addr;
+        bool any = host->s_addr == htonl(INADDR_ANY);
+        host->s_addr = htonl(INADDR_LOOPBACK);
+        return any;
+    }
+    if (length >= sizeof(struct sockaddr_in6) && address->sa_family == AF_INET6) {
+        struct in6_addr *host = &((struct sockaddr_in6 *)changed)->sin6_addr;
+        bool any = memcmp(host, &in6addr_any, sizeof *host) == 0;
+        *host = in6addr_loopback;
+        return any;
+    }
+    return false;
+}
+
+EXPORTED int bind(int socket, const struct sockaddr *address, socklen_t length)
+{
+    bind_function next = (bind_function)dlsym(RTLD_NEXT, "bind");
+    struct sockaddr_storage changed;
+    if (next == NULL) {
+        errno = ENOSYS;
+        return -1;
+    }
+    if (getenv("HVSCALE_LOOPBACK") == NULL || address == NULL || !is_of_mpi(__builtin_return_address(0)) ||
+        !is_stream(socket) || !to_loopback(address, length, &changed))
+        return next(socket, address, length);
+    int result = next(socket, (struct sockaddr *)&changed, length);
+    /* A host may have IPv6 but no loopback address in it. */
+    return result != 0 && errno == EADDRNOTAVAIL ? next(socket, address, length) : result;
+}
