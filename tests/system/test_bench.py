@@ -96,7 +96,7 @@ def test_figures_follow_from_what_the_ranks_measured(browser: Browser, hvscale: 
             "-n",
             "1M:30,10",
         ),
-        *("-w", "2", "--until-interval", "1e9", "--run", "bench", "--json", "--csv", "rows.csv", "-d", "float16"),
+        *("-w", "2", "--until-interval", "1000", "--run", "bench", "--json", "--csv", "rows.csv", "-d", "float16"),
     )
     assert done.returncode == 0, done.stderr
     folder, document = tmp_path / "bench", json.loads(done.stdout)
