@@ -39,7 +39,7 @@ from hvscale.launch import (
 from hvscale.launch.first_rank import FirstRank
 from hvscale.launch.interrupts import InterruptedWaitError, catching_signals, ending_waits
 from hvscale.launch.job import Job
-from hvscale.launch.nodes import Nodes
+from hvscale.launch.nodes import Nodes, lost_mark
 from hvscale.launch.outcome import (
     Failure,
     find_failure,
@@ -385,7 +385,7 @@ def start_once(
                 built_with = record.library.transports or flavour.transports(record.library, job.environment)
                 record.library = record.library.model_copy(update={"transports": built_with})
             with passing_on_usr1(started):
-                follow(run, started, start, first, attempt, caught, each_time)
+                follow(job, run, started, start, first, attempt, caught, each_time)
         finally:
             attempt.statuses, attempt.left_behind = end(started, run.path)
     return attempt, first
@@ -463,6 +463,7 @@ def passing_on_usr1(started: flavours.Processes) -> Iterator[None]:
 
 
 def follow(
+    job: Job,
     run: RunFolder,
     started: flavours.Processes,
     start: StartWatch,
@@ -480,7 +481,7 @@ def follow(
             return
         if now > look_at_ranks_at and give_up_at == float("inf"):
             look_at_ranks_at = now + LOOK_AT_RANKS_SECONDS
-            if something_failed(run, started, attempt):
+            if something_failed(job, run, started, attempt):
                 give_up_at = now + LAUNCHER_GRACE_SECONDS
             elif first.has_begun():
                 start.begin()
@@ -499,9 +500,11 @@ def is_running(started: flavours.Processes) -> bool:
     return None in [process.poll() for process in started]
 
 
-def something_failed(run: RunFolder, started: flavours.Processes, attempt: Attempt) -> bool:
-    """Whether a launcher ended badly or a rank failed; notes in `attempt` when a rank did while all launchers ran."""
+def something_failed(job: Job, run: RunFolder, started: flavours.Processes, attempt: Attempt) -> bool:
+    """Whether a launcher ended badly, a node was lost, or a rank failed; notes in `attempt` when a rank did while all launchers ran."""
     if any(process.returncode for process in started):
+        return True
+    if any(lost_mark(run.path, node.name).exists() for node in job.nodes.nodes if node.through_shell):
         return True
     if first_failed(read_ranks(run)) is None:
         return False

@@ -16,6 +16,7 @@ from hvscale.host import single_copy_problem
 from hvscale.launch import remote_start
 
 LOOPBACK = "127.0.0.1"
+STATUS_OF_SSH_ITSELF = 255
 
 
 class RemoteProcess(subprocess.Popen[bytes]):
@@ -130,7 +131,7 @@ class Nodes:
             raise RequestError(
                 f"{folder}: launchers cannot call a program in a path with a space: choose it with --run"
             )
-        cases = "".join(f"{shlex.quote(node.name)}) exec {agent_words(node)} ;;\n" for node in self.nodes)
+        cases = "".join(f"{shlex.quote(node.name)}) {agent_words(node, folder)} ;;\n" for node in self.nodes)
         text = (
             "#!/bin/sh\n"
             "# Starts a command line in one of this run's nodes, in the place of ssh.\n"
@@ -139,14 +140,29 @@ class Nodes:
             f"case $node in\n{cases}esac\n"
             'echo "$node is not a node of this run" >&2; exit 255\n'
         )
+        for node in self.nodes:  # of a first start
+            lost_mark(folder, node.name).unlink(missing_ok=True)
         with open_new(path, 0o700) as stream:
             stream.write(text.encode())
         return path
 
 
-def agent_words(node: Node) -> str:
-    """Shell words that run the line in "$*" in the node; a launcher's line is made for a shell, as ssh has one at the other end."""
-    return shlex.join(node.agent) + (' "$*"' if node.through_shell else ' /bin/sh -c "$*"')
+def agent_words(node: Node, run: Path) -> str:
+    """Shell words that run the line in "$*" in the node; a launcher's line is made for a shell, as ssh has one at the other end.
+
+    When ssh loses its host a file says so, because Hydra does not look how its agents end.
+    """
+    if not node.through_shell:
+        return f'exec {shlex.join(node.agent)} /bin/sh -c "$*"'
+    mark = shlex.quote(str(lost_mark(run, node.name)))
+    return (
+        f'{shlex.join(node.agent)} "$*"; status=$?; [ $status -ne {STATUS_OF_SSH_ITSELF} ] || : >{mark}; exit $status'
+    )
+
+
+def lost_mark(run: Path, node: str) -> Path:
+    """The file that an agent leaves when it has lost its node."""
+    return run / "ranks" / f"{node}.lost"
 
 
 def blocks(np: int, nodes: int) -> list[int]:

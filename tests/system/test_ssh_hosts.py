@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 from tests.system.places import SshHosts, everything_there
-from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting
+from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, wait_until_ready, waiting
 
 Refuse = Callable[..., str]
 
@@ -83,6 +83,34 @@ def test_nothing_stays_on_the_hosts_when_the_launcher_ends(
     launcher.send_signal(number)
     launcher.wait(timeout=60)
     wait_until(lambda: everything_there(None, tmp_path)["processes"] == [])
+
+
+@pytest.mark.parametrize("mpi", WITH_MPICH)
+def test_a_host_that_falls_silent_while_ranks_run_is_named(
+    program: Callable[[str], Path], tmp_path: Path, ssh: SshHosts, mpi: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HVSCALE_SSH", f"{ssh.ssh} -o ServerAliveInterval=1 -o ServerAliveCountMax=2")
+    options = ["-np", "2", "--mpi", mpi, "--hosts", "alpha,beta", "--run", "job"]
+    launcher = subprocess.Popen(
+        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting(mpi))],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until_ready(tmp_path)
+    cable = ["ip", "-n", ssh.namespaces["beta"], "link", "set", "dev", "eth0"]
+    subprocess.run([*cable, "down"], check=True)
+    try:
+        _, said = launcher.communicate(timeout=120)
+    finally:
+        subprocess.run([*cable, "up"], check=True)
+        for process in processes_below(tmp_path):  # nobody reaches them on a host that is lost
+            process.kill()
+    assert launcher.returncode == 3, said
+    assert "hvscale: rank 1 on beta is lost: it does not answer by ssh any more" in said
+    record = run_json(tmp_path / "job")
+    assert (record["state"], record["failed_rank"]) == ("failed", 1)
 
 
 def test_a_host_that_does_not_answer_is_named(refused: Refuse) -> None:

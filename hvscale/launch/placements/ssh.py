@@ -17,7 +17,7 @@ from typing import Any
 
 from hvscale.errors import RequestError
 from hvscale.launch import interrupts, limits, peer, waiting
-from hvscale.launch.nodes import Node, Nodes
+from hvscale.launch.nodes import STATUS_OF_SSH_ITSELF, Node, Nodes
 from hvscale.launch.placements import PlacementOptions, Request, register
 from hvscale.launch.tools import require
 
@@ -35,7 +35,6 @@ HOST = re.compile(r"(?P<name>[^\s:=,]+)(?::(?P<slots>[0-9]{1,6}))?")
 HOSTFILE_LINE = re.compile(
     rf"{HOST.pattern}(?:\s+slots\s*=\s*(?P<named>[0-9]{1, 6}))?(?:\s+max[-_]slots\s*=\s*[0-9]+)?"
 )
-STATUS_OF_SSH_ITSELF = 255
 
 
 class Ssh:
