@@ -33,7 +33,7 @@ SSH_OPTIONS = {
 PACKAGES = ["hvscale", "horovod", "torch"]
 HOST = re.compile(r"(?P<name>[^\s:=,]+)(?::(?P<slots>[0-9]{1,6}))?")
 HOSTFILE_LINE = re.compile(
-    rf"{HOST.pattern}(?:\s+slots\s*=\s*(?P<named>[0-9]{1, 6}))?(?:\s+max[-_]slots\s*=\s*[0-9]+)?"
+    rf"{HOST.pattern}(?:\s+slots\s*=\s*(?P<named>[0-9]{{1,6}}))?(?:\s+max[-_]slots\s*=\s*[0-9]+)?"
 )
 
 
