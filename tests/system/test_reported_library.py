@@ -120,9 +120,10 @@ def test_no_figure_comes_out_under_the_name_of_a_library_that_did_not_run(
 def test_a_rank_whose_programs_run_on_two_libraries_reports_both(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """One after the other; the second one does not know the launcher, and is a job of one rank."""
+    """One after the other; the second one, with a library of its own, does not know the launcher, and is a job of one rank."""
     script = program(SAY)
-    both = f"{MPICH_PREFIX / 'bin/python'} {script}; {PROGRAMS / 'python'} {script}"
+    by_itself = "env -u MPI4PY_LIBMPI"
+    both = f"{MPICH_PREFIX / 'bin/python'} {script}; {by_itself} {PROGRAMS / 'python'} {script}"
     done = hvscale("launch", "--mpi", "mpich", "--run", "job", "--", "sh", "-c", both)
     assert done.returncode == 0, done.stderr
     reported = run_json(tmp_path / "job")["libraries_reported"]
