@@ -2,6 +2,7 @@
 
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,11 +37,12 @@ class Failure:
 
 
 def read_ranks(run: RunFolder) -> list[RankEnd]:
-    """What the ranks have written about themselves so far, in order of rank."""
-    return [
-        RankEnd.model_validate(parse_json(read_text(path)))
-        for path in sorted((run.path / "ranks").glob("rank-?????.json"))
-    ]
+    """What the ranks have written about themselves so far, in order of rank; a damaged file counts as not written."""
+    ranks = []
+    for path in sorted((run.path / "ranks").glob("rank-?????.json")):
+        with suppress(OSError, ValueError):  # of JSON and of pydantic
+            ranks.append(RankEnd.model_validate(parse_json(read_text(path))))
+    return ranks
 
 
 def first_failed(ranks: list[RankEnd]) -> RankEnd | None:

@@ -74,21 +74,28 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def split(text: bytes) -> tuple[list[bytes], bytes]:
-    """The whole lines and what has no end yet; of the latter at most PIECE_BYTES, because the pieces before stand among the lines."""
-    *lines, rest = text.split(b"\n")
-    if len(rest) > PIECE_BYTES:
-        rest = standing(rest)
-    while len(rest) > PIECE_BYTES:
-        end = end_of_piece(rest)
-        lines.append(rest[:end])
-        rest = rest[end:]
-    return lines, rest
+    """The whole lines, and what has no end yet; both in pieces where they are too long, the same pieces wherever reading stopped."""
+    *whole, rest = text.split(b"\n")
+    lines = []
+    for line in whole:
+        pieces, end = in_pieces(line)
+        lines += [*pieces, end]
+    pieces, rest = in_pieces(rest)
+    return [*lines, *pieces], rest
 
 
-def standing(line: bytes) -> bytes:
-    """What `\\r` leaves standing of a line that goes on; a last `\\r` stays, because it takes effect with what comes next."""
-    ends = line[len(line.rstrip(b"\r")) :]
-    return line.rstrip(b"\r").rpartition(b"\r")[2] + ends[:1]
+def in_pieces(line: bytes) -> tuple[list[bytes], bytes]:
+    """The pieces of a line that is too long, and what is left: at most PIECE_BYTES, and a `\\r` that takes effect with what comes next."""
+    if len(line) <= PIECE_BYTES:
+        return [], line
+    pieces, left = [], b""
+    for overwriting in filter(None, line.split(b"\r")):
+        left = overwriting
+        while len(left) > PIECE_BYTES:
+            end = end_of_piece(left)
+            pieces.append(left[:end])
+            left = left[end:]
+    return pieces, left + b"\r" if line.endswith(b"\r") else left
 
 
 def end_of_piece(line: bytes) -> int:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hvscale.errors import RequestError
@@ -186,6 +186,8 @@ def test_last_lines_are_the_last_lines(tmp_path_factory: pytest.TempPathFactory,
     st.lists(st.binary(max_size=8) | st.sampled_from([b"\n", b"\r", "é€😀".encode(), b"x" * 40000]), max_size=12),
     st.lists(st.integers(1, 100000), max_size=4),
 )
+@example([b"x" * PIECE_BYTES, b"\r", b"end"], [PIECE_BYTES + 1])
+@example([b"x" * (PIECE_BYTES + 1), b"\r", b"end"], [PIECE_BYTES + 1])
 def test_a_log_is_shown_the_same_however_it_grows(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], cuts: list[int]
 ) -> None:
@@ -198,7 +200,7 @@ def test_a_log_is_shown_the_same_however_it_grows(
         run.log(0).write_bytes(text[:end])
         output.poll()
     output.finish()
-    assert "".join(lines_of(run.log(0))) == "".join(shown)
+    assert list(lines_of(run.log(0))) == shown
     expected = [visible(line) for line in (text.removesuffix(b"\n")).split(b"\n")] if text else []
     if all(len(line) <= PIECE_BYTES for line in text.split(b"\n")):
         assert shown == expected
