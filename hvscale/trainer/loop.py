@@ -30,6 +30,7 @@ from hvscale.trainer.ranks import Ranks, RanksChangedError
 from hvscale.trainer.result import TrainResult
 from hvscale.trainer.resume import checkpoint_folder, checkpoint_to_resume, say_what_differs, warn
 from hvscale.trainer.run import training_run
+from hvscale.trainer.same_options import require_same_options
 from hvscale.trainer.schedule import learning_rate, scaling_factor
 from hvscale.trainer.stall import StallWatch
 from hvscale.trainer.steps import Step, StepsFile
@@ -63,6 +64,7 @@ def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None
     raises RanksChangedError, on all ranks, when hosts have come or gone.
     """
     memory.keep_freed_memory()
+    require_same_options(config, ranks)
     own_threads = threads.share_cores(ranks, config.threads, config.pin)
     device = ranks.device()
     torch.manual_seed(config.seed)

@@ -1,0 +1,53 @@
+"""Real ranks that a wrapper gives different options: one line says which, instead of a hang or of another training."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvscale.trainer import TrainConfig
+from hvscale.trainer.same_options import compared
+from tests.trainer.conftest import BIN, LAUNCHERS
+
+TRAIN = (
+    *("train", "edsr-baseline", "--n-resblocks", "1", "--n-feats", "8", "--batch-size", "2", "--patch-size", "16"),
+    *("--precision", "fp32", "--memory-format", "contiguous", "--threads", "1", "--data", "synthetic", "--steps", "4"),
+)
+WRAPPER = """
+import os, sys
+more = sys.argv[1:sys.argv.index("--")] if os.environ["OMPI_COMM_WORLD_RANK"] == "1" else []
+words = sys.argv[sys.argv.index("--") + 1:]
+os.execv(words[0], [*words, *more])
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--batch-size", "4"), "--batch-size is 4 on rank 1 and 2 on rank 0: start all ranks with the same options"),
+        (("--n-feats", "16"), "--n-feats is 16 on rank 1 and 8 on rank 0: start all ranks with the same options"),
+        (("--resume", "none"), "--resume is a checkpoint on rank 1 and None on rank 0: start all ranks with"),
+    ],
+)
+def test_ranks_with_different_options_are_refused_in_one_line(tmp_path: Path, more: tuple[str, ...], said: str) -> None:
+    (tmp_path / "wrapper.py").write_text(WRAPPER)
+    words = [*LAUNCHERS["openmpi"], sys.executable, "wrapper.py", *more, "--", BIN / "hvscale", *TRAIN, "--run", "job"]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        list(map(str, words)), cwd=tmp_path, env={**os.environ, **root}, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count(f"hvscale: {said}") == 1
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "job").exists()
+
+
+def test_what_lies_on_a_rank_s_own_host_may_differ() -> None:
+    one = TrainConfig.of(data="/a", threads=1, run=Path("a"), cache_dir=Path("a"), resume="a", workers=0)
+    other = TrainConfig.of(data="/b", threads=2, run=Path("b"), weights=Path("b"), resume="b")
+    assert compared(one) == compared(other)
+    assert compared(TrainConfig.of(data="synthetic")) != compared(other)
+    assert json.dumps(compared(one))
