@@ -70,11 +70,11 @@ class Study(ABC, Generic[Document]):
                 yield
                 if self.failure is not None:
                     raise self.failure
+                self.write("finished")
             except BaseException as error:
                 failed = isinstance(error, HvscaleError) and not isinstance(error, RunInterruptedError)
                 self.write("failed" if failed else "interrupted")
                 raise
-            self.write("finished")
 
     def take_up(self, before: Document) -> None:
         """Take what an earlier call has left in the document; the runs in the folder are found by themselves."""
@@ -93,8 +93,11 @@ class Study(ABC, Generic[Document]):
         self.document.state = state
         self.tabulate()
         try:
+            html = self.html() if state == "finished" and self.has_figures() else None
+            if html is not None:  # before the document, which says that all is there
+                write_text(self.page, html)
             write_text(self.file, to_json(self.document) + "\n")
-            html = self.html() if state != "running" and self.has_figures() else None
+            html = self.html() if state in ("failed", "interrupted") and self.has_figures() else None
             if html is not None:
                 write_text(self.page, html)
         except OSError as error:

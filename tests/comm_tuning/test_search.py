@@ -1,7 +1,9 @@
 """The parts of a search that need no job: what is asked next, what trials say, and how fast a run goes."""
 
 import json
+import os
 import random
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from hvscale.comm_tuning.search.sampler import Sampler
 from hvscale.comm_tuning.search.searched import DEFAULT
 from hvscale.comm_tuning.search.space import Space, space_of
 from hvscale.comm_tuning.tune_document import KnobChoice, Trial
+from hvscale.errors import RequestError
 from hvscale.run_folder import RunFolder
 from hvscale.scaling.estimate import Estimate
 from hvscale.scaling.throughput import Metric
@@ -147,6 +150,37 @@ def test_horovods_two_thresholds_are_never_both_set_before_another_init() -> Non
     for _ in range(MOST_FOLLOW_UPS - 2):
         start.variables(space(), {}, {})
     assert start.free(space()) == frozenset()
+
+
+def test_a_damaged_study_file_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "study.db"
+    sampler = Sampler(file, space(), {})
+    suggestion = sampler.ask()
+    assert suggestion is not None
+    sampler.tell(suggestion, 1.0)
+    whole = file.read_bytes()
+    table = sqlite3.connect(tmp_path / "other.db")
+    table.execute("create table studies (x int)")
+    table.commit()
+    table.close()
+    for damaged in (
+        b"garbage" * 1000,
+        whole[:5000],
+        whole[:9000] + b"\xff" * 20000,
+        (tmp_path / "other.db").read_bytes(),
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(RequestError, match=r"study\.db cannot be used \(.*\): remove it") as raised:
+            Sampler(file, space(), {})
+        assert "\n" not in str(raised.value)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(RequestError, match="not a regular file"):
+        Sampler(file, space(), {})
+    file.rmdir()
+    os.mkfifo(file)
+    with pytest.raises(RequestError, match="not a regular file"):
+        Sampler(file, space(), {})
 
 
 def write_steps(folder: Path, steps: list[dict[str, float | None]]) -> RunFolder:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import PROGRAMS, Run, wait_until
+from tests.conftest import PROGRAMS, Run, processes_below, wait_until
 
 EDSR = (
     *("train", "edsr-baseline", "--n-resblocks", 1, "--n-feats", 8, "--batch-size", 2, "--patch-size", 16),
@@ -91,6 +91,38 @@ def test_two_ranks_go_on_bit_for_bit(hvscale: Run, tmp_path: Path, kind: str) ->
     train("second", 8, "--checkpoint-dir", "kept", "--resume", "auto")
     assert same(tmp_path / "whole", tmp_path / "second")
     assert not same(tmp_path / "whole", tmp_path / "first")
+
+
+@pytest.mark.parametrize("killed", ["rank 1", "the job and its launcher"])
+def test_two_ranks_killed_in_the_middle_are_resumed_bit_for_bit(hvscale: Run, tmp_path: Path, killed: str) -> None:
+    (tmp_path / "dropping.py").write_text(DROPOUT)
+
+    def words(run: str, count: int, *more: object) -> tuple[object, ...]:
+        return ("launch", "-np", 2, "--run", run, "--", "hvscale", *CLASSIFIER, "--steps", count, *more)
+
+    kept = ("--checkpoint-dir", "kept", "--resume", "auto")
+    command = [str(PROGRAMS / "hvscale"), *map(str, words("first", 10**6, *kept))]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as launcher:
+        try:
+            wait_until(lambda: any((tmp_path / "kept").glob("step-*.ckpt")))
+            ranks = [
+                process for process in processes_below(tmp_path) if process.environ().get("OMPI_COMM_WORLD_RANK") == "1"
+            ]
+            if killed == "rank 1":
+                ranks[-1].kill()
+                assert launcher.wait(60) == 3
+        finally:
+            launcher.kill()
+            for process in processes_below(tmp_path):
+                process.kill()
+    newest = max(int(file.stem.split("-")[1]) for file in (tmp_path / "kept").glob("step-*.ckpt"))
+    last = newest + 4
+    for run, more in (("second", kept), ("whole", ())):
+        done = hvscale(*words(run, last, *more))
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert same(tmp_path / "whole", tmp_path / "second")
+    before = [line for line in steps(tmp_path / "first") if line[0] <= newest]
+    assert [*before, *steps(tmp_path / "second")] == steps(tmp_path / "whole")
 
 
 def test_another_number_of_ranks_is_said_aloud(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:

@@ -209,6 +209,28 @@ def test_a_search_that_was_broken_off_goes_on_and_may_keep_the_defaults(
     assert (document["state"], document["winner"], document["proof"]) == ("finished", {}, None)
     assert "keep the defaults: no trial was faster" in done.stdout
 
+    # Finished is what has its outputs: where one cannot be written, the same command writes them later.
+    (folder / "guide.html").unlink()
+    (folder / "guide.html").mkdir()
+    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert tune_json(folder)["state"] == "failed"
+    (folder / "guide.html").rmdir()
+    (folder / "study.db").write_bytes(b"no database" * 1000)
+    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
+    assert done.returncode == 2, done.stderr
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"hvscale: {folder}/study.db cannot be used (")
+    assert "file is not a database" in said
+    assert "Traceback" not in done.stderr
+    (folder / "study.db").unlink()
+    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "guide.html").is_file()
+    after = tune_json(folder)
+    assert (after["state"], after["trials"]) == ("finished", document["trials"])
+
 
 @pytest.mark.parametrize(
     ("command", "status", "said"),

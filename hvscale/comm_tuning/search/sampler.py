@@ -2,15 +2,18 @@
 
 import random
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import optuna
 from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from hvscale.comm_tuning.search.scores import Key, key
 from hvscale.comm_tuning.search.space import Settings, Space
+from hvscale.errors import RequestError
 
 NAME = "hvscale"
 SEED = 1
@@ -27,6 +30,21 @@ class Suggestion:
     number: int | None
 
 
+@contextmanager
+def study_file(file: Path) -> Iterator[None]:
+    """Raises RequestError, in one line, for what goes wrong with Optuna's file within."""
+    try:
+        yield
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError, LookupError, ValueError) as error:
+        cause = error.__cause__ or error  # Optuna wraps what SQLAlchemy raises, and that what SQLite says
+        what = next(iter(str(cause).splitlines()), type(cause).__name__)
+        if "disk is full" in what:
+            raise RequestError(f"cannot write {file}: {what}. Make room, and the same command goes on") from error
+        raise RequestError(
+            f"{file} cannot be used ({what}): remove it, and the same command goes on with the trials in tune.json"
+        ) from error
+
+
 class Sampler:
     """Maximises the ratio of a trial's throughput to the defaults' (tree-structured Parzen estimator, knobs that depend on each other together).
 
@@ -36,10 +54,18 @@ class Sampler:
     def __init__(self, file: Path, space: Space, known: Mapping[Key, float]) -> None:
         """Goes on with the study in the file, if there is one. What was asked and never told was lost with who asked."""
         self.space, self.known = space, dict(known)
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # what goes wrong is said by study_file, in one line
+        self.file = file
+        with study_file(file):
+            self._open(file)
+        self.queue: list[Settings] = []
+
+    def _open(self, file: Path) -> None:
+        if file.exists() and not file.is_file():  # SQLite would wait for a FIFO's other end
+            raise ValueError("not a regular file")
         storage = optuna.storages.RDBStorage(f"sqlite:///{file}")
         # Another seed for each day of a study, or it would suggest the first day's again.
-        seed = SEED + len(known)
+        seed = SEED + len(self.known)
         self.random = random.Random(seed)  # noqa: S311 - no secret
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -53,7 +79,6 @@ class Sampler:
             self.study.ask()
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self.study.tell(trial.number, state=TrialState.FAIL)
-        self.queue: list[Settings] = []
 
     def first(self, settings: Settings) -> None:
         """Have these tried before Optuna's own, if the space has them and they are not known."""
@@ -61,7 +86,14 @@ class Sampler:
             self.queue.append(settings)
 
     def ask(self, held: Settings | None = None, among: frozenset[str] = frozenset()) -> Suggestion | None:
-        """What to try next. With `held`: only knobs of `among` differ from these settings. None when nothing new is left."""
+        """What to try next. With `held`: only knobs of `among` differ from these settings. None when nothing new is left.
+
+        Raises RequestError when the study's file is damaged or cannot be written; so do `tell` and `forget`.
+        """
+        with study_file(self.file):
+            return self._ask(held, among)
+
+    def _ask(self, held: Settings | None, among: frozenset[str]) -> Suggestion | None:
         for _ in range(KNOWN_AGAIN):
             if held is not None:
                 fixed = {knob: at for knob, at in self.space.parameters(held).items() if knob not in among}
@@ -82,6 +114,10 @@ class Sampler:
     def tell(self, suggestion: Suggestion, ratio: float) -> None:
         """`ratio` to the defaults; WORTHLESS for what must not be used."""
         self.known[key(suggestion.settings)] = ratio
+        with study_file(self.file):
+            self._tell(suggestion, ratio)
+
+    def _tell(self, suggestion: Suggestion, ratio: float) -> None:
         if suggestion.number is None:
             self.study.enqueue_trial(self.space.parameters(suggestion.settings))
             trial = self.study.ask()
@@ -93,7 +129,8 @@ class Sampler:
     def forget(self, suggestion: Suggestion) -> None:
         """It was not tried to its end."""
         if suggestion.number is not None:
-            self.study.tell(suggestion.number, state=TrialState.FAIL)
+            with study_file(self.file):
+                self.study.tell(suggestion.number, state=TrialState.FAIL)
 
     def _untried(self) -> dict[str, str] | None:
         if self.space.size() <= SMALL:

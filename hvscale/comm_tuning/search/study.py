@@ -167,12 +167,13 @@ class Study:
                 if not self.is_being_proven():
                     self.search()
                 self.prove()
+                self.document.state = "finished"  # in the outputs; in tune.json only once they are there
+                write_outputs(self.path, self.document)
+                self.write("finished")
             except BaseException as error:
                 ended: StudyState = "failed" if isinstance(error, HvscaleError) else "interrupted"
                 self.write("interrupted" if isinstance(error, RunInterruptedError) else ended)
                 raise
-            self.write("finished")
-            write_outputs(self.path, self.document)
 
     def search(self) -> None:
         """Trials until their number or time is used up, or nothing is left to try; the defaults first, and again now and then."""
