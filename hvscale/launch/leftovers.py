@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from hvscale.errors import RequestError
 from hvscale.launch import network_namespaces, shared_memory
 from hvscale.launch.containers import engine, networks
-from hvscale.launch.labels import RUN, RunLabel
+from hvscale.launch.labels import RunLabel
 
 
 class Leftover(BaseModel):
@@ -51,18 +51,17 @@ def in_docker(remove: bool) -> Iterator[Leftover]:
     if shutil.which("docker") is None:
         return
     with engine.connection() as client:
-        for container in client.containers.list(all=True, filters={"label": RUN}):
-            label = RunLabel.read(container.labels)
-            if not label.is_live:
-                if remove:
-                    engine.remove_container(container)
-                yield Leftover(kind="container", name=container.name, run=label.run)
+        for container in engine.abandoned_containers(client):
+            if remove:
+                engine.remove_container(container)
+            yield Leftover(kind="container", name=container.name, run=RunLabel.read(container.labels).run)
         for network in networks.leftovers(client):
             if remove:
                 networks.remove(network)
             yield Leftover(kind="network", name=network.name, run=RunLabel.read(network.attrs["Labels"]).run)
-        swarm = networks.swarm_label(client)
-        if swarm is not None and not swarm.is_live and (not remove or networks.leave_swarm(client)):
+        if swarm := networks.abandoned_swarm(client):
+            if remove:
+                networks.leave_swarm(client)
             yield Leftover(kind="swarm", name="default", run=swarm.run)
 
 

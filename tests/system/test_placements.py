@@ -294,6 +294,36 @@ def test_cleanup_removes_what_a_killed_launcher_left(
 
 
 @pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["docker:node on an overlay"], indirect=True)
+def test_a_swarm_stays_while_a_living_run_uses_it(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
+    """The run that made it is gone; cleanup takes what was that run's alone, and the last run leaves the swarm."""
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        command = ["sh", "-c", 'echo ready; until [ -e "$HVSCALE_RUN/go" ]; do sleep 0.1; done']
+        started = subprocess.Popen(
+            [PROGRAMS / "hvscale", "launch", *place, "--run", name, "--", *command],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        log = tmp_path / name / "logs/rank-00000.log"
+        wait_until(lambda: log.exists() and "ready" in log.read_text(), 120)
+        return started
+
+    maker, user = start("maker"), start("user")
+    maker.kill()
+    maker.wait(timeout=60)
+    for options in (["--dry-run"], []):
+        listed = with_labels(json.loads(hvscale("cleanup", "--json", *options).stdout))
+        assert {(thing["kind"], thing["run"]) for thing in listed} == {
+            ("container", str(tmp_path / "maker")),
+            ("network", str(tmp_path / "maker")),
+        }
+    (tmp_path / "user/go").touch()
+    assert user.wait(timeout=120) == 0
+
+
+@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["netns"], indirect=True)
 def test_simultaneous_launches_disturb_each_other_as_little_as_cleanup_does(tmp_path: Path, place: list[str]) -> None:
     # Every rank stays until all are there.

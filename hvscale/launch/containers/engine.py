@@ -8,7 +8,7 @@ from typing import Any
 
 from hvscale.errors import RequestError
 from hvscale.launch import interrupts, limits
-from hvscale.launch.labels import RunLabel
+from hvscale.launch.labels import RUN, RunLabel
 
 REMOVAL_IN_PROGRESS = 409  # Docker's answer when somebody else is at it
 REMOVAL_SECONDS = 30
@@ -79,7 +79,7 @@ def free(client: Any, label: RunLabel, problems: list[str], remove: Callable[[],
         return
     try:
         remove()
-    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+    except (RequestError, docker.errors.DockerException, requests.exceptions.RequestException) as error:
         problems.append(f"Docker did not remove everything ({error}): {stays(label)}")
 
 
@@ -87,6 +87,24 @@ def stays(label: RunLabel) -> str:
     return (
         f"what the run made there ({label.name('*')}) stays; `hvscale cleanup` removes it when the daemon answers again"
     )
+
+
+def abandoned_containers(client: Any) -> list[Any]:
+    """Containers whose controllers are gone."""
+    listed = client.containers.list(all=True, filters={"label": RUN}, ignore_removed=True)
+    abandoned = [container for container in listed if not RunLabel.read(container.labels).is_live]
+    return [container for container in abandoned if still_there(container)]
+
+
+def still_there(thing: Any) -> bool:
+    """False for a container or network that went since it was listed: its controller has removed it, and then ended."""
+    import docker
+
+    try:
+        thing.reload()
+    except docker.errors.NotFound:
+        return False
+    return True
 
 
 def remove_container(container: Any) -> None:

@@ -3,17 +3,20 @@
 import ipaddress
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from hvscale.errors import RequestError
 from hvscale.launch.containers import engine
 from hvscale.launch.labels import RUN, RunLabel
+from hvscale.launch.machine_lock import machine_lock
 
 # The bridge by which containers of an overlay network reach this machine. Docker makes it with the first swarm, and does not remove it.
 GATEWAY = "docker_gwbridge"
 MADE_GATEWAY = "hvscale.made-gateway"
 REMOVAL_SECONDS = 15
+# Held while a run joins the swarm and makes its network there, and while one asks whether it is the last in it and leaves.
+SWARM_LOCK = "swarm"
 CLEANUP = "`hvscale cleanup` removes what a killed run left"
 
 
@@ -27,11 +30,12 @@ def network(client: Any, label: RunLabel, kind: str, problems: list[str]) -> Ite
             f"Docker network {name} exists already: {CLEANUP}; `docker network rm {name}` one that it does not know"
         )
     try:
-        if kind == "overlay":
-            join_swarm(client, label)
-        made = client.networks.create(
-            name, driver=kind, labels=label.labels, attachable=kind == "overlay", check_duplicate=True
-        )
+        with machine_lock(SWARM_LOCK) if kind == "overlay" else nullcontext():
+            if kind == "overlay":
+                join_swarm(client, label)
+            made = client.networks.create(
+                name, driver=kind, labels=label.labels, attachable=kind == "overlay", check_duplicate=True
+            )
         made.reload()
         yield made
     finally:
@@ -80,21 +84,30 @@ def swarm_label(client: Any) -> RunLabel | None:
     return RunLabel.read(labels) if RUN in labels else None
 
 
-def leave_swarm(client: Any, own: str = "") -> bool:
+def leave_swarm(client: Any, own: str = "") -> None:
     """Leave a swarm that was made by hvscale, with its gateway, unless another run's network than `own` is still in it."""
-    # A dead run's does not count.
-    others = [
-        one
+    with machine_lock(SWARM_LOCK):
+        if swarm_label(client) is None or is_swarm_in_use(client, own):
+            return
+        made_gateway = client.swarm.attrs["Spec"]["Labels"].get(MADE_GATEWAY) == "yes"
+        client.swarm.leave(force=True)
+        for gateway in client.networks.list(names=[GATEWAY]) if made_gateway else []:
+            remove(gateway)
+
+
+def is_swarm_in_use(client: Any, own: str = "") -> bool:
+    """Whether a living run has another network than `own` in the swarm."""
+    return any(
+        one.name != own and RunLabel.read(one.attrs["Labels"]).is_live
         for one in client.networks.list(filters={"label": RUN, "driver": "overlay"})
-        if one.name != own and RunLabel.read(one.attrs["Labels"]).is_live
-    ]
-    if swarm_label(client) is None or others:
-        return False
-    made_gateway = client.swarm.attrs["Spec"]["Labels"].get(MADE_GATEWAY) == "yes"
-    client.swarm.leave(force=True)
-    for gateway in client.networks.list(names=[GATEWAY]) if made_gateway else []:
-        remove(gateway)
-    return True
+    )
+
+
+def abandoned_swarm(client: Any) -> RunLabel | None:
+    """The label of the swarm that this machine is in, when the run that made it is gone and no living run uses it."""
+    with machine_lock(SWARM_LOCK):
+        label = swarm_label(client)
+        return label if label is not None and not label.is_live and not is_swarm_in_use(client) else None
 
 
 def subnet(made: Any) -> str:
@@ -113,8 +126,9 @@ def controller_address(client: Any, made: Any) -> str:
 
 def leftovers(client: Any) -> list[Any]:
     """Networks whose controllers are gone."""
-    return [
+    found = [
         network
         for network in client.networks.list(filters={"label": RUN})
         if not RunLabel.read(network.attrs["Labels"]).is_live
     ]
+    return [network for network in found if engine.still_there(network)]
