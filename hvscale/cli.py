@@ -78,6 +78,15 @@ def hvscale(
         print(context.get_help())
 
 
+def in_words(error: typer.TyperException) -> str:
+    """What is wrong with the command line, with the value where it does not fit its option; empty where a group's help was shown instead."""
+    param, errors = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
+    if param is None or errors is None:  # not of pydantic, which is not imported for this
+        return error.format_message()
+    problem = errors()[0]
+    return f"{max(param.opts, key=len)} {problem['input']}: {problem['msg'].lower()}"
+
+
 def main() -> None:
     """The console script: every expected failure is one line on stderr and its exit status."""
     # As stderr does: bytes of a name that are no UTF-8 are shown as \\udcNN.
@@ -88,7 +97,7 @@ def main() -> None:
         if status == STOPPED_BY_CTRL_C:
             print_error("stopped by Ctrl-C", status)
     except typer.TyperException as error:
-        text = error.format_message()  # none where a group's help was shown instead
+        text = in_words(error)
         status = print_error(text, error.exit_code) if text else error.exit_code
     except HvscaleError as error:
         status = print_error(str(error), error.exit_status)

@@ -57,6 +57,20 @@ def end_session(process: "subprocess.Popen[Any]") -> None:
         process.wait()
 
 
+def start(function: Callable[[], Result]) -> "Future[Result]":
+    """`function` in a thread of its own: a signal that ends the wait for its result does not end the call."""
+    result: Future[Result] = Future()
+
+    def work() -> None:
+        try:
+            result.set_result(function())
+        except Exception as error:
+            result.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return result
+
+
 def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """`function` of each item, `AT_ONCE` at the same time; raises what the first that failed raised.
 

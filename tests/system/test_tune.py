@@ -262,7 +262,7 @@ def test_a_command_that_cannot_be_measured_is_said(
         (("-np", "2", "--fix", "cycle_time"), "--fix cycle_time: a value is missing"),
         (("-np", "2", "--fix", "nccl_protocol=fast"), "nccl_protocol"),
         (("-np", "2", "--pairs", "3"), "--pairs 3: fewer than 7 prove little"),
-        (("-np", "2", "--minutes", "0"), "'--minutes': Input should be greater than or equal to 0.001"),
+        (("-np", "2", "--minutes", "0"), "--minutes 0: input should be greater than or equal to 0.001"),
         (("-np", "2", "--metric", "speed"), "put the number into a group"),
     ],
 )

@@ -43,7 +43,7 @@ def test_ranks_average_gradients_and_stay_equal(two_ranks: Ranks, photos: Path, 
 
 def test_a_disk_that_fills_up_ends_all_ranks_with_one_line(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
     done = two_ranks(
-        "train.py", request(photos, tmp_path / "run", steps=10_000, precision="fp32", disk_bytes=5000, cache_gb=0)
+        "train.py", request(photos, tmp_path / "run", steps=10_000, precision="fp32", disk_bytes=20_000, cache_gb=0)
     )
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("hvscale:")]

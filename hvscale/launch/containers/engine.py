@@ -3,17 +3,21 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from hvscale.errors import RequestError
-from hvscale.launch import interrupts, limits
+from hvscale.launch import interrupts, limits, waiting
 from hvscale.launch.labels import RUN, RunLabel
 
 REMOVAL_IN_PROGRESS = 409  # Docker's answer when somebody else is at it
 REMOVAL_SECONDS = 30
 PING_SECONDS = 5.0
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
+
+Made = TypeVar("Made")
+_under_way: "list[futures.Future[Any]]" = []
 
 
 def address() -> str:
@@ -66,12 +70,25 @@ def answers(client: Any) -> bool:
         client.api.timeout = usual
 
 
+def make(create: Callable[[], Made]) -> Made:
+    """Call `create`, which makes something in Docker, and return what it returns.
+
+    A signal ends the wait for it, but the daemon may still be at it: `free` waits for the answer before it looks for what was made.
+    """
+    call = waiting.start(create)
+    _under_way.append(call)
+    made = call.result()
+    _under_way.remove(call)
+    return made
+
+
 def free(client: Any, label: RunLabel, problems: list[str], remove: Callable[[], object]) -> None:
     """Call `remove`, which removes what the run has made in Docker; what stays is said in `problems`, once."""
     import docker
     import requests
 
     interrupts.only_note()
+    futures.wait(_under_way, PING_SECONDS)
     if problems:
         return
     if not answers(client):

@@ -30,16 +30,22 @@ def network(client: Any, label: RunLabel, kind: str, problems: list[str]) -> Ite
             f"Docker network {name} exists already: {CLEANUP}; `docker network rm {name}` one that it does not know"
         )
     try:
-        with machine_lock(SWARM_LOCK) if kind == "overlay" else nullcontext():
-            if kind == "overlay":
-                join_swarm(client, label)
-            made = client.networks.create(
-                name, driver=kind, labels=label.labels, attachable=kind == "overlay", check_duplicate=True
-            )
+        made = engine.make(lambda: create(client, label, kind))
         made.reload()
         yield made
     finally:
         engine.free(client, label, problems, lambda: remove_own(client, label, kind))
+
+
+def create(client: Any, label: RunLabel, kind: str) -> Any:
+    """Make the run's network, for an overlay in a swarm."""
+    is_overlay = kind == "overlay"
+    with machine_lock(SWARM_LOCK) if is_overlay else nullcontext():
+        if is_overlay:
+            join_swarm(client, label)
+        return client.networks.create(
+            label.name("network"), driver=kind, labels=label.labels, attachable=is_overlay, check_duplicate=True
+        )
 
 
 def remove_own(client: Any, label: RunLabel, kind: str) -> None:

@@ -149,7 +149,7 @@ def running(client: Any, request: Request, image: Any, network: str, slots: list
             if devices[number]
             else []
         )
-        return client.containers.create(**common, name=name, hostname=name, device_requests=seen)
+        return engine.make(lambda: client.containers.create(**common, name=name, hostname=name, device_requests=seen))
 
     def start(container: Any) -> Any:
         container.start()
@@ -212,14 +212,16 @@ def shape(client: Any, image: Any, label: RunLabel, node: Node, rate: str) -> No
     import docker
 
     try:
-        client.containers.run(
-            image.id,
-            link.shaping(node.interface, rate),
-            entrypoint=[],
-            network_mode=f"container:{node.name}",
-            cap_add=["NET_ADMIN"],
-            labels=label.labels,
-            remove=True,
+        engine.make(
+            lambda: client.containers.run(
+                image.id,
+                link.shaping(node.interface, rate),
+                entrypoint=[],
+                network_mode=f"container:{node.name}",
+                cap_add=["NET_ADMIN"],
+                labels=label.labels,
+                remove=True,
+            )
         )
     except docker.errors.ContainerError as error:
         said = (error.stderr or b"").decode(errors="replace").strip()
