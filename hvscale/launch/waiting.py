@@ -57,9 +57,8 @@ def end_session(process: "subprocess.Popen[Any]") -> None:
         process.wait()
 
 
-def start(function: Callable[[], Result]) -> "Future[Result]":
-    """`function` in a thread of its own: a signal that ends the wait for its result does not end the call."""
-    result: Future[Result] = Future()
+def start(function: Callable[[], Result], result: "Future[Result]") -> None:
+    """Call `function` in a thread of its own: a signal that ends the wait for its result does not end the call."""
 
     def work() -> None:
         try:
@@ -68,7 +67,6 @@ def start(function: Callable[[], Result]) -> "Future[Result]":
             result.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()
-    return result
 
 
 def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

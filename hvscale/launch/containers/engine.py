@@ -75,8 +75,9 @@ def make(create: Callable[[], Made]) -> Made:
 
     A signal ends the wait for it, but the daemon may still be at it: `free` waits for the answer before it looks for what was made.
     """
-    call = waiting.start(create)
-    _under_way.append(call)
+    call: futures.Future[Made] = futures.Future()
+    _under_way.append(call)  # before it begins: a signal may come at any moment
+    waiting.start(create, call)
     made = call.result()
     _under_way.remove(call)
     return made
