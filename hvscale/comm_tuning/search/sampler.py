@@ -39,9 +39,11 @@ def study_file(file: Path) -> Iterator[None]:
         cause = error.__cause__ or error  # Optuna wraps what SQLAlchemy raises, and that what SQLite says
         what = next(iter(str(cause).splitlines()), type(cause).__name__)
         if "disk is full" in what:
-            raise RequestError(f"cannot write {file}: {what}. Make room, and the same command goes on") from error
+            raise RequestError(
+                f"cannot write {file}: {what}. Make room, then run the same command to resume"
+            ) from error
         raise RequestError(
-            f"{file} cannot be used ({what}): remove it, and the same command goes on with the trials in tune.json"
+            f"{file} cannot be used ({what}): remove it, then run the same command: it resumes from the trials in tune.json"
         ) from error
 
 
