@@ -37,7 +37,9 @@ def bench_app(
     ] = None,
     repeat: Annotated[
         int,
-        typer.Option(metavar="N", help="Fresh starts of each, in turns; one tells no quartiles.", **limits(Repeats)),
+        typer.Option(
+            metavar="N", help="Fresh starts of each, interleaved; a single one gives no quartiles.", **limits(Repeats)
+        ),
     ] = 10,
     size: Annotated[
         list[str],

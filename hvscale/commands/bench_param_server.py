@@ -52,7 +52,11 @@ def bench_param_server(
     ] = None,
     repeat: Annotated[
         int,
-        typer.Option(metavar="N", help="Fresh starts of each, in turns; intervals are over them.", **limits(Repeats)),
+        typer.Option(
+            metavar="N",
+            help="Fresh starts of each, interleaved; confidence intervals are over them.",
+            **limits(Repeats),
+        ),
     ] = 3,
     iterations: Annotated[
         int, typer.Option("-n", "--iterations", metavar="N", help="Timed calls in a start.", **limits(Count))

@@ -31,7 +31,9 @@ def compare_placements(
     repeat: Annotated[
         int,
         typer.Option(
-            metavar="N", help="Fresh starts in each placement, in turns; one tells no interval.", **limits(Repeats)
+            metavar="N",
+            help="Fresh starts in each placement, interleaved; a single one gives no confidence interval.",
+            **limits(Repeats),
         ),
     ] = 3,
     metric: Metric = None,

@@ -28,7 +28,7 @@ def scale(
         int,
         typer.Option(
             metavar="N",
-            help="Fresh starts on each number of ranks, in turns; one tells no interval.",
+            help="Fresh starts on each number of ranks, interleaved; a single one gives no confidence interval.",
             **limits(Repeats),
         ),
     ] = 3,

@@ -68,7 +68,7 @@ def tune(
         int,
         typer.Option(
             metavar="N",
-            help="Fresh starts of the best settings, and of the defaults, in turns, that prove the gain.",
+            help="Fresh starts of the best settings and of the defaults, interleaved, that prove the gain.",
             **limits(Repeats),
         ),
     ] = 7,

@@ -50,7 +50,9 @@ def tune_collectives(
     minutes: Annotated[
         float | None,
         typer.Option(
-            metavar="M", help="Take so long in all; the same command goes on with the folder.", **limits(Minutes)
+            metavar="M",
+            help="Stop after this time; the same command resumes the study in the folder.",
+            **limits(Minutes),
         ),
     ] = None,
     exhaustive: Annotated[

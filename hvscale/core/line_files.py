@@ -10,9 +10,8 @@ from hvscale.core.files import LINES_BYTES, open_regular
 
 T = TypeVar("T")
 
-LONGEST_LINE_BYTES = (
-    1 << 20
-)  # a line of steps.jsonl has about 250: a longer one is garbage, and must not fill the memory
+# A line of steps.jsonl has about 250 bytes: a longer one is garbage, and must not fill the memory.
+LONGEST_LINE_BYTES = 1 << 20
 NUMBERS_SHOWN = 5
 
 

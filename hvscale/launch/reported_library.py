@@ -15,7 +15,7 @@ from hvscale.run_folder import ReportedLibrary, RunFolder, RunRecord
 # As libhvstarted names them: a rank has one for each library that its programs were started with.
 REPORT = re.compile(r"rank-(\d{5,})\.library-[0-9a-f]{16}")
 LONGEST_REPORT_BYTES = 32768
-# What run.json keeps of a library's text: MPICH's goes on with how it was configured.
+# What run.json keeps of a library's text: MPICH's also lists its configure options.
 TEXT_LINES, TEXT_CHARACTERS = 3, 300
 LOOK_SECONDS = 1.0
 
