@@ -11,11 +11,17 @@ class InterruptedWaitError(BaseException):
 
 
 _waits_end = False
+_signals_noted = 0
 
 
 def _set_waits_end(value: bool) -> None:
     global _waits_end
     _waits_end = value
+
+
+def _note_signal() -> None:
+    global _signals_noted
+    _signals_noted += 1
 
 
 @contextmanager
@@ -25,6 +31,7 @@ def catching_signals() -> Iterator[list[int]]:
 
     def note(number: int, frame: FrameType | None) -> None:
         caught.append(number)
+        _note_signal()
         if _waits_end:
             only_note()  # a second one must not reach what cleans up after the first
             raise InterruptedWaitError
@@ -48,6 +55,20 @@ def ending_waits() -> Iterator[None]:
         yield
     finally:
         only_note()
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Within, a signal ends no wait yet, but when the block has been left: for what starts something and notes that it did."""
+    ended_waits, noted = _waits_end, _signals_noted
+    _set_waits_end(False)
+    try:
+        yield
+    finally:
+        _set_waits_end(ended_waits)
+    if ended_waits and _signals_noted > noted:
+        only_note()
+        raise InterruptedWaitError
 
 
 def only_note() -> None:

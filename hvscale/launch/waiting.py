@@ -12,6 +12,8 @@ from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from hvscale.launch import interrupts
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 AT_ONCE = 8
@@ -28,10 +30,11 @@ def run_all(commands: Sequence[Sequence[str]], seconds: float) -> list[subproces
         for words in commands:
             # Files and not pipes: what a program leaves running may hold a pipe open.
             files = [stack.enter_context(tempfile.TemporaryFile("w+", errors="replace")) for _ in range(2)]
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=files[0], stderr=files[1], start_new_session=True
-            )
-            stack.callback(end_session, process)
+            with interrupts.held_back():
+                process = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=files[0], stderr=files[1], start_new_session=True
+                )
+                stack.callback(end_session, process)
             started.append((process, files))
         return [ended(process, files, deadline) for process, files in started]
 

@@ -59,7 +59,8 @@ class Ssh:
         peers: list[Peer] = []
         try:
             for name, _ in hosts:
-                peers.append(Peer(name))
+                with interrupts.held_back():
+                    peers.append(Peer(name))
             about = {"run": str(request.run / "run.json"), "packages": PACKAGES}
             found = ask_all(peers, about)
             for one, answer in zip(peers, found, strict=True):
