@@ -24,7 +24,7 @@ from turns import in_turns, show
 from hvscale.launch import launch
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.super_resolution import SuperResolution
+from hvscale.trainer.tasks.super_resolution import SuperResolution
 
 WARM_UP_STEPS = 5
 

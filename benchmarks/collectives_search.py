@@ -11,7 +11,7 @@ from pathlib import Path
 
 from collectives_table import HVSCALE, in_turns, parsed, place_parser, show, where
 
-from hvscale.comm_tuning.collectives_study.document import TuneCollectives
+from hvscale.comm_tuning.collectives.document import TuneCollectives
 
 MIN_BYTES, MAX_BYTES = "4K", "64M"
 SWEEP, SEARCH = "sweep", "search"

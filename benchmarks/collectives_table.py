@@ -19,11 +19,11 @@ from rich.progress import track
 from rich.table import Table
 from scipy import stats
 
-from hvscale.bench.sizes import parse_size
-from hvscale.comm_tuning.collectives_table import CollectivesTable, nearest, read_table
-from hvscale.comm_tuning.decisions.cost_model import wire_seconds
-from hvscale.comm_tuning.decisions.written import OPERATIONS
-from hvscale.launch.link import bits_per_second
+from hvscale.bench.collectives.sizes import parse_size
+from hvscale.comm_tuning.collectives.decide.cost_model import wire_seconds
+from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, nearest, read_table
+from hvscale.comm_tuning.collectives.tables.written import OPERATIONS
+from hvscale.launch.nodes.link import bits_per_second
 
 HVSCALE = Path(sys.executable).with_name("hvscale")
 SIZES = "4K,16K,64K,256K,1M,4M,16M,64M"

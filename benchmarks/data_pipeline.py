@@ -19,7 +19,7 @@ from hvscale.launch import launch
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.data.sources import image_set
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.super_resolution import SuperResolution
+from hvscale.trainer.tasks.super_resolution import SuperResolution
 
 WIDTH, HEIGHT, PHOTOS = 2040, 1356, 8
 BATCH, PATCH, SCALE = 16, 48, 2

@@ -15,15 +15,15 @@ from rich.progress import track
 from torch import Tensor, nn
 from turns import apart, in_turns, show
 
-from hvscale.trainer import memory, precision
-from hvscale.trainer.compiling import compile_blocks
 from hvscale.trainer.config import TrainConfig
-from hvscale.trainer.evaluation import mean_psnr_db, scores
+from hvscale.trainer.inference.super_resolution_evaluation import mean_psnr_db, scores
 from hvscale.trainer.optimizer import make_optimizer
-from hvscale.trainer.precision import Arithmetic
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.super_resolution import SuperResolution
-from hvscale.trainer.update import Update
+from hvscale.trainer.step import Update
+from hvscale.trainer.system import memory, precision
+from hvscale.trainer.system.compiling import compile_blocks
+from hvscale.trainer.system.precision import Arithmetic
+from hvscale.trainer.tasks.super_resolution import SuperResolution
 
 BATCH = 16
 MEAN = (0.4488, 0.4371, 0.4040)

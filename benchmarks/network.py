@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hvscale.comm_tuning.tune_document import TuneDocument
+from hvscale.comm_tuning.tune.document import TuneDocument
 
 HVSCALE = Path(sys.executable).with_name("hvscale")
 GRADIENTS = Path(__file__).with_name("gradients.py")

@@ -11,8 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from hvscale.profiled_launch import profiled_launch
-from hvscale.profiling.profile_file import RECORD
+from hvscale.profiling.read.profile_file import RECORD
+from hvscale.studies.profiled_launch import profiled_launch
 
 RANKS = 2
 MIB = 1 << 20

@@ -13,12 +13,12 @@ import torchvision
 from torch import Tensor, nn
 from turns import apart, in_turns, show
 
-from hvscale.trainer import memory, precision
-from hvscale.trainer.classification import Classification
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.optimizer import make_optimizer
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.update import Update
+from hvscale.trainer.step import Update
+from hvscale.trainer.system import memory, precision
+from hvscale.trainer.tasks.classification import Classification
 
 
 def plain_step(images: Tensor, labels: Tensor) -> Callable[[], None]:

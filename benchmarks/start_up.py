@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.launch import placements
 
 PROGRAMS = Path(sys.prefix) / "bin"

@@ -16,10 +16,10 @@ from rich.progress import track
 from rich.table import Table
 from scipy import stats
 
+from hvscale.core.run_folder import RunFolder
 from hvscale.launch import launch
-from hvscale.profiled_launch import profiled_launch
-from hvscale.profiling import breakdown
-from hvscale.run_folder import RunFolder
+from hvscale.profiling.analyze import breakdown
+from hvscale.studies.profiled_launch import profiled_launch
 from hvscale.trainer import demo_config
 
 WARM_UP_STEPS = 50

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.bench.experiment.file import read as read_experiment
-from hvscale.comm_tuning.collectives_table import read_table
-from hvscale.comm_tuning.settings_file import read_settings
+from hvscale.bench.experiments.file import read as read_experiment
+from hvscale.comm_tuning.collectives.tables.table import read_table
+from hvscale.comm_tuning.knobs.settings_file import read_settings
 from hvscale.core.documents import from_json, parse_json, to_json
-from hvscale.errors import RequestError
-from hvscale.run_folder import Library
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Library
 from tests.conftest import Run
 
 DEEP = "[" * 100_000 + "]" * 100_000

@@ -10,20 +10,20 @@ import pytest
 import typer
 from typer.main import get_command
 
-from hvscale import cli
 from hvscale.bench.applications import get as get_application
 from hvscale.bench.applications import parse_sizes
-from hvscale.bench.dtypes import DTYPES
-from hvscale.bench.schedule import Schedule
-from hvscale.bench.sizes import named_sizes, parse_size, series
-from hvscale.comm_tuning.collectives_study.study import parse_nps
-from hvscale.errors import RequestError
-from hvscale.launch.link import bits_per_second
+from hvscale.bench.collectives.dtypes import DTYPES
+from hvscale.bench.collectives.schedule import Schedule
+from hvscale.bench.collectives.sizes import named_sizes, parse_size, series
+from hvscale.cli import main
+from hvscale.comm_tuning.collectives.study import parse_nps
+from hvscale.core.errors import RequestError
+from hvscale.launch.nodes.link import bits_per_second
+from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements.docker import shm_bytes
 from hvscale.launch.placements.ssh import asked_hosts
-from hvscale.placement_options import PlacementOptions
-from hvscale.profiling.bins import parse_bins
-from hvscale.scaling.work import parse_ranks
+from hvscale.profiling.analyze.bins import parse_bins
+from hvscale.studies.scaling.work import parse_ranks
 from hvscale.trainer.data.sources import parse_range
 
 NO_NUMBERS = ("nan", "inf", "-inf", "1e400", "", "two", "3;5", "9" * 5000, "-1e30")
@@ -41,7 +41,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 def numeric_options() -> list[tuple[tuple[str, ...], Any, Any]]:
     found = []
-    for path, command in commands(get_command(cli.app)):
+    for path, command in commands(get_command(main.app)):
         for option in command.params:
             kind = option.type_descriptor.annotation if hasattr(option, "type_descriptor") else None
             if isinstance(kind, type) and issubclass(kind, int | float) and not issubclass(kind, bool):
@@ -102,7 +102,7 @@ def test_a_refused_number_is_one_line_and_status_2(
     }.values():
         monkeypatch.setattr(sys, "argv", ["hvscale", *path, *words(command, option, "nan")])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main.main()
         shown = capsys.readouterr()
         assert ended.value.code == 2, path
         assert len(shown.err.splitlines()) == 1

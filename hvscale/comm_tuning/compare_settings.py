@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from hvscale.comm_tuning.knobs.library import libraries
+from hvscale.comm_tuning.knobs.named_settings import NAMED, NamedSettings
 from hvscale.comm_tuning.knobs.settings import target_of, with_settings
-from hvscale.comm_tuning.named_settings import NAMED, NamedSettings
-from hvscale.comm_tuning.settings_file import with_settings_file
-from hvscale.errors import RequestError
-from hvscale.scaling.estimate import Estimate, estimate, percent, ratio
-from hvscale.scaling.turns import Turns, TurnsDocument, verdict
+from hvscale.comm_tuning.knobs.settings_file import with_settings_file
+from hvscale.core.errors import RequestError
+from hvscale.core.statistics import Estimate, estimate, percent, ratio
+from hvscale.studies.interleaved import Turns, TurnsDocument, verdict
 
 VERB = "compare-settings"
 # What a name ends with that is a file's.

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
-from hvscale.errors import RequestError
 
 LOCK = ".lock"
 PATIENCE_SECONDS = 0.5  # whoever asks whether a folder is locked holds a shared lock for an instant

@@ -16,31 +16,24 @@ from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
-from hvscale.errors import EXIT_TRY_AGAIN, HvscaleError, RequestError
-from hvscale.host import describe_host
-from hvscale.launch import devices as job_devices
+from hvscale.core.errors import EXIT_TRY_AGAIN, HvscaleError, RequestError
+from hvscale.core.host import describe_host
+from hvscale.core.run_folder import NodeRecord, RunFolder, RunRecord, default_run_path
+from hvscale.launch import effective_settings, flavours, placements
 from hvscale.launch import environment as job_environment
-from hvscale.launch import (
-    flavours,
-    horovod_build,
-    in_effect,
-    limits,
-    placements,
-    prefixes,
-    processes,
-    rank,
-    reported_library,
-    shared_memory,
-    slurm_job,
-    start_watch,
-    transport,
-    waiting,
-)
-from hvscale.launch.first_rank import FirstRank
-from hvscale.launch.interrupts import InterruptedWaitError, catching_signals, ending_waits
+from hvscale.launch.cleanup import shared_memory
 from hvscale.launch.job import Job
-from hvscale.launch.nodes import Nodes, lost_mark
-from hvscale.launch.outcome import (
+from hvscale.launch.mpi import devices as job_devices
+from hvscale.launch.mpi import horovod_build, prefixes, reported_library, transport
+from hvscale.launch.nodes import slurm_job
+from hvscale.launch.nodes.nodes import Nodes, lost_mark
+from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.rank_side import rank
+from hvscale.launch.supervision import init_marker, limits, processes, waiting
+from hvscale.launch.supervision.first_rank import FirstRank
+from hvscale.launch.supervision.init_marker import StartWatch
+from hvscale.launch.supervision.interrupts import InterruptedWaitError, catching_signals, ending_waits
+from hvscale.launch.supervision.outcome import (
     Failure,
     find_failure,
     first_failed,
@@ -49,10 +42,7 @@ from hvscale.launch.outcome import (
     lingering,
     read_ranks,
 )
-from hvscale.launch.output import RankOutput
-from hvscale.launch.start_watch import StartWatch
-from hvscale.placement_options import PlacementOptions
-from hvscale.run_folder import NodeRecord, RunFolder, RunRecord, default_run_path
+from hvscale.launch.supervision.output import RankOutput
 
 POLL_SECONDS = 0.05
 SHORT_JOB_SECONDS = 1.0  # up to here its end is looked for more often
@@ -114,7 +104,7 @@ def launch(
     if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
         raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
     if show is not None:
-        show = in_effect.without_answers(flavour.name, passed, show)
+        show = effective_settings.without_answers(flavour.name, passed, show)
     options = placement or PlacementOptions()
     if options.submit and not slurm_job.is_inside_an_allocation():
         run = RunFolder((run_path or default_run_path(command)).absolute())
@@ -164,13 +154,13 @@ def launch(
             )
     if start_timeout is not None or flavour.soname is not None:
         try:
-            record.rank_environment |= start_watch.environment(run.path, {**passed, **record.rank_environment})
+            record.rank_environment |= init_marker.environment(run.path, {**passed, **record.rank_environment})
         except RequestError as error:
             if start_timeout is not None:
                 raise
             record.warnings.append(f"the ranks cannot report the MPI library that they run on: {error}")
-    libraries = in_effect.Started(run, library, command, {**passed, **record.rank_environment})
-    record.rank_environment |= in_effect.questions(libraries)
+    libraries = effective_settings.Started(run, library, command, {**passed, **record.rank_environment})
+    record.rank_environment |= effective_settings.questions(libraries)
     request = placements.Request(np, command, run.path, passed, library, options)
     run.begin(record)
     with run.at_work(record), processes.adopting_orphans(), catching_signals() as caught, ExitStack() as stack:
@@ -239,7 +229,7 @@ def run_job(
     record: RunRecord,
     run: RunFolder,
     start: StartWatch,
-    libraries: in_effect.Started,
+    libraries: effective_settings.Started,
     caught: list[int],
     show: Show | None,
     warn: Callable[[str], None],
@@ -247,12 +237,12 @@ def run_job(
 ) -> Failure | None:
     """Start the job, follow it and end it; brings the record to its last state. Gives what went wrong, None when nothing did."""
     output = RankOutput(run, job.np, show or (lambda number, line: None))
-    answers = in_effect.Answers(libraries)
+    answers = effective_settings.Answers(libraries)
 
     def note_settings(ended: bool = False) -> None:
         for told in answers.new(ended):
             record.settings_in_effect.append(told)
-            for text in in_effect.warnings(told):
+            for text in effective_settings.warnings(told):
                 record.warnings.append(text)
                 warn(text)
             run.write(record)

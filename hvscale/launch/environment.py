@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 
 # What finds programs and libraries, says who and where the user is, and reaches a registry or a proxy through the site's certificates.
 PASSED_ON = (

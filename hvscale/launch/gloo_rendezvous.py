@@ -17,8 +17,8 @@ from typing import Any
 
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-from hvscale.launch import start_watch
 from hvscale.launch.job import Job
+from hvscale.launch.supervision import init_marker
 
 # Where a rank enters its address, for the others to find, in the group of all ranks.
 GLOBAL_PLACE = re.compile(r"/global_?/(?:rank_)?(\d+)")
@@ -66,18 +66,18 @@ class Handler(RendezvousHandler):  # type: ignore[misc]
             self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
         if rank := self.watched_rank():
-            start_watch.entered(self.job.run, int(rank)).touch()
+            init_marker.entered(self.job.run, int(rank)).touch()
         super().do_PUT()
 
     def do_DELETE(self) -> None:  # noqa: N802 - http.server's own name
         super().do_DELETE()
         if rank := self.watched_rank():
-            start_watch.started(self.job.run, int(rank)).touch()
+            init_marker.started(self.job.run, int(rank)).touch()
 
     def watched_rank(self) -> str | None:
         """The rank whose place in the group of all ranks the request is about, where somebody watches their start."""
         match = GLOBAL_PLACE.fullmatch(self.path)
-        return match[1] if match and start_watch.VARIABLE in self.job.rank_environment else None
+        return match[1] if match and init_marker.VARIABLE in self.job.rank_environment else None
 
 
 @contextmanager

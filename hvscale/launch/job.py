@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvscale.launch.nodes import Nodes
+from hvscale.launch.nodes.nodes import Nodes
 
 
 @dataclass(frozen=True)

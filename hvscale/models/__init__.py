@@ -6,6 +6,7 @@ A model is one file here that registers its presets, and its name in the import 
 from hvscale.models import edsr as _edsr  # noqa: F401 - importing it registers its presets
 from hvscale.models.checkpoint import load, load_state, read_state
 from hvscale.models.cost import Cost, cost
-from hvscale.models.registry import Task, build, find, names
+from hvscale.models.preset import Task
+from hvscale.models.registry import build, find, names
 
 __all__ = ["Cost", "Task", "build", "cost", "find", "load", "load_state", "names", "read_state"]

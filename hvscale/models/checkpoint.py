@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
-from hvscale.errors import RequestError
 
 
 def load(model: nn.Module, file: Path, *, allow_other_tail: bool = False) -> list[str]:

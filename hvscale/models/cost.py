@@ -9,7 +9,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from hvscale.models.registry import Task, build, find
+from hvscale.models.preset import Task
+from hvscale.models.registry import build, find
 
 
 @dataclass(frozen=True)

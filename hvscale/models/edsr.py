@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from hvscale.errors import RequestError
-from hvscale.models.registry import register
+from hvscale.core.errors import RequestError
+from hvscale.models.preset import register
 
 # Mean colour of DIV2K's 800 training photos, as a fraction of rgb_range (the public implementation's figures).
 DIV2K_MEAN_RGB = (0.4488, 0.4371, 0.4040)

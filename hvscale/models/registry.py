@@ -1,46 +1,17 @@
 """Models by name: those of this package, any of torchvision's classification models, and a user's own function."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from torch import nn
 
-from hvscale.errors import RequestError
-
-Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
-Task = Literal["super-resolution", "classification"]
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A model that can be built, and what it is for."""
-
-    build: Callable[..., nn.Module]
-    """Takes keyword arguments, all with defaults."""
-    task: Task
-    side: int
-    """Width and height of the square image that its cost is counted for, in pixels."""
-
-
-SIDES: dict[Task, int] = {"super-resolution": 48, "classification": 224}
-_registered: dict[str, Preset] = {}
-
-
-def register(name: str, task: Task) -> Callable[[Builder], Builder]:
-    """Decorator: makes a function, its keyword arguments all with defaults, known to `build` as `name`."""
-
-    def add(builder: Builder) -> Builder:
-        _registered[name] = Preset(builder, task, SIDES[task])
-        return builder
-
-    return add
+from hvscale.core.errors import RequestError
+from hvscale.models.preset import Preset, registered
 
 
 def names() -> list[str]:
     """The models this project is about. torchvision's others and users' own are found by `find` as well."""
-    return [*sorted(_registered), "resnet50", "vgg16"]
+    return [*sorted(registered), "resnet50", "vgg16"]
 
 
 def find(name: str) -> Preset:
@@ -48,8 +19,8 @@ def find(name: str) -> Preset:
 
     Raises RequestError when there is no such model.
     """
-    if name in _registered:
-        return _registered[name]
+    if name in registered:
+        return registered[name]
     if ":" in name:
         from hvscale.models import user
 

@@ -5,7 +5,7 @@ from typing import Any
 import torchvision.models
 from torch import nn
 
-from hvscale.models.registry import Preset
+from hvscale.models.preset import Preset
 
 # Both models' own initialisation, which torchvision is about to make the default and until then warns about.
 OPTIONS: dict[str, dict[str, Any]] = {"googlenet": {"init_weights": True}, "inception_v3": {"init_weights": True}}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from torch import nn
 
-from hvscale.errors import RequestError
-from hvscale.models.registry import SIDES, Preset, Task
+from hvscale.core.errors import RequestError
+from hvscale.models.preset import SIDES, Preset, Task
 
 
 def find(name: str) -> Preset:

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from hvscale.errors import RequestError
-from hvscale.profiling.bins import Bins, parse_bins
-from hvscale.profiling.breakdown import read_recording, require_complete
-from hvscale.profiling.events import Recording
-from hvscale.profiling.output import human_bytes
-from hvscale.profiling.period import ends_of_shares
-from hvscale.profiling.step_times import StepLog, edges_by_rank, read_step_log, step_edges
-from hvscale.run_folder import RunFolder, RunRecord
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.core.units import human_bytes
+from hvscale.profiling.analyze.bins import Bins, parse_bins
+from hvscale.profiling.analyze.breakdown import read_recording, require_complete
+from hvscale.profiling.analyze.period import ends_of_shares
+from hvscale.profiling.analyze.step_times import StepLog, edges_by_rank, read_step_log, step_edges
+from hvscale.profiling.read.events import Recording
 
 Verdict = Literal["less", "more", "no difference", "unknown"]
 Floats = NDArray[np.float64]
@@ -118,7 +118,7 @@ def refuse_files_of_another_run(run: RunFolder, record: RunRecord, recording: Re
 def compare(before: RunFolder, after: RunFolder, bins: str = "study", share: float | None = None) -> Comparison:
     """Compare two runs of the same work, by step where both tell their steps, else in total; `bins` as in `parse_bins`.
 
-    `share`: what each rank sends in a step, in bytes (`hvscale.profiling.period`), by which runs that tell no steps are cut into some.
+    `share`: what each rank sends in a step, in bytes (`hvscale.profiling.analyze.period`), by which runs that tell no steps are cut into some.
     Raises RequestError when a run cannot be read or the two did different work, saying in what they differ.
     """
     runs = [read_recorded(run) for run in (before, after)]

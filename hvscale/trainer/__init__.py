@@ -8,8 +8,8 @@ __all__ = ["TrainConfig", "TrainResult", "demo_config", "train"]
 
 
 def train(config: TrainConfig) -> TrainResult:
-    """See `hvscale.trainer.loop.train`."""
+    """See `hvscale.trainer.trainer.train`."""
     # Imported when it is called, because torch takes seconds and a command line needs only the configuration.
-    from hvscale.trainer import loop
+    from hvscale.trainer import trainer
 
-    return loop.train(config)
+    return trainer.train(config)

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from hvscale.core.errors import RequestError
 from hvscale.core.numbers import (
     Count,
     CountOrZero,
@@ -19,7 +20,6 @@ from hvscale.core.numbers import (
     Threads,
     ThreadsOrZero,
 )
-from hvscale.errors import RequestError
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 MemoryFormat = Literal["auto", "channels-last", "contiguous"]

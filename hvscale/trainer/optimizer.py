@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.trainer.config import TrainConfig
-from hvscale.trainer.workload import Workload
+from hvscale.trainer.tasks.workload import Workload
 
 MOMENTUM = 0.9  # of SGD, as in Goyal et al. (2017)
 

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
-from hvscale.cpu_defaults import ON_CPU
-from hvscale.errors import HvscaleError, RankFailedError, RequestError
-from hvscale.run_folder import Library
-from hvscale.trainer.held_mpi import hold_mpi
-from hvscale.trial_orders import TrialFolder
+from hvscale.core.cpu_defaults import ON_CPU
+from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
+from hvscale.core.run_folder import Library
+from hvscale.core.trial_protocol import TrialFolder
+from hvscale.trainer.system.persistent_mpi import hold_mpi
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, ValidationError
 
 from hvscale.core.documents import from_json
+from hvscale.core.errors import RequestError
 from hvscale.core.files import read_bytes
-from hvscale.errors import RequestError
 
 FILE = "result.json"
 

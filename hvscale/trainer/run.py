@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from hvscale.core.errors import EXIT_DONE
 from hvscale.core.folder_lock import FolderInUseError
-from hvscale.errors import EXIT_DONE
-from hvscale.host import describe_host
-from hvscale.run_folder import RunFolder, RunRecord, default_run_path
+from hvscale.core.host import describe_host
+from hvscale.core.run_folder import RunFolder, RunRecord, default_run_path
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks, RanksChangedError
 

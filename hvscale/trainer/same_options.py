@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, flag
 from hvscale.trainer.ranks import Ranks
 

@@ -12,9 +12,9 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from hvscale.core.errors import RequestError
 from hvscale.core.line_files import damaged_lines, read_lines
-from hvscale.errors import RequestError
-from hvscale.run_folder import cannot_write, write_atomically
+from hvscale.core.run_folder import cannot_write, write_atomically
 
 STEPS_SCHEMA = "hvscale/steps/1"
 LARGEST = 1 << 63

@@ -7,9 +7,9 @@ import zlib
 import torch
 from torch import nn
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
+from hvscale.core.trial_protocol import Answer, Order, TrialFolder
 from hvscale.trainer.ranks import Ranks
-from hvscale.trial_orders import Answer, Order, TrialFolder
 
 # Elements of the sums that are checked: from a message that is sent at once to one of 16 MiB, which pipelines cut into parts.
 SUMMED = (1, 1 << 10, 1 << 18, 1 << 22)

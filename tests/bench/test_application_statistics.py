@@ -11,7 +11,7 @@ from scipy.stats import bootstrap
 
 from hvscale.bench.applications.document import ApplicationDocument, ApplicationRun
 from hvscale.bench.applications.page import page
-from hvscale.bench.applications.statistics import box, overhead
+from hvscale.core.box_statistics import box, overhead
 
 seconds = st.floats(1e-6, 1e6)
 

@@ -12,9 +12,9 @@ from hvscale.bench.applications.build import COMMON, label, parse_flags
 from hvscale.bench.applications.counters import Counters, read_counters, with_perf
 from hvscale.bench.applications.programs.integration import INTEGRAL, IntegrationResult
 from hvscale.bench.applications.study import ApplicationStudy
-from hvscale.errors import RequestError
-from hvscale.placement_options import PlacementOptions
-from hvscale.run_folder import RunFolder
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.launch.placement_options import PlacementOptions
 from tests.conftest import PROGRAMS as PROGRAMS_OF_THE_ENVIRONMENT
 
 

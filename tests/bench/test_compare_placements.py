@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from hvscale.bench.compare_placements import PlacementComparison, placement_turns
-from hvscale.bench.compare_placements_output import placements_table, where_from
-from hvscale.errors import RequestError
-from hvscale.placement_options import PlacementOptions
+from hvscale.core.errors import RequestError
+from hvscale.launch.placement_options import PlacementOptions
 from hvscale.profiling.compare import Comparison, ComparisonRow
-from hvscale.scaling.turns import Turn
+from hvscale.studies.compare_placements import PlacementComparison, placement_turns
+from hvscale.studies.compare_placements_output import placements_table, where_from
+from hvscale.studies.interleaved import Turn
 
 T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
 

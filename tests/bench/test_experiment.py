@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from hvscale.bench import backends
 from hvscale.bench.applications import get, names, parse_sizes
-from hvscale.bench.experiment import file
-from hvscale.bench.experiment.document import ExperimentDocument, MeasurementRecord, StatementRow
-from hvscale.bench.experiment.entries import WithTable
-from hvscale.bench.experiment.entries.app import App
-from hvscale.bench.experiment.entries.collective import Collective
-from hvscale.bench.experiment.entries.command import Command
-from hvscale.bench.experiment.entries.param_server import ParamServer
-from hvscale.bench.experiment.output import text
-from hvscale.bench.experiment.page import page
-from hvscale.bench.experiment.series import Series
-from hvscale.bench.experiment.statements import Finding, kinds
-from hvscale.bench.experiment.study import ExperimentStudy
-from hvscale.commands.train import app as train
-from hvscale.errors import RequestError
-from hvscale.host import gpus
-from hvscale.placement_options import PlacementOptions
+from hvscale.bench.collectives import backends
+from hvscale.bench.experiments import file
+from hvscale.bench.experiments.document import ExperimentDocument, MeasurementRecord, StatementRow
+from hvscale.bench.experiments.entries import WithTable
+from hvscale.bench.experiments.entries.app import App
+from hvscale.bench.experiments.entries.collective import Collective
+from hvscale.bench.experiments.entries.command import Command
+from hvscale.bench.experiments.entries.param_server import ParamServer
+from hvscale.bench.experiments.output import text
+from hvscale.bench.experiments.page import page
+from hvscale.bench.experiments.series import Series
+from hvscale.bench.experiments.statements import Finding, kinds
+from hvscale.bench.experiments.study import ExperimentStudy
+from hvscale.cli.commands.train import app as train
+from hvscale.core.errors import RequestError
+from hvscale.core.host import gpus
+from hvscale.launch.placement_options import PlacementOptions
 from tests.conftest import MPICH_PREFIX
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*/experiment.toml"))

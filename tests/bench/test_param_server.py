@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from hvscale.bench import backends, memory
+from hvscale.bench.collectives import backends, memory
 from hvscale.bench.param_server.document import Extremes, ServerDocument, ServerRun
 from hvscale.bench.param_server.held import check_held, held
 from hvscale.bench.param_server.output import tables
 from hvscale.bench.param_server.page import page
 from hvscale.bench.param_server.study import Options, ServerStudy
-from hvscale.errors import RequestError
-from hvscale.host import gpus
-from hvscale.placement_options import PlacementOptions
+from hvscale.core.errors import RequestError
+from hvscale.core.host import gpus
+from hvscale.launch.placement_options import PlacementOptions
 
 T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
 # Operation, back end, placement and workers, with what each start's samples were.

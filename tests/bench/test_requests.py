@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from hvscale.bench import memory
-from hvscale.bench.controller import Bench, Options
-from hvscale.bench.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
-from hvscale.errors import RequestError
-from hvscale.host import gpus
-from hvscale.placement_options import PlacementOptions
+from hvscale.bench.collectives import memory
+from hvscale.bench.collectives.controller import Bench, Options
+from hvscale.bench.collectives.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
+from hvscale.core.errors import RequestError
+from hvscale.core.host import gpus
+from hvscale.launch.placement_options import PlacementOptions
 
 
 def launch(tmp_path: Path, **changed: Any) -> dict[str, Any]:

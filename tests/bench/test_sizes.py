@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.bench import collectives, dtypes, sizes
-from hvscale.bench.backends import backends, check, named
-from hvscale.bench.document import crossovers, row_of
-from hvscale.bench.memory import check_fits
-from hvscale.bench.request import Measured
-from hvscale.bench.schedule import SAMPLES, Schedule, parts
-from hvscale.bench.summary import summarise
-from hvscale.errors import RequestError
+from hvscale.bench.collectives import dtypes, operations, sizes
+from hvscale.bench.collectives.backends import backends, check, named
+from hvscale.bench.collectives.document import crossovers, row_of
+from hvscale.bench.collectives.memory import check_fits
+from hvscale.bench.collectives.request import Measured
+from hvscale.bench.collectives.schedule import SAMPLES, Schedule, parts
+from hvscale.bench.collectives.summary import summarise
+from hvscale.core.errors import RequestError
 
 FLOAT32 = dtypes.get("float32")
 
@@ -57,19 +57,19 @@ def test_the_sizes_of_mlbench_are_80_from_1_to_10_to_the_8_elements() -> None:
     assert (len(found), found[0], found[-1]) == (80, 4, 4 * 10**8)
     ratios = [after / before for before, after in itertools.pairwise(found[40:])]
     assert ratios == pytest.approx([10 ** (8 / 79)] * 39, rel=1e-3)
-    kept = sizes.messages(collectives.get("allreduce"), FLOAT32, 2, found)
+    kept = sizes.messages(operations.get("allreduce"), FLOAT32, 2, found)
     assert 70 < len(kept) < 80  # the smallest are the same whole number of elements
     assert [message.count for message in kept] == sorted({size // 4 for size in found})
 
 
 @given(
-    st.sampled_from(sorted(set(collectives.collectives()) - {"barrier"})),
+    st.sampled_from(sorted(set(operations.collectives()) - {"barrier"})),
     st.sampled_from(sorted(dtypes.DTYPES)),
     st.integers(2, 300),
     st.lists(st.integers(1, 1 << 33), min_size=1, max_size=5),
 )
 def test_a_message_is_whole_blocks_and_no_larger_than_asked(name: str, dtype: str, np: int, asked: list[int]) -> None:
-    collective, kind = collectives.get(name), dtypes.get(dtype)
+    collective, kind = operations.get(name), dtypes.get(dtype)
     unit = collective.largest(np) * kind.bytes
     if max(asked) // unit > sizes.LARGEST_COUNT:
         with pytest.raises(RequestError, match="MPI counts up to"):
@@ -97,7 +97,7 @@ def test_a_message_is_whole_blocks_and_no_larger_than_asked(name: str, dtype: st
     ],
 )
 def test_busbw_and_size_are_those_of_nccl_tests(name: str, factor: float, blocks: int) -> None:
-    collective = collectives.get(name)
+    collective = operations.get(name)
     assert collective.bus_factor(4) == factor
     assert collective.largest(4) == blocks
     measured = Measured(

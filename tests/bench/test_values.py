@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvscale.bench import dtypes
-from hvscale.bench.collectives import collectives
-from hvscale.bench.values import LARGEST, PERIOD, addend, addend_for, fill, find_wrong, mark, total
+from hvscale.bench.collectives import dtypes
+from hvscale.bench.collectives.operations import collectives
+from hvscale.bench.collectives.values import LARGEST, PERIOD, addend, addend_for, fill, find_wrong, mark, total
 
 KINDS = sorted(dtypes.DTYPES)
 

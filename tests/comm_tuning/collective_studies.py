@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from hvscale.comm_tuning.collectives_study.document import TuneCollectives
-from hvscale.comm_tuning.collectives_table import Operation
-from hvscale.comm_tuning.decisions.cost_model import Fit, wire_seconds
-from hvscale.comm_tuning.decisions.measurements import LIBRARY, TOLD, Choice, Measurements, Point
+from hvscale.comm_tuning.collectives.decide.cost_model import Fit, wire_seconds
+from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, TOLD, Choice, Measurements, Point
+from hvscale.comm_tuning.collectives.document import TuneCollectives
+from hvscale.comm_tuning.collectives.tables.table import Operation
 
 KIB, MIB = 1 << 10, 1 << 20
 LINK = 1e9

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from hvscale.comm_tuning.tune_document import KnobChoice, Pair, Proof, Trial, TuneDocument
-from hvscale.run_folder import Library
-from hvscale.scaling.estimate import Estimate
+from hvscale.comm_tuning.tune.document import KnobChoice, Pair, Proof, Trial, TuneDocument
+from hvscale.core.run_folder import Library
+from hvscale.core.statistics import Estimate
 
 LIBRARIES = {
     "openmpi": Library(flavour="openmpi", version="5.0.11", transport="auto", transports=["ob1", "ucx", "cm"]),

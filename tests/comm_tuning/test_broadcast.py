@@ -8,20 +8,19 @@ from pathlib import Path
 
 import pytest
 
-import hvscale.launch
-from hvscale.built_library import built_library
-from hvscale.comm_tuning.broadcast.native_library import library_path
-from hvscale.comm_tuning.broadcast.native_library import preload_environment as preload_broadcast
-from hvscale.comm_tuning.collectives_table import Algorithm, CollectivesTable, Rule
-from hvscale.launch import start_watch
-from hvscale.profiling import breakdown
+from hvscale.comm_tuning.collectives.broadcast.native_library import library_path
+from hvscale.comm_tuning.collectives.broadcast.native_library import preload_environment as preload_broadcast
+from hvscale.comm_tuning.collectives.tables.table import Algorithm, CollectivesTable, Rule
+from hvscale.core.built_library import built_library
+from hvscale.launch.supervision import init_marker
 from hvscale.profiling import library_path as hvprof_path
+from hvscale.profiling.analyze.breakdown import breakdown
 from tests.profiling.conftest import MakeRun, Mpi
 from tests.profiling.test_sanitizers import FLAGS, PRELOADED
 
 PROGRAMS = Path(__file__).parent / "programs"
-NATIVE = Path(__file__).parents[2] / "hvscale" / "comm_tuning" / "broadcast" / "native"
-SHARED = Path(__file__).parents[2] / "hvscale" / "profiling" / "hvprof"
+NATIVE = Path(__file__).parents[2] / "native" / "broadcast"
+SHARED = Path(__file__).parents[2] / "native" / "hvprof"
 COUNTS = {"HVBCAST_COUNTS": "1"}
 THREADED = 3 * 40  # by_table.c's broadcasts in threads
 # The rank that a library starts tells its number by one of these; before the program, each gets a table of its own.
@@ -184,12 +183,12 @@ def test_several_libraries_in_front_of_mpi_init(open_mpi: Mpi, make_run: MakeRun
     """Where Python has loaded MPI for one of its extensions alone."""
     run = make_run(2, open_mpi.flavour)
     tables = [written(tmp_path, table_for(size, "openmpi"), str(size)) for size in (2, 3)]
-    started = built_library(start_watch.LIBRARY, hvscale.launch)
+    started = built_library(init_marker.LIBRARY)
     paths = {"hvbcast": library_path(), "hvstarted": started, "hvprof": hvprof_path()}
     preload = ":".join(str(paths[name]) for name in order.split())
     program = [sys.executable, "-c", "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"]
     words = [sys.executable, "-c", BY_RANK, preload, ",".join(map(str, tables)), *program]
-    more = {start_watch.VARIABLE: str(tmp_path / "rank"), "HVPROF_DIRECTORY": str(run.hvprof)}
+    more = {init_marker.VARIABLE: str(tmp_path / "rank"), "HVPROF_DIRECTORY": str(run.hvprof)}
     done = open_mpi.start(2, words, more)
     assert done.returncode == 0, done.stdout + done.stderr
     assert said(done) == [different(1, 2)]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hvscale.comm_tuning.collectives_study import output
-from hvscale.comm_tuning.collectives_study.document import TuneCollectives
-from hvscale.comm_tuning.collectives_study.figures import gain_ticks, place_figures, places, reach
-from hvscale.comm_tuning.collectives_study.page import page
-from hvscale.comm_tuning.decisions.cost_model import wire_seconds
-from hvscale.comm_tuning.decisions.measurements import LIBRARY, TOLD, Choice, Measurements, Place, Point
-from hvscale.commands.console import write_csv
+from hvscale.cli.console import write_csv
+from hvscale.comm_tuning.collectives import output
+from hvscale.comm_tuning.collectives.decide.cost_model import wire_seconds
+from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, TOLD, Choice, Measurements, Place, Point
+from hvscale.comm_tuning.collectives.document import TuneCollectives
+from hvscale.comm_tuning.collectives.figures import gain_ticks, place_figures, places, reach
+from hvscale.comm_tuning.collectives.page import page
 from tests.comm_tuning.collective_studies import (
     DOUBLING,
     FLAT,

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from hvscale.comm_tuning.collectives_study.candidates import candidates
-from hvscale.comm_tuning.collectives_study.race import (
+from hvscale.comm_tuning.collectives.decide.decide import LOSS
+from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, Choice
+from hvscale.comm_tuning.collectives.measure.candidates import candidates
+from hvscale.comm_tuning.collectives.measure.race import (
     EXHAUSTIVE_SAMPLES,
     HOPELESS,
     NOTHING_BEFORE,
@@ -22,8 +24,6 @@ from hvscale.comm_tuning.collectives_study.race import (
     refined,
     ways,
 )
-from hvscale.comm_tuning.decisions.decide import LOSS
-from hvscale.comm_tuning.decisions.measurements import LIBRARY, Choice
 
 KIB, MIB = 1 << 10, 1 << 20
 NP = 4

@@ -11,12 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hvscale.comm_tuning.collectives_table import MOST_BYTES, CollectivesTable, Rule, checksum, nearest, read_table
-from hvscale.comm_tuning.library_algorithms import algorithms_of, segmented
-from hvscale.errors import RequestError
+from hvscale.comm_tuning.collectives.tables.library_algorithms import algorithms_of, segmented
+from hvscale.comm_tuning.collectives.tables.table import (
+    MOST_BYTES,
+    CollectivesTable,
+    Rule,
+    checksum,
+    nearest,
+    read_table,
+)
+from hvscale.core.errors import RequestError
 
-NATIVE = Path(__file__).parents[2] / "hvscale" / "comm_tuning" / "broadcast" / "native"
-SHARED = Path(__file__).parents[2] / "hvscale" / "profiling" / "hvprof"
+NATIVE = Path(__file__).parents[2] / "native" / "broadcast"
+SHARED = Path(__file__).parents[2] / "native" / "hvprof"
 ALGORITHMS = ["library", "flat", "chain", "k-nomial", "two-level"]
 
 

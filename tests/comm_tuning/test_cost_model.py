@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.comm_tuning.decisions.cost_model import COSTS, Fit, fit, steps
-from hvscale.comm_tuning.decisions.measurements import Choice, Point
+from hvscale.comm_tuning.collectives.decide.cost_model import COSTS, Fit, fit, steps
+from hvscale.comm_tuning.collectives.decide.measurements import Choice, Point
 
 KIB, MIB = 1 << 10, 1 << 20
 NAMED = {

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.comm_tuning.collectives_table import Rule, read_table
-from hvscale.comm_tuning.decisions.decide import (
+from hvscale.comm_tuning.collectives.decide.decide import (
     LOSS,
     NOISE,
     SLOWER,
@@ -21,7 +20,7 @@ from hvscale.comm_tuning.decisions.decide import (
     proven,
     will_do,
 )
-from hvscale.comm_tuning.decisions.measurements import (
+from hvscale.comm_tuning.collectives.decide.measurements import (
     LIBRARY,
     TOLD,
     Choice,
@@ -30,7 +29,8 @@ from hvscale.comm_tuning.decisions.measurements import (
     Time,
     read_measurements,
 )
-from hvscale.errors import RequestError
+from hvscale.comm_tuning.collectives.tables.table import Rule, read_table
+from hvscale.core.errors import RequestError
 
 CHAIN = Choice(algorithm="chain", chunk_bytes=32768, depth=8)
 TREE = Choice(algorithm="k-nomial", chunk_bytes=65536, depth=8, radix=4)

@@ -15,15 +15,15 @@ from horovod.runner.launch import parse_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvscale.comm_tuning.outputs import write_outputs
-from hvscale.comm_tuning.outputs.commands import shell
-from hvscale.comm_tuning.outputs.effects import effects_of
-from hvscale.comm_tuning.outputs.formats import evidence_csv, guide_md, horovodrun_yaml, settings_toml
-from hvscale.comm_tuning.outputs.formats.env_sh import exports
-from hvscale.comm_tuning.outputs.tuned import Tuned
-from hvscale.comm_tuning.settings_file import read_settings
-from hvscale.comm_tuning.tune_document import KnobChoice, Trial, TuneDocument
-from hvscale.errors import RequestError
+from hvscale.comm_tuning.knobs.settings_file import read_settings
+from hvscale.comm_tuning.tune.document import KnobChoice, Trial, TuneDocument
+from hvscale.comm_tuning.tune.outputs import write_outputs
+from hvscale.comm_tuning.tune.outputs.commands import shell
+from hvscale.comm_tuning.tune.outputs.effects import effects_of
+from hvscale.comm_tuning.tune.outputs.formats import evidence_csv, guide_md, horovodrun_yaml, settings_toml
+from hvscale.comm_tuning.tune.outputs.formats.env_sh import exports
+from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.core.errors import RequestError
 from tests.comm_tuning.studies import study, trial
 
 ALWAYS = {"commands.txt", "env.sh", "evidence.csv", "guide.html", "guide.md", "settings.toml"}

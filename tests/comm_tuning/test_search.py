@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.comm_tuning.knobs.library import Target
-from hvscale.comm_tuning.search import scores
-from hvscale.comm_tuning.search.again import MOST_FOLLOW_UPS, Again
-from hvscale.comm_tuning.search.losses import differing_loss
-from hvscale.comm_tuning.search.pace import Pace, Steps
-from hvscale.comm_tuning.search.sampler import Sampler
-from hvscale.comm_tuning.search.searched import DEFAULT
-from hvscale.comm_tuning.search.space import Space, space_of
-from hvscale.comm_tuning.tune_document import KnobChoice, Trial
-from hvscale.errors import RequestError
-from hvscale.run_folder import RunFolder
-from hvscale.scaling.estimate import Estimate
-from hvscale.scaling.throughput import Metric
+from hvscale.comm_tuning.tune import scores
+from hvscale.comm_tuning.tune.document import KnobChoice, Trial
+from hvscale.comm_tuning.tune.in_process_restart import MOST_FOLLOW_UPS, Again
+from hvscale.comm_tuning.tune.losses import differing_loss
+from hvscale.comm_tuning.tune.sampler import Sampler
+from hvscale.comm_tuning.tune.search_space import DEFAULT
+from hvscale.comm_tuning.tune.space import Space, space_of
+from hvscale.comm_tuning.tune.step_source import Pace, Steps
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.core.statistics import Estimate
+from hvscale.studies.throughput import Metric
 
 JOB = Target("openmpi", "5.0.11", "ob1", ["python", "train.py"], {})
 CHOICES = [

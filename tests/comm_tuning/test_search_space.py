@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hvscale.comm_tuning.knobs.library import Target, libraries
 from hvscale.comm_tuning.knobs.meaning import MEANING
 from hvscale.comm_tuning.knobs.settings import Setting, translate
-from hvscale.comm_tuning.search.evidence import Evidence, Messages
-from hvscale.comm_tuning.search.searched import DEFAULT, PROMISING, SEARCHED
-from hvscale.comm_tuning.search.space import check_names, choices, fixed_settings, space_of, without_orphans
-from hvscale.comm_tuning.tune_document import KnobChoice
-from hvscale.errors import RequestError
-from hvscale.profiling.bins import KIB, MIB
+from hvscale.comm_tuning.tune.document import KnobChoice
+from hvscale.comm_tuning.tune.job_profile import Evidence, Messages
+from hvscale.comm_tuning.tune.search_space import DEFAULT, PROMISING, SEARCHED
+from hvscale.comm_tuning.tune.space import check_names, choices, fixed_settings, space_of, without_orphans
+from hvscale.core.errors import RequestError
+from hvscale.core.units import KIB, MIB
 
 FLAVOURS = {"openmpi": ("5.0.11", ("ob1", "ucx", "auto")), "mpich": ("5.0.2", ("ofi", "ucx")), "gloo": ("", ("tcp",))}
 WITH_SEGMENTS = {

@@ -4,7 +4,7 @@ import pytest
 
 from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.knobs.settings import Translated, parse, translate
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 
 
 def translated(requests: list[str], flavour: str, version: str, transport: str = "") -> Translated:

@@ -15,7 +15,7 @@ import json, sys
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
-from hvscale.comm_tuning.collectives_study.told import Told, handle_of, loaded_library, numbers_of, read_variable, start_tools
+from hvscale.comm_tuning.collectives.measure.mpi_t import Told, handle_of, loaded_library, numbers_of, read_variable, start_tools
 
 name, words, unknown = sys.argv[1], sys.argv[2].split(","), sys.argv[3]
 numbers = numbers_of(loaded_library(), [(name, word) for word in [*words, unknown] if not word.isdigit()])
@@ -59,7 +59,7 @@ def test_mpich_by_words() -> None:
 
 @pytest.mark.parametrize("library", ["libc.so.6"])
 def test_a_library_without_the_interface_is_refused(library: str) -> None:
-    ask = f"from hvscale.comm_tuning.collectives_study.told import Told; Told({library!r}, {{}}).tell({{'A': '1'}})"
+    ask = f"from hvscale.comm_tuning.collectives.measure.mpi_t import Told; Told({library!r}, {{}}).tell({{'A': '1'}})"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "ToldError: the MPI library has no tools interface (MPI_T)" in done.stderr

@@ -10,11 +10,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hvscale.comm_tuning.collectives_table import MOST_BYTES, CollectivesTable, Operation, Rule, nearest, read_table
-from hvscale.comm_tuning.decisions.formats import mpich_coll_json
-from hvscale.comm_tuning.decisions.written import OPERATIONS, Job, environment, formats, write_files
-from hvscale.comm_tuning.library_algorithms import OWN_CHOICE, algorithms_of
-from hvscale.errors import RequestError
+from hvscale.comm_tuning.collectives.tables.formats import mpich_coll_json
+from hvscale.comm_tuning.collectives.tables.library_algorithms import OWN_CHOICE, algorithms_of
+from hvscale.comm_tuning.collectives.tables.table import (
+    MOST_BYTES,
+    CollectivesTable,
+    Operation,
+    Rule,
+    nearest,
+    read_table,
+)
+from hvscale.comm_tuning.collectives.tables.written import OPERATIONS, Job, environment, formats, write_files
+from hvscale.core.errors import RequestError
 from tests.comm_tuning.test_collectives_table import tables
 from tests.conftest import MPICH_PREFIX, needs_mpich
 

@@ -12,15 +12,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hvscale.errors import RequestError
-from hvscale.launch import devices, environment, flavours, has_large_counts, mpi_library, remote_start, start_watch
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Library, RunFolder, default_run_path
+from hvscale.launch import environment, flavours, has_large_counts
 from hvscale.launch.containers import mounts
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job
-from hvscale.launch.nodes import Node, Nodes
-from hvscale.launch.output import PIECE_BYTES, RankOutput, last_lines, lines_of, visible
+from hvscale.launch.mpi import devices, mpi_library
+from hvscale.launch.nodes.nodes import Node, Nodes
+from hvscale.launch.rank_side import remote_start
+from hvscale.launch.supervision import init_marker
+from hvscale.launch.supervision.output import PIECE_BYTES, RankOutput, last_lines, lines_of, visible
 from hvscale.profiling import library_path, preload_environment
-from hvscale.run_folder import Library, RunFolder, default_run_path
 
 
 @pytest.mark.parametrize(("version", "mapping"), [("5.0.11", "slot:OVERSUBSCRIBE"), ("4.1.4", "--oversubscribe")])
@@ -114,8 +117,8 @@ def test_the_profiler_goes_to_the_ranks_alone_and_lies_where_a_container_sees_it
     library = library_path(large_counts)
     preload = preload_environment(RunFolder(tmp_path), {"LD_PRELOAD": "/opt/theirs.so"}, large_counts=large_counts)
     assert preload["LD_PRELOAD"] == f"{library}:/opt/theirs.so"
-    behind = start_watch.environment(tmp_path, preload)["LD_PRELOAD"]
-    assert behind.endswith(f"/{start_watch.LIBRARY}:{library}:/opt/theirs.so")
+    behind = init_marker.environment(tmp_path, preload)["LD_PRELOAD"]
+    assert behind.endswith(f"/{init_marker.LIBRARY}:{library}:/opt/theirs.so")
     folders = mounts.read_only([sys.executable], {}, None)
     assert any(library.is_relative_to(folder) for folder in folders)
 

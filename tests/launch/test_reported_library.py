@@ -7,16 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import hvscale.launch
-from hvscale.built_library import built_library
-from hvscale.errors import UntrustedError
-from hvscale.launch.reported_library import (
-    LONGEST_REPORT_BYTES,
-    Reports,
-    require_asked_library,
-)
+from hvscale.core.built_library import built_library
+from hvscale.core.errors import UntrustedError
+from hvscale.core.run_folder import Host, Library, ReportedLibrary, RunRecord, ranks_in_words
+from hvscale.launch.mpi.reported_library import LONGEST_REPORT_BYTES, Reports, require_asked_library
 from hvscale.profiling import library_path
-from hvscale.run_folder import Host, Library, ReportedLibrary, RunRecord, ranks_in_words
 
 FAKE_MPI = """
 #include <stdio.h>
@@ -66,7 +61,7 @@ def test_of_two_libraries_in_a_process_the_one_that_is_started_is_reported(
 ) -> None:
     ranks = tmp_path / "ranks"
     ranks.mkdir()
-    preload = ":".join(map(str, [built_library("libhvstarted.so", hvscale.launch), *behind]))
+    preload = ":".join(map(str, [built_library("libhvstarted.so"), *behind]))
     environment = {
         "LD_PRELOAD": preload,
         "HVSCALE_STARTED": str(ranks / "rank-00000"),
@@ -88,7 +83,7 @@ def test_a_rank_that_may_not_write_runs_all_the_same(with_two_libraries: list[Pa
     words = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *map(str, with_two_libraries)]
     for stem in (tmp_path / "ranks" / "rank-00000", tmp_path / "nowhere" / "rank-00000"):
         environment = {
-            "LD_PRELOAD": str(built_library("libhvstarted.so", hvscale.launch)),
+            "LD_PRELOAD": str(built_library("libhvstarted.so")),
             "HVSCALE_STARTED": str(stem),
         }
         done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30)

@@ -7,7 +7,7 @@ import torch
 import torchvision.models
 
 from hvscale import models
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.models.cost import rows
 
 OWN = """

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hvscale import models
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 
 
 def small(scale: int = 2, n_feats: int = 4) -> nn.Module:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hvscale import models
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.models.edsr import DIV2K_MEAN_RGB, ResidualBlock
 
 

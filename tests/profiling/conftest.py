@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hvscale.core.run_folder import Host, Library, RunFolder, RunRecord
 from hvscale.profiling import preload_environment
-from hvscale.run_folder import Host, Library, RunFolder, RunRecord
 from tests.conftest import MPICH_PREFIX
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvscale.profiling.counters import COUNTER, COUNTERS, LIMITS_NS, counter_checks
-from hvscale.profiling.profile_file import (
+from hvscale.profiling.read.counters import COUNTER, COUNTERS, LIMITS_NS, counter_checks
+from hvscale.profiling.read.profile_file import (
     COMMUNICATOR,
     COMMUNICATORS,
     HEADER,
@@ -15,7 +15,7 @@ from hvscale.profiling.profile_file import (
     RECORDS_START,
     VERSION,
 )
-from hvscale.profiling.ring_file import check_words
+from hvscale.profiling.read.ring_file import check_words
 
 OPERATIONS = {1: b"barrier", 2: b"broadcast", 7: b"allgather", 13: b"allreduce"}
 SIZES = [1, 2, 64]  # ranks in each communicator

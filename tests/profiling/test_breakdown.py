@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hvscale.errors import RequestError
-from hvscale.profiling import Breakdown, Events, Recording, breakdown, table, tabulate, write_csv
-from hvscale.profiling.bins import GIB, KIB, MIB, Bins, parse_bins
-from hvscale.profiling.grouping import busbw_factors
-from hvscale.profiling.output import human_bytes, human_range, human_seconds
-from hvscale.run_folder import RunFolder
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.core.units import GIB, KIB, MIB, human_bytes, human_range, human_seconds
+from hvscale.profiling import Breakdown, Events, Recording, tabulate
+from hvscale.profiling.analyze.bins import Bins, parse_bins
+from hvscale.profiling.analyze.breakdown import breakdown
+from hvscale.profiling.analyze.grouping import busbw_factors
+from hvscale.studies.run_report.breakdown_tables import table, write_csv
 from tests.profiling import made
 from tests.profiling.conftest import MakeRun
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.profiling.buffer_reuse import hit_rates
+from hvscale.profiling.analyze.buffer_reuse import hit_rates
 
 Message = tuple[int, int, int]  # rank, address, bytes
 

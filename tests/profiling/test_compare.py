@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
+from hvscale.core.units import KIB, MIB, human_bytes
 from hvscale.profiling import Events, Recording
-from hvscale.profiling.bins import KIB, MIB, parse_bins
+from hvscale.profiling.analyze.bins import parse_bins
+from hvscale.profiling.analyze.period import share_of_a_step
+from hvscale.profiling.analyze.step_times import StepLog, read_step_log, step_edges
 from hvscale.profiling.compare import (
     Comparison,
     Recorded,
@@ -20,10 +24,6 @@ from hvscale.profiling.compare import (
     median_step,
     refuse_files_of_another_run,
 )
-from hvscale.profiling.output import human_bytes
-from hvscale.profiling.period import share_of_a_step
-from hvscale.profiling.step_times import StepLog, read_step_log, step_edges
-from hvscale.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
 from tests.profiling.conftest import MakeRun
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,12 +8,12 @@ import pytest
 from numpy.typing import NDArray
 from rich.console import Console
 
-from hvscale.errors import RequestError
-from hvscale.profiling import explanation
-from hvscale.profiling.explanation import ExplainedBreakdown, explained_breakdown
-from hvscale.profiling.explanation_output import explanation_tables
-from hvscale.profiling.profile_file import NO_COMMUNICATOR, RECORD, STEP
-from hvscale.run_folder import RunFolder
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.analyze import explanation
+from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explained_breakdown
+from hvscale.profiling.read.profile_file import NO_COMMUNICATOR, RECORD, STEP
+from hvscale.studies.run_report.explanation_tables import explanation_tables
 from tests.conftest import Run
 from tests.profiling import made
 from tests.profiling.conftest import MakeRun

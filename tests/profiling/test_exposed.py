@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.profiling.events import Events, Recording
-from hvscale.profiling.exposed import ExposedCommunication, covered_ns, exposed_communication
-from hvscale.profiling.step_times import StepLog
+from hvscale.profiling.analyze.exposed import ExposedCommunication, covered_ns, exposed_communication
+from hvscale.profiling.analyze.step_times import StepLog
+from hvscale.profiling.read.events import Events, Recording
 
 BEGAN_NS = 1_700_000_000_123_456_789  # as clocks give it: more digits than a float holds
 MAIN, BACKGROUND = 3, 5

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvscale.errors import RequestError
-from hvscale.profiling import breakdown, timeline_environment
-from hvscale.profiling.explanation import explained_breakdown
-from hvscale.profiling.horovod_phases import HorovodPhases, horovod_phases
-from hvscale.profiling.sources import horovod_timeline
-from hvscale.profiling.sources.horovod_timeline import OPERATIONS, Timeline
-from hvscale.run_folder import Host, Library, RunFolder, RunRecord
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Host, Library, RunFolder, RunRecord
+from hvscale.profiling import timeline_environment
+from hvscale.profiling.analyze.breakdown import breakdown
+from hvscale.profiling.analyze.explanation import explained_breakdown
+from hvscale.profiling.analyze.horovod_phases import HorovodPhases, horovod_phases
+from hvscale.profiling.read.sources import horovod_timeline
+from hvscale.profiling.read.sources.horovod_timeline import OPERATIONS, Timeline
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
 Messages = list[tuple[str, int, int]]

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hvscale.errors import RequestError
-from hvscale.profiling import breakdown
-from hvscale.profiling.nccl_file import (
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.analyze.breakdown import breakdown
+from hvscale.profiling.read.nccl_file import (
     ENQUEUED,
     HEADER,
     ON_DEVICE,
@@ -21,15 +22,14 @@ from hvscale.profiling.nccl_file import (
     NcclProfile,
     read_nccl_profile,
 )
-from hvscale.profiling.nccl_recording import nccl_environment, plugin_path, trim_nccl
-from hvscale.profiling.sources.nccl import read_calls
-from hvscale.run_folder import RunFolder
+from hvscale.profiling.read.sources.nccl import read_calls
+from hvscale.profiling.record.nccl import nccl_environment, plugin_path, trim_nccl
 from tests.conftest import Run, run_json
 from tests.profiling.conftest import PROGRAMS, MakeRun
 from tests.profiling.made import profile, signed_header
 
 VERSIONS = range(1, 7)
-SOURCES = Path(__file__).parents[2] / "hvscale" / "profiling" / "nccl"
+SOURCES = Path(__file__).parents[2] / "native" / "nccl_plugin"
 SHARED_SOURCES = SOURCES.parent / "hvprof"
 FLAGS = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-pthread"]
 CHANNEL_NS = 1000

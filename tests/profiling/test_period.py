@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvscale.profiling.events import Events, Recording, no_events
-from hvscale.profiling.period import share_of_a_step
+from hvscale.profiling.analyze.period import share_of_a_step
+from hvscale.profiling.read.events import Events, Recording, no_events
 
 
 def recording(starts: list[float], sizes: list[int]) -> Recording:

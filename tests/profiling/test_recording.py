@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hvscale.errors import RequestError
-from hvscale.profiling import breakdown, library_path, preload_environment, step, trim
-from hvscale.profiling.breakdown import read_recording
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling import library_path, preload_environment, step, trim
+from hvscale.profiling.analyze.breakdown import breakdown, read_recording
+from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.compare import compare
-from hvscale.profiling.explanation import explained_breakdown
-from hvscale.profiling.profile_file import BITWISE, RECORD, RECORDS_START, ProfileFile
-from hvscale.run_folder import RunFolder
+from hvscale.profiling.read.profile_file import BITWISE, RECORD, RECORDS_START, ProfileFile
 from tests.conftest import Run
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 

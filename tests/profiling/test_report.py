@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
 from hvscale.profiling import tabulate
-from hvscale.profiling.bins import parse_bins
+from hvscale.profiling.analyze.bins import parse_bins
+from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explain_recording, join
 from hvscale.profiling.compare import Recorded
-from hvscale.profiling.events import HorovodMessages
-from hvscale.profiling.explanation import ExplainedBreakdown, explain_recording, join
-from hvscale.profiling.report import View, render, report, report_path
-from hvscale.run_folder import RunFolder
+from hvscale.profiling.read.events import HorovodMessages
+from hvscale.studies.run_report.page import View, render, report, report_path
 from tests.profiling.test_compare import NP, STEPS, recorded
 
 HOSTILE = "</script><script>alert('1')</script>&amp;"

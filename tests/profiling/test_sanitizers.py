@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.profiling import breakdown
-from hvscale.run_folder import RunFolder
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.analyze.breakdown import breakdown
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
-SOURCES = Path(__file__).parents[2] / "hvscale" / "profiling" / "hvprof"
+SOURCES = Path(__file__).parents[2] / "native" / "hvprof"
 FLAGS = ["-std=c11", "-g", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-D_GNU_SOURCE"]
 # mpirun itself must not load a sanitizer's library: only the program that the ranks become.
 PRELOADED = "import os, sys; os.environ.update(LD_PRELOAD=sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hvscale.errors import RequestError
-from hvscale.profiling.trace import trace_recorded
+from hvscale.core.errors import RequestError
+from hvscale.studies.run_report.trace import trace_recorded
 from tests.profiling.test_compare import NP, STEP_SECONDS, STEPS, recorded
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.profiling.waiting import Calls, Waiting, waiting
+from hvscale.profiling.analyze.waiting import Calls, Waiting, waiting
 
 NAMES = ("reduce", "broadcast", "allreduce", "ibarrier", "allgatherv")
 REDUCE, BROADCAST, ALLREDUCE, IBARRIER, ALLGATHERV = range(len(NAMES))

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvscale.launch import network_namespaces
-from hvscale.launch.labels import RunLabel
+from hvscale.launch.nodes import network_namespaces
+from hvscale.launch.nodes.labels import RunLabel
 from tests.conftest import PROGRAMS, wait_until
 
 DAEMON_SECONDS = 60

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.comm_tuning.collectives_table import MOST_BYTES
-from hvscale.run_folder import RunFolder
+from hvscale.comm_tuning.collectives.tables.table import MOST_BYTES
+from hvscale.core.run_folder import RunFolder
 from tests.conftest import Run, needs_mpich, run_json
 
 TABLE = """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.launch.horovod_build import library_in
+from hvscale.launch.mpi.horovod_build import library_in
 from tests.conftest import Run, run_json
 
 PROGRAM = """

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hvscale import doctor
-from hvscale.comm_tuning.broadcast import native_library
+from hvscale.cli import doctor
+from hvscale.comm_tuning.collectives.broadcast import native_library
 from tests.conftest import MPICH_PREFIX, PROGRAMS, needs_mpich
 
 SHARED = "/dev/shm"  # noqa: S108

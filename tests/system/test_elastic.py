@@ -31,7 +31,7 @@ LOGGING = """
 import json, os, time
 import torch
 from torch import nn
-from hvscale.trainer.classification import MEAN_RGB, STD_RGB
+from hvscale.trainer.tasks.classification import MEAN_RGB, STD_RGB
 
 class Net(nn.Module):
     def __init__(self, classes):

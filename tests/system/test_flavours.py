@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.host import available_cores
+from hvscale.core.host import available_cores
 from hvscale.profiling import library_path
-from hvscale.profiling.profile_file import ProfileFile
+from hvscale.profiling.read.profile_file import ProfileFile
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
 from tests.system.prefixes import named_mvapich2
 
@@ -111,7 +111,7 @@ def test_without_the_mpich_environment_the_remedy_is_named(hvscale: Run, tmp_pat
     alone.mkdir(parents=True)
     for name in ("bin", "lib", "pyvenv.cfg"):
         (alone / name).symlink_to(PROGRAMS.parent / name)
-    run = "import sys; from hvscale.cli import main; sys.argv[0] = 'hvscale'; main()"
+    run = "import sys; from hvscale.cli.main import main; sys.argv[0] = 'hvscale'; main()"
     done = subprocess.run(
         [alone / "bin/python", "-c", run, "launch", "--mpi", "mpich", "--", "python", "-c", "pass"],
         cwd=tmp_path,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hvscale.trainer.stall import LAST_WORDS_SECONDS
+from hvscale.trainer.system.step_watchdog import LAST_WORDS_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.test_resume import EDSR, killed_after, model, same, steps
 
@@ -180,7 +180,7 @@ def test_a_rank_that_stands_still_ends_the_job_with_all_stacks(tmp_path: Path) -
         log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()
         why = ("no step has ended for 4 s", "this process stood still for")[rank]
         assert f"hvscale: {why}" in log, (rank, log[-500:])
-        assert "hvscale/trainer/loop.py" in log, (rank, log[-500:])
+        assert "hvscale/trainer/trainer.py" in log, (rank, log[-500:])
     assert "no step has ended for" in said
     assert not Path(f"/proc/{pid}").exists()
 
@@ -216,7 +216,7 @@ def test_a_job_that_is_suspended_for_longer_than_a_step_may_take_goes_on(tmp_pat
     for rank in range(2):
         log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()
         assert "this process stood still for" in log, (rank, log[-500:])
-        assert "hvscale/trainer/loop.py" in log, (rank, log[-500:])
+        assert "hvscale/trainer/trainer.py" in log, (rank, log[-500:])
 
 
 def test_thirty_kills_at_random_change_nothing(hvscale: Run, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvscale.host import available_cores
+from hvscale.core.host import available_cores
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json, wait_until
 
 FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich), "gloo")

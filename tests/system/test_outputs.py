@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from hvscale.comm_tuning.outputs import write_outputs
-from hvscale.comm_tuning.tune_document import KnobChoice, Pair, Proof, Trial, TrialState, TuneDocument
-from hvscale.launch.in_effect import openmpi
-from hvscale.launch.in_effect.openmpi import same
+from hvscale.comm_tuning.tune.document import KnobChoice, Pair, Proof, Trial, TrialState, TuneDocument
+from hvscale.comm_tuning.tune.outputs import write_outputs
+from hvscale.core.run_folder import RunFolder
+from hvscale.core.statistics import estimate
+from hvscale.launch.effective_settings import openmpi
+from hvscale.launch.effective_settings.openmpi import same
 from hvscale.profiling.compare import compare
-from hvscale.run_folder import RunFolder
-from hvscale.scaling.estimate import estimate
-from hvscale.scaling.throughput import Metric, read_throughput
+from hvscale.studies.throughput import Metric, read_throughput
 from tests.comm_tuning.studies import study
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
 

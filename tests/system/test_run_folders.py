@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.run_folder import RunFolder
+from hvscale.core.run_folder import RunFolder
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 
 NOBODY = 65534
@@ -238,8 +238,8 @@ def test_a_run_whose_hvscale_was_killed_was_interrupted(
 def test_a_folder_of_another_user_that_is_closed_is_one_line(hvscale: Run, tmp_path: Path) -> None:
     """Asked by a user who may pass through all folders above it; the program is loaded before, from where that user may not read."""
     assert hvscale("launch", "--mpi", "gloo", "--run", "job", "--", "true").returncode == 0
-    loaded = "import hvscale.profiling.explanation, hvscale.commands.breakdown, hvscale.cli, os, sys"
-    ask = f"{loaded}; os.setuid({NOBODY}); hvscale.cli.main()"
+    loaded = "import hvscale.profiling.analyze.explanation, hvscale.cli.commands.breakdown, hvscale.cli.main, os, sys"
+    ask = f"{loaded}; os.setuid({NOBODY}); hvscale.cli.main.main()"
     with tempfile.TemporaryDirectory() as open_to_all:
         Path(open_to_all).chmod(0o755)
         shutil.move(tmp_path / "job", open_to_all)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from hvscale.host import available_cores
+from hvscale.core.host import available_cores
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
 # A real job that ends as Horovod's synthetic benchmarks do; a rank's speed falls from 100 to 80 on two ranks.

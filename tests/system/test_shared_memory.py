@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvscale.launch.shared_memory import FOLDER
+from hvscale.launch.cleanup.shared_memory import FOLDER
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, processes_below, wait_until
 
 FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.trainer.stall import LAST_WORDS_SECONDS
+from hvscale.trainer.system.step_watchdog import LAST_WORDS_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.places import everything_there
 from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting

@@ -353,7 +353,7 @@ def test_our_trainer_takes_horovods_knobs_within_one_start_and_checks_its_sums(t
 AGAIN = """
 import os, time
 import horovod.torch as hvd, torch
-from hvscale.trainer.held_mpi import hold_mpi
+from hvscale.trainer.system.persistent_mpi import hold_mpi
 from hvscale.trainer.ranks import loaded_mpi
 
 hold_mpi(loaded_mpi())

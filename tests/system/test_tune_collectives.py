@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hvscale.comm_tuning.collectives_table import CollectivesTable
+from hvscale.comm_tuning.collectives.tables.table import CollectivesTable
 from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, wait_until
 
 KIB = 1 << 10

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.launch import peer
+from hvscale.launch.rank_side import host_preflight
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
 # What HVSCALE_SSH names: it hangs before it connects, behind the connection, or after a first answer.
@@ -16,7 +16,7 @@ SILENT = {
     "before": "sleep 600",
     "behind": "read question; sleep 600",
     "after": 'read question; printf "%s\\n" "$question" | '
-    f'SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" {sys.executable} -I {peer.__file__} | head -n 1; sleep 600',
+    f'SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" {sys.executable} -I {host_preflight.__file__} | head -n 1; sleep 600',
 }
 NEVER = "300"
 

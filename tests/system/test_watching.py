@@ -265,7 +265,7 @@ def test_without_the_package_it_is_one_line(tmp_path: Path) -> None:
         if not path.name.startswith("wandb") and path.suffix != ".pth":
             (environment / path.name).symlink_to(path)
     done = subprocess.run(
-        [sys.executable, "-S", "-c", "from hvscale.cli import main; main()", *SHORT, "--wandb", "offline"],
+        [sys.executable, "-S", "-c", "from hvscale.cli.main import main; main()", *SHORT, "--wandb", "offline"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": f"{environment}:{Path(package.__file__).parents[1]}"},
         capture_output=True,

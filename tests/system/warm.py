@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hvscale.cli import main
+from hvscale.cli.main import main
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["hvscale.trainer.loop", "hvscale.trainer.evaluate", "torchvision.models", "scipy.ndimage"]
+    ["hvscale.trainer.trainer", "hvscale.trainer.inference.evaluate", "torchvision.models", "scipy.ndimage"]
 )
 OUTPUTS = ("stdout", "stderr")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig, train
 from tests.trainer.conftest import PROGRAMS
 

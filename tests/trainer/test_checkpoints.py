@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hvscale.errors import RequestError
-from hvscale.trainer.checkpoints import Checkpoint, DamagedError, Folder, read
+from hvscale.core.errors import RequestError
+from hvscale.trainer.checkpoints.store import Checkpoint, DamagedError, Folder, read
 
 
 def checkpoint(step: int = 5, size: int = 1000) -> Checkpoint:

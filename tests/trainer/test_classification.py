@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig, train
 from hvscale.trainer.data.classes import class_folders, random_box, training_view, validation_view
-from hvscale.trainer.eval_config import EvalConfig
-from hvscale.trainer.evaluate import evaluate_trained
+from hvscale.trainer.inference.config import EvalConfig
+from hvscale.trainer.inference.evaluate import evaluate_trained
 from tests.trainer.conftest import Ranks
 
 # Nine channel means of colour patches are all it sees, which is enough to tell colours apart.

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.comm_tuning.search.losses import losses
+from hvscale.comm_tuning.tune.losses import losses
 from hvscale.core.line_files import LONGEST_LINE_BYTES, damaged_lines
-from hvscale.profiling.step_times import read_step_log
-from hvscale.run_folder import RunFolder
-from hvscale.scaling.throughput import read_throughput
-from hvscale.trainer.follow import NewSteps
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.analyze.step_times import read_step_log
+from hvscale.studies.throughput import read_throughput
+from hvscale.trainer.logger_process import NewSteps
 from hvscale.trainer.steps import STEPS_SCHEMA, Step, StepsFile, keep_steps, parse_step
 
 STEPS = 6

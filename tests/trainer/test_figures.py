@@ -9,11 +9,11 @@ import pytest
 import torch
 from torchmetrics.functional.image import peak_signal_noise_ratio
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig, demo_config
 from hvscale.trainer.budget import agreed_steps, images_per_second
 from hvscale.trainer.data import resize
-from hvscale.trainer.metrics import div2k_measure, psnr_db, quantise
+from hvscale.trainer.inference.metrics import div2k_measure, psnr_db, quantise
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.schedule import learning_rate
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig
 from tests.conftest import Run
 from tests.trainer.conftest import Ranks, make_photos, run_on_two_ranks

@@ -6,7 +6,7 @@ import torch
 from scipy.signal import convolve2d
 
 from hvscale.trainer.data.images import Pixels
-from hvscale.trainer.metrics import Measure, benchmark_measure, compared, div2k_measure, psnr_db, ssim
+from hvscale.trainer.inference.metrics import Measure, benchmark_measure, compared, div2k_measure, psnr_db, ssim
 
 
 @pytest.fixture

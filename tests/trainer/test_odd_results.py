@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from hvscale import models
-from hvscale.errors import RequestError
-from hvscale.run_folder import RunFolder
-from hvscale.scaling.throughput import read_throughput
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.studies.throughput import read_throughput
 from hvscale.trainer import TrainResult
-from hvscale.trainer.trained import open_trained
-from hvscale.trainer.watch import images_per_second_of_one_rank
+from hvscale.trainer.checkpoints.trained import open_trained
+from hvscale.trainer.logger_start import images_per_second_of_one_rank
 
 GOOD: dict[str, Any] = {
     "schema": "hvscale/train/1",

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from hvscale import models
-from hvscale.errors import RequestError
-from hvscale.trainer.tiling import bytes_per_pixel, receptive_radius, self_ensemble, super_resolve
+from hvscale.core.errors import RequestError
+from hvscale.trainer.inference.tiling import bytes_per_pixel, receptive_radius, self_ensemble, super_resolve
 
 WHOLE = 1e15
 
@@ -84,7 +84,7 @@ MEASURED = """
 import re, sys, torch
 torch.set_num_threads(1)
 from hvscale import models
-from hvscale.trainer.tiling import super_resolve
+from hvscale.trainer.inference.tiling import super_resolve
 model = models.build("edsr-baseline", n_resblocks=2)
 image = torch.zeros(3, 640, 640)
 def peak():

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from hvscale.bench.applications import programs
+from hvscale.core.errors import RequestError
 from hvscale.core.numbers import MOST_BYTES, read_whole
-from hvscale.errors import RequestError
 
 PROGRAMS = Path(programs.__file__).parent
 Sizes = Mapping[str, int]

@@ -12,9 +12,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from hvscale.bench.applications import PROGRAMS, Application
-from hvscale.errors import RequestError
-from hvscale.launch import flavours, prefixes
+from hvscale.core.errors import RequestError
+from hvscale.launch import flavours
 from hvscale.launch.environment import clean, named
+from hvscale.launch.mpi import prefixes
 
 COMMON = ("common.c", "common.h")
 STANDARD = "-std=c11"  # which also keeps a product and a sum two roundings, so that vectors and single cells agree

@@ -5,9 +5,9 @@ import shutil
 
 from pydantic import BaseModel
 
-from hvscale.errors import RequestError
-from hvscale.launch.output import lines_of
-from hvscale.run_folder import RunFolder
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.launch.supervision.output import lines_of
 
 # By perf's names.
 EVENTS = {

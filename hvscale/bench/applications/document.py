@@ -10,9 +10,9 @@ from hvscale.bench.applications import get
 from hvscale.bench.applications.build import Compiler
 from hvscale.bench.applications.counters import Counters
 from hvscale.bench.applications.programs.network import NetworkResult
-from hvscale.bench.applications.statistics import CONFIDENCE, Box, box, overhead
-from hvscale.run_folder import Host, Library
-from hvscale.study_folder import State
+from hvscale.core.box_statistics import CONFIDENCE, Box, box, overhead
+from hvscale.core.run_folder import Host, Library
+from hvscale.studies.folder import State
 
 
 class Variant(BaseModel):

@@ -11,9 +11,9 @@ from hvscale.bench.applications.document import (
     CountersRow,
     Variant,
 )
-from hvscale.bench.shown import Shown
-from hvscale.profiling.output import human_bytes, human_seconds, write_rows
-from hvscale.scaling.output import human
+from hvscale.core.units import human_bytes, human_seconds
+from hvscale.report.tables import TableModel, write_rows
+from hvscale.studies.scaling.output import human
 
 NOT_SUPPORTED = "not supported"
 NO_FLAGS = "(no flags)"
@@ -21,7 +21,7 @@ NO_FLAGS = "(no flags)"
 Measured = TypeVar("Measured", bound=Variant)
 
 
-def tables(document: ApplicationDocument) -> list[Shown]:
+def tables(document: ApplicationDocument) -> list[TableModel]:
     """What there is to be shown of the document."""
     shown = []
     if document.rows:
@@ -47,7 +47,7 @@ def sizes(document: ApplicationDocument) -> str:
     return ", ".join(f"{name} {value}" for name, value in document.sizes.items())
 
 
-def times(document: ApplicationDocument) -> Shown:
+def times(document: ApplicationDocument) -> TableModel:
     """A row for each variant."""
     caption = [
         f"best flags on {best.placement}: {best.flags or NO_FLAGS} "
@@ -55,7 +55,7 @@ def times(document: ApplicationDocument) -> Shown:
         for best in document.best_flags
     ]
     caption.append(f"seconds; outliers: beyond 1.5 quartile ranges; speed-up: median(np {document.base_np}) / median")
-    return Shown(
+    return TableModel(
         title=f"{document.application}: {sizes(document)}",
         columns=["flags", "runs", "median", "quartiles", "outliers", "speed-up"],
         groups=by_flags(document.rows, time_cells),
@@ -73,9 +73,9 @@ def time_cells(row: ApplicationRow) -> list[str]:
     ]
 
 
-def overheads(document: ApplicationDocument) -> Shown:
+def overheads(document: ApplicationDocument) -> TableModel:
     """Of every placement but the first."""
-    return Shown(
+    return TableModel(
         title=f"overhead over {document.placements[0]}: (median / median - 1) * 100",
         columns=["flags", "overhead %", "interval", ""],
         groups=by_flags([row for row in document.rows if row.overhead_percent is not None], overhead_cells),
@@ -94,10 +94,10 @@ def overhead_cells(row: ApplicationRow) -> list[str]:
     return [f"{percent:+.2f}", f"{low:+.2f} to {high:+.2f}", verdict]
 
 
-def counters(document: ApplicationDocument) -> Shown:
+def counters(document: ApplicationDocument) -> TableModel:
     """What perf counted, or why it did not."""
     problems = dict.fromkeys(f"{row.placement}: {row.problem}" for row in document.counters if row.problem is not None)
-    return Shown(
+    return TableModel(
         title="counted in one more start, over all ranks from start to end",
         columns=["flags", "clock", "switches", "cache misses", "instructions", "per cycle"],
         groups=by_flags(document.counters, counter_cells),
@@ -119,8 +119,8 @@ def counter_cells(row: CountersRow) -> list[str]:
     ]
 
 
-def pings(document: ApplicationDocument) -> Shown:
-    return Shown(
+def pings(document: ApplicationDocument) -> TableModel:
+    return TableModel(
         title="ping: one byte there and back between rank 0 and every other",
         columns=["flags", "min", "median", "max"],
         groups=by_flags(
@@ -130,8 +130,8 @@ def pings(document: ApplicationDocument) -> Shown:
     )
 
 
-def bandwidths(document: ApplicationDocument) -> Shown:
-    return Shown(
+def bandwidths(document: ApplicationDocument) -> TableModel:
+    return TableModel(
         title="bandwidth of a pair while all pairs send, 10^9 bytes a second",
         columns=["flags", "size", "median", "quartiles", "slowest"],
         groups=by_flags(document.bandwidth, bandwidth_cells),

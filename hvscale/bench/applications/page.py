@@ -5,8 +5,8 @@ import plotly.graph_objects as go
 from hvscale.bench.applications import get
 from hvscale.bench.applications.document import ApplicationDocument, counting
 from hvscale.bench.applications.output import NO_FLAGS, sizes, tables
-from hvscale.bench.study_page import study_page, style
-from hvscale.profiling.report_figures import GREY, OPERATION_COLOURS
+from hvscale.report.figures import GREY, OPERATION_COLOURS, style
+from hvscale.report.study_page import study_page
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 

@@ -12,19 +12,19 @@ from hvscale.bench.applications import Application, Result, get, parse_sizes
 from hvscale.bench.applications.build import build, find_compiler, label, parse_flags, source_hash
 from hvscale.bench.applications.counters import Counters, read_counters, with_perf
 from hvscale.bench.applications.document import ApplicationDocument, ApplicationRun, CountersRow, Variant
-from hvscale.bench.compare_placements import options_of_each
 from hvscale.core.documents import parse_json
-from hvscale.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
+from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
+from hvscale.core.run_folder import RunFolder, default_run_path
+from hvscale.core.units import human_bytes
 from hvscale.launch import RunInterruptedError, launch
-from hvscale.launch.output import lines_of
-from hvscale.launch.reported_library import KnownLibrary
-from hvscale.placement_options import PlacementOptions
-from hvscale.profiling.output import human_bytes
-from hvscale.run_folder import RunFolder, default_run_path
-from hvscale.scaling.study import settings
-from hvscale.scaling.work import parse_ranks
-from hvscale.study import Measured, Starting, StudyInTurns
-from hvscale.study_folder import finished_or_new
+from hvscale.launch.mpi.reported_library import KnownLibrary
+from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.supervision.output import lines_of
+from hvscale.studies.base import Measured, Starting, StudyInTurns
+from hvscale.studies.compare_placements import options_of_each
+from hvscale.studies.folder import finished_or_new
+from hvscale.studies.scaling.study import settings
+from hvscale.studies.scaling.work import parse_ranks
 
 ELSEWHERE = ("ssh", "slurm")  # where this machine's memory says nothing
 

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hvscale.bench.request import Device
-from hvscale.bench.summary import summarise
-from hvscale.run_folder import Host
-from hvscale.scaling.estimate import CONFIDENCE, as_columns, estimate, ratio
-from hvscale.study_folder import State
+from hvscale.bench.collectives.request import Device
+from hvscale.bench.collectives.summary import summarise
+from hvscale.core.run_folder import Host
+from hvscale.core.statistics import CONFIDENCE, as_columns, estimate, ratio
+from hvscale.studies.folder import State
 
 SERVED = ("broadcast", "gather")  # what a step needs of a server
 REPLACEMENT = "allreduce"

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hvscale.bench.memory import refuse_more
-from hvscale.bench.request import Way
+from hvscale.bench.collectives.memory import refuse_more
+from hvscale.bench.collectives.request import Way
 
 if TYPE_CHECKING:
-    from hvscale.bench.backends import Backend
+    from hvscale.bench.collectives.backends import Backend
 
 SERVER = 0
 CHIEF = 1  # the worker that NCCL's ways go over

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from hvscale.bench.param_server.document import Exchange, Extremes, ServerDocument, ServerRow
-from hvscale.bench.shown import Shown
-from hvscale.profiling.output import human_bytes, human_seconds, write_rows
-from hvscale.scaling.output import WIDEST, is_known
+from hvscale.core.units import human_bytes, human_seconds
+from hvscale.report.tables import TableModel, write_rows
+from hvscale.studies.scaling.output import WIDEST, is_known
 
 
-def tables(document: ServerDocument) -> list[Shown]:
+def tables(document: ServerDocument) -> list[TableModel]:
     """What there is to be shown of the document."""
     shown = [latencies(document)] if document.rows else []
     if document.extremes:
@@ -22,7 +22,7 @@ def what(document: ServerDocument) -> str:
     return f"{human_bytes(document.bytes)} of {document.dtype} for each worker in {document.device} memory"
 
 
-def latencies(document: ServerDocument) -> Shown:
+def latencies(document: ServerDocument) -> TableModel:
     """A row for each variant."""
     groups: dict[str, list[list[str]]] = {}
     for row in document.rows:
@@ -34,7 +34,7 @@ def latencies(document: ServerDocument) -> Shown:
             human_seconds(row.seconds_max),
         ]
         groups.setdefault(f"{row.operation}, workers {row.workers}", []).append([place(row), *cells])
-    return Shown(
+    return TableModel(
         title=f"param-server: {what(document)}",
         columns=["", "starts", "mean", "interval", "min", "max"],
         groups=groups,
@@ -55,7 +55,7 @@ def place(row: ServerRow | Exchange) -> str:
     return f"{row.backend}, {row.placement}"
 
 
-def best_and_worst(document: ServerDocument) -> Shown:
+def best_and_worst(document: ServerDocument) -> TableModel:
     """Two rows for each operation and number of workers, and for all numbers together."""
     groups = {}
     for found in document.extremes:
@@ -64,7 +64,7 @@ def best_and_worst(document: ServerDocument) -> Shown:
             [f"best: {place(found.best)}", *extreme_cells(found.best), *saved_cells(found)],
             [f"worst: {place(found.worst)}", *extreme_cells(found.worst), "", ""],
         ]
-    return Shown(
+    return TableModel(
         title="best and worst",
         columns=["", "workers", "mean", "saves %", "interval"],
         groups=groups,
@@ -76,13 +76,13 @@ def extreme_cells(row: ServerRow) -> list[str]:
     return [str(row.workers), human_seconds(row.seconds)]
 
 
-def exchanges(document: ServerDocument) -> Shown:
+def exchanges(document: ServerDocument) -> TableModel:
     """What a step's exchange costs in either way."""
     groups: dict[str, list[list[str]]] = {}
     for row in document.exchanges:
         cells = [human_seconds(row.server_seconds), human_seconds(row.allreduce_seconds), *saved_cells(row)]
         groups.setdefault(f"workers {row.workers}", []).append([place(row), *cells])
-    return Shown(
+    return TableModel(
         title="an exchange: broadcast and gather of a server, or all-reduce",
         columns=["", "server", "all-reduce", "saves %", "interval"],
         groups=groups,

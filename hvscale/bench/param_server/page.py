@@ -4,8 +4,8 @@ import plotly.graph_objects as go
 
 from hvscale.bench.param_server.document import ServerDocument
 from hvscale.bench.param_server.output import tables, what
-from hvscale.bench.study_page import study_page, style
-from hvscale.profiling.report_figures import OPERATION_COLOURS
+from hvscale.report.figures import OPERATION_COLOURS, style
+from hvscale.report.study_page import study_page
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 

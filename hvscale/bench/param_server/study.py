@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from hvscale.bench import backends, dtypes
-from hvscale.bench.backends import Backend
-from hvscale.bench.compare_placements import options_of_each
-from hvscale.bench.controller import DEVICES, PATHS
-from hvscale.bench.memory import available_bytes
-from hvscale.bench.param_server.document import REPLACEMENT, ServerDocument, ServerRun, Variant
-from hvscale.bench.param_server.held import OPERATIONS, SERVER, check_held
-from hvscale.bench.request import Begun, Device, FirstWrong, Measured, Request, Size, Way
-from hvscale.bench.sizes import LARGEST_COUNT, parse_size
-from hvscale.bench.start import (
+from hvscale.bench.collectives import backends, dtypes
+from hvscale.bench.collectives.backends import Backend
+from hvscale.bench.collectives.controller import DEVICES, PATHS
+from hvscale.bench.collectives.memory import available_bytes
+from hvscale.bench.collectives.request import Begun, Device, FirstWrong, Measured, Request, Size, Way
+from hvscale.bench.collectives.sizes import LARGEST_COUNT, parse_size
+from hvscale.bench.collectives.start import (
     COMMAND,
     ON_THIS_MACHINE,
     ResultLines,
@@ -23,13 +20,16 @@ from hvscale.bench.start import (
     one_of,
     settings,
 )
-from hvscale.errors import RequestError, UntrustedError
-from hvscale.host import gpus
-from hvscale.launch_options import resolve
-from hvscale.placement_options import PlacementOptions
-from hvscale.run_folder import RunFolder, default_run_path
-from hvscale.scaling.work import parse_ranks
-from hvscale.study import StudyInTurns
+from hvscale.bench.param_server.document import REPLACEMENT, ServerDocument, ServerRun, Variant
+from hvscale.bench.param_server.held import OPERATIONS, SERVER, check_held
+from hvscale.cli.launch_options import resolve
+from hvscale.core.errors import RequestError, UntrustedError
+from hvscale.core.host import gpus
+from hvscale.core.run_folder import RunFolder, default_run_path
+from hvscale.launch.placement_options import PlacementOptions
+from hvscale.studies.base import StudyInTurns
+from hvscale.studies.compare_placements import options_of_each
+from hvscale.studies.scaling.work import parse_ranks
 
 USUAL = {"cpu": ["mpi", "gloo"], "cuda": ["mpi", "nccl"]}
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Literal
 
 from hvscale.comm_tuning.knobs.values import Value, Values
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.launch import flavours
 
 # What a new value needs to be read: a fresh start of the job, or hvd.shutdown() and hvd.init().

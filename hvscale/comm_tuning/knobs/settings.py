@@ -9,10 +9,11 @@ from typing import Any
 from hvscale.comm_tuning.knobs.library import Library, Spelling, Target, libraries, of_flavour
 from hvscale.comm_tuning.knobs.meaning import MEANING
 from hvscale.comm_tuning.knobs.values import Value
-from hvscale.errors import RequestError
-from hvscale.launch import environment, flavours, prefixes
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Library as MpiLibrary
+from hvscale.launch import environment, flavours
 from hvscale.launch.environment import named
-from hvscale.run_folder import Library as MpiLibrary
+from hvscale.launch.mpi import prefixes
 
 # The keyword of a launch for each of its options that a knob may be, and the value it has when it was not given.
 OPTIONS = {"--transport": ("transport_name", None), "--devices": ("devices", "all")}

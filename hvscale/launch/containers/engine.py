@@ -7,9 +7,9 @@ from concurrent import futures
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from hvscale.errors import RequestError
-from hvscale.launch import interrupts, limits, waiting
-from hvscale.launch.labels import RUN, RunLabel
+from hvscale.core.errors import RequestError
+from hvscale.launch.nodes.labels import RUN, RunLabel
+from hvscale.launch.supervision import interrupts, limits, waiting
 
 REMOVAL_IN_PROGRESS = 409  # Docker's answer when somebody else is at it
 REMOVAL_SECONDS = 30

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvscale.errors import RequestError
-from hvscale.launch.tools import call, require
+from hvscale.core.errors import RequestError
+from hvscale.launch.nodes.tools import call, require
 
 DEFAULT_IMAGE = "hvscale:base"
 # Python for environments that rest on the distribution's, with the libraries that any other Python uses, too; tc for --link.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import hvscale
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 
 # Of these an image has its own.
 OF_THE_IMAGE = tuple(

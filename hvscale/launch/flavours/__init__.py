@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Library
 from hvscale.launch.job import Job
-from hvscale.launch.mpi_library import library_version
-from hvscale.run_folder import Library
+from hvscale.launch.mpi.mpi_library import library_version
 
 Processes = list[subprocess.Popen[bytes]]
 

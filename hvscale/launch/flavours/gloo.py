@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
+from hvscale.core.errors import RequestError
 from hvscale.core.files import open_new
-from hvscale.errors import RequestError
+from hvscale.core.run_folder import Library
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
-from hvscale.run_folder import Library
 
 TRANSPORT = "tcp"
 GLOO_ONLY = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}

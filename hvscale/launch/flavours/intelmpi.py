@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hvscale.errors import RequestError
-from hvscale.launch import flavours, hydra
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Library
+from hvscale.launch import flavours
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
-from hvscale.launch.launcher import start_launcher
-from hvscale.launch.transport import LIBRARY_DECIDES
-from hvscale.run_folder import Library
+from hvscale.launch.mpi import hydra
+from hvscale.launch.mpi.launcher import start_launcher
+from hvscale.launch.mpi.transport import LIBRARY_DECIDES
 
 FABRICS = "I_MPI_FABRICS"
 TRANSPORTS = ["shm:ofi", "ofi", "shm"]

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hvscale.errors import RequestError
-from hvscale.launch import flavours, hydra, loopback, mpi_library, prefixes
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Library
+from hvscale.launch import flavours
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
-from hvscale.launch.launcher import start_launcher
-from hvscale.run_folder import Library
+from hvscale.launch.mpi import hydra, loopback, mpi_library, prefixes
+from hvscale.launch.mpi.launcher import start_launcher
 
 NETMOD = "MPIR_CVAR_CH4_NETMOD"
 SINGLE_COPY = "MPIR_CVAR_CH4_CMA_ENABLE"

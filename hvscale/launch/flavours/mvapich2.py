@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hvscale.errors import RequestError
-from hvscale.launch import flavours, hydra
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Library
+from hvscale.launch import flavours
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
-from hvscale.launch.launcher import start_launcher
-from hvscale.run_folder import Library
+from hvscale.launch.mpi import hydra
+from hvscale.launch.mpi.launcher import start_launcher
 
 RSH_LAUNCHER = "mpirun_rsh"
 # Each rank's threads need all cores, not the one that MVAPICH2 would bind them to.

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from hvscale.errors import RequestError
-from hvscale.host import available_cores
-from hvscale.launch import loopback
+from hvscale.core.errors import RequestError
+from hvscale.core.host import available_cores
+from hvscale.core.run_folder import Library
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
-from hvscale.launch.launcher import start_launcher
-from hvscale.launch.mpi_library import for_mpi4py, library_version, told_by
-from hvscale.launch.transport import LIBRARY_DECIDES
-from hvscale.run_folder import Library
+from hvscale.launch.mpi import loopback
+from hvscale.launch.mpi.launcher import start_launcher
+from hvscale.launch.mpi.mpi_library import for_mpi4py, library_version, told_by
+from hvscale.launch.mpi.transport import LIBRARY_DECIDES
 
 PML = "OMPI_MCA_pml"
 # What a pml component is called that carries messages for others only.

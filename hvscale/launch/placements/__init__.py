@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from hvscale.errors import RequestError
-from hvscale.launch.labels import RunLabel
-from hvscale.launch.nodes import Nodes
-from hvscale.placement_options import PlacementOptions
-from hvscale.run_folder import Library
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Library
+from hvscale.launch.nodes.labels import RunLabel
+from hvscale.launch.nodes.nodes import Nodes
+from hvscale.launch.placement_options import PlacementOptions
 
 __all__ = ["Placement", "PlacementOptions", "Request", "get", "names", "register"]
 

@@ -10,16 +10,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from hvscale.core.errors import RequestError
+from hvscale.core.host import gpus
 from hvscale.core.numbers import MOST_BYTES
-from hvscale.errors import RequestError
-from hvscale.host import gpus
-from hvscale.launch import limits, link, node_probe, waiting
 from hvscale.launch.containers import engine, networks
 from hvscale.launch.containers.image import DEFAULT_IMAGE, require_image
 from hvscale.launch.containers.mounts import volumes
-from hvscale.launch.labels import RunLabel
-from hvscale.launch.nodes import Node, Nodes, blocks
+from hvscale.launch.nodes import link
+from hvscale.launch.nodes.labels import RunLabel
+from hvscale.launch.nodes.nodes import Node, Nodes, blocks
 from hvscale.launch.placements import PlacementOptions, Request, register
+from hvscale.launch.rank_side import node_probe
+from hvscale.launch.supervision import limits, waiting
 
 DEFAULT_RANKS_PER_CONTAINER = 2
 DEFAULT_SHM_SIZE = "1g"

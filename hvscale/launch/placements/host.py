@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hvscale.launch.nodes import Node, Nodes
+from hvscale.launch.nodes.nodes import Node, Nodes
 from hvscale.launch.placements import PlacementOptions, Request, register
 
 

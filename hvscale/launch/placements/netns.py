@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hvscale.errors import RequestError
-from hvscale.launch import link, network_namespaces
-from hvscale.launch.nodes import Node, Nodes, blocks
+from hvscale.core.errors import RequestError
+from hvscale.launch.nodes import link, network_namespaces
+from hvscale.launch.nodes.nodes import Node, Nodes, blocks
+from hvscale.launch.nodes.tools import call, require
 from hvscale.launch.placements import PlacementOptions, Request, register
-from hvscale.launch.tools import call, require
 
 DEFAULT_NODES = 2
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hvscale.errors import RequestError
-from hvscale.launch import limits, node_probe, waiting
-from hvscale.launch.nodes import Node, Nodes
+from hvscale.core.errors import RequestError
+from hvscale.launch.nodes.nodes import Node, Nodes
+from hvscale.launch.nodes.tools import call, require
 from hvscale.launch.placements import PlacementOptions, Request, register
-from hvscale.launch.tools import call, require
+from hvscale.launch.rank_side import node_probe
+from hvscale.launch.supervision import limits, waiting
 
 # "2(x3),1": two tasks on each of three nodes, one on the fourth.
 TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")

@@ -15,11 +15,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hvscale.errors import RequestError
-from hvscale.launch import interrupts, limits, peer, waiting
-from hvscale.launch.nodes import STATUS_OF_SSH_ITSELF, Node, Nodes
+from hvscale.core.errors import RequestError
+from hvscale.launch.nodes.nodes import STATUS_OF_SSH_ITSELF, Node, Nodes
+from hvscale.launch.nodes.tools import require
 from hvscale.launch.placements import PlacementOptions, Request, register
-from hvscale.launch.tools import require
+from hvscale.launch.rank_side import host_preflight
+from hvscale.launch.supervision import interrupts, limits, waiting
 
 CONNECT_SECONDS = 10
 LAST_WORDS_SECONDS = 5
@@ -156,7 +157,7 @@ class Peer:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in end(); a pipe that nobody reads could fill
         self.received = b""
         self.process = subprocess.Popen(
-            [*agent(self.host), shlex.join([sys.executable, "-I", peer.__file__])],
+            [*agent(self.host), shlex.join([sys.executable, "-I", host_preflight.__file__])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,

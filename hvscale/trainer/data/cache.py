@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from hvscale.errors import RequestError
-from hvscale.run_folder import write_atomically
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import write_atomically
 from hvscale.trainer.data.images import Pixels, PixelSource
 
 HEADER_BYTES = 128  # of a NumPy file of this kind

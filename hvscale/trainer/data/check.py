@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
-from hvscale.errors import RequestError
-from hvscale.host import available_cores
+from hvscale.core.errors import RequestError
+from hvscale.core.host import available_cores
 from hvscale.trainer.data import resize
 from hvscale.trainer.data.classes import class_folders
 from hvscale.trainer.data.images import SUFFIXES, Pixels, decode, images_in, opened

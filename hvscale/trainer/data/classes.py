@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.trainer.data.images import SUFFIXES, Pixels, opened
 
 # Inception-style crops (Szegedy et al., 2015), the ranges of torchvision's RandomResizedCrop.

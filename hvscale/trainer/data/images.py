@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 
 Pixels: TypeAlias = NDArray[np.uint8]
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from hvscale.errors import RequestError
-from hvscale.host import available_cores
-from hvscale.run_folder import write_atomically
+from hvscale.core.errors import RequestError
+from hvscale.core.host import available_cores
+from hvscale.core.run_folder import write_atomically
 from hvscale.trainer.data import resize
 from hvscale.trainer.data.images import decode, images_in
 from hvscale.trainer.data.sources import lr_file

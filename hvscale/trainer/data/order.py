@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 
 
 @dataclass(frozen=True)

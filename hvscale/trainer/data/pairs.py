@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.trainer.data import resize
 from hvscale.trainer.data.cache import DecodedCache, OnDemand, Recipe
 from hvscale.trainer.data.images import PixelSource, decode, size_of

@@ -6,15 +6,15 @@ Arguments: the back end, then the elements of a block, in one size or more.
 import json
 import sys
 
-from hvscale.bench import backends, collectives, dtypes
-from hvscale.bench.engine import Engine, Operands
-from hvscale.bench.rank import measure_size
-from hvscale.bench.request import Request, Size
+from hvscale.bench.collectives import backends, dtypes, operations
+from hvscale.bench.collectives.engine import Engine, Operands
+from hvscale.bench.collectives.rank import measure_size
+from hvscale.bench.collectives.request import Request, Size
 
 backend = backends.get(sys.argv[1])
 engine: Engine | None = None
 for name in sorted(backend.collectives):
-    collective = collectives.get(name)
+    collective = operations.get(name)
     for dtype in backend.dtypes if collective.has_data else ("float32",):
         for count in map(int, sys.argv[2:]):
             size = Size(bytes=0, count=count, iterations=2, warmup=1)

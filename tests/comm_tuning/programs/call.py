@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hvscale.comm_tuning.broadcast import broadcast
-from hvscale.errors import RequestError
+from hvscale.comm_tuning.collectives.broadcast import broadcast
+from hvscale.core.errors import RequestError
 
 communicator = MPI.COMM_WORLD
 rank, size = communicator.rank, communicator.size

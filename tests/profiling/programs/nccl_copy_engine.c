@@ -1,5 +1,5 @@
 /* nccl_copy_engine PLUGIN 6: one collective by the copy engines, and one whose names no plug-in of today knows. */
-#include "../../../hvscale/profiling/nccl/abi.h"
+#include "../../../native/nccl_plugin/abi.h"
 
 #include <dlfcn.h>
 

@@ -3,7 +3,7 @@
    Each thread is a communicator of 2 ranks. A call goes: group start, call start, call stop, group stop; then, from another thread, as
    from NCCL's proxy, its kernel's channels. The k-th call of a thread is the k-th of `calls` below, again and again; the kernel of a
    call takes CHANNEL_NS of the device for each channel. "kill": ends by SIGKILL when all calls were made, without finalize. */
-#include "../../../hvscale/profiling/nccl/abi.h"
+#include "../../../native/nccl_plugin/abi.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.trainer.data import resize
 from hvscale.trainer.data.crops import Crops
 from hvscale.trainer.data.images import Pixels

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.trainer.data.order import EpochOrder, Reached
 from hvscale.trainer.data.prefetch import Prefetch
 

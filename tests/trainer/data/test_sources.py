@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hvscale.errors import RequestError
+from hvscale.core.errors import RequestError
 from hvscale.trainer.data import pairs, resize
 from hvscale.trainer.data.images import decode
 from hvscale.trainer.data.pairs import Photo

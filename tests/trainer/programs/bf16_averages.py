@@ -6,7 +6,7 @@ import horovod.torch as hvd
 import torch
 from torch import nn
 
-from hvscale.trainer import bf16_averages
+from hvscale.trainer.system import bf16_averages
 
 hvd.init()
 torch.manual_seed(hvd.rank())

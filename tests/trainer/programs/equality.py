@@ -8,12 +8,12 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor, nn
 
-from hvscale.run_folder import RunFolder
+from hvscale.core.run_folder import RunFolder
 from hvscale.trainer.config import TrainConfig
-from hvscale.trainer.loop import fit
-from hvscale.trainer.precision import Arithmetic
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.super_resolution import SuperResolution
+from hvscale.trainer.system.precision import Arithmetic
+from hvscale.trainer.tasks.super_resolution import SuperResolution
+from hvscale.trainer.trainer import fit
 
 ranks = Ranks()
 cpu = torch.device("cpu")

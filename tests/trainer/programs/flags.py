@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hvscale.run_folder import RunFolder
+from hvscale.core.run_folder import RunFolder
 from hvscale.trainer.config import TrainConfig
-from hvscale.trainer.loop import fit
-from hvscale.trainer.precision import Arithmetic
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.super_resolution import SuperResolution
-from hvscale.trainer.sync_batch_norm import synchronise_batch_norm
+from hvscale.trainer.system.precision import Arithmetic
+from hvscale.trainer.system.sync_batch_norm import synchronise_batch_norm
+from hvscale.trainer.tasks.super_resolution import SuperResolution
+from hvscale.trainer.trainer import fit
 
 CPU = torch.device("cpu")
 ARITHMETIC = Arithmetic("fp32", channels_last=False)

@@ -5,7 +5,7 @@ import os
 import resource
 import sys
 
-from hvscale.errors import HvscaleError
+from hvscale.core.errors import HvscaleError
 from hvscale.trainer import TrainConfig, train
 
 options = json.loads(sys.argv[1])

@@ -2,7 +2,7 @@
 
 from hvscale.comm_tuning.knobs.library import Library, Spelling, Target, register
 from hvscale.comm_tuning.knobs.values import Bytes, Choice, Count, Names, Switch
-from hvscale.launch.horovod_build import horovod_library
+from hvscale.launch.mpi.horovod_build import horovod_library
 
 GUIDE = "NCCL user guide, environment variables"
 

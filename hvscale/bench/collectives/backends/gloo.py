@@ -1,0 +1,19 @@
+"""Gloo, as PyTorch has it."""
+
+from hvscale.bench.collectives.backends import HOST, Backend, register
+from hvscale.bench.collectives.dtypes import DTYPES
+from hvscale.bench.collectives.torch_group import IN_PLACE, OUT_OF_PLACE, TorchGroup
+
+register(
+    Backend(
+        name="gloo",
+        flavour="gloo",
+        out_of_place=OUT_OF_PLACE,
+        in_place=IN_PLACE,
+        dtypes=tuple(DTYPES),
+        paths=HOST,
+        open=lambda request: TorchGroup("gloo"),
+        serves=True,
+        gathers_twice=True,  # into one tensor, from which it fills the blocks
+    )
+)

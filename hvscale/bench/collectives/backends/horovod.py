@@ -1,0 +1,136 @@
+"""Horovod's collectives, over each library that carries them: a call takes part in its ranks' agreement, as a gradient's does."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hvscale.bench.collectives.backends import HOST, Backend, register
+from hvscale.bench.collectives.engine import Document, Engine, Operands, PythonWork, Work
+from hvscale.bench.collectives.request import Request
+from hvscale.bench.collectives.values import Carried
+from hvscale.core.errors import RequestError
+
+# Its bfloat16 is there in name only: it does not add it up.
+DTYPES = ("float32", "float64", "float16")
+FLAVOURS = ("openmpi", "mpich", "mvapich2", "intelmpi", "gloo")
+OUT_OF_PLACE = frozenset({"allreduce", "broadcast", "allgather", "reduce-scatter", "alltoall", "barrier"})
+IN_PLACE = frozenset({"allreduce", "broadcast"})
+
+
+class HorovodEngine(Engine):
+    def __init__(self, request: Request) -> None:
+        import horovod
+        import horovod.torch as hvd
+        import torch
+
+        hvd.init()
+        self.torch, self.hvd = torch, hvd
+        self.rank, self.np = hvd.rank(), hvd.size()
+        self.on_gpu = request.device == "cuda"
+        if self.on_gpu:
+            if not torch.cuda.is_available():
+                raise RequestError("no NVIDIA GPU here: --device cpu")
+            torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+        self.library = f"Horovod {horovod.__version__} over {'NCCL' if request.path == 'nccl' else carrier()}"
+
+    def gathered(self, document: Document) -> list[Document]:
+        found: list[Document] = self.hvd.allgather_object(document, name="hvscale.gathered")
+        return found
+
+    def decided(self, document: Document) -> Document:
+        found: Document = self.hvd.broadcast_object(document, 0, name="hvscale.decided")
+        return found
+
+    def close(self) -> None:
+        self.hvd.shutdown()
+
+    def work(self, operands: Operands) -> Work:
+        dtype = operands.dtype
+
+        def received(tensor: Any) -> Carried:
+            """Of what the call returned: Horovod makes a new tensor out of place."""
+            if tensor is None:
+                return operands.receive.get(dtype.carrier, *operands.received)
+            found: Carried = tensor.cpu().view(self.torch.uint8).numpy().view(dtype.carrier)
+            return found
+
+        finish = self.torch.cuda.synchronize if self.on_gpu else lambda: None
+        return PythonWork(self._call(operands), received, self.hvd.barrier, finish)
+
+    def _call(self, operands: Operands) -> Callable[[], Any]:
+        hvd, root, dtype, name = self.hvd, operands.root, operands.dtype.name, "hvscale.bench"
+        # Where a rank sends nothing, in a broadcast, its tensor still has the message's size.
+        start, stop = operands.sent
+        sent = operands.source.tensor(dtype, start, max(stop, start + operands.count))
+        match operands.collective.name:
+            case "allreduce" if operands.in_place:
+                return lambda: hvd.allreduce_(sent, op=hvd.Sum, name=name)
+            case "allreduce":
+                return lambda: hvd.allreduce(sent, op=hvd.Sum, name=name)
+            case "broadcast" if operands.in_place:
+                return lambda: hvd.broadcast_(sent, root, name=name)
+            case "broadcast":
+                return lambda: hvd.broadcast(sent, root, name=name)
+            case "allgather":
+                return lambda: hvd.allgather(sent, name=name)
+            case "reduce-scatter":
+                return lambda: hvd.reducescatter(sent, op=hvd.Sum, name=name)
+            case "alltoall":
+                return lambda: hvd.alltoall(sent, name=name)
+            case "barrier":
+                return lambda: hvd.barrier()
+            case other:
+                raise RequestError(f"Horovod has no {other}")
+
+
+def carrier() -> str:
+    return "Gloo" if os.environ.get("HOROVOD_CPU_OPERATIONS") == "gloo" else "MPI"
+
+
+def not_installed(command: list[str], environment: dict[str, str]) -> str:
+    # Imported here: a rank loads this file, and must not load the launcher.
+    from hvscale.launch.mpi.horovod_build import horovod_library
+
+    found = horovod_library(command, environment)
+    return "" if found is not None else "Horovod is not installed: run `make setup` (MPI=mpich for MPICH and its kin)"
+
+
+def without_nccl(command: list[str], environment: dict[str, str]) -> str:
+    from hvscale.launch.mpi.horovod_build import horovod_library
+
+    found = horovod_library(command, environment)
+    if found is None:
+        return not_installed(command, environment)
+    if b"ncclAllReduce" in found.read_bytes():
+        return ""
+    return "this Horovod is built without NCCL: run `make setup` on a machine with CUDA, which builds it in"
+
+
+for flavour in FLAVOURS:
+    register(
+        Backend(
+            name=f"horovod-{flavour}",
+            flavour=flavour,
+            # Horovod 0.28 has a reduce-scatter over MPI and NCCL alone.
+            out_of_place=OUT_OF_PLACE - ({"reduce-scatter"} if flavour == "gloo" else set()),
+            in_place=IN_PLACE,
+            dtypes=DTYPES,
+            paths={**HOST, "cuda": ("staged",)},
+            open=HorovodEngine,
+            buffers=3,  # the result, too
+            problem=not_installed,
+        )
+    )
+register(
+    Backend(
+        name="horovod-nccl",
+        flavour="openmpi",
+        out_of_place=OUT_OF_PLACE,
+        in_place=IN_PLACE,
+        dtypes=DTYPES,
+        paths={"cuda": ("nccl",)},
+        open=HorovodEngine,
+        buffers=3,
+        problem=without_nccl,
+    )
+)

@@ -1,0 +1,163 @@
+"""bench.json: what was asked for, one row for each size and back end, and where one overtakes another."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hvscale.bench.collectives.request import Device, FirstWrong, InPlace, Measured, Way
+from hvscale.bench.collectives.summary import CONFIDENCE, summarise
+from hvscale.core.run_folder import Host
+
+State = Literal["waiting", "running", "finished", "failed", "interrupted"]
+
+
+class BackendRun(BaseModel):
+    """One start. `name`: the back end, and for GPU memory its path. `library`: as it names itself; `problem`: why it failed."""
+
+    name: str
+    backend: str
+    path: Way
+    flavour: str
+    run: str
+    library: str | None = None
+    knobs: dict[str, str] = {}
+    state: State = "waiting"
+    problem: str | None = None
+
+
+class BenchRow(BaseModel):
+    """One size on one back end, out of place or in place. Seconds of a call on the slowest rank; `seconds` is their mean with its 95 % interval.
+
+    `bytes`, `count` and the bandwidths as nccl-tests has them. `rank_seconds_*`: over the ranks' own means. `wrong`: None where not checked.
+    """
+
+    backend: str
+    bytes: int
+    count: int
+    in_place: bool
+    iterations: int
+    samples: int
+    seconds: float
+    seconds_low: float | None
+    seconds_high: float | None
+    seconds_min: float
+    seconds_p50: float
+    seconds_p99: float
+    seconds_max: float
+    rank_seconds_mean: float
+    rank_seconds_min: float
+    rank_seconds_max: float
+    algbw_gigabytes_per_second: float
+    busbw_gigabytes_per_second: float
+    wrong: int | None
+
+
+class Wrong(FirstWrong):
+    """The first wrong element at one size."""
+
+    backend: str
+    bytes: int
+    in_place: bool
+    wrong: int
+
+
+class Crossover(BaseModel):
+    """Below `bytes` the one back end is faster, above it the other one, beyond their intervals on either side."""
+
+    bytes: int
+    faster_below: str
+    faster_above: str
+
+
+class BenchDocument(BaseModel):
+    """What `hvscale bench COLLECTIVE --json` prints, by alias, and the bench folder's bench.json."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Annotated[Literal["hvscale/bench/1"], Field(alias="schema")] = "hvscale/bench/1"
+    state: State = "running"
+    folder: str
+    collective: str
+    np: int
+    dtype: str
+    device: Device
+    root: int
+    reduction: str | None
+    in_place: InPlace
+    iterations: str
+    warmup: str
+    until_interval_percent: float | None
+    settings: dict[str, Any]
+    confidence: float = CONFIDENCE
+    host: Host | None = None
+    backends: list[BackendRun] = []
+    rows: list[BenchRow] = []
+    wrong: list[Wrong] = []
+    crossovers: list[Crossover] = []
+    warnings: list[str] = []
+
+
+def row_of(name: str, measured: Measured, bus_factor: float) -> BenchRow:
+    times = summarise(measured.seconds)
+    algbw = measured.bytes / times.mean / 1e9
+    ranks = measured.rank_seconds
+    return BenchRow(
+        backend=name,
+        bytes=measured.bytes,
+        count=measured.count,
+        in_place=measured.in_place,
+        iterations=len(measured.seconds) * measured.calls_per_sample,
+        samples=len(measured.seconds),
+        seconds=times.mean,
+        seconds_low=times.low,
+        seconds_high=times.high,
+        seconds_min=times.least,
+        seconds_p50=times.median,
+        seconds_p99=times.p99,
+        seconds_max=times.most,
+        rank_seconds_mean=sum(ranks) / len(ranks),
+        rank_seconds_min=min(ranks),
+        rank_seconds_max=max(ranks),
+        algbw_gigabytes_per_second=algbw,
+        busbw_gigabytes_per_second=algbw * bus_factor,
+        wrong=measured.wrong,
+    )
+
+
+def main_rows(rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """Of each back end those out of place, or in place where it has no others: what back ends are compared by."""
+    with_two_buffers = {row.backend for row in rows if not row.in_place}
+    return [row for row in rows if not row.in_place or row.backend not in with_two_buffers]
+
+
+def crossovers(rows: Sequence[BenchRow]) -> list[Crossover]:
+    """For each pair of back ends, in order of size: sizes between two at which different ones are faster for sure (their geometric mean)."""
+    tables: dict[str, dict[int, BenchRow]] = {}
+    for row in main_rows(rows):
+        tables.setdefault(row.backend, {})[row.bytes] = row
+    found = [
+        crossover for one, other in itertools.combinations(tables.values(), 2) for crossover in _between(one, other)
+    ]
+    return sorted(found, key=lambda crossover: crossover.bytes)
+
+
+def _between(one: dict[int, BenchRow], other: dict[int, BenchRow]) -> list[Crossover]:
+    found: list[Crossover] = []
+    before: tuple[int, str] | None = None
+    for size in sorted(one.keys() & other.keys()):
+        faster, slower = sorted((one[size], other[size]), key=lambda row: row.seconds)
+        if not _is_below(faster, slower):
+            continue
+        if before is not None and before[1] != faster.backend:
+            middle = round((before[0] * size) ** 0.5)
+            found.append(Crossover(bytes=middle, faster_below=before[1], faster_above=faster.backend))
+        before = size, faster.backend
+    return found
+
+
+def _is_below(faster: BenchRow, slower: BenchRow) -> bool:
+    if faster.seconds_high is None or slower.seconds_low is None:
+        return faster.seconds < slower.seconds
+    return faster.seconds_high < slower.seconds_low

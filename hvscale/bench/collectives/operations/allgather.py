@@ -1,0 +1,17 @@
+"""All-gather."""
+
+from hvscale.bench.collectives.operations import Collective, register
+from hvscale.bench.collectives.values import mark
+
+register(
+    Collective(
+        name="allgather",
+        meaning="every rank gets every rank's block",
+        bus_factor=lambda np: (np - 1) / np,
+        largest=lambda np: np,
+        sends=lambda rank, np, root: [mark(rank)],
+        expects=lambda rank, np, root: [mark(source) for source in range(np)],
+        own_block=lambda rank: rank,
+        osu_size="block",
+    )
+)

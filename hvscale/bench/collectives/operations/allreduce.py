@@ -1,0 +1,16 @@
+"""All-reduce."""
+
+from hvscale.bench.collectives.operations import Collective, register
+from hvscale.bench.collectives.values import addend, total
+
+register(
+    Collective(
+        name="allreduce",
+        meaning="every rank gets the sum over all ranks",
+        bus_factor=lambda np: 2 * (np - 1) / np,
+        largest=lambda np: 1,
+        sends=lambda rank, np, root: [addend(rank, np)],
+        expects=lambda rank, np, root: [total(np)],
+        reduces=True,
+    )
+)

@@ -1,0 +1,16 @@
+"""All-to-all."""
+
+from hvscale.bench.collectives.operations import Collective, register
+from hvscale.bench.collectives.values import mark
+
+register(
+    Collective(
+        name="alltoall",
+        meaning="every rank gets a block of its own from every rank",
+        bus_factor=lambda np: (np - 1) / np,
+        largest=lambda np: np,
+        sends=lambda rank, np, root: [mark(rank, target) for target in range(np)],
+        expects=lambda rank, np, root: [mark(source, rank) for source in range(np)],
+        osu_size="block",
+    )
+)

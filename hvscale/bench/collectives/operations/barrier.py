@@ -1,0 +1,15 @@
+"""Barrier: nobody goes on before all have come."""
+
+from hvscale.bench.collectives.operations import Collective, register
+
+register(
+    Collective(
+        name="barrier",
+        meaning="nobody goes on before all have come",
+        bus_factor=lambda np: 0,
+        largest=lambda np: 0,
+        sends=lambda rank, np, root: [],
+        expects=lambda rank, np, root: None,
+        has_data=False,
+    )
+)

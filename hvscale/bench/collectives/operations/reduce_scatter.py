@@ -1,0 +1,16 @@
+"""Reduce-scatter, with blocks of one size (MPI_Reduce_scatter_block)."""
+
+from hvscale.bench.collectives.operations import Collective, register
+from hvscale.bench.collectives.values import addend_for, total
+
+register(
+    Collective(
+        name="reduce-scatter",
+        meaning="each rank gets its block of the sum over all ranks",
+        bus_factor=lambda np: (np - 1) / np,
+        largest=lambda np: np,
+        sends=lambda rank, np, root: [addend_for(rank, np, block) for block in range(np)],
+        expects=lambda rank, np, root: [total(np, rank)],
+        reduces=True,
+    )
+)

@@ -1,0 +1,112 @@
+"""A measurement for people: in nccl-tests' columns or OSU's, and what is shown while it goes on."""
+
+from hvscale.bench.collectives import dtypes, operations
+from hvscale.bench.collectives.document import BackendRun, BenchDocument, BenchRow, main_rows
+from hvscale.bench.collectives.request import ALL_ROOTS
+from hvscale.bench.collectives.start import one_of
+from hvscale.core.units import human_bytes
+
+LAYOUTS = ("nccl-tests", "osu")
+NO_ROOT = "-1"  # nccl-tests' word for a collective without one
+
+
+def tables(document: BenchDocument, layout: str) -> str:
+    """A table for each back end that has rows. Raises RequestError for an unknown layout."""
+    check_layout(layout)
+    shown = osu_table if layout == "osu" else nccl_table
+    parts = [shown(document, entry) for entry in document.backends if rows_of(document, entry)]
+    return "\n\n".join([*parts, *crossover_lines(document)])
+
+
+def check_layout(layout: str) -> None:
+    one_of("--layout", layout, LAYOUTS)
+
+
+def rows_of(document: BenchDocument, entry: BackendRun) -> list[BenchRow]:
+    return [row for row in document.rows if row.backend == entry.name]
+
+
+def heading(document: BenchDocument, entry: BackendRun) -> list[str]:
+    knobs = "".join(f", {knob}={value}" for knob, value in entry.knobs.items())
+    placement = document.settings["placement"].get("placement", "host")
+    table = document.settings.get("collectives")
+    return [
+        f"# hvscale bench {document.collective}, {entry.name}: {entry.library or 'library unknown'}",
+        f"# np {document.np}, placement {placement}, {document.dtype} in {document.device} memory{knobs}{f', by {table}' if table else ''}",
+        f"# iterations {document.iterations}, warm-up {document.warmup}; time: of a call on the slowest rank, mean",
+    ]
+
+
+def nccl_table(document: BenchDocument, entry: BackendRun) -> str:
+    """The columns of nccl-tests; N/A where the back end has no such call."""
+    collective, dtype = operations.get(document.collective), dtypes.get(document.dtype)
+    reduction = document.reduction or "none"
+    root = ("all" if document.root == ALL_ROOTS else str(document.root)) if collective.rooted else NO_ROOT
+    rows = rows_of(document, entry)
+    by_size: dict[tuple[int, int], dict[bool, BenchRow]] = {}
+    for row in rows:
+        by_size.setdefault((row.bytes, row.count), {})[row.in_place] = row
+    left = "#" + " " * 54
+    lines = [
+        *heading(document, entry),
+        "#",
+        f"{left}{'out-of-place':^35}{'in-place':^35}".rstrip(),
+        columns("size", "count", "type", "redop", "root", ["time", "algbw", "busbw", "#wrong"]),
+        columns("(B)", "(elements)", "", "", "", ["(us)", "(GB/s)", "(GB/s)", ""]),
+    ]
+    for (size, count), found in by_size.items():
+        line = f" {size:>12} {count:>12} {dtype.nccl:>9} {reduction:>7} {root:>7}  "
+        lines.append((line + "".join(figures(found.get(in_place)) for in_place in (False, True))).rstrip())
+    wrong = sum(row.wrong or 0 for row in rows)
+    verdict = f"{wrong} {'FAILED' if wrong else 'OK'}"
+    checked = any(row.wrong is not None for row in rows)
+    busbw = sum(row.busbw_gigabytes_per_second for row in rows) / len(rows)
+    lines += [
+        f"# wrong values: {verdict if checked else 'not checked'}",
+        f"# average bus bandwidth: {busbw:.4g} GB/s",
+    ]
+    return "\n".join(lines)
+
+
+def columns(size: str, count: str, kind: str, reduction: str, root: str, figure: list[str]) -> str:
+    time, algbw, busbw, wrong = figure
+    half = f" {time:>9} {algbw:>7} {busbw:>7} {wrong:>7} "
+    return f"#{size:>12} {count:>12} {kind:>9} {reduction:>7} {root:>7}  {half}{half}".rstrip()
+
+
+def figures(row: BenchRow | None) -> str:
+    if row is None:
+        return f" {'N/A':>9} {'N/A':>7} {'N/A':>7} {'N/A':>7} "
+    wrong = "N/A" if row.wrong is None else str(row.wrong)
+    bandwidths = f"{row.algbw_gigabytes_per_second:>7.2f} {row.busbw_gigabytes_per_second:>7.2f}"
+    return f" {microseconds(row.seconds):>9} {bandwidths} {wrong:>7} "
+
+
+def microseconds(seconds: float) -> str:
+    """With as many digits as nine columns show."""
+    us = seconds * 1e6
+    return f"{us:.2f}" if us < 1e5 else f"{us:.0f}"
+
+
+def osu_table(document: BenchDocument, entry: BackendRun) -> str:
+    """OSU's columns: average, least and largest are over the ranks' own means. Out of place where the back end has it."""
+    collective = operations.get(document.collective)
+    rows = main_rows(rows_of(document, entry))
+    itemsize = dtypes.get(document.dtype).bytes
+    lines = [*heading(document, entry)]
+    head = f"{'Avg Latency(us)':>18}{'Min Latency(us)':>18}{'Max Latency(us)':>18}{'Iterations':>14}"
+    lines.append(f"{'# Size' if collective.has_data else '#':<10}{head}")
+    for row in rows:
+        size = row.count * itemsize if collective.osu_size == "block" else row.bytes
+        ranks = (row.rank_seconds_mean, row.rank_seconds_min, row.rank_seconds_max)
+        cells = "".join(f"{1e6 * seconds:>18.2f}" for seconds in ranks)
+        lines.append(f"{size if collective.has_data else '':<10}{cells}{row.iterations:>14}")
+    return "\n".join(lines)
+
+
+def crossover_lines(document: BenchDocument) -> list[str]:
+    lines = [
+        f"# {one.faster_below} is faster below {human_bytes(one.bytes)}, {one.faster_above} above"
+        for one in document.crossovers
+    ]
+    return ["\n".join(lines)] if lines else []

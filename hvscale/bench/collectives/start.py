@@ -1,0 +1,122 @@
+"""One start of ranks that measure: what it needs, and what its ranks answer. For every measurement that has a request for them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hvscale.bench.collectives.backends import Backend
+from hvscale.bench.collectives.request import Begun, Line, Measured, Refused, Request, request_path, results_path
+from hvscale.core.errors import RankFailedError, RequestError
+from hvscale.core.run_folder import RunFolder, write_text
+from hvscale.core.suggest import unknown
+from hvscale.launch import flavours, launch
+from hvscale.launch.environment import clean, named, recordable
+from hvscale.launch.mpi import prefixes
+from hvscale.launch.mpi.reported_library import KnownLibrary, require_asked_library
+
+COMMAND = ["python", "-m", "hvscale.bench.collectives.rank"]
+# Placements whose ranks have this machine's memory.
+ON_THIS_MACHINE = ("host", "netns", "docker:rank", "docker:node")
+
+
+class NewLines:
+    """Of a file that others write: the lines since the last look. One that is not whole yet is left for the next."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.read = path, 0
+
+    def take(self) -> list[bytes]:
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as stream:
+            stream.seek(self.read)
+            whole = stream.read().rpartition(b"\n")[0]
+        self.read += len(whole) + bool(whole)
+        return [line for line in whole.splitlines() if line]
+
+
+class ResultLines:
+    """What rank 0 has written since the last look. `refused`: what the ranks said in place of measuring."""
+
+    def __init__(self, run: Path) -> None:
+        self.lines, self.refused = NewLines(results_path(run)), ""
+
+    def new(self) -> list[Begun | Refused | Measured]:
+        found = [Line.model_validate_json(b'{"line":' + text + b"}").line for text in self.lines.take()]
+        self.refused = next((line.why for line in found if isinstance(line, Refused)), self.refused)
+        return found
+
+
+def measure_on_ranks(
+    run: RunFolder,
+    request: Request,
+    options: dict[str, Any],
+    warn: Callable[[str], None],
+    take: Callable[[Begun | Refused | Measured], None],
+) -> None:
+    """Start ranks that do what is asked; `take` gets each line of rank 0's as it comes. `options`: keywords of `hvscale.launch.launch`.
+
+    Raises RequestError for what the ranks refuse, UntrustedError where they run on another MPI than the one asked for, and as `launch`.
+    """
+    run.path.mkdir(exist_ok=True)
+    asked = request.model_dump_json(by_alias=True)
+    write_text(request_path(run.path), asked)
+    lines, library = ResultLines(run.path), KnownLibrary()
+
+    def read_on() -> None:
+        for line in lines.new():
+            if isinstance(line, Begun):
+                line.library = library.named(line.library)
+            take(line)
+
+    def watch(_: RunFolder) -> bool:
+        if library.differs(run):
+            return True
+        if library.confirmed:
+            read_on()
+        return False
+
+    try:
+        launch(command=COMMAND, warn=warn, watch=watch, **{**options, "run_path": run.path})
+    except RankFailedError as error:
+        require_asked_library(run.read())
+        read_on()
+        if lines.refused:
+            raise RequestError(lines.refused) from error
+        raise
+    finally:
+        if run.run_json.exists() and not library.differs(run):
+            read_on()
+    require_asked_library(run.read())
+
+
+def one_of(option: str, word: str, known: tuple[Any, ...]) -> Any:
+    """Raises RequestError, naming a near one, for another word."""
+    if word not in known:
+        raise RequestError(f"{option} {word}: no such choice; {unknown(word, known)}")
+    return word
+
+
+def check_installed(backend: Backend, launch: dict[str, Any]) -> None:
+    """Raises RequestError, saying how to get it, when the back end or what starts its ranks is not here."""
+    flavour = flavours.get(backend.flavour)
+    passed = {**prefixes.programs_first(clean(), flavour), **named(launch["env"])}
+    try:
+        flavour.find(passed)
+    except RequestError as error:
+        raise RequestError(f"{backend.name}: {error}") from error
+    if problem := backend.problem(COMMAND, passed):
+        raise RequestError(f"{backend.name}: {problem}")
+
+
+def settings(launch: dict[str, Any]) -> dict[str, Any]:
+    """What was asked of the launch, as a JSON document may hold it: no secrets."""
+    return {
+        "transport": launch["transport_name"],
+        "devices": launch["devices"],
+        "environment": recordable(named(launch["env"])),
+        "knobs": launch["knobs"],
+        "settings": str(launch["settings"]) if launch["settings"] is not None else None,
+        **({"collectives": str(table)} if (table := launch.get("collectives")) is not None else {}),
+        "placement": launch["placement"].model_dump(mode="json", exclude_none=True),
+    }

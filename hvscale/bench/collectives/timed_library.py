@@ -1,0 +1,64 @@
+"""The C part: calls by address, timed without Python in between, and the sums that MPI lacks."""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from hvscale.core.built_library import built_library
+
+LIBRARY = "libhvbench.so"
+MOST_ARGUMENTS = 9
+WORD_MASK = 2**64 - 1
+
+
+class Call(ctypes.Structure):
+    """`struct call` of native/timed.h."""
+
+    _fields_ = [
+        ("function", ctypes.c_size_t),
+        ("arity", ctypes.c_size_t),
+        ("arguments", ctypes.c_size_t * MOST_ARGUMENTS),
+    ]
+
+
+@dataclass(frozen=True)
+class CFunction:
+    """A C function by its address, with arguments that each fill a register: addresses, handles, ints."""
+
+    address: int
+    arguments: tuple[int, ...]
+
+    def as_call(self) -> Call:
+        words = (ctypes.c_size_t * MOST_ARGUMENTS)(*(argument & WORD_MASK for argument in self.arguments))
+        return Call(self.address, len(self.arguments), words)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Raises RequestError when it was not built."""
+    return load(built_library(LIBRARY))
+
+
+def load(path: Path) -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(path))
+    calls = ctypes.POINTER(Call)
+    loaded.hvbench_time.argtypes = [calls, ctypes.c_int, calls, *[ctypes.c_int] * 3, ctypes.POINTER(ctypes.c_double)]
+    loaded.hvbench_choose_sums.argtypes = [ctypes.c_char_p]
+    return loaded
+
+
+def time_calls(
+    calls: list[CFunction], meet: CFunction, samples: int, repeats: int, apart: bool
+) -> tuple[int, list[float]]:
+    """The status that a call has ended it with (0: none), and the seconds that one time of all `calls` took in each sample."""
+    seconds = (ctypes.c_double * samples)()
+    array = (Call * len(calls))(*(call.as_call() for call in calls))
+    status = library().hvbench_time(array, len(calls), ctypes.byref(meet.as_call()), samples, repeats, apart, seconds)
+    return status, list(seconds)
+
+
+def sum_address(name: str) -> int:
+    """The address of one of native/sums.h's sums, by the best instructions of this processor."""
+    library().hvbench_choose_sums(b"best")
+    return int(ctypes.cast(library()[name], ctypes.c_void_p).value or 0)

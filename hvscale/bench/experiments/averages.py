@@ -1,0 +1,65 @@
+"""How far apart repeated times are, in percent with an interval, by the average that the measurement's own tables show."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from pydantic import BaseModel
+
+from hvscale.bench.collectives.summary import summarise
+from hvscale.bench.experiments.series import Series
+from hvscale.core.box_statistics import Values, ends, medians_of_draws, overhead
+from hvscale.core.statistics import ratio
+
+Seconds = Mapping[int, float]
+
+
+class Percent(BaseModel):
+    """Limits are None where one round alone was measured."""
+
+    percent: float
+    low: float | None
+    high: float | None
+
+    def turned(self) -> "Percent":
+        """With the other sign."""
+        low, high = (None if limit is None else -limit for limit in (self.high, self.low))
+        return Percent(percent=-self.percent, low=low, high=high)
+
+
+def change(of: Series, than: Series, confidence: float) -> Percent | None:
+    """(of / than - 1) * 100, over the rounds that have both; None where there are none.
+
+    Of medians with a bootstrap interval over rounds drawn whole, else of the geometric mean of the rounds' ratios with Student's.
+    """
+    if of.average == "median":
+        found = overhead(of.seconds, than.seconds, confidence)
+        return Percent(percent=found.percent, low=found.percent_low, high=found.percent_high) if found else None
+    mean = ratio(of.seconds, than.seconds, confidence)
+    if mean is None:
+        return None
+    percent = mean.change_percent()
+    return Percent(percent=percent.mean, low=percent.low, high=percent.high)
+
+
+def growth(last: tuple[Series, Series], first: tuple[Series, Series], confidence: float) -> Percent | None:
+    """The change from the second of a pair to the first one, of the last pair less that of the first pair: percentage points.
+
+    Over the rounds that have all four. Of medians with a bootstrap interval over rounds drawn whole, else the mean of the rounds' differences
+    with Student's.
+    """
+    four = [one.seconds for pair in (last, first) for one in pair]
+    rounds = sorted(set.intersection(*(set(seconds) for seconds in four)))
+    if not rounds:
+        return None
+    values = np.array([[seconds[one] for seconds in four] for one in rounds])
+
+    def difference(times: Values) -> Values:
+        return 100 * (times[..., 0] / times[..., 1] - times[..., 2] / times[..., 3])
+
+    if last[0].average == "median":
+        low = high = None
+        if len(rounds) > 1:
+            low, high = ends(difference(medians_of_draws(values)), confidence)
+        return Percent(percent=float(difference(np.median(values, axis=0))), low=low, high=high)
+    over = summarise(list(difference(values)), confidence)
+    return Percent(percent=over.mean, low=over.low, high=over.high)

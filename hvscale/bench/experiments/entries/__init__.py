@@ -1,0 +1,124 @@
+"""What an experiment may measure. Each is a file of this folder and registers itself: what stands in the file, and how an engine is asked for it."""
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from hvscale.bench.experiments.series import Series
+from hvscale.core.run_folder import Host
+from hvscale.launch.placement_options import PlacementOptions
+from hvscale.studies.base import Measured, Starting, StudyInTurns, Warn
+
+Collectives = Literal["library", "table"]
+Study = TypeVar("Study", bound=StudyInTurns[Any, Any, Any])
+
+
+class Measurement(Protocol):
+    """`path`: its folder; `starts` of ranks are made in each of `repeats` rounds."""
+
+    path: Path
+
+    @property
+    def starts(self) -> int: ...
+
+    @property
+    def repeats(self) -> int: ...
+
+    @property
+    def host(self) -> Host | None: ...
+
+    def measure(self, *, starting: Starting, measured: Measured, warn: Warn) -> None:
+        """Make what the folder does not hold, as the engines of the commands do it, and raise what they raise."""
+
+    def series(self) -> list[Series]:
+        """Of what has been measured until now."""
+
+
+class MeasurementInTurns(Generic[Study]):
+    """One that an engine makes in turns."""
+
+    def __init__(self, study: Study) -> None:
+        self.study, self.path = study, study.path
+        self.starts, self.repeats = len(study.starts), study.document.repeats
+
+    @property
+    def host(self) -> Host | None:
+        found: Host | None = self.study.document.host
+        return found
+
+    def measure(self, *, starting: Starting, measured: Measured, warn: Warn) -> None:
+        self.study.measure(starting=starting, measured=measured, warn=warn)
+
+
+class Entry(BaseModel, ABC):
+    """One measurement. `measure`: by which engine; `placement`: in turns, with `nodes` and `link`; `repeat`: fresh starts of each."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    measure: str
+    placement: Annotated[tuple[str, ...], Field(min_length=1)] = ("host",)
+    nodes: PositiveInt | None = None
+    link: str | None = None
+    repeat: PositiveInt
+
+    @property
+    def wants_table(self) -> bool:
+        """Whether a part of it is measured with the table of --collectives."""
+        return False
+
+    def placed(self, asked: PlacementOptions) -> tuple[tuple[str, ...], PlacementOptions]:
+        """Its placements, and the options for all of them. A --placement that was asked for takes the place of all that the file says."""
+        if asked.placement is not None:
+            places, own = tuple(name.strip() for name in asked.placement.split(",")), asked
+        else:
+            places, own = self.placement, PlacementOptions(nodes=self.nodes, link=self.link)
+        return places, own.model_copy(update={**asked.model_dump(exclude_none=True), "placement": ",".join(places)})
+
+    @abstractmethod
+    def measurement(self, path: Path, launch: dict[str, Any]) -> Measurement:
+        """`launch`: the options of the command line, their placement the entry's own. Raises RequestError for what cannot be; writes nothing."""
+
+
+class WithTable(Entry, ABC):
+    """One that is measured in turns with each of `collectives`: the library's alone, or by the decision table of the command line."""
+
+    collectives: Annotated[tuple[Collectives, ...], Field(min_length=1)] = ("library",)
+
+    @property
+    def wants_table(self) -> bool:
+        return "table" in self.collectives
+
+
+def by(collectives: Collectives, launch: dict[str, Any]) -> dict[str, Any]:
+    """The launch's options with its table, or without."""
+    return launch if collectives == "table" else {**launch, "collectives": None}
+
+
+Kind = TypeVar("Kind", bound=type[Entry])
+_kinds: dict[str, type[Entry]] = {}
+
+
+def register(kind: Kind) -> Kind:
+    """Decorator for an entry's model, whose field `measure` is its name."""
+    [name] = get_args(kind.__annotations__["measure"])
+    _kinds[name] = kind
+    return kind
+
+
+@cache
+def kinds() -> dict[str, type[Entry]]:
+    """All that are known, by name."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return dict(sorted(_kinds.items()))
+
+
+def commas(values: Sequence[Any]) -> str:
+    """As the command line has them."""
+    return ",".join(map(str, values))

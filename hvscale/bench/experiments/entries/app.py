@@ -1,0 +1,57 @@
+"""As `hvscale bench app`."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from hvscale.bench.applications.document import Variant, network_results, seconds_of
+from hvscale.bench.applications.study import ApplicationStudy
+from hvscale.bench.experiments.entries import Entry, MeasurementInTurns, commas, register
+from hvscale.bench.experiments.series import Series
+from hvscale.cli.launch_options import resolve
+
+
+@register
+class App(Entry):
+    """The options of the command, in its words."""
+
+    measure: Literal["app"]
+    program: str
+    flags: Annotated[list[str], Field(min_length=1)]
+    np: Annotated[list[PositiveInt], Field(min_length=1)]
+    size: Annotated[dict[str, int], Field(default_factory=dict)]
+    counters: bool = True
+    repeat: PositiveInt = 10
+
+    def measurement(self, path: Path, launch: dict[str, Any]) -> "AppMeasurement":
+        study = ApplicationStudy.of(
+            self.program,
+            flags=self.flags,
+            ranks=commas(self.np),
+            repeats=self.repeat,
+            size=[f"{name}={value}" for name, value in self.size.items()],
+            count=self.counters,
+            path=path,
+            **resolve([], launch),
+        )
+        return AppMeasurement(study)
+
+
+class AppMeasurement(MeasurementInTurns[ApplicationStudy]):
+    def series(self) -> list[Series]:
+        """Of the network, the median pings."""
+        document = self.study.document
+        found = []
+        for variant in document.variants():
+            seconds = seconds_of(document.runs, variant) if self.study.application.is_timed else self.pings(variant)
+            if seconds:
+                found.append(Series({"program": document.application, **dict(variant)}, seconds, "median"))  # type: ignore[dict-item]
+        return found
+
+    def pings(self, variant: Variant) -> dict[int, float]:
+        return {
+            run.repeat: result.ping_seconds.median
+            for run in self.study.document.runs
+            for result in network_results([run], variant)
+        }

@@ -1,0 +1,210 @@
+"""As `hvscale bench allreduce` and its kin: each number of ranks, type and placement on all back ends, in rounds."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt, ValidationError
+
+from hvscale.bench.collectives import backends
+from hvscale.bench.collectives.controller import Bench, Options
+from hvscale.bench.collectives.document import BenchDocument, main_rows
+from hvscale.bench.collectives.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
+from hvscale.bench.experiments.entries import Collectives, WithTable, by, register
+from hvscale.bench.experiments.series import Key, Series, Value
+from hvscale.core.errors import HvscaleError, RequestError
+from hvscale.core.files import read_text
+from hvscale.core.run_folder import Host
+from hvscale.core.units import human_bytes
+from hvscale.launch import RunInterruptedError
+from hvscale.studies.base import Measured, Starting, Warn
+from hvscale.studies.compare_placements import options_of_each
+
+# What makes two measurements the same.
+SAME = ("collective", "dtype", "device", "in_place", "iterations", "warmup", "settings")
+
+
+@register
+class Collective(WithTable):
+    """The options of the command, in its words; `sizes` or the smallest, the largest and the step. The table is for back ends over MPI."""
+
+    measure: Literal["collective"]
+    collective: str
+    backend: Annotated[list[str], Field(min_length=1)]
+    np: Annotated[list[PositiveInt], Field(min_length=1)]
+    dtype: Annotated[tuple[str, ...], Field(min_length=1)] = ("float32",)
+    device: str = "cpu"
+    path: tuple[str, ...] = ()
+    sizes: str | None = None
+    min_bytes: str | None = None
+    max_bytes: str | None = None
+    step_factor: float | None = None
+    iterations: str = DEFAULT_ITERATIONS
+    warmup: str = DEFAULT_WARMUP
+    in_place: str = "both"
+    repeat: PositiveInt = 5
+
+    def measurement(self, path: Path, launch: dict[str, Any]) -> "CollectiveMeasurement":
+        variants = [Variant(*one) for one in itertools.product(self.np, self.dtype, self.placement, self.collectives)]
+        return CollectiveMeasurement(self, path.absolute(), launch, variants)
+
+    def options(self, dtype: str, backends: Sequence[str]) -> Options:
+        return Options(
+            backends=tuple(backends),
+            min_bytes=self.min_bytes,
+            max_bytes=self.max_bytes,
+            step_factor=self.step_factor,
+            sizes=self.sizes,
+            dtype=dtype,
+            device=self.device,
+            paths=self.path,
+            iterations=self.iterations,
+            warmup=self.warmup,
+            in_place=self.in_place,
+        )
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What one bench is of."""
+
+    np: int
+    dtype: str
+    placement: str
+    collectives: Collectives
+
+    def __str__(self) -> str:
+        return f"np {self.np}, {self.dtype}, {self.placement}{', table' if self.collectives == 'table' else ''}"
+
+
+class CollectiveMeasurement:
+    """`documents`: what was measured, by variant and round."""
+
+    def __init__(self, entry: Collective, path: Path, launch: dict[str, Any], variants: list[Variant]) -> None:
+        """Raises RequestError for what cannot be measured."""
+        self.entry, self.path, self.repeats = entry, path, entry.repeat
+        self.launch, self.variants = launch, variants
+        self.documents: dict[tuple[Variant, int], BenchDocument] = {}
+        self.failure: HvscaleError | None = None
+        self.warnings: list[str] = []
+        asked = [self.bench(variant, next(folders(path, variant, 1, new=True))) for variant in variants]
+        self.starts = sum(len(bench.starts) for bench in asked)
+
+    def bench(self, variant: Variant, folder: Path) -> Bench:
+        placement = self.launch["placement"].model_copy(update={"placement": ",".join(self.entry.placement)})
+        each, self.warnings = options_of_each(list(self.entry.placement), placement, variant.np)
+        launch = {**self.launch, "np": variant.np, "run_path": folder, "placement": each[variant.placement]}
+        options = self.entry.options(variant.dtype, self.backends(variant))
+        return Bench.of(self.entry.collective, options, by(variant.collectives, launch))
+
+    def backends(self, variant: Variant) -> list[str]:
+        """Raises RequestError where there is none."""
+        names = self.entry.backend
+        if variant.collectives == "library":
+            return names
+        over_mpi = [one.name for one in backends.named(names, self.launch["mpi"]) if one.flavour != "gloo"]
+        if not over_mpi:
+            raise RequestError(f"--collectives is for back ends over MPI, and there is none among {', '.join(names)}")
+        return over_mpi
+
+    @property
+    def host(self) -> Host | None:
+        return next((document.host for document in self.documents.values() if document.host is not None), None)
+
+    def measure(self, *, starting: Starting, measured: Measured, warn: Warn) -> None:
+        """A variant that failed is not started again; its failure is raised after all others have been measured."""
+        for text in self.warnings:
+            warn(text)
+        failed: set[Variant] = set()
+        for repeat in range(1, self.repeats + 1):
+            for variant in self.variants:
+                if variant in failed:
+                    continue
+                document = self.finished(variant, repeat)
+                if document is None:
+                    bench = self.bench(variant, next(folders(self.path, variant, repeat, new=True)))
+                    document = bench.document
+                    try:
+                        bench.measure(
+                            starting=lambda start, where=variant, round_=repeat: starting(  # type: ignore[misc]
+                                f"{where}, {start.entry.name}", round_
+                            ),
+                            measured=lambda row: None,
+                            warn=warn,
+                        )
+                    except (RequestError, RunInterruptedError):
+                        raise
+                    except HvscaleError as error:
+                        failed.add(variant)
+                        self.failure = self.failure or error
+                        warn(f"{variant} failed in repeat {repeat} and is not started again: {error}")
+                self.documents[variant, repeat] = document
+                for entry in document.backends:
+                    rows = [row for row in document.rows if row.backend == entry.name]
+                    largest = rows[-1] if rows else None
+                    measured(
+                        f"{variant}, {entry.name}",
+                        repeat,
+                        largest.seconds if largest is not None else None,
+                        f"s for {human_bytes(largest.bytes)}" if largest is not None else None,
+                    )
+        if self.failure is not None:
+            raise self.failure
+
+    def finished(self, variant: Variant, repeat: int) -> BenchDocument | None:
+        """What an earlier call has left. Raises RequestError where that measured something else."""
+        for folder in folders(self.path, variant, repeat, new=False):
+            try:
+                document = BenchDocument.model_validate_json(read_text(folder / "bench.json"))
+            except (OSError, ValidationError):
+                continue
+            if document.state == "finished":
+                self.check_same(variant, document, folder)
+                return document
+        return None
+
+    def check_same(self, variant: Variant, found: BenchDocument, folder: Path) -> None:
+        bench = self.bench(variant, folder.with_name(f"{folder.name}-asked"))
+        differing = [name for name in SAME if getattr(found, name) != getattr(bench.document, name)]
+        asked = {(start.entry.name, size.bytes) for start in bench.starts for size in start.request.sizes}
+        if asked != {(row.backend, row.bytes) for row in found.rows}:
+            differing.append("back ends or sizes")
+        if differing:
+            raise RequestError(
+                f"{folder} holds another study: its {differing[0]} differs; give another folder with --run"
+            )
+
+    def series(self) -> list[Series]:
+        """Of each size on each back end; wrong results count in none."""
+        found: dict[tuple[tuple[Key, Value], ...], dict[int, float]] = {}
+        for (variant, repeat), document in self.documents.items():
+            failed = {entry.name for entry in document.backends if entry.state != "finished"}
+            for row in main_rows(document.rows):
+                if row.backend in failed or row.wrong:
+                    continue
+                where: dict[Key, Value] = {
+                    "operation": document.collective,
+                    "backend": row.backend,
+                    "collectives": variant.collectives,
+                    "placement": variant.placement,
+                    "np": variant.np,
+                    "dtype": variant.dtype,
+                    "device": document.device,
+                    "bytes": row.bytes,
+                }
+                found.setdefault(tuple(where.items()), {})[repeat] = row.seconds
+        return [Series(dict(where), seconds, "geometric mean") for where, seconds in found.items()]
+
+
+def folders(path: Path, variant: Variant, repeat: int, *, new: bool) -> Iterator[Path]:
+    """Those of the variant's attempts in this round that are there, or with `new` the first one that is not."""
+    table = "-table" if variant.collectives == "table" else ""
+    name = f"np-{variant.np}-{variant.dtype}-{variant.placement.replace(':', '-')}{table}-repeat-{repeat}"
+    for attempt in itertools.count(1):
+        folder = path / (name + (f"-attempt-{attempt}" if attempt > 1 else ""))
+        if folder.exists() is not new:
+            yield folder
+        elif not new:
+            return

@@ -1,0 +1,56 @@
+"""As `hvscale bench param-server`."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from hvscale.bench.experiments.entries import Entry, MeasurementInTurns, commas, register
+from hvscale.bench.experiments.series import Series
+from hvscale.bench.param_server.held import OPERATIONS
+from hvscale.bench.param_server.study import Options, ServerStudy
+
+
+@register
+class ParamServer(Entry):
+    """The options of the command, in its words."""
+
+    measure: Literal["param-server"]
+    backend: list[str]
+    workers: list[PositiveInt]
+    operation: tuple[str, ...] = tuple(OPERATIONS)
+    bytes: str = "1G"
+    dtype: str = "float32"
+    device: str = "cpu"
+    path: tuple[str, ...] = ()
+    repeat: PositiveInt = 3
+    iterations: PositiveInt = 10
+    warmup: NonNegativeInt = 1
+
+    def measurement(self, path: Path, launch: dict[str, Any]) -> "ParamServerMeasurement":
+        options = Options(
+            backends=tuple(self.backend),
+            paths=self.path,
+            operations=commas(self.operation),
+            workers=commas(self.workers),
+            size=self.bytes,
+            dtype=self.dtype,
+            device=self.device,
+            repeats=self.repeat,
+            iterations=self.iterations,
+            warmup=self.warmup,
+        )
+        return ParamServerMeasurement(ServerStudy.of(options, launch, path))
+
+
+class ParamServerMeasurement(MeasurementInTurns[ServerStudy]):
+    def series(self) -> list[Series]:
+        document = self.study.document
+        found = []
+        for variant in document.variants():
+            seconds = {run.repeat: run.mean for run in document.runs if run.variant == variant and run.problem is None}
+            where = {"operation": variant.operation, "backend": variant.backend, "placement": variant.placement}
+            more = {"workers": variant.workers, "dtype": document.dtype, "device": document.device}
+            if seconds:
+                found.append(Series({**where, **more, "bytes": document.bytes}, seconds, "geometric mean"))  # type: ignore[dict-item]
+        return found

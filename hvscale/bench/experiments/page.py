@@ -1,0 +1,65 @@
+"""A study's statements as one HTML page that needs no network: the intervals that each rests on."""
+
+import plotly.graph_objects as go
+
+from hvscale.bench.experiments.document import ExperimentDocument, StatementRow
+from hvscale.bench.experiments.output import heading, table
+from hvscale.report.figures import BLUE, GREY, INK, ORANGE, style
+from hvscale.report.study_page import study_page
+
+MOST = 40  # of a statement that people can still read; those that decide come first
+COLOURS = {True: BLUE, None: GREY, False: ORANGE}
+MEANINGS = {True: "as it says", None: "not told apart", False: "the other way"}
+
+
+def page(document: ExperimentDocument) -> str:
+    return study_page(
+        document,
+        what=f"{document.title} (part {document.part})",
+        facts=[f"{one.name}: {one.problem or one.state}" for one in document.measurements],
+        tables=[table(document)],
+        figures={
+            f"statement-{number}": (heading(row), intervals(row))
+            for number, row in enumerate(document.statements, 1)
+            if row.comparisons
+        },
+    )
+
+
+def intervals(row: StatementRow) -> go.Figure:
+    """A line for each comparison, coloured by the side of the limit, the dotted one, that its interval lies on."""
+    figure = go.Figure()
+    shown = row.comparisons[:MOST]
+    for agrees, colour in COLOURS.items():
+        found = [one for one in shown if one.agrees is agrees]
+        if found:
+            figure.add_scatter(
+                name=MEANINGS[agrees],
+                x=[one.percent for one in found],
+                y=[one.what for one in found],
+                error_x={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [
+                        (one.percent if one.percent_high is None else one.percent_high) - one.percent for one in found
+                    ],
+                    "arrayminus": [
+                        one.percent - (one.percent if one.percent_low is None else one.percent_low) for one in found
+                    ],
+                    "color": colour,
+                    "thickness": 1.5,
+                },
+                mode="markers",
+                marker={"color": colour, "size": 8},
+                hovertemplate="%{y}: %{x:.4g}<extra></extra>",
+            )
+    style(figure, row.figure, "")
+    limit = row.limit_percent or 0
+    points = [limit, *(one.percent for one in shown)]
+    span = max(points) - min(points) or 1
+    # An interval of two noisy starts may be a thousand times as wide.
+    figure.update_xaxes(range=[min(points) - span, max(points) + span])
+    figure.add_vline(x=limit, line={"color": INK, "width": 1, "dash": "dot"})
+    figure.update_layout(height=140 + 24 * len(shown))
+    figure.update_yaxes(categoryorder="array", categoryarray=[one.what for one in reversed(shown)])
+    return figure

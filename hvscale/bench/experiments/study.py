@@ -1,0 +1,137 @@
+"""Makes a study again: the entries of its file one after another, in a folder that can be gone on with, and its statements over all of them."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from hvscale.bench.collectives.start import one_of
+from hvscale.bench.experiments import file
+from hvscale.bench.experiments.document import ExperimentDocument, MeasurementRecord, StatementRow
+from hvscale.bench.experiments.entries import Entry, Measurement, by
+from hvscale.bench.experiments.file import PARTS, Experiment
+from hvscale.bench.experiments.series import Series
+from hvscale.core.errors import HvscaleError, RequestError
+from hvscale.core.run_folder import default_run_path
+from hvscale.launch import RunInterruptedError
+from hvscale.studies.base import Study, Warn
+
+
+class Shown(Protocol):
+    """What is shown of a measurement while it goes on."""
+
+    def starting(self, what: str, repeat: int) -> None: ...
+
+    def measured(self, what: str, repeat: int, value: float | None, unit: str | None) -> None: ...
+
+
+class ExperimentStudy(Study[ExperimentDocument]):
+    """One experiment. Its document is written after every entry."""
+
+    verb = "bench experiment"
+    same = ("title", "part", "collectives")  # the engines say themselves what may be asked for further in their folders
+    started = "*/*/"
+
+    def __init__(self, experiment: Experiment, document: ExperimentDocument, measurements: list[Measurement]) -> None:
+        super().__init__(document)
+        self.experiment, self.measurements = experiment, measurements
+
+    @classmethod
+    def of(cls, toml: Path, part: str, launch: dict[str, Any], path: Path | None) -> Self:
+        """`launch`: the launch's options as they were given, for all entries; a --placement takes the place of theirs.
+
+        Raises RequestError for what cannot be measured, naming the entry; writes nothing.
+        """
+        experiment = file.read(toml)
+        one_of("--part", part, PARTS)
+        entries = experiment.part(part)
+        if not entries:
+            raise RequestError(f"{toml} has nothing to measure in its part {part}")
+        folder = (path or default_run_path(["bench-experiment", toml.absolute().parent.name])).absolute()
+        table: Path | None = launch.get("collectives")
+        check_table(f"{toml}, part {part}", entries, table)
+        measurements = []
+        for name, entry in entries.items():
+            places, placement = entry.placed(launch["placement"])
+            own = entry.model_copy(update={"placement": places})
+            asked = by("table" if entry.wants_table else "library", {**launch, "placement": placement})
+            try:
+                measurements.append(own.measurement(folder / name, asked))
+            except RequestError as error:
+                raise RequestError(f"{part}.{name}: {error}") from error
+        records = [MeasurementRecord(name=name, measure=entry.measure, folder=name) for name, entry in entries.items()]
+        document = ExperimentDocument(
+            folder=str(folder),
+            title=experiment.title,
+            part=part,
+            collectives=table.read_text() if table is not None else None,
+            measurements=records,
+        )
+        return cls(experiment, document, measurements)
+
+    def measure(self, *, showing: Callable[[int, int], AbstractContextManager[Shown]], warn: Warn) -> None:
+        """Make what the folder does not hold. `showing(starts, repeats)` shows each of the measurements.
+
+        One that fails does not keep the others from being made; its failure is raised after them, RankFailedError or UntrustedError. Raises
+        RequestError and RunInterruptedError at once. What was measured until then is kept in any case.
+        """
+        with self.at_work(warn):
+            for record, measurement in zip(self.document.measurements, self.measurements, strict=True):
+                with showing(measurement.starts, measurement.repeats) as shown:
+                    self.measure_one(record, measurement, shown)
+
+    def measure_one(self, record: MeasurementRecord, measurement: Measurement, shown: Shown) -> None:
+        record.state = "running"
+        self.write("running")
+        try:
+            measurement.measure(
+                starting=lambda what, repeat: shown.starting(f"{record.name}: {what}", repeat),
+                measured=lambda what, repeat, value, unit: shown.measured(
+                    f"{record.name}: {what}", repeat, value, unit
+                ),
+                warn=lambda text: self.warn(f"{record.name}: {text}"),
+            )
+        except HvscaleError as error:
+            record.state, record.problem = "failed", str(error)
+            if isinstance(error, RunInterruptedError):
+                record.state = "interrupted"
+            if isinstance(error, RunInterruptedError | RequestError):
+                raise
+            self.failure = self.failure or error
+        else:
+            record.state = "finished"
+        finally:
+            self.document.host = self.document.host or measurement.host
+
+    def series(self) -> list[Series]:
+        return [one for measurement in self.measurements for one in measurement.series()]
+
+    def tabulate(self) -> None:
+        """The statements over all that has been measured."""
+        series = self.series()
+        self.document.statements = [
+            StatementRow(
+                **dict(statement.find(series)), says=statement.says, kind=statement.kind, figure=statement.figure
+            )
+            for statement in self.experiment.statements
+        ]
+
+    def has_figures(self) -> bool:
+        return bool(self.series())
+
+    def html(self) -> str:
+        from hvscale.bench.experiments.page import page
+
+        return page(self.document)
+
+
+def check_table(what: str, entries: Mapping[str, Entry], table: Path | None) -> None:
+    """Raises RequestError for a table that is wanted and not there, or is there and not wanted."""
+    wanting = [name for name, entry in entries.items() if entry.wants_table]
+    if wanting and table is None:
+        raise RequestError(
+            f"{what}: {', '.join(wanting)} is measured by a decision table, too: name one with --collectives TABLE; `hvscale tune-collectives` "
+            "makes it"
+        )
+    if table is not None and not wanting:
+        raise RequestError(f"{what}: --collectives {table}: nothing in it is measured by a table")

@@ -1,0 +1,189 @@
+"""`hvscale bench`: a command for each collective, one for a parameter server, one for programs, and one for whole studies."""
+
+import inspect
+from typing import Annotated, Any
+
+import typer
+
+from hvscale.bench.collectives.operations import Collective, collectives
+from hvscale.bench.collectives.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
+from hvscale.cli.app import new_app
+from hvscale.cli.commands import bench_app, bench_experiment, bench_param_server
+from hvscale.cli.console import print_json, print_message, print_text, print_warning, write_csv
+from hvscale.cli.launch_options import SUBMISSION, takes_launch_options
+from hvscale.cli.options import Csv, Json
+from hvscale.core.numbers import GrowthFactor, Percent, RootRank, limits
+
+app = new_app(
+    "Make the measurements of published studies again, anywhere ranks can be started: collectives, a parameter server, MPI programs."
+)
+app.add_typer(bench_app.app)
+app.add_typer(bench_param_server.app)
+app.add_typer(bench_experiment.app)
+
+Backends = Annotated[
+    list[str],
+    typer.Option(
+        "--backend",
+        metavar="NAME,...",
+        help="What carries the messages; can be given again. mpi: the flavour of --mpi (the default); openmpi, mpich, mvapich2, intelmpi; gloo; "
+        "nccl; nccl-openmpi, nccl-mpich: NCCL over MPI's start; horovod: over --mpi's; horovod-openmpi, horovod-mpich, horovod-gloo, horovod-nccl.",
+    ),
+]
+MinBytes = Annotated[
+    str | None, typer.Option("-b", "--min-bytes", metavar="SIZE", help="The smallest size. [default: 4]")
+]
+MaxBytes = Annotated[
+    str | None, typer.Option("-e", "--max-bytes", metavar="SIZE", help="The largest size. [default: 256M]")
+]
+StepFactor = Annotated[
+    float | None,
+    typer.Option(
+        "-f", "--step-factor", metavar="FACTOR", help="From one size to the next. [default: 2]", **limits(GrowthFactor)
+    ),
+]
+StepBytes = Annotated[
+    str | None,
+    typer.Option("-i", "--step-bytes", metavar="SIZE", help="From one size to the next, instead of a factor."),
+]
+Sizes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="mlbench|SIZE,...",
+        help="Instead of -b, -e and -f: a list, or mlbench: 80 sizes evenly in the logarithm from 1 to 10^8 elements.",
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option("-d", "--dtype", metavar="TYPE", help="The elements: float32, float64, float16 or bfloat16."),
+]
+Device = Annotated[str, typer.Option(metavar="cpu|cuda", help="The memory that messages lie in.")]
+Paths = Annotated[
+    str | None,
+    typer.Option(
+        "--path",
+        metavar="staged,aware,nccl",
+        help="How GPU memory is sent: over the node's memory, by an MPI that takes GPU memory, or by NCCL; each back end is measured on those "
+        "that it has. [default: each one's first]",
+    ),
+]
+Iterations = Annotated[
+    str,
+    typer.Option(
+        "-n", "--iterations", metavar="N|SIZE:N,...,N", help="Timed calls, one number or one for each size up to SIZE."
+    ),
+]
+Warmup = Annotated[
+    str, typer.Option("-w", "--warmup", metavar="N|SIZE:N,...,N", help="Calls before them that are not timed.")
+]
+UntilInterval = Annotated[
+    float | None,
+    typer.Option(
+        metavar="PERCENT",
+        help="Stop a size when the 95 % interval of its mean is this narrow, at the latest after N.",
+        **limits(Percent),
+    ),
+]
+Root = Annotated[
+    int,
+    typer.Option(
+        "-r",
+        "--root",
+        metavar="RANK",
+        help="The root of broadcast, reduce and gather; -1: each rank in turn, over MPI.",
+        **limits(RootRank),
+    ),
+]
+InPlace = Annotated[
+    str,
+    typer.Option("--in-place", metavar="both|out|in", help="With two buffers (out), with one (in), or both in turn."),
+]
+Check = Annotated[
+    bool,
+    typer.Option("--check/--no-check", help="Look at every element of every result; exit status 4 when one is wrong."),
+]
+Layout = Annotated[str, typer.Option(metavar="nccl-tests|osu", help="Whose columns the table has.")]
+
+
+def bench(
+    launch_options: dict[str, Any],
+    collective: str,
+    backend: Backends = [],  # noqa: B006 - Typer copies it
+    min_bytes: MinBytes = None,
+    max_bytes: MaxBytes = None,
+    step_factor: StepFactor = None,
+    step_bytes: StepBytes = None,
+    sizes: Sizes = None,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    path: Paths = None,
+    iterations: Iterations = DEFAULT_ITERATIONS,
+    warmup: Warmup = DEFAULT_WARMUP,
+    until_interval: UntilInterval = None,
+    root: Root = 0,
+    in_place: InPlace = "both",
+    check: Check = True,
+    layout: Layout = "nccl-tests",
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    from hvscale.bench.collectives.controller import Bench, Options
+    from hvscale.bench.collectives.output import check_layout, tables
+    from hvscale.bench.collectives.progress import SizesShown
+
+    check_layout(layout)
+    options = Options(
+        backends=tuple(backend),
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        step_factor=step_factor,
+        step_bytes=step_bytes,
+        sizes=sizes,
+        dtype=dtype,
+        device=device,
+        paths=tuple(path.split(",")) if path is not None else (),
+        iterations=iterations,
+        warmup=warmup,
+        until_interval=until_interval,
+        root=root,
+        in_place=in_place,
+        check=check,
+    )
+    measurement = Bench.of(collective, options, launch_options)
+    document = measurement.document
+    try:
+        with SizesShown(measurement) as shown:
+            measurement.measure(starting=shown.starting, measured=shown.measured, warn=print_warning)
+    finally:
+        if document.rows:
+            if csv is not None:
+                write_csv(csv, document.rows)
+            if json:
+                print_json(document)
+            else:
+                print_text(tables(document, layout))
+            print_message(f"bench folder: {measurement.path}\nplots: {measurement.page}")
+
+
+launched = takes_launch_options(bench, without=SUBMISSION, resolved=False)
+
+
+def add(collective: Collective) -> None:
+    """Its command, which has all options but the collective's name."""
+
+    def command(**values: Any) -> None:
+        launched(collective=collective.name, **values)
+
+    signature = inspect.signature(launched)
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != "collective"]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app.command(
+        collective.name,
+        help=f"Measure {collective.name}: {collective.meaning}.\n\nExample: "
+        f"`hvscale bench {collective.name} -np 2 --backend openmpi,gloo -e 16M`",
+    )(command)
+
+
+for known in collectives().values():
+    add(known)

@@ -1,0 +1,108 @@
+"""`hvscale bench param-server`."""
+
+import functools
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hvscale.cli.app import new_app
+from hvscale.cli.console import results
+from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
+from hvscale.cli.options import Csv, Json, folder_of
+from hvscale.cli.study import measure
+from hvscale.core.numbers import Count, CountOrZero, Repeats, limits
+
+app = new_app()
+
+
+@app.command("param-server")
+@functools.partial(takes_launch_options, without=("np", "run", *OF_ONE_JOB), resolved=False)
+def bench_param_server(
+    launch_options: dict[str, Any],
+    backend: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME,...",
+            help="What carries the parameters; can be given again. mpi: the flavour of --mpi; openmpi, mpich, mvapich2, intelmpi; gloo; nccl: NCCL "
+            "between the workers and --mpi's to the server; nccl-openmpi, nccl-mpich. [default: mpi,gloo; with --device cuda mpi,nccl]",
+        ),
+    ] = [],  # noqa: B006 - as Typer wants it
+    workers: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Numbers of workers; the server is one rank more.")
+    ] = "1,2",
+    operation: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Of broadcast, gather and allreduce.")
+    ] = "broadcast,gather,allreduce",
+    size: Annotated[
+        str, typer.Option("--bytes", metavar="SIZE", help="The parameters of the model, and the gradients of a worker.")
+    ] = "1G",
+    dtype: Annotated[
+        str, typer.Option("-d", "--dtype", metavar="TYPE", help="float32, float64, float16 or bfloat16.")
+    ] = "float32",
+    device: Annotated[
+        str,
+        typer.Option(metavar="cpu|cuda", help="Where the workers have them; the server has them in its node's memory."),
+    ] = "cpu",
+    path: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH,...", help="For --device cuda, of: staged, aware and nccl. [default: all that a back end has]"
+        ),
+    ] = None,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Fresh starts of each, interleaved; confidence intervals are over them.",
+            **limits(Repeats),
+        ),
+    ] = 3,
+    iterations: Annotated[
+        int, typer.Option("-n", "--iterations", metavar="N", help="Timed calls in a start.", **limits(Count))
+    ] = 10,
+    warmup: Annotated[
+        int,
+        typer.Option(
+            "-w", "--warmup", metavar="N", help="Calls before them that are not timed.", **limits(CountOrZero)
+        ),
+    ] = 1,
+    check: Annotated[
+        bool,
+        typer.Option("--check/--no-check", help="Look at every value that came; exit status 4 when one is wrong."),
+    ] = True,
+    run: Annotated[Path | None, folder_of("measurement")] = None,
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """Measure a parameter server (broadcast to workers, gather from them) against all-reduce: best and worst library, place, number of workers.
+
+    `--placement` takes several with commas between them. In docker:node all ranks share a container, unless `--ranks-per-container` says how many.
+
+    Example: `hvscale bench param-server --workers 1,2,4 --backend openmpi,mpich --placement docker:rank,docker:node,host`
+    """
+    from hvscale.bench.param_server.output import tables, write_csv
+    from hvscale.bench.param_server.study import Options, ServerStudy
+
+    options = Options(
+        backends=tuple(backend),
+        paths=tuple(path.split(",")) if path is not None else (),
+        operations=operation,
+        workers=workers,
+        size=size,
+        dtype=dtype,
+        device=device,
+        repeats=repeat,
+        iterations=iterations,
+        warmup=warmup,
+        check=check,
+    )
+    study = ServerStudy.of(options, launch_options, run)
+    measure(
+        study,
+        json,
+        csv,
+        write=write_csv,
+        show=lambda document: results().print(*(one.table() for one in tables(document)), sep="\n\n"),
+        last=f"bench folder: {study.path}\nplots: {study.page}",
+    )

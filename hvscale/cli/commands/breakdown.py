@@ -1,0 +1,27 @@
+"""`hvscale breakdown`."""
+
+from hvscale.cli.app import new_app
+from hvscale.cli.options import Bins, Csv, Explain, Json, PerRank, RunArgument
+from hvscale.cli.tables import print_breakdown
+
+app = new_app()
+
+
+@app.command()
+def breakdown(
+    run: RunArgument,
+    bins: Bins = "study",
+    per_rank: PerRank = False,
+    explain: Explain = None,
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """Print where the communication time of a recorded run went, by message size, and what explains it.
+
+    Example: `hvscale breakdown runs/20261121T001530Z-train --bins pow2`
+    """
+    from hvscale.core.run_folder import RunFolder
+    from hvscale.profiling.analyze.explanation import explained_breakdown
+
+    table = explained_breakdown(RunFolder.open(run), bins, explain)
+    print_breakdown(table, per_rank, json, csv, unasked=explain is None)

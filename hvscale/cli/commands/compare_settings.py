@@ -1,0 +1,77 @@
+"""`hvscale compare-settings`."""
+
+import functools
+from typing import Annotated, Any
+
+import typer
+
+from hvscale.cli.app import new_app
+from hvscale.cli.console import results, write_csv
+from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
+from hvscale.cli.options import Bins, Command, Csv, Json, Metric
+from hvscale.cli.study import measure
+from hvscale.core.numbers import Repeats, limits
+
+app = new_app()
+
+
+@app.command()
+@functools.partial(takes_launch_options, without=("knobs", *OF_ONE_JOB))
+def compare_settings(
+    settings: Annotated[
+        str,
+        typer.Argument(
+            metavar="SETTINGS",
+            help="Names with commas between them, of mpi, mpi-reg, mpi-opt, nccl, defaults, or files such as settings.toml; the others are "
+            "compared with the first.",
+        ),
+    ],
+    command: Command,
+    launch_options: dict[str, Any],
+    repeat: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Fresh starts under each settings, interleaved; a single one gives no confidence interval.",
+            **limits(Repeats),
+        ),
+    ] = 3,
+    metric: Metric = None,
+    bins: Bins = "study",
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """Run a command under named settings in turns: throughput, gain with its interval, and the profiles side by side.
+
+    Example: `hvscale compare-settings mpi,mpi-reg,mpi-opt -np 2 -- hvscale train edsr-baseline --steps 50 --threads 1`;
+    `hvscale compare-settings defaults,settings.toml -np 2 -- python train.py`
+    """
+    from hvscale.comm_tuning.compare_settings import SettingsComparison, settings_rows, settings_turns
+    from hvscale.report.tables import plain_table
+    from hvscale.studies.run_report.compare_tables import comparison_table
+
+    def show(document: SettingsComparison) -> None:
+        table = plain_table(
+            f"np {document.np}",
+            "gain: over the first, with its 95 % interval",
+            "settings",
+            document.unit or "throughput",
+            "gain",
+            "interval",
+            "",
+        )
+        for cells in settings_rows(document):
+            table.add_row(*cells)
+        results().print(table, *map(comparison_table, document.profiles), sep="\n\n")
+
+    turns = settings_turns(
+        settings.split(","), command, repeats=repeat, metric=metric, bins=bins, launch=launch_options
+    )
+    measure(
+        turns,
+        json,
+        csv,
+        write=lambda document, path: write_csv(path, document.rows),
+        show=show,
+        last=f"folder: {turns.path}",
+    )

@@ -1,0 +1,98 @@
+"""`hvscale data`: make and check images before training uses them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hvscale.cli.app import new_app
+from hvscale.cli.console import messages, print_json, print_message, print_table, results, write_csv
+from hvscale.cli.options import Csv, Json
+from hvscale.core.errors import EXIT_WRONG_REQUEST, RequestError
+from hvscale.core.numbers import SmallCount, limits
+
+app = new_app("Make and check images before training uses them.")
+
+
+@app.command("make-lr")
+def make_lr(
+    hr: Annotated[Path, typer.Argument(metavar="HR", help="Folder of high-resolution images.")],
+    scale: Annotated[
+        str, typer.Option(metavar="SCALES", help="Scales to make: 2, 3 or 4, or several: 2,3,4.")
+    ] = "2,3,4",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where X2, X3 and X4 are made; by default DIV2K_train_LR_bicubic for DIV2K_train_HR."
+        ),
+    ] = None,
+) -> None:
+    """Make low-resolution images as MATLAB's imresize does (bicubic, antialiasing), under DIV2K's names.
+
+    Example: `hvscale data make-lr DIV2K/DIV2K_train_HR --scale 2`
+    """
+    from hvscale.trainer.data.make_lr import default_output
+    from hvscale.trainer.data.make_lr import make_lr as make
+
+    scales = scale.split(",")
+    if not set(scales) <= {"2", "3", "4"}:
+        raise RequestError(f"--scale {scale}: 2, 3 or 4, or several of them (2,3,4), were expected")
+    place = output or default_output(hr)
+    with counting("making") as done:
+        made, kept = make(hr, place, sorted({int(each) for each in scales}), done)
+    print_message(f"{made} images made in {place}" + (f", {kept} were there already" if kept else ""))
+
+
+@app.command()
+def check(
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="DIV2K, a benchmark set, a folder of images, or of classes.")
+    ],
+    patch_size: Annotated[
+        int,
+        typer.Option(
+            metavar="PIXELS", help="Side of the low-resolution patch that training will cut.", **limits(SmallCount)
+        ),
+    ] = 48,
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """Find images that are truncated, missing, mismatched, grey, 16-bit or too small. Exit status 2 when there is one.
+
+    Example: `hvscale data check DIV2K`
+    """
+    from hvscale.trainer.data.check import check as look
+
+    with counting("looking at") as done:
+        report = look(str(data), patch_size, done)
+    if csv is not None:
+        write_csv(csv, report.problems)
+    if json:
+        print_json(report)
+    elif report.problems:
+        print_table(
+            ["problem", "file", "detail"], [[found.kind, str(found.file), found.detail] for found in report.problems]
+        )
+    if report.problems:
+        print_message(f"{len(report.problems)} problems in {report.images} images")
+        raise typer.Exit(EXIT_WRONG_REQUEST)
+    if not json:
+        results().print(f"{report.images} images, all good")
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[], None]]:
+    """Gives a function to be called after each image; shows how many, where somebody watches."""
+    if not messages().is_terminal:
+        yield lambda: None
+        return
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn
+
+    from hvscale.core.plain_rich import PlainColumn
+
+    columns = SpinnerColumn(), PlainColumn("{task.description}"), MofNCompleteColumn(), PlainColumn("images")
+    with Progress(*columns, console=messages(), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda: progress.advance(task)

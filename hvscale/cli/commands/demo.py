@@ -1,0 +1,56 @@
+"""`hvscale demo`."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from hvscale.cli.app import new_app
+from hvscale.cli.console import print_message, print_rank_line, print_warning, results, working
+from hvscale.cli.launch_options import RunPath
+from hvscale.cli.tables import print_breakdown
+from hvscale.core.numbers import Seconds, limits
+from hvscale.trainer.demo import SECONDS
+
+app = new_app()
+
+
+@app.command()
+def demo(
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=1,
+            max=limits(Seconds)["max"],
+            metavar="S",
+            help="About how long to train: on two cores it passes bicubic within 40, and gains with more.",
+        ),
+    ] = SECONDS,
+    run: RunPath = None,
+) -> None:
+    """Train a small EDSR on two ranks, measure it on a photo it has not seen, and show where its communication time went.
+
+    Example: `hvscale demo --seconds 10`
+    """
+    from hvscale.cli.demo import demo
+    from hvscale.core.run_folder import RunFolder
+    from hvscale.studies.run_report.page import report_path, write_report
+    from hvscale.trainer.progress import Bar
+
+    how_long = "about a minute" if seconds == SECONDS else f"{seconds:g} s of training"
+    print_message(f"training a small EDSR x2 on the bundled photos, two Horovod ranks over Open MPI, {how_long}")
+    if sys.stderr.isatty():
+        with Bar() as bar:
+            done = demo(seconds, run_path=run, warn=print_warning, watch=lambda running: bar.follow(running.steps))
+    else:
+        done = demo(seconds, run_path=run, warn=print_warning, show=print_rank_line)
+    results().print(f"\n{done.training.summary()}\n", highlight=False, soft_wrap=True)
+    print_breakdown(done.communication)
+    folder = RunFolder.open(done.training.run)
+    with working("writing the report"):
+        write_report([folder], report_path([folder]))
+    results().print(
+        f"\nrun folder: {folder.path}\npicture:    {done.training.picture}\nreport:     {report_path([folder])}",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,33 @@
+"""`hvscale doctor`."""
+
+from hvscale.cli.app import new_app
+from hvscale.cli.console import print_json, results, working
+from hvscale.cli.options import Json
+
+app = new_app()
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Say what is installed, what works, and how to mend what does not.
+
+    Example: `hvscale doctor`
+    """
+    from hvscale.cli.doctor import Report, examine
+
+    with working("looking around"):
+        checks = list(examine())
+    if json:
+        return print_json(Report(checks=checks))
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for check in checks:
+        table.add_row(
+            Text("good", style="green") if check.good else Text("bad", style="red"),
+            check.name,
+            check.found if check.good else f"{check.found}\n-> {check.mend}",
+        )
+    results().print(table)
+    return None

@@ -1,0 +1,56 @@
+"""`hvscale eval`."""
+
+from pathlib import Path
+from typing import Any
+
+from hvscale.cli.app import new_app
+from hvscale.cli.config_options import options_of
+from hvscale.cli.console import print_json, print_message, print_table, results, write_csv
+from hvscale.cli.options import Csv, Json
+from hvscale.trainer.config import checked
+from hvscale.trainer.inference.config import EvalConfig
+
+app = new_app()
+
+
+@app.command()
+@options_of(EvalConfig, argument="weights", json=Json, csv=Csv)
+def evaluate(json: bool, csv: Path | None, **options: Any) -> None:
+    """Measure a trained model: PSNR and SSIM, or top-1 and top-5. Under `hvscale launch` the ranks share the images.
+
+    Example: `hvscale eval runs/20261121T001530Z-edsr-baseline --data DIV2K --images 801-900`
+    """
+    from hvscale.trainer.inference.evaluate import evaluate_trained
+    from hvscale.trainer.ranks import started_as_rank_zero
+
+    result = evaluate_trained(checked(EvalConfig, options))
+    if not started_as_rank_zero():
+        return None
+    if csv is not None:
+        write_csv(csv, result.images)
+    if json:
+        return print_json(result)
+    if result.top1 is not None and result.top5 is not None:
+        results().print(
+            f"{result.model}: top-1 {result.top1:.2%}, top-5 {result.top5:.2%} of {result.image_count} images"
+        )
+        return None
+    rows = [
+        [row.name, decibels(row.psnr_db), f"{row.ssim:.4f}", decibels(row.bicubic_psnr_db), f"{row.bicubic_ssim:.4f}"]
+        for row in result.images
+    ]
+    mean = [
+        "mean",
+        decibels(result.psnr_db),
+        f"{result.ssim:.4f}",
+        decibels(result.bicubic_psnr_db),
+        f"{result.bicubic_ssim:.4f}",
+    ]
+    print_table(["image", "PSNR dB", "SSIM", "bicubic dB", "bicubic SSIM"], [*rows, mean])
+    how = "luma" if result.measure == "luma" else "RGB"
+    print_message(f"{result.model} x{result.scale} on {result.data}: {how}, {result.shave_pixels} pixels shaved")
+    return None
+
+
+def decibels(value: float | None) -> str:
+    return "equal" if value is None else f"{value:.2f}"

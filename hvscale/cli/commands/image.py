@@ -1,0 +1,26 @@
+"""`hvscale image`."""
+
+from typing import Annotated
+
+import typer
+
+from hvscale.cli.app import new_app
+from hvscale.cli.console import print_message, working
+
+app = new_app("The image that ranks run in, in Docker placements.")
+
+
+@app.command("build")
+def build(
+    name: Annotated[str, typer.Option("--name", metavar="IMAGE", help="What to call it.")] = "hvscale:base",
+) -> None:
+    """Make the small image from this machine's own distribution, once. Remove it with `docker rmi` to have it made again.
+
+    Example: `hvscale image build`
+    """
+    from hvscale.launch.containers import engine
+    from hvscale.launch.containers.image import build as build_image
+
+    with working("building the image"), engine.connection() as client:
+        made = build_image(client, name)
+    print_message(f"image {name}: {made}")

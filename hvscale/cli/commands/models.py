@@ -1,0 +1,59 @@
+"""`hvscale models`: what there is to train, and what each costs."""
+
+from typing import Annotated
+
+import typer
+
+from hvscale.cli.app import new_app
+from hvscale.cli.console import print_json, print_table, results, working, write_csv
+from hvscale.cli.options import Csv, Json
+
+app = new_app()
+
+
+@app.command()
+def models(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...", help="Models to show: any of torchvision's, or your package.module:function."
+        ),
+    ] = None,
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """List models with their parameters, arithmetic, and the gradients that ranks exchange each step.
+
+    Example: `hvscale models edsr-baseline densenet121`
+    """
+    from hvscale import models as known
+    from hvscale.core.units import human_bytes
+    from hvscale.models.cost import ModelTable, rows
+
+    with working("building the models"):
+        found = ModelTable(models=[row for name in names or known.names() for row in rows(name)])
+    if csv is not None:
+        write_csv(csv, found.models)
+    if json:
+        return print_json(found)
+    print_table(
+        ["model", "scale", "input", "parameters", "GFLOPs", "gradients", "tensors"],
+        [
+            [
+                row.name,
+                f"x{row.scale}" if row.scale else "",
+                f"{row.input_width}x{row.input_width}",
+                f"{row.parameters:,}",
+                f"{row.forward_flops / 1e9:.2f}",
+                human_bytes(row.gradient_bytes),
+                str(row.gradient_tensors),
+            ]
+            for row in found.models
+        ],
+    )
+    results().print("GFLOPs: one forward pass of one image, a multiply-add counted as two", style="dim")
+    if not names:
+        results().print(
+            "also: torchvision's other classification models, and your own as package.module:function", style="dim"
+        )
+    return None

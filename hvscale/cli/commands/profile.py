@@ -1,0 +1,51 @@
+"""`hvscale profile`."""
+
+from typing import Annotated, Any
+
+import typer
+
+from hvscale.cli.app import new_app
+from hvscale.cli.console import print_message, print_rank_line, print_rank_line_aside, print_warning
+from hvscale.cli.launch_options import takes_launch_options
+from hvscale.cli.options import COMMAND_LAST, Bins, Command, Csv, Explain, Json, PerRank
+from hvscale.cli.tables import print_breakdown
+
+app = new_app()
+
+
+@app.command(context_settings=COMMAND_LAST)
+@takes_launch_options
+def profile(
+    command: Command,
+    launch_options: dict[str, Any],
+    timeline: Annotated[
+        bool,
+        typer.Option(
+            "--timeline",
+            help="Have Horovod write its timeline under MPI, too: it tells negotiation, queueing and copies. Under Gloo it always does.",
+        ),
+    ] = False,
+    bins: Bins = "study",
+    per_rank: PerRank = False,
+    explain: Explain = None,
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """Launch a command, record its collectives, and print where the time went by message size. The command needs no change.
+
+    Example: `hvscale profile -np 2 -- python train.py`
+    """
+    from hvscale.launch.mpi.reported_library import require_asked_library
+    from hvscale.profiling.analyze.bins import parse_bins
+    from hvscale.profiling.analyze.breakdown import require_complete
+    from hvscale.profiling.analyze.explanation import explained_breakdown
+    from hvscale.studies.profiled_launch import profiled_launch
+
+    parse_bins(bins)  # a mistake here is to be known before the job, not after it
+    show = print_rank_line_aside if json else print_rank_line
+    finished = profiled_launch(command=command, timeline=timeline, **launch_options, show=show, warn=print_warning)
+    table = explained_breakdown(finished, bins, explain)
+    print_breakdown(table, per_rank, json, csv, unasked=explain is None)
+    print_message(f"run folder: {finished.path}")
+    require_complete(finished, table.incomplete)
+    require_asked_library(finished.read())

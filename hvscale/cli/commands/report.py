@@ -1,0 +1,50 @@
+"""`hvscale report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hvscale.cli.app import new_app
+from hvscale.cli.console import print_message, print_warning, working
+from hvscale.cli.options import Bins
+
+app = new_app()
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="The folder of a run, or of two: before, after.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where to write the page; by default report.html (of two: comparison.html) in the last RUN.",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write a trace of the run, for ui.perfetto.dev: all ranks on one clock."
+        ),
+    ] = None,
+    bins: Bins = "study",
+) -> None:
+    """Write one HTML page, which works offline: where a run's communication time went, or what two runs differ in.
+
+    Example: `hvscale report runs/default runs/tuned`
+    """
+    from hvscale.core.run_folder import RunFolder
+    from hvscale.studies.run_report.page import report_path, write_report
+    from hvscale.studies.run_report.trace import write_trace
+
+    folders = [RunFolder.open(run) for run in runs]
+    page = output or report_path(folders)
+    with working("writing the report"):
+        write_report(folders, page, bins)
+        left_out = write_trace(folders[-1], trace) if trace is not None else None
+    if left_out is not None:
+        print_warning(left_out)
+    print_message(f"report: {page}")

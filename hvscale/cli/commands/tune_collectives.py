@@ -1,0 +1,101 @@
+"""`hvscale tune-collectives`."""
+
+import functools
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hvscale.cli.app import new_app
+from hvscale.cli.console import print_json, print_message, print_warning, results, write_csv
+from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
+from hvscale.cli.options import Csv, Json, folder_of
+from hvscale.core.numbers import Minutes, limits
+
+app = new_app()
+
+
+@app.command("tune-collectives")
+@functools.partial(takes_launch_options, without=("run", *OF_ONE_JOB))
+def tune_collectives(
+    launch_options: dict[str, Any],
+    ops: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Of broadcast, allreduce, allgather and gather.")
+    ] = "broadcast,allreduce",
+    nps: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="Numbers of ranks. [default: the powers of two up to -np, and -np]"),
+    ] = None,
+    min_bytes: Annotated[str, typer.Option("-b", "--min-bytes", metavar="SIZE", help="The smallest message.")] = "1K",
+    max_bytes: Annotated[
+        str,
+        typer.Option(
+            "-e",
+            "--max-bytes",
+            metavar="SIZE",
+            help="The largest; from one to the next four times, more near a change.",
+        ),
+    ] = "512M",
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="Only the collectives and sizes that this profiled run holds."),
+    ] = None,
+    eager_limits: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE,...|own",
+            help="The library's eager limits to try beside its own; own: no others. [default: 1M between nodes]",
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            metavar="M",
+            help="Stop after this time; the same command resumes the study in the folder.",
+            **limits(Minutes),
+        ),
+    ] = None,
+    exhaustive: Annotated[
+        bool,
+        typer.Option("--exhaustive", help="Measure every choice equally often at every size: to judge the search by."),
+    ] = False,
+    run: Annotated[Path | None, folder_of("study")] = None,
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """Measure every algorithm of collectives, the library's and ours, by size and number of ranks, and write the table of the best.
+
+    Example: `hvscale tune-collectives -np 4 --placement netns --nodes 4 --link 1gbit --minutes 10`, then
+    `hvscale launch -np 4 --collectives FOLDER/collectives.toml -- python train.py`
+    """
+    from hvscale.comm_tuning.collectives.output import rows, terminal_tables, verdict
+    from hvscale.comm_tuning.collectives.progress import MeasuringShown
+    from hvscale.comm_tuning.collectives.study import CollectivesStudy
+
+    study = CollectivesStudy.of(
+        ops=ops,
+        nps=nps,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        eager_limits=eager_limits,
+        from_run=from_,
+        minutes=minutes,
+        exhaustive=exhaustive,
+        path=run,
+        options=launch_options,
+    )
+    try:
+        with MeasuringShown(study) as shown:
+            study.measure(shown, print_warning)
+    finally:
+        document = study.document
+        if document.decision is not None:
+            if csv is not None:
+                write_csv(csv, rows(document))
+            if json:
+                print_json(document)
+            else:
+                results().print(*terminal_tables(document), verdict(document), sep="\n\n", highlight=False)
+            made = {"table": study.path / "collectives.toml", "plots": study.page}
+            lines = [f"{what}: {path}" for what, path in made.items() if path.exists()]
+            print_message("\n".join([f"study folder: {study.path}", *lines]))

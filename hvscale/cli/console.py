@@ -1,0 +1,110 @@
+"""How every command writes: results on stdout, messages and progress on stderr. rich is imported where it is used: it takes a third of a start."""
+
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+from hvscale.core.csv_text import csv_text
+from hvscale.core.documents import to_json
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import write_text
+from hvscale.core.terminal import printable, rank_line
+
+if TYPE_CHECKING:
+    from hvscale.core.plain_rich import PlainConsole
+    from hvscale.studies.folder import StudyDocument
+
+DIM, RED, YELLOW = "2", "31", "33"
+
+
+@functools.cache
+def results() -> "PlainConsole":
+    """stdout, for tables."""
+    from hvscale.core.plain_rich import PlainConsole
+
+    return PlainConsole()
+
+
+@functools.cache
+def messages() -> "PlainConsole":
+    """stderr, for what moves."""
+    from hvscale.core.plain_rich import PlainConsole
+
+    return PlainConsole(stderr=True)
+
+
+def working(on: str) -> AbstractContextManager[object]:
+    """Shows that a command is at work, where somebody watches."""
+    return messages().status(on) if sys.stderr.isatty() else nullcontext()
+
+
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """A column of figures to the right, of words to the left."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for number, column in enumerate(columns):
+        figures = any(row[number][:1].isdigit() for row in rows)
+        table.add_column(column, justify="right" if figures and number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    results().print(table)
+
+
+def print_json(document: "BaseModel | StudyDocument") -> None:
+    print(to_json(document))
+
+
+def write_csv(path: Path, rows: Sequence[BaseModel]) -> None:
+    """One line for each row, its fields as columns. Raises RequestError when `path` cannot be written."""
+    documents = [row.model_dump(mode="json") for row in rows]
+    try:
+        write_text(path, csv_text(list(documents[0]) if documents else [], documents))
+    except OSError as error:
+        raise RequestError(f"cannot write {path}: {error.strerror}") from error
+
+
+def say(text: str, code: str = "") -> None:
+    """A line on stderr, with a terminal's code for its colour."""
+    text = printable(text, sys.stderr)
+    coloured = code and sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    print(f"\x1b[{code}m{text}\x1b[0m" if coloured else text, file=sys.stderr, flush=True)
+
+
+def print_message(text: str) -> None:
+    say(text, DIM)
+
+
+def print_warning(text: str) -> None:
+    say(f"hvscale: warning: {text}", YELLOW)
+
+
+def print_error(text: str, exit_status: int) -> int:
+    say(f"hvscale: {text}", RED)
+    return exit_status
+
+
+def print_rank_line(rank: int, line: str) -> None:
+    print(f"[{rank}] {rank_line(line, sys.stdout)}", flush=True)
+
+
+def print_rank_line_aside(rank: int, line: str) -> None:
+    print(f"[{rank}] {rank_line(line, sys.stderr)}", file=sys.stderr, flush=True)
+
+
+def print_last_lines(lines: list[str]) -> None:
+    """Of a rank that failed."""
+    for line in lines:
+        print(f"    {rank_line(line, sys.stderr)}", file=sys.stderr, flush=True)
+
+
+def print_text(text: str) -> None:
+    """A result that is text already."""
+    print(printable(text, sys.stdout))

@@ -1,0 +1,108 @@
+"""The command `hvscale`: each of its commands is the file of that name in commands/, loaded when it is called."""
+
+import gc
+import importlib
+import io
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from hvscale.cli.console import print_error, print_last_lines
+from hvscale.core.errors import HvscaleError, RankFailedError
+
+# In the order of --help.
+COMMANDS = (
+    "doctor",
+    "demo",
+    "launch",
+    "profile",
+    "breakdown",
+    "compare",
+    "report",
+    "scale",
+    "bench",
+    "knobs",
+    "compare-settings",
+    "compare-placements",
+    "tune",
+    "tune-collectives",
+    "train",
+    "models",
+    "data",
+    "eval",
+    "upscale",
+    "cleanup",
+    "image",
+)
+STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # what Typer makes of it
+
+
+class Commands(TyperGroup):
+    """Loads the command that is called and none of the others: their options alone take a twentieth of a second."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = dict.fromkeys(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and self.commands[cmd_name] is None:
+            module = importlib.import_module(f"hvscale.cli.commands.{cmd_name.replace('-', '_')}")
+            self.commands[cmd_name] = get_command(module.app)
+            self.commands[cmd_name].name = cmd_name
+        return self.commands.get(cmd_name)
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="hvscale",
+    help="Makes data-parallel training over Horovod scale: train a model, launch any command on N ranks, see where its communication time goes.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+@app.callback(invoke_without_command=True)
+def hvscale(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    if version:
+        from hvscale import __version__
+
+        print(__version__)
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def in_words(error: typer.TyperException) -> str:
+    """What is wrong with the command line, with the value where it does not fit its option; empty where a group's help was shown instead."""
+    param, errors = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
+    if param is None or errors is None:  # not of pydantic, which is not imported for this
+        return error.format_message()
+    problem = errors()[0]
+    return f"{max(param.opts, key=len)} {problem['input']}: {problem['msg'].lower()}"
+
+
+def main() -> None:
+    """The console script: every expected failure is one line on stderr and its exit status."""
+    # As stderr does: bytes of a name that are no UTF-8 are shown as \\udcNN.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        status = app(standalone_mode=False)
+        if status == STOPPED_BY_CTRL_C:
+            print_error("stopped by Ctrl-C", status)
+    except typer.TyperException as error:
+        text = in_words(error)
+        status = print_error(text, error.exit_code) if text else error.exit_code
+    except HvscaleError as error:
+        status = print_error(str(error), error.exit_status)
+        if isinstance(error, RankFailedError):
+            print_last_lines(error.last_lines)
+    if "torch" not in sys.modules:  # Triton, which comes with it, calls what is not collected a leak
+        gc.freeze()  # at its end Python looks for garbage among all modules once more, for a tenth of a start
+    sys.exit(status)

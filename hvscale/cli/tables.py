@@ -1,0 +1,43 @@
+"""Tables of recorded runs, as several commands print them."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvscale.cli.console import print_json, print_message, print_warning, results
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def print_breakdown(
+    breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None, unasked: bool = True
+) -> None:
+    """`unasked`: whether to explain the table was left to the size of the run."""
+    from hvscale.studies.run_report.breakdown_tables import point_to_point_table, table, write_csv
+    from hvscale.studies.run_report.explanation_tables import explanation_tables
+
+    shown = [
+        table(breakdown),
+        *([table(breakdown, per_rank=True)] if per_rank else []),
+        *([point_to_point_table(breakdown)] if breakdown.point_to_point else []),
+        *explanation_tables(breakdown),
+    ]
+    print_document(breakdown, shown, write_csv, json, csv)
+    if unasked and not breakdown.explained:
+        print_message("a large run, so nothing is said beyond its table: --explain does")
+
+
+def print_document(
+    document: Any, shown: "Iterable[RenderableType]", write: Callable[[Any, Path], None], json: bool, csv: Path | None
+) -> None:
+    """A document with `warnings`: as tables or as JSON, and as CSV too where a file is given."""
+    for text in document.warnings:
+        print_warning(text)
+    if csv is not None:
+        write(document, csv)
+    if json:
+        print_json(document)
+        return
+    for table in shown:
+        results().print(table)

@@ -1,0 +1,1 @@
+"""Measures collectives, decides which algorithm is fastest where, and writes decision tables."""

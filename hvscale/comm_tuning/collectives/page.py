@@ -1,0 +1,88 @@
+"""A study of collectives as one HTML page that needs no network: the table, and for each collective and np what it rests on."""
+
+from pathlib import Path
+
+import jinja2
+import plotly.graph_objects as go
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from hvscale import __version__
+from hvscale.comm_tuning.collectives.decide.decide import SizeRow
+from hvscale.comm_tuning.collectives.document import TuneCollectives
+from hvscale.comm_tuning.collectives.figures import place_figures, places
+from hvscale.comm_tuning.collectives.output import (
+    by_place,
+    eager_limits_shown,
+    fits_shown,
+    mean_gain,
+    place_in_words,
+    rules_shown,
+    sizes_shown,
+    verdict,
+)
+from hvscale.core.units import human_bytes
+from hvscale.report.figures import script_safe
+from hvscale.report.study_page import TEMPLATES
+from hvscale.studies.scaling.output import human
+
+
+def page(document: TuneCollectives) -> str:
+    """`document` holds at least one point without wrong results."""
+    figures: dict[str, go.Figure] = {}
+    sections = []
+    rows = by_place(document)
+    by_size = sizes_shown(document)
+    for number, place in enumerate(places(document)):
+        found = {f"{name}-{number}": figure for name, figure in place_figures(document, place).items()}
+        figures |= found
+        heading = place_in_words(place)
+        sections.append(
+            {
+                "id": f"place-{number}",
+                "heading": heading,
+                "gain": gain_in_words(rows.get(place, [])),
+                "charts": list(found),
+                "rows": by_size.groups.get(heading, []),
+            }
+        )
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("tune-collectives.html.j2").render(
+        title=Path(document.folder).name,
+        what=f"{', '.join(document.operations)} on {', '.join(map(str, document.nps))} ranks: {document.library or document.mpi}",
+        facts=facts(document),
+        verdict=verdict(document),
+        warnings=document.warnings,
+        rules=rules_shown(document),
+        sections=sections,
+        by_size=by_size,
+        others=[shown for shown in (eager_limits_shown(document), fits_shown(document.fits)) if shown.groups],
+        figures=Markup(script_safe(figures)),  # noqa: S704 - made safe there
+        plotly=Markup(get_plotlyjs()),  # noqa: S704 - Plotly's own file
+        version=__version__,
+    )
+
+
+def facts(document: TuneCollectives) -> list[str]:
+    host = document.host
+    return [
+        *([f"links of {document.link / 1e9:g} Gbit/s"] if document.link else []),
+        *([f"{host.name}, {host.cpu}, {host.cores} cores"] if host else []),
+        document.state,
+    ]
+
+
+def gain_in_words(rows: list[SizeRow]) -> str:
+    """Of one place."""
+    if not rows:
+        return "Nothing is decided here: the library with nothing set was not measured."
+    most = max(rows, key=lambda row: row.gain)
+    if not any(row.apart for row in rows):
+        return f"No difference to the library at any of {len(rows)} sizes."
+    least = min(rows, key=lambda row: row.gain)
+    return (
+        f"The table is {human(mean_gain(rows))} times as fast as the library with nothing set: geometric mean over {len(rows)} sizes. "
+        f"At most {human(most.gain)} times, at {human_bytes(most.bytes)}; at least {human(least.gain)} times, at {human_bytes(least.bytes)}."
+    )

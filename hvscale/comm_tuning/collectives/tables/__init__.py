@@ -1,0 +1,1 @@
+"""The decision table, and its form in each library's own format."""

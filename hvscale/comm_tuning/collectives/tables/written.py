@@ -1,0 +1,163 @@
+"""A file that a decision table becomes, and the list of all of them."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from math import isqrt
+from pathlib import Path
+
+from hvscale.comm_tuning.collectives.tables.library_algorithms import OWN_CHOICE
+from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, Operation, Rule, nearest
+from hvscale.core.run_folder import cannot_write, write_atomically
+
+OPERATIONS: tuple[Operation, ...] = ("broadcast", "allreduce", "allgather", "gather")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Messages from `first` bytes to `last` (None: no end), and the rule that names the library's algorithm; None: its own choice.
+
+    `measured`: some of the table's rules holds them.
+    """
+
+    first: int
+    last: int | None
+    rule: Rule | None
+    measured: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """Where a table is to hold: `np` ranks, `ranks_per_node` on a node, and the MPI `library` itself, where its own words are needed.
+
+    No library knows how many ranks of a communicator share a node: its file is for this job's.
+    """
+
+    folder: Path
+    table: CollectivesTable
+    np: int
+    ranks_per_node: int
+    library: Path | None = None
+
+    def path(self, file: str) -> str:
+        return str(self.folder.absolute() / file)
+
+    def of(self, operation: Operation, auto: bool = False) -> dict[int, list[Range]]:
+        """By the least number of ranks that takes them, ascending and from 0 on: what the table says for the nearest np. Empty where it says nothing.
+
+        Each np's ranges lie one behind another from 0 bytes on, without an end; neighbours differ. `auto`: that is an algorithm like others, and
+        not what the library does anyhow.
+        """
+        rules = [rule for rule in self.table.rule if rule.operation == operation]
+        known = sorted({rule.np for rule in rules})
+        found: dict[int, list[Range]] = {}
+        for before, np in zip([0, *known], known, strict=False):
+            of_np = [rule for rule in rules if rule.np == np]
+            on_a_node = nearest((rule.ranks_per_node for rule in of_np), min(self.ranks_per_node, np))
+            chosen = [rule for rule in of_np if rule.ranks_per_node == on_a_node]
+            # Nearer to np than to the one before: beyond their geometric mean.
+            found[isqrt(before * np) + 1 if before else 0] = without_gaps(chosen, auto)
+        return found
+
+    def of_the_job(self, operation: Operation) -> list[Range]:
+        """For all its ranks. The first rule goes down to 0 bytes: for variables, which have no word for the library's own choice."""
+        found = self.of(operation)
+        fitting = [least for least in found if least <= self.np]
+        ranges = found[max(fitting)] if fitting else []
+        if len(ranges) > 1 and not ranges[0].measured:
+            return [replace(ranges[1], first=0), *ranges[2:]]
+        return ranges
+
+
+def named(rule: Rule, auto: bool = False) -> Rule | None:
+    """None where the library's own choice is left to it: ours is a broadcast that it knows nothing of."""
+    left = rule.library_algorithm is None or (rule.library_algorithm == OWN_CHOICE and not auto)
+    return None if left else rule
+
+
+def without_gaps(rules: list[Rule], auto: bool) -> list[Range]:
+    found: list[Range] = []
+
+    def add(first: int, last: int | None, rule: Rule | None, measured: bool) -> None:
+        if found and told(found[-1].rule) == told(rule):
+            found[-1] = replace(found[-1], last=last, measured=measured or found[-1].measured)
+        else:
+            found.append(Range(first, last, rule, measured))
+
+    start = 0
+    for rule in sorted(rules, key=lambda rule: rule.bytes_min):
+        # Of nothing no library asks: the first rule may hold it, too.
+        if rule.bytes_min > max(start, 1):
+            add(start, rule.bytes_min - 1, None, False)
+            start = rule.bytes_min
+        add(start, rule.bytes_max, named(rule, auto), True)
+        if rule.bytes_max is None:
+            return found
+        start = rule.bytes_max + 1
+    add(start, None, None, False)
+    return found
+
+
+def told(rule: Rule | None) -> tuple[object, ...]:
+    return () if rule is None else (rule.library_algorithm, rule.segment_bytes, rule.protocol, rule.channels)
+
+
+def always(job: Job) -> bool:
+    return True
+
+
+def no_variables(job: Job) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Format:
+    """One file. `what`: what it is, in a few words; `variables`: what has to stand in the environment so that a job's library takes it."""
+
+    file: str
+    what: str
+    text: Callable[[Job], str]
+    applies: Callable[[Job], bool] = always
+    variables: Callable[[Job], Mapping[str, str]] = no_variables
+
+
+_formats: dict[str, Format] = {}
+
+
+def register(format_: Format) -> None:
+    _formats[format_.file] = format_
+
+
+@cache
+def formats() -> list[Format]:
+    """All that are known, by name."""
+    from hvscale.comm_tuning.collectives.tables import formats as folder
+
+    for module in pkgutil.iter_modules(folder.__path__):
+        importlib.import_module(f"{folder.__name__}.{module.name}")
+    return [_formats[name] for name in sorted(_formats)]
+
+
+def write_files(job: Job) -> list[Path]:
+    """Every file that applies to the job. Raises RequestError where the folder cannot be written, or the job's library says nothing of itself."""
+    written = []
+    texts = {job.folder / one.file: one.text(job) for one in formats() if one.applies(job)}
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            write_atomically(path, lambda stream, text=text: stream.write(text.encode()))  # type: ignore[misc]
+            written.append(path)
+    except OSError as error:
+        raise cannot_write(job.folder, error) from error
+    return written
+
+
+def environment(job: Job) -> dict[str, str]:
+    """What makes the job's library take its files."""
+    found: dict[str, str] = {}
+    for one in formats():
+        if one.applies(job):
+            found.update(one.variables(job))
+    return found

@@ -1,0 +1,85 @@
+"""A file of settings for `--settings`: what --set sets, and the options of the launch that they were measured with."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from hvscale.comm_tuning.knobs.settings import OPTIONS, Setting, parse
+from hvscale.core.errors import RequestError
+
+# Each of the launch's options that a knob may be, too.
+KNOBS = {"--transport": "transport", "--devices": "visible_devices"}
+
+
+def words(value: Any) -> Any:
+    """The words of --set for what may stand in the file as a number or a switch."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value) if isinstance(value, int | float) else value
+
+
+class SettingsFile(BaseModel):
+    """The file as TOML holds it. `mpi`: the flavour that the settings are for; `set`: a value for each knob, in the words of --set."""
+
+    model_config = ConfigDict(populate_by_name=True, extra="forbid")
+
+    schema_: Annotated[Literal["hvscale/settings/1"], Field(alias="schema")] = "hvscale/settings/1"
+    mpi: str
+    transport: str | None = None
+    devices: str | None = None
+    set: dict[str, Annotated[str, BeforeValidator(words)]] = {}
+
+
+def read_settings(path: Path) -> SettingsFile:
+    """Raises RequestError, naming the place, for a file that cannot be read, is damaged, or asks for what does not exist."""
+    try:
+        found = SettingsFile.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise RequestError(f"--settings {path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        known = f"; known are {', '.join(sorted(keys()))}" if first["type"] == "extra_forbidden" else ""
+        raise RequestError(f"--settings {path}: {place}: {first['msg']}{known}") from error
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"--settings {path} is damaged, it is no TOML: {error}") from error
+    settings_of(found, path)
+    return found
+
+
+def keys() -> list[str]:
+    return [field.alias or name for name, field in SettingsFile.model_fields.items()]
+
+
+def settings_of(file: SettingsFile, path: Path) -> list[Setting]:
+    """Raises RequestError, naming the file, for an unknown knob."""
+    try:
+        return parse([f"{knob}={text}" for knob, text in file.set.items()])
+    except RequestError as error:
+        raise RequestError(f"--settings {path}: {error}") from error
+
+
+def with_settings_file(path: Path, launch: dict[str, Any]) -> dict[str, Any]:
+    """The launch's keywords with the file's settings behind those of the command line, which go first.
+
+    Raises RequestError for a file that was made for another --mpi: its settings were measured on that library alone.
+    """
+    file = read_settings(path)
+    if file.mpi != launch["mpi"]:
+        raise RequestError(
+            f"--settings {path} was made for --mpi {file.mpi}, and this job is --mpi {launch['mpi']}: add --mpi {file.mpi}, or take from "
+            "the file what you want as --set"
+        )
+    keywords = dict(launch)
+    given = {setting.knob for setting in parse(launch["knobs"])}
+    settings = settings_of(file, path)
+    for option, (name, not_given) in OPTIONS.items():
+        of_file = getattr(file, option.removeprefix("--"))
+        if launch[name] != not_given:
+            given.add(KNOBS[option])
+        elif of_file is not None and KNOBS[option] not in {*given, *(setting.knob for setting in settings)}:
+            keywords[name] = of_file
+    keywords["knobs"] = [*launch["knobs"], *(str(setting) for setting in settings if setting.knob not in given)]
+    return keywords

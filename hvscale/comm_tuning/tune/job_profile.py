@@ -1,0 +1,88 @@
+"""What the run with the defaults shows of a job, as far as it decides which knobs can matter."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.analyze.breakdown import read_recording
+from hvscale.profiling.analyze.step_times import read_step_log, step_edges
+from hvscale.profiling.read.events import Events
+
+WARMUP_STEPS = (
+    3  # their messages are those of starting: parameters that are broadcast, tensors that meet for the first time
+)
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Of one operation on one rank, those by which ranks agree on what to send left out. `largest` in bytes; `share` of all their time."""
+
+    calls: int
+    largest: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`ranks_of_a_node`: the most on one; `cores` and `gpus` of the machine the job was started on; `source`: of the profile.
+
+    `step_bytes`: what a rank all-reduces in a step, where steps are known. `messages`: by operation, without those before the fourth step then.
+    """
+
+    command: tuple[str, ...]
+    np: int
+    nodes: int
+    ranks_of_a_node: int
+    cores: int
+    gpus: int
+    flavour: str
+    transport: str
+    source: str
+    horovod: bool
+    step_bytes: int | None
+    messages: dict[str, Messages]
+
+
+def evidence(run: RunFolder) -> Evidence:
+    """Raises RequestError when the run cannot be read."""
+    record, recording = run.read(), read_recording(run)
+    events = recording.events
+    chosen = (events.rank == min(recording.ranks, default=0)) & ~events.bitwise
+    edges = step_edges(recording, read_step_log(run))
+    step_bytes = None
+    if edges is not None and len(edges) > WARMUP_STEPS + 1:
+        chosen &= events.start_ns >= edges[WARMUP_STEPS]
+        step_bytes = all_reduced(events, chosen & (events.start_ns < edges[-1])) // (len(edges) - 1 - WARMUP_STEPS)
+    seconds = events.duration_ns[chosen].sum()
+    messages = {}
+    for code, name in enumerate(events.operations):
+        of_operation = chosen & (events.operation == code)
+        if of_operation.any():
+            messages[name] = Messages(
+                calls=int(of_operation.sum()),
+                largest=int(events.bytes[of_operation].max()),
+                share=float(events.duration_ns[of_operation].sum() / max(seconds, 1)),
+            )
+    ranks = [len(node.ranks) for node in record.nodes]
+    return Evidence(
+        command=tuple(record.command),
+        np=record.np,
+        nodes=len(record.nodes),
+        ranks_of_a_node=max(ranks, default=record.np),
+        cores=record.host.cores,
+        gpus=len(record.host.gpus),
+        flavour=record.library.flavour,
+        transport=record.library.transport,
+        source=recording.source,
+        horovod=bool(np.any(events.bitwise)) or recording.source in ("horovod-timeline", "nccl"),
+        step_bytes=step_bytes,
+        messages=messages,
+    )
+
+
+def all_reduced(events: Events, chosen: NDArray[np.bool_]) -> int:
+    """Bytes of the chosen messages that are all-reduces."""
+    code = events.operations.index("allreduce") if "allreduce" in events.operations else -1
+    return int(events.bytes[chosen & (events.operation == code)].sum())

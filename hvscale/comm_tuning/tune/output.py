@@ -1,0 +1,186 @@
+"""A tuning study for people: what is shown while it goes on, its tables, and its trials as rows of a CSV file."""
+
+import sys
+from types import TracebackType
+from typing import Self
+
+from pydantic import BaseModel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.table import Table
+
+from hvscale.comm_tuning.tune.document import Trial, TrialState, TuneDocument
+from hvscale.comm_tuning.tune.scores import ratios
+from hvscale.comm_tuning.tune.space import Settings
+from hvscale.comm_tuning.tune.study import Study
+from hvscale.core.plain_rich import PlainColumn, PlainConsole
+from hvscale.core.statistics import Estimate
+from hvscale.core.terminal import printable
+from hvscale.report.tables import plain_table
+from hvscale.studies.scaling.output import human, human_interval
+
+BEST_SHOWN = 10
+
+
+class TrialRow(BaseModel):
+    """One line of the CSV file. `ratio`: to the throughput of the defaults on the same day, 0 where the trial failed."""
+
+    number: int
+    settings: str
+    state: TrialState
+    throughput: float | None
+    throughput_low: float | None
+    throughput_high: float | None
+    ratio: float
+    steps: int
+    seconds: float
+    start: int
+    run: str
+    problem: str | None
+
+
+def trial_rows(document: TuneDocument) -> list[TrialRow]:
+    rows = []
+    for trial, ratio in zip(document.trials, ratios(document.trials), strict=True):
+        found = trial.throughput
+        rows.append(
+            TrialRow(
+                number=trial.number,
+                settings=in_words(trial.settings),
+                state=trial.state,
+                throughput=found.mean if found else None,
+                throughput_low=found.low if found else None,
+                throughput_high=found.high if found else None,
+                ratio=ratio,
+                steps=trial.steps,
+                seconds=trial.seconds,
+                start=trial.start,
+                run=trial.run,
+                problem=trial.problem,
+            )
+        )
+    return rows
+
+
+def in_words(settings: Settings) -> str:
+    return " ".join(f"{knob}={value}" for knob, value in settings.items()) or "the defaults"
+
+
+def percent(ratio: float) -> str:
+    return f"{(ratio - 1) * 100:+.1f} %"
+
+
+def trials_table(document: TuneDocument) -> Table:
+    """The best trials and the defaults, the fastest first; then those that failed."""
+    rows = trial_rows(document)
+    fine = sorted((row for row in rows if row.state == "measured"), key=lambda row: -row.ratio)
+    failed = [row for row in rows if row.state not in ("measured", "stopped early")]
+    early = len(rows) - len(fine) - len(failed)
+    shown = fine[:BEST_SHOWN]
+    shown += [row for row in fine[BEST_SHOWN:] if row.number == 0]
+    left_out = len(fine) - len(shown)
+    notes = [f"measured by {document.measured_by}" if document.measured_by else ""]
+    if early or left_out:
+        notes.append(f"not shown: {left_out} slower ones, and {early} that were stopped early as too slow")
+    result = plain_table(
+        f"np {document.np}, {len(rows)} trials",
+        "\n".join(note for note in notes if note),
+        "trial",
+        "settings",
+        document.unit or "throughput",
+        "interval",
+        "gain",
+    )
+    words_in(result)
+    for row in shown:
+        gain = percent(row.ratio) if document.trials[row.number].settings else ""
+        interval = human_interval(row.throughput_low, row.throughput_high, 4)
+        result.add_row(str(row.number), row.settings, human(row.throughput, 4), interval, gain)
+    for row in failed:
+        result.add_row(str(row.number), row.settings, row.state, "", "")
+    return result
+
+
+def space_table(document: TuneDocument) -> Table:
+    """The knobs: what was searched, and why the others were not."""
+    result = words_in(plain_table("knobs", None, "knob", "searched, or why not"))
+    for choice in sorted(document.space, key=lambda one: not one.values):
+        result.add_row(choice.knob, " ".join(choice.values) if choice.values else f"- {choice.reason}")
+    return result
+
+
+def words_in(table: Table) -> Table:
+    """With words in the second column."""
+    table.columns[1].justify, table.columns[1].no_wrap = "left", False
+    return table
+
+
+def verdict(document: TuneDocument) -> str:
+    """What to do, in a line."""
+    proof = document.proof
+    if document.winner is None:
+        return "not proven yet: the same command with the same --run goes on"
+    if proof is None:
+        return "keep the defaults: no trial was faster"
+    found = f"{gain_in_words(proof.gain)} over {len(proof.pairs)} pairs of fresh starts"
+    if document.winner:
+        return f"use {in_words(document.winner)}: {found}"
+    if len(proof.pairs) and proof.gain.low is not None:
+        why = "so it is slower" if proof.gain.high is not None and proof.gain.high < 1 else "which may be chance"
+        return f"keep the defaults: {in_words(proof.settings)} gave {found}, {why}"
+    return f"keep the defaults: {in_words(proof.settings)} failed in the proof"
+
+
+def gain_in_words(gain: Estimate) -> str:
+    if gain.low is None or gain.high is None:
+        return percent(gain.mean)
+    return f"{percent(gain.mean)} ({percent(gain.low)} to {percent(gain.high)})"
+
+
+class TrialsShown:
+    """On stderr: a line for each trial, and on a terminal a bar over all of them with the best so far."""
+
+    def __init__(self, study: Study) -> None:
+        self.study, self.best = study, 1.0
+        self.progress = Progress(
+            PlainColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            PlainColumn("{task.fields[best]}"),
+            TimeElapsedColumn(),
+            console=PlainConsole(stderr=True),
+            disable=not sys.stderr.isatty(),
+        )
+        self.task = self.progress.add_task("starting", total=study.trials, best="")
+
+    def trial(self, settings: Settings) -> None:
+        self.progress.update(self.task, description=f"trying {in_words(settings)}")
+
+    def told(self, trial: Trial, ratio: float) -> None:
+        if trial.state == "measured":
+            self.best = max(self.best, ratio)
+        self.progress.update(self.task, advance=1, best=f"best {percent(self.best)}")
+        found = trial.throughput
+        if trial.state in ("measured", "stopped early") and found is not None:
+            gain = f", {percent(ratio)}" if trial.settings else ""
+            figure = f"{human(found.mean, 4)} {self.study.document.unit or ''}".rstrip() + gain
+            figure += f" ({trial.state})" * (trial.state != "measured")
+        else:
+            figure = f"{trial.state}: {trial.problem}"
+        self.say(f"trial {trial.number}: {in_words(trial.settings)}: {figure}")
+
+    def pair(self, settings: Settings, number: int, pairs: int) -> None:
+        if number == 1:
+            self.say(f"proof: {in_words(settings)} and the defaults in turns, {pairs} pairs of fresh starts")
+        self.progress.update(self.task, description=f"proof, pair {number}", total=pairs, completed=number - 1)
+
+    def say(self, text: str) -> None:
+        print(printable(text, sys.stderr), file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()

@@ -1,0 +1,31 @@
+"""What a tuning study writes: each library's own files, and a guide for people. Each format is one file of `formats/` that registers itself."""
+
+from pathlib import Path
+
+from hvscale.comm_tuning.tune.document import TuneDocument
+from hvscale.comm_tuning.tune.outputs.output import outputs
+from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.core.run_folder import cannot_write, write_atomically
+
+
+def write_outputs(folder: Path, document: TuneDocument) -> list[Path]:
+    """Write every file that applies to the job into the study's folder, and take away one of an earlier call that no longer does.
+
+    Where no gain was proven the files set nothing beyond what the job had before, and the guide says so. Raises RequestError when the folder
+    cannot be written.
+    """
+    tuned = Tuned.of(folder.absolute(), document)
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for output in outputs():
+            path = folder / output.file
+            if output.applies(tuned):
+                text = output.text(tuned).encode()
+                write_atomically(path, lambda stream, text=text: stream.write(text))  # type: ignore[misc]
+                written.append(path)
+            else:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return written

@@ -1,0 +1,104 @@
+"""The figures of a tuning guide, each a Plotly figure."""
+
+import html
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from hvscale.comm_tuning.tune.document import Proof, Trial, TuneDocument
+from hvscale.report.figures import BLUE, GREEN, GREY, ORANGE, RULE, style_bars
+from hvscale.studies.run_report.figures import comparison_figures
+
+# What a trial was, how it is drawn: colour and marker; those without a throughput stand at 0.
+STATES = {
+    "measured": (BLUE, "circle"),
+    "stopped early": (GREY, "circle"),
+    "crashed": (ORANGE, "x"),
+    "hung": (ORANGE, "square"),
+    "wrong sums": (ORANGE, "diamond"),
+}
+HEIGHT = 360
+FEW = 20  # trials with a tick each
+
+
+def guide_figures(document: TuneDocument) -> dict[str, go.Figure]:
+    """Those that there is something for, by the id of the page's element."""
+    figures = {}
+    unit = document.unit or "throughput"
+    if document.trials:
+        figures["trials"] = trials_figure(document, unit)
+    if document.proof is not None and document.proof.pairs:
+        figures["proof"] = proof_figure(document.proof, unit)
+    if document.profile is not None and document.profile.rows:
+        figures |= comparison_figures(document.profile)
+    return figures
+
+
+def trials_figure(document: TuneDocument, unit: str) -> go.Figure:
+    """Every trial's throughput, in order, and the defaults' as a line."""
+    figure = go.Figure()
+    for state, (colour, symbol) in STATES.items():
+        trials = [trial for trial in document.trials if trial.state == state]
+        if trials:
+            figure.add_scatter(
+                name=state,
+                x=[trial.number for trial in trials],
+                y=[trial.throughput.mean if trial.throughput else 0 for trial in trials],
+                mode="markers",
+                marker={"color": colour, "symbol": symbol, "size": 9},
+                error_y=reaches(trials, colour),
+                customdata=[hover(trial) for trial in trials],
+                hovertemplate="%{customdata}<br>%{y:.4g}<extra></extra>",
+            )
+    defaults = next((trial.throughput for trial in document.trials if not trial.settings), None)
+    style_bars(figure, "trial", HEIGHT)
+    figure.update_xaxes(tickformat="d", dtick=1 if len(document.trials) <= FEW else None)
+    if defaults is not None:
+        figure.add_hline(defaults.mean, line={"color": GREY, "dash": "dash"}, annotation_text="defaults")
+    over_zero(figure, unit)
+    return figure
+
+
+def reaches(trials: Sequence[Trial], colour: str) -> dict[str, object]:
+    """How far each interval reaches above and below; 0 where none is known."""
+    known = [trial.throughput for trial in trials]
+    up = [found.high - found.mean if found and found.high is not None else 0.0 for found in known]
+    down = [found.mean - found.low if found and found.low is not None else 0.0 for found in known]
+    # A long one may leave the picture, but not make the others flat.
+    longest = max((found.mean for found in known if found), default=0.0)
+    up, down = ([min(reach, longest) for reach in part] for part in (up, down))
+    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "color": colour, "thickness": 1.2}
+
+
+def hover(trial: Trial) -> str:
+    settings = "<br>".join(f"{knob}={text}" for knob, text in map(escaped, trial.settings.items())) or "the defaults"
+    problem = f"<br>{html.escape(trial.problem)}" if trial.problem else ""
+    return f"trial {trial.number}: {trial.state}<br>{settings}{problem}"
+
+
+def escaped(item: tuple[str, str]) -> tuple[str, str]:
+    knob, text = item
+    return html.escape(knob), html.escape(text)
+
+
+def proof_figure(proof: Proof, unit: str) -> go.Figure:
+    """The pairs, one after the other."""
+    figure = go.Figure()
+    numbers = list(range(1, len(proof.pairs) + 1))
+    for name, colour, values in (
+        ("defaults", GREY, [pair.default for pair in proof.pairs]),
+        ("settings", GREEN, [pair.tuned for pair in proof.pairs]),
+    ):
+        line = {"color": colour, "width": 1.5}
+        shown = f"pair %{{x}}, {name}: %{{y:.4g}}<extra></extra>"
+        figure.add_scatter(name=name, x=numbers, y=values, mode="lines+markers", line=line, hovertemplate=shown)
+    style_bars(figure, "pair", HEIGHT)
+    over_zero(figure, unit)
+    figure.update_xaxes(tickvals=numbers)
+    return figure
+
+
+def over_zero(figure: go.Figure, unit: str) -> None:
+    figure.update_yaxes(
+        autorange=True, rangemode="tozero", title={"text": html.escape(unit), "font_size": 13}, gridcolor=RULE
+    )

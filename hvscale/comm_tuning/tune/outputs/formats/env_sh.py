@@ -1,0 +1,28 @@
+"""env.sh: the settings as variables, for any POSIX shell."""
+
+import shlex
+from collections.abc import Mapping
+
+from hvscale.comm_tuning.tune.outputs.output import Output, register
+from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+
+
+def text(tuned: Tuned) -> str:
+    head = "# Read it in the shell that starts the job: . env.sh\n"
+    if not tuned.variables:
+        return head + "# There is nothing to set: see guide.md.\n"
+    return head + exports(tuned.variables)
+
+
+def exports(variables: Mapping[str, str]) -> str:
+    return "".join(f"export {name}={shlex.quote(word)}\n" for name, word in variables.items())
+
+
+register(
+    Output(
+        file="env.sh",
+        what="all settings as environment variables",
+        text=text,
+        use=lambda tuned: f". {shlex.quote(tuned.path('env.sh'))}",
+    )
+)

@@ -1,0 +1,59 @@
+"""evidence.csv: every trial of the search, and every run of the proof."""
+
+from collections.abc import Iterator
+
+from hvscale.comm_tuning.tune.outputs.output import Output, register
+from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.core.csv_text import csv_text
+
+COLUMNS = ("kind", "number", "start", "state", "throughput", "throughput_low", "throughput_high", "unit")
+LAST_COLUMNS = ("steps", "seconds", "run", "problem")
+
+
+def text(tuned: Tuned) -> str:
+    """`number`: a trial's, or a pair's. A knob that stands empty had its default."""
+    document = tuned.document
+    searched = [choice.knob for choice in document.space if choice.values]
+    knobs = dict.fromkeys([*searched, *(knob for trial in document.trials for knob in trial.settings), *document.fixed])
+    columns = [*COLUMNS, *(f"set {knob}" for knob in knobs), *LAST_COLUMNS]
+    return csv_text(columns, [*trials(tuned), *pairs(tuned)])
+
+
+def trials(tuned: Tuned) -> Iterator[dict[str, object]]:
+    for trial in tuned.document.trials:
+        found = trial.throughput
+        yield {
+            **trial.model_dump(include={"number", "start", "state", "steps", "seconds", "run", "problem"}),
+            "kind": "trial",
+            "throughput": found.mean if found else None,
+            "throughput_low": found.low if found else None,
+            "throughput_high": found.high if found else None,
+            "unit": tuned.document.unit,
+            **of_knobs({**tuned.document.fixed, **trial.settings}),
+        }
+
+
+def pairs(tuned: Tuned) -> Iterator[dict[str, object]]:
+    """Two rows each: the defaults, and the winner."""
+    document = tuned.document
+    for number, pair in enumerate(document.proof.pairs if document.proof else [], 1):
+        for kind, throughput, run, settings in (
+            ("proof, defaults", pair.default, pair.default_run, {}),
+            ("proof, tuned", pair.tuned, pair.tuned_run, document.winner or {}),
+        ):
+            yield {
+                "kind": kind,
+                "number": number,
+                "state": "measured",
+                "throughput": throughput,
+                "unit": document.unit,
+                "run": run,
+                **of_knobs({**document.fixed, **settings}),
+            }
+
+
+def of_knobs(settings: dict[str, str]) -> dict[str, object]:
+    return {f"set {knob}": text for knob, text in settings.items()}
+
+
+register(Output(file="evidence.csv", what="every trial, and every run of the proof", text=text))

@@ -1,0 +1,29 @@
+"""guide.md: the guide for people, as Markdown."""
+
+import re
+
+from hvscale.comm_tuning.tune.outputs.guide import render
+from hvscale.comm_tuning.tune.outputs.output import Output, register
+from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+
+SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
+ENTITY = re.compile(r"&(?=[A-Za-z#])")
+
+
+def plain(text: str) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    return ENTITY.sub("&amp;", SPECIAL.sub(r"\\\1", " ".join(text.split())))
+
+
+def code(text: str) -> str:
+    """A block that holds the text as it is, whatever backticks are in it."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}sh\n{text}\n{fence}"
+
+
+def text(tuned: Tuned) -> str:
+    return render("guide.md.j2", tuned, filters={"plain": plain, "code": code})
+
+
+register(Output(file="guide.md", what="this guide", text=text))

@@ -1,0 +1,54 @@
+"""openmpi-coll-rules.conf: the chosen algorithms as rules of coll tuned, for communicators of the job's size or more.
+
+Against the parameters, which hold for every communicator, smaller ones keep the library's own choice: for them stands rule 0, which is to
+have none.
+"""
+
+import shlex
+
+from hvscale.comm_tuning.collectives.tables.openmpi_rules import FILENAME, SizeRule, rules_file
+from hvscale.comm_tuning.knobs.libraries.openmpi import TUNED_FIRST
+from hvscale.comm_tuning.tune.outputs.output import Output, register
+from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+
+FILE = "openmpi-coll-rules.conf"
+PREFIX = "OMPI_MCA_coll_tuned_"
+COLLECTIVES = ("allreduce", "bcast")
+
+
+def chosen(tuned: Tuned) -> dict[str, tuple[str, str]]:
+    """By collective: the number of its algorithm, and the bytes of a segment, 0 for the algorithm's own."""
+    found = {}
+    for name in COLLECTIVES:
+        algorithm = tuned.variables.get(f"{PREFIX}{name}_algorithm", "0")
+        if tuned.flavour == "openmpi" and algorithm != "0":
+            found[name] = algorithm, tuned.variables.get(f"{PREFIX}{name}_algorithm_segmentsize", "0")
+    return found
+
+
+def text(tuned: Tuned) -> str:
+    head = [
+        "In place of the lines for algorithms and segments in openmpi-mca-params.conf and env.sh:",
+        *(f"export {name}={word}" for name, word in variables(tuned).items()),
+    ]
+    rules = {
+        name: {0: [SizeRule(0)], tuned.document.np: [SizeRule(0, algorithm, segment)]}
+        for name, (algorithm, segment) in chosen(tuned).items()
+    }
+    return rules_file(rules, head)
+
+
+def variables(tuned: Tuned) -> dict[str, str]:
+    """What makes Open MPI read the file."""
+    return {**TUNED_FIRST, FILENAME: shlex.quote(tuned.path(FILE))}
+
+
+register(
+    Output(
+        file=FILE,
+        what="the algorithms alone, for communicators of the job's size or more",
+        text=text,
+        applies=lambda tuned: bool(chosen(tuned)),
+        use=lambda tuned: " ".join(["export", *(f"{name}={word}" for name, word in variables(tuned).items())]),
+    )
+)

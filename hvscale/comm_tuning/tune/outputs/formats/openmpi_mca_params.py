@@ -1,0 +1,30 @@
+"""openmpi-mca-params.conf: the parameters of Open MPI 4 and 5, as their mca_base_param_files reads them (mpirun --tune reads another format)."""
+
+import shlex
+
+from hvscale.comm_tuning.tune.outputs.commands import MCA
+from hvscale.comm_tuning.tune.outputs.output import Output, register
+from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+
+FILE = "openmpi-mca-params.conf"
+HEAD = """\
+# For mpirun --mca mca_base_param_files FILE, or OMPI_MCA_mca_base_param_files=FILE under srun.
+# It then stands for your own $HOME/.openmpi/mca-params.conf and the system's: name those too, with commas between them, to keep them.
+"""
+
+
+def text(tuned: Tuned) -> str:
+    own, others = tuned.beginning(MCA), tuned.others(MCA)
+    left = f"# No parameters of Open MPI, so env.sh alone sets them: {', '.join(others)}\n" if others else ""
+    return HEAD + left + "".join(f"{name.removeprefix(MCA)} = {word}\n" for name, word in own.items())
+
+
+register(
+    Output(
+        file=FILE,
+        what="Open MPI's parameters",
+        text=text,
+        applies=lambda tuned: tuned.flavour == "openmpi",
+        use=lambda tuned: f"export OMPI_MCA_mca_base_param_files={shlex.quote(tuned.path(FILE))}",
+    )
+)

@@ -1,0 +1,41 @@
+"""settings.toml: the settings in hvscale's words, for --settings."""
+
+import json
+import shlex
+
+from hvscale.comm_tuning.knobs.settings_file import KNOBS
+from hvscale.comm_tuning.tune.outputs.output import Output, register
+from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+
+
+def text(tuned: Tuned) -> str:
+    head = ["# For hvscale launch, profile and scale: --settings FILE; --set on the command line goes first."]
+    if not tuned.settings:
+        head.append("# There is nothing to set: see guide.md.")
+    options = {"mpi": tuned.flavour}
+    if tuned.transport and KNOBS["--transport"] not in tuned.settings:
+        options["transport"] = tuned.transport
+    if tuned.devices != "all" and KNOBS["--devices"] not in tuned.settings:
+        options["devices"] = tuned.devices
+    return "\n".join(
+        [*head, 'schema = "hvscale/settings/1"', *pairs(options), "", "[set]", *pairs(dict(tuned.settings)), ""]
+    )
+
+
+def pairs(values: dict[str, str]) -> list[str]:
+    return [f"{name} = {quoted(value)}" for name, value in values.items()]
+
+
+def quoted(text: str) -> str:
+    """A basic string of TOML: JSON's, but for DEL, which TOML wants escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+register(
+    Output(
+        file="settings.toml",
+        what="the settings in hvscale's words",
+        text=text,
+        use=lambda tuned: f"hvscale launch --settings {shlex.quote(tuned.path('settings.toml'))} ...",
+    )
+)

@@ -1,0 +1,314 @@
+"""The tuning guide's content, in words: both of its formats show the same."""
+
+import shlex
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from hvscale import __version__
+from hvscale.comm_tuning.knobs.meaning import MEANING
+from hvscale.comm_tuning.tune.document import Trial
+from hvscale.comm_tuning.tune.outputs.commands import Line, command, job_words, lines, shell
+from hvscale.comm_tuning.tune.outputs.effects import DEFAULT, Effect, effects_of
+from hvscale.comm_tuning.tune.outputs.output import Output, outputs
+from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.core.statistics import Estimate, percent
+from hvscale.core.units import human_bytes, human_range, human_seconds
+from hvscale.launch.mpi.transport import LIBRARY_DECIDES
+from hvscale.profiling.compare import Comparison, Gain
+from hvscale.studies.run_report.compare_tables import human_calls, human_gain, human_interval, human_verdict
+from hvscale.studies.scaling.output import WIDEST, human, is_known
+
+TEMPLATES = Path(__file__).parent / "templates"
+TRIALS_SHOWN = 30
+GUIDE = "guide."
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """Cells of the table of trials. `settings`: None for the defaults."""
+
+    number: int
+    settings: str | None
+    state: str
+    throughput: str
+    interval: str
+    gain: str
+    problem: str
+
+
+class Guide:
+    """What the templates ask for."""
+
+    version = __version__
+    meaning = MEANING
+
+    def __init__(self, tuned: Tuned) -> None:
+        self.tuned, self.document = tuned, tuned.document
+        self.proof, self.profile = tuned.document.proof, tuned.document.profile
+        self.unit = tuned.document.unit or "throughput"
+
+    @property
+    def title(self) -> str:
+        return f"Tuning guide: {Path(self.document.folder).name}"
+
+    @property
+    def command(self) -> str:
+        return shlex.join(self.document.command)
+
+    @property
+    def job(self) -> str:
+        """Where it ran, in a line."""
+        document, library = self.document, self.tuned.library
+        parts = [f"np {document.np}", f"{library.flavour} {library.version}".strip()]
+        transport = document.transport or self.tuned.transport
+        if transport not in (None, "", LIBRARY_DECIDES):
+            parts.append(f"messages over {transport}")
+        if document.host is not None:
+            host = document.host
+            gpus = f", {len(host.gpus)} GPUs" if host.gpus else ""
+            parts.append(f"{host.name}: {host.cpu}, {host.cores} cores{gpus}")
+        return " · ".join(parts)
+
+    @property
+    def answer(self) -> str:
+        """The first thing to read."""
+        if self.proof is not None and self.proof.taken:
+            return f"Use these settings: throughput {change(self.proof.gain)} against the defaults"
+        if self.proof is not None:
+            return "Keep the defaults: what the search found best is not proven to be faster"
+        if self.document.winner == {}:
+            return "Keep the defaults: the search found nothing that is worth a proof"
+        return f"Nothing to use yet: the study is {self.document.state}, and nothing is proven"
+
+    @property
+    def why(self) -> str:
+        """How well the answer is known."""
+        if self.proof is not None:
+            pairs = f"{len(self.proof.pairs)} pairs of fresh starts, the defaults and the settings in turns"
+            if self.proof.taken:
+                return f"Over {pairs}; {interval(self.proof.gain)}."
+            said = f"Over {pairs}, throughput {change(self.proof.gain)}; {interval(self.proof.gain)}"
+            low, high = self.proof.gain.low, self.proof.gain.high
+            if low is None or high is None or high < 1 or low > 1:
+                return said + "."
+            return said + ", which is not wholly above 0: that may be chance."
+        if self.document.winner == {}:
+            return "So there was nothing to prove. The files here set nothing."
+        return "The files here set nothing beyond what the job had before. `hvscale tune` with the same folder goes on."
+
+    @property
+    def tried(self) -> str:
+        """What the search did, in a sentence or two."""
+        document = self.document
+        states = Counter(trial.state for trial in document.trials)
+        starts = len({trial.start for trial in document.trials})
+        ways = ", ".join(f"{number} {state}" for state, number in states.most_common())
+        knobs = [choice.knob for choice in document.space if choice.values]
+        said = f"{plural(len(document.trials), 'trial')} in {plural(starts, 'start')} of the job"
+        said += f" ({ways})" if ways else ""
+        said += f", over {plural(len(knobs), 'knob')}" if knobs else ""
+        if document.fixed:
+            said += f", with {words(document.fixed)} all along"
+        return said + (f". Throughput: {document.measured_by}." if document.measured_by else ".")
+
+    @property
+    def settings(self) -> list[tuple[str, str, str]]:
+        """Of each knob that was gained: its value, and what it means."""
+        return [(knob, text, MEANING.get(knob, "")) for knob, text in self.tuned.gained.items()]
+
+    @property
+    def refused(self) -> str:
+        """The settings that were best in the search, where they were not taken."""
+        return words(self.document.winner) if self.document.winner and not self.tuned.gained else ""
+
+    @property
+    def sets(self) -> bool:
+        """Whether the files set anything."""
+        return bool(self.tuned.settings or self.tuned.variables or self.tuned.devices != NO_DEVICES)
+
+    @property
+    def steps(self) -> list[Line]:
+        return lines(self.tuned)
+
+    @property
+    def files(self) -> list[Output]:
+        """Beside the guide itself."""
+        return [one for one in outputs() if one.applies(self.tuned) and not one.file.startswith(GUIDE)]
+
+    def use(self, output: Output) -> str:
+        return output.use(self.tuned)
+
+    @cached_property
+    def defaults(self) -> Estimate | None:
+        """The throughput of the first trial without settings."""
+        found = (trial.throughput for trial in self.document.trials if not trial.settings)
+        return next(found, None)
+
+    @property
+    def trials(self) -> list[TrialRow]:
+        """The best first, then what could not be measured; no more than can be read."""
+        measured = [trial for trial in self.document.trials if trial.throughput is not None]
+        best = sorted(measured, key=lambda trial: -trial.throughput.mean if trial.throughput else 0)
+        rest = [trial for trial in self.document.trials if trial.throughput is None]
+        return [self.row(trial) for trial in [*best, *rest][:TRIALS_SHOWN]]
+
+    @property
+    def hidden(self) -> int:
+        return max(0, len(self.document.trials) - TRIALS_SHOWN)
+
+    def row(self, trial: Trial) -> TrialRow:
+        found, base = trial.throughput, self.defaults
+        known = found is not None and found.low is not None and found.high is not None
+        return TrialRow(
+            number=trial.number,
+            settings=words(trial.settings) or None,
+            state=trial.state,
+            throughput=human(found.mean, 4) if found else "-",
+            interval=f"{human(found.low, 4)} to {human(found.high, 4)}" if found and known else "-",
+            gain=percent(found.mean / base.mean) if found and base and trial.settings else "-",
+            problem=trial.problem or "",
+        )
+
+    @cached_property
+    def effects(self) -> list[list[Effect]]:
+        """Of each knob that was searched."""
+        return [effects_of(choice, self.document) for choice in self.document.space if choice.values]
+
+    @property
+    def helped(self) -> list[Effect]:
+        """The value of each knob that was taken, or else the best one, where trials tell it apart from the others."""
+        shown = []
+        for effects in self.effects:
+            own = [one for one in effects if self.tuned.gained.get(one.knob) == one.value]
+            shown += own or [one for one in effects if one.verdict == "faster" and one.value != DEFAULT][:1]
+        return shown
+
+    @property
+    def does_not_matter(self) -> list[tuple[str, str]]:
+        """Knobs and why: left out of the search, or without an effect that it shows."""
+        found = [(choice.knob, choice.reason) for choice in self.document.space if not choice.values]
+        for effects in self.effects:
+            if effects and effects[0].knob not in self.tuned.gained:
+                verdicts = {one.verdict for one in effects}
+                tried = ", ".join(one.value for one in effects)
+                if verdicts <= {"no difference", "unknown"} and "no difference" in verdicts:
+                    found.append((effects[0].knob, f"tried {tried}: no value makes a difference that the trials show"))
+        return found
+
+    @property
+    def saved(self) -> str:
+        """Where the communication time changed most."""
+        profile = self.profile
+        if profile is None or not profile.rows:
+            return ""
+        total = profile.total
+        said = f"Communication takes {human_seconds(total.seconds_before)} per {profile.per} with the defaults, summed over ranks, and "
+        said += f"{human_seconds(total.seconds_after)} with the settings"
+        said += f" (95 % interval of the gain: {human_interval(total)} %)" if total.gain_percent_low is not None else ""
+        most = max(profile.rows, key=lambda row: abs(row.seconds_before - row.seconds_after))
+        less = most.seconds_before - most.seconds_after
+        return (
+            f"{said}. The largest change is in {most.operation} of {human_range(most.bytes_min, most.bytes_max)}: "
+            f"{human_seconds(abs(less))} {'less' if less >= 0 else 'more'}."
+        )
+
+    @property
+    def repeat(self) -> list[Line]:
+        """Lines that make the study, its proof and its profiles again."""
+        fixed = [["--fix", f"{knob}={text}"] for knob, text in self.document.fixed.items()]
+        options = self.tuned.launch
+        asked = {name: options[name] for name in ("transport_name",) if options[name] is not None}
+        if options["devices"] != NO_DEVICES:
+            asked["devices"] = options["devices"]
+        search = [["hvscale", "tune", "-np", str(self.document.np)], *job_words(self.tuned, **asked), *fixed]
+        found = [Line("the whole study, into a new folder", shell([*search, command(self.tuned)]))]
+        file = self.tuned.path("settings.toml")
+        if self.tuned.gained and "," not in file:
+            proof = ["hvscale", "compare-settings", f"defaults,{file}", "-np", str(self.document.np), "--repeat", "7"]
+            found.append(Line("the proof alone", shell([proof, *job_words(self.tuned), command(self.tuned)])))
+        if self.profile is not None:
+            pair = [self.profile.run_before, self.profile.run_after]
+            found.append(Line("the profiles before and after, by message size", shell([["hvscale", "compare", *pair]])))
+            found.append(Line("the same as a page", shell([["hvscale", "report", *pair]])))
+        return found
+
+
+NO_DEVICES = "all"
+
+
+def plural(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def words(settings: dict[str, str]) -> str:
+    return " ".join(f"{knob}={text}" for knob, text in settings.items())
+
+
+def change(gain: Estimate) -> str:
+    return f"{percent(gain.mean)} ({gain.mean:.3g} times)"
+
+
+def interval(gain: Estimate) -> str:
+    if gain.low is None or gain.high is None:
+        return "its interval is not known"
+    if not is_known(gain.low, gain.high):
+        return f"its 95 % interval spans more than a factor of {WIDEST}"
+    return f"95 % interval {percent(gain.low)} to {percent(gain.high)}"
+
+
+def effect_interval(effect: Effect) -> str:
+    found = effect.ratio
+    if found is None or found.low is None or found.high is None:
+        return "-"
+    if not is_known(found.low, found.high):
+        return f"> factor {WIDEST}"
+    return f"{percent(found.low)} to {percent(found.high)}"
+
+
+def gain_cells(gain: Gain) -> list[str]:
+    seconds = [human_seconds(gain.seconds_before), human_seconds(gain.seconds_after)]
+    return [*seconds, human_gain(gain), human_interval(gain), human_verdict(gain)]
+
+
+def profile_rows(profile: Comparison) -> list[list[str]]:
+    """Message, calls before and after, time before and after, gain, interval, change; the last is the total."""
+    rows = [
+        [
+            f"{row.operation} {human_range(row.bytes_min, row.bytes_max)}",
+            human_calls(row.calls_before),
+            human_calls(row.calls_after),
+            *gain_cells(row),
+        ]
+        for row in profile.rows
+    ]
+    total = profile.total
+    rows.append(["total", human_calls(total.calls_before), human_calls(total.calls_after), *gain_cells(total)])
+    if profile.step is not None:
+        rows.append(["whole step", "", "", *gain_cells(profile.step)])
+    return rows
+
+
+def render(template: str, tuned: Tuned, *, filters: dict[str, Callable[..., Any]], **further: Any) -> str:
+    """`filters`: the format's own; `further`: what its template alone asks for."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        percent=percent,
+        effect_interval=effect_interval,
+        profile_rows=profile_rows,
+        bytes=human_bytes,
+        **filters,
+    )
+    return environment.get_template(template).render(guide=Guide(tuned), document=tuned.document, **further)

@@ -1,0 +1,90 @@
+"""What a study's answer means to its job: the settings, and what they are in the words of its libraries."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from hvscale.comm_tuning.knobs.settings import parse, target_of, translate
+from hvscale.comm_tuning.tune.document import TuneDocument
+from hvscale.core.run_folder import Library
+from hvscale.launch import flavours
+from hvscale.launch.mpi.mpi_library import MPI4PY_LIBRARY
+
+# Paths of this machine are no settings.
+PATHS = ("LD_LIBRARY_PATH", "FI_PROVIDER_PATH", MPI4PY_LIBRARY)
+NOT_ASKED: dict[str, Any] = {"mpi": "openmpi", "env": [], "transport_name": None, "devices": "all", "knobs": {}}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """`settings`: in the words of --set, those that the whole study kept and the winner's, where its gain was proven; `gained`: the latter alone.
+
+    `variables`: what the settings and the transport are in the environment; `unasked`: what hvscale sets for this library in any job.
+    `transport` and `devices`: the options of the launch, None and "all" where they were not asked for.
+    """
+
+    folder: Path
+    document: TuneDocument
+    library: Library
+    launch: Mapping[str, Any]
+    settings: Mapping[str, str]
+    gained: Mapping[str, str]
+    variables: Mapping[str, str]
+    unasked: Mapping[str, str]
+    transport: str | None
+    devices: str
+
+    @classmethod
+    def of(cls, folder: Path, document: TuneDocument) -> Self:
+        """`folder`: where the files are to lie. Raises RequestError for settings that the job's libraries do not know."""
+        launch = {**NOT_ASKED, **document.launch}
+        proven = document.proof is not None and document.proof.taken
+        gained = dict(document.winner or {}) if proven else {}
+        settings = {**launch["knobs"], **document.fixed, **gained}
+        library = document.library or Library(flavour=launch["mpi"], version="")
+        asked = parse([f"{knob}={text}" for knob, text in settings.items()])
+        by_user = names_of(launch["env"])
+        translated = translate(asked, target_of(asked, document.command, {**launch, "env": []}, library))
+        variables = {
+            name: word
+            for name, word in {**translated.along, **translated.variables}.items()
+            if name not in by_user or name in translated.variables
+        }
+        transport = translated.options.get("--transport", launch["transport_name"])
+        flavour = flavours.get(library.flavour)
+        unasked = flavour.adapt({}, library)
+        chosen = library.model_copy(update={"transport": transport}) if transport else library
+        adapted = flavour.adapt(variables, chosen)
+        return cls(
+            folder=folder,
+            document=document,
+            library=library,
+            launch=launch,
+            settings=settings,
+            gained=gained,
+            variables={name: word for name, word in adapted.items() if word != unasked.get(name) and name not in PATHS},
+            unasked={name: word for name, word in unasked.items() if name not in PATHS},
+            transport=transport,
+            devices=translated.options.get("--devices", launch["devices"]),
+        )
+
+    @property
+    def flavour(self) -> str:
+        return self.library.flavour
+
+    def path(self, file: str) -> str:
+        return str(self.folder / file)
+
+    def beginning(self, *prefixes: str) -> dict[str, str]:
+        """The variables whose names begin so."""
+        return {name: word for name, word in self.variables.items() if name.startswith(prefixes)}
+
+    def others(self, *prefixes: str) -> list[str]:
+        """The names of the other variables."""
+        return sorted(name for name in self.variables if not name.startswith(prefixes))
+
+
+def names_of(env: list[str] | Mapping[str, str]) -> list[str]:
+    """Of the variables that the job was given with --env."""
+    return [request.partition("=")[0] for request in env]

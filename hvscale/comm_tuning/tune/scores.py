@@ -1,0 +1,61 @@
+"""What the trials of a study say of its settings: throughputs as ratios to the defaults' of the same day."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from hvscale.comm_tuning.tune.document import Trial
+
+WORTHLESS = 0.0  # of settings under which the job crashes, hangs or adds up wrongly
+RIVALS = 3
+NEAR = 0.95  # of the best score: how far below it a rival may be
+Key = frozenset[tuple[str, str]]
+
+
+def key(settings: Mapping[str, str]) -> Key:
+    return frozenset(settings.items())
+
+
+def ratios(trials: Iterable[Trial]) -> list[float]:
+    """Of each trial to the last trial of the defaults before it, which begins each day of a study; WORTHLESS where it failed."""
+    found, base = [], None
+    for trial in trials:
+        usable = trial.state in ("measured", "stopped early") and trial.throughput is not None
+        value = trial.throughput.mean if usable and trial.throughput is not None else WORTHLESS
+        if not trial.settings and value:
+            base = value
+        found.append(value / base if base else WORTHLESS)
+    return found
+
+
+def scores(trials: list[Trial]) -> dict[Key, list[float]]:
+    """The ratios of all settings that were measured to the end, and never failed."""
+    found: dict[Key, list[float]] = {}
+    failed = {key(trial.settings) for trial in trials if trial.state not in ("measured", "stopped early")}
+    for trial, ratio in zip(trials, ratios(trials), strict=True):
+        if trial.state == "measured" and key(trial.settings) not in failed:
+            found.setdefault(key(trial.settings), []).append(ratio)
+    return found
+
+
+def score(of_settings: list[float]) -> float:
+    return float(np.exp(np.mean(np.log(of_settings))))
+
+
+def known(trials: list[Trial]) -> dict[Key, float]:
+    """A ratio for all settings that were tried."""
+    last = {key(trial.settings): ratio for trial, ratio in zip(trials, ratios(trials), strict=True)}
+    return last | {settings: score(found) for settings, found in scores(trials).items()}
+
+
+def best_ratio(trials: list[Trial]) -> float:
+    """1 or more: that of the defaults is among them."""
+    return max((score(found) for found in scores(trials).values()), default=1.0)
+
+
+def rivals(trials: list[Trial]) -> list[Key]:
+    """The few settings that may be the best, the best first; none where the defaults are."""
+    ranked = sorted(((score(found), settings) for settings, found in scores(trials).items()), key=lambda one: -one[0])
+    if not ranked or ranked[0][0] <= 1:
+        return []
+    return [settings for value, settings in ranked[:RIVALS] if settings and value >= NEAR * ranked[0][0]]

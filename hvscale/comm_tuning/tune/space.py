@@ -1,0 +1,260 @@
+"""The knobs of one job that a search turns, each with its values, and why the others are left out."""
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from hvscale.comm_tuning.knobs.library import Spelling, Target
+from hvscale.comm_tuning.knobs.meaning import MEANING
+from hvscale.comm_tuning.knobs.settings import Setting, parse, spellings_in, takers, why_not
+from hvscale.comm_tuning.knobs.values import Value
+from hvscale.comm_tuning.tune.document import KnobChoice
+from hvscale.comm_tuning.tune.job_profile import Evidence
+from hvscale.comm_tuning.tune.search_space import DEFAULT, SEARCHED, Searched
+from hvscale.core.errors import RequestError
+
+Settings = Mapping[str, str]
+BY_KNOB = {entry.knob: entry for entry in SEARCHED}
+
+
+class Chooser(Protocol):
+    """Who says which of a knob's values to try."""
+
+    def position(self, knob: str, count: int) -> int:
+        """Of one of `count` values on a line."""
+
+    def word(self, knob: str, values: tuple[str, ...]) -> str:
+        """One of values that are not."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A knob that is searched: its `values` in the words of --set, and which of them leaves it alone.
+
+    `at_init`: every library of the job that has it reads it at hvd.init().
+    """
+
+    entry: Searched
+    values: tuple[str, ...]
+    default: str
+    at_init: bool
+
+    @property
+    def knob(self) -> str:
+        return self.entry.knob
+
+    def chosen(self, chooser: Chooser) -> str:
+        if self.entry.ordered:
+            return self.values[chooser.position(self.knob, len(self.values))]
+        return chooser.word(self.knob, self.values)
+
+
+@dataclass(frozen=True)
+class Space:
+    """Settings are written without what is left alone."""
+
+    dimensions: tuple[Dimension, ...]
+
+    def choose(self, chooser: Chooser) -> dict[str, str]:
+        """One point: a knob that means nothing beside the others chosen is not asked for."""
+        settings: dict[str, str] = {}
+        for dimension in self.dimensions:
+            if not self.matters(dimension, settings):
+                continue
+            value = dimension.chosen(chooser)
+            if value != dimension.default:
+                settings[dimension.knob] = value
+        return settings
+
+    def matters(self, dimension: Dimension, settings: Settings) -> bool:
+        """The knobs that it depends on come before it."""
+        among = dimension.entry.only_with
+        return not among or any(settings.get(knob) in values for knob, values in among.items())
+
+    def parameters(self, settings: Settings) -> dict[str, int | str]:
+        """What makes `choose` give these settings, for all knobs that it would ask for."""
+        found: dict[str, int | str] = {}
+        for dimension in self.dimensions:
+            value = settings.get(dimension.knob, dimension.default)
+            found[dimension.knob] = dimension.values.index(value) if dimension.entry.ordered else value
+        return found
+
+    def holds(self, settings: Settings) -> bool:
+        values = {dimension.knob: dimension.values for dimension in self.dimensions}
+        return all(value in values.get(knob, ()) for knob, value in settings.items())
+
+    def size(self) -> int:
+        """How many points there are, at most."""
+        return math.prod(len(dimension.values) for dimension in self.dimensions)
+
+    def points(self) -> Iterator[dict[str, str]]:
+        """Every one, once; for spaces that are small."""
+        seen = set()
+        for words in itertools.product(*(dimension.values for dimension in self.dimensions)):
+            settings = self.choose(_Given(dict(zip((one.knob for one in self.dimensions), words, strict=True)), self))
+            key = frozenset(settings.items())
+            if key not in seen:
+                seen.add(key)
+                yield settings
+
+    def random(self, source: random.Random) -> dict[str, str]:
+        words = {dimension.knob: source.choice(dimension.values) for dimension in self.dimensions}
+        return self.choose(_Given(words, self))
+
+
+class _Given:
+    def __init__(self, words: Settings, space: Space) -> None:
+        self.words = words
+        self.values = {dimension.knob: dimension.values for dimension in space.dimensions}
+
+    def position(self, knob: str, count: int) -> int:
+        return self.values[knob].index(self.words[knob])
+
+    def word(self, knob: str, values: tuple[str, ...]) -> str:
+        return self.words[knob]
+
+
+def check_names(knobs: list[str] | None) -> None:
+    """Raises RequestError for a knob that is not there, or that no search can turn."""
+    for knob in knobs or []:
+        if knob not in MEANING:
+            raise RequestError(f"--knobs {knob}: no such knob; `hvscale knobs` lists them")
+        if not BY_KNOB[knob].values:
+            raise RequestError(f"--knobs {knob}: {BY_KNOB[knob].unasked}")
+
+
+def choices(
+    target: Target, seen: Evidence, knobs: list[str] | None, fixed: Settings, given: Mapping[str, str]
+) -> list[KnobChoice]:
+    """Each knob with the values to search, or with none and the reason; `knobs`: only these, None for what may help.
+
+    `given`: variables and options of the launch that the user has set, which no trial may contradict.
+    """
+    return [_choice(entry, target, seen, knobs, fixed, given) for entry in SEARCHED]
+
+
+def _choice(
+    entry: Searched,
+    target: Target,
+    seen: Evidence,
+    knobs: list[str] | None,
+    fixed: Settings,
+    given: Mapping[str, str],
+) -> KnobChoice:
+    def left_out(reason: str) -> KnobChoice:
+        return KnobChoice(knob=entry.knob, values=[], reason=reason)
+
+    if entry.knob in fixed:
+        return left_out(f"fixed at {fixed[entry.knob]}")
+    if knobs is not None and entry.knob not in knobs:
+        return left_out("not among --knobs")
+    spellings = in_job(target, entry.knob)
+    if not spellings:
+        return left_out(why_not(entry.knob, target))
+    for name in (name for spelling in spellings for name in spelling.variables if name in given):
+        return left_out(f"{name} is given: {given[name]}")
+    if entry.unasked and (knobs is None or not entry.values):
+        return left_out(entry.unasked)
+    for condition in entry.needs:
+        reason = condition(seen)
+        if reason is not None:
+            return left_out(reason)
+    asked = entry.values(seen) if callable(entry.values) else entry.values
+    values = with_default(entry, [value for value in asked if is_taken(entry.knob, value, target)], spellings, target)
+    if len(values) < 2:
+        return left_out(f"{', '.join(values)}: there is nothing to choose from")
+    return KnobChoice(knob=entry.knob, values=values, reason=MEANING[entry.knob])
+
+
+def without_orphans(found: list[KnobChoice]) -> list[KnobChoice]:
+    """A knob that means something only beside values which nothing takes is left out."""
+    values = {choice.knob: choice.values for choice in found}
+    kept = []
+    for choice in found:
+        among = BY_KNOB[choice.knob].only_with
+        if choice.values and among and not any(set(values[knob]) & set(words) for knob, words in among.items()):
+            needed = " or ".join(among)
+            choice = KnobChoice(
+                knob=choice.knob, values=[], reason=f"it means something only with values of {needed} not searched here"
+            )
+        kept.append(choice)
+    return kept
+
+
+def in_job(target: Target, knob: str) -> list[Spelling]:
+    sure, perhaps = spellings_in(target, knob)
+    return [spelling for _, spelling in sure or perhaps]
+
+
+def is_taken(knob: str, value: str, target: Target) -> bool:
+    with suppress(RequestError):
+        return bool(takers(Setting(knob, value), target))
+    return False
+
+
+def with_default(entry: Searched, values: list[str], spellings: list[Spelling], target: Target) -> list[str]:
+    """The values with the default among them: at its place where the libraries name one and the same, or else in front, as a word."""
+    named = {default_of(spelling, target) for spelling in spellings}
+    default = next(iter(named)) if len(named) == 1 and not entry.varies else None
+    if default is None:
+        return [DEFAULT, *values]
+    first = spellings[0].values
+    known = {value: first.parse(value) for value in values}
+    same = next((value for value, meant in known.items() if meant == default), None)
+    if same is None:
+        same = first.show(default)
+        known[same] = default
+    if not entry.ordered:
+        return [same, *(value for value in known if value != same)]
+    return sorted(known, key=lambda value: float(known[value]))  # type: ignore[arg-type]
+
+
+def default_of(spelling: Spelling, target: Target) -> Value | None:
+    """What the job has where a trial leaves the knob alone: the environment's, or the library's. None where no value stands for it."""
+    try:
+        return spelling.read({name: target.environment.get(name, word) for name, word in spelling.variables.items()})
+    except (KeyError, ValueError):
+        return None
+
+
+def space_of(found: list[KnobChoice], target: Target) -> Space:
+    """The part of a document's choices that is searched."""
+    dimensions = []
+    for choice in found:
+        if choice.values:
+            spellings = in_job(target, choice.knob)
+            dimensions.append(
+                Dimension(
+                    entry=BY_KNOB[choice.knob],
+                    values=tuple(choice.values),
+                    default=default_among(choice.values, spellings, target),
+                    at_init=all(spelling.restart == "init" for spelling in spellings),
+                )
+            )
+    return Space(tuple(dimensions))
+
+
+def default_among(values: list[str], spellings: list[Spelling], target: Target) -> str:
+    """The one of `values` that leaves the knob alone. Raises RequestError when that is none of them any more."""
+    if values[0] == DEFAULT:
+        return DEFAULT
+    default = default_of(spellings[0], target)
+    for value in values:
+        if spellings[0].values.parse(value) == default:
+            return value
+    raise RequestError(
+        f"{', '.join(spellings[0].variables)} in the environment is not what it was when the study began: unset it, or "
+        "give another folder with --run"
+    )
+
+
+def fixed_settings(requests: list[str]) -> dict[str, str]:
+    """Of --fix KNOB=VALUE. Raises RequestError, as --set does."""
+    try:
+        return {setting.knob: setting.text for setting in parse(requests)}
+    except RequestError as error:
+        raise RequestError(str(error).replace("--set", "--fix")) from error

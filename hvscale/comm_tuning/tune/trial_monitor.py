@@ -1,0 +1,233 @@
+"""One start of the job, followed from outside: the trials that are measured in it, and when each of them has told enough."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from hvscale.comm_tuning.tune.document import TrialState
+from hvscale.comm_tuning.tune.step_source import BLOCKS, Clock, Pace, Steps
+from hvscale.core.errors import RankFailedError
+from hvscale.core.run_folder import RunFolder
+from hvscale.core.statistics import Estimate
+from hvscale.core.trial_protocol import Answer, Order, TrialFolder
+
+LOOK_SECONDS = 0.2
+MISSED_SECONDS = 5.0  # between two calls of `watch`, which come 20 times a second
+NARROW = 1.04  # factor between the ends of an interval that needs no more steps
+HOPELESS = 2.0  # times slower than the best: no interval is waited for, only some of the steps or of the time
+SOME = 0.25
+FEW = 2
+UNSETTLED_TIMES = 2  # as long while it is not settled what tells the steps
+END_SECONDS = 20.0  # for a training to end after it was told to
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds: until the first step of a start, between two steps, and for the steps of one trial at most."""
+
+    first_step: float
+    stall: float
+    trial: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one trial. `seconds`: those of its steps, the warm-up's included; `longest_wait`: for one of them, as seen from outside;
+    `failure`: its crash."""
+
+    settings: dict[str, str]
+    state: TrialState = "measured"
+    steps: int = 0
+    seconds: float = 0.0
+    throughput: Estimate | None = None
+    problem: str | None = None
+    longest_wait: float = 0.0
+    failure: RankFailedError | None = None
+
+
+@dataclass(frozen=True)
+class FollowUp:
+    """The next trial of the same start: its settings, and what Horovod is to read for them."""
+
+    settings: dict[str, str]
+    variables: Mapping[str, str]
+
+
+@dataclass
+class Start:
+    """Give `watch` to a launch, and call `ended` after it.
+
+    `best()`: the throughput to beat, None where there is none to stop early for. `done(outcome)` is told of each trial, and gives the next one for
+    the same start or None; without `orders` there is none. `check(run)`: what is wrong with the first trial's losses.
+    """
+
+    run: RunFolder
+    settings: dict[str, str]
+    pace: Pace
+    limits: Callable[[], Limits]
+    best: Callable[[], float | None]
+    done: Callable[[Outcome], FollowUp | None]
+    check: Callable[[RunFolder], str | None]
+    orders: TrialFolder | None = None
+    first_step_after: float | None = None
+    seen: int = 0
+    _first: int = 0  # step of the start with which the trial at work began
+    _order: Order | None = None
+    _outcome: Outcome | None = None  # of the trial whose sums are being checked
+    _hung: str | None = None
+    _over: bool = False  # every trial was told of
+    _clock: Clock = field(default_factory=lambda: Clock(LOOK_SECONDS))
+
+    def __post_init__(self) -> None:
+        self._began = self._moved = self._ordered = time.monotonic()
+        self._watched = self._began
+        self._longest_wait = 0.0
+        self._measuring_since: float | None = None
+        self._read_from: str | None = None
+
+    def watch(self, run: RunFolder) -> bool:
+        """True: the job is to be ended."""
+        now = time.monotonic()
+        missed, self._watched = now - self._watched, now
+        if missed > MISSED_SECONDS:
+            # The whole job was suspended, or this process was busy: nobody has waited meanwhile.
+            self._began, self._moved, self._ordered = (at + missed for at in (self._began, self._moved, self._ordered))
+        return self._clock.due() and self._look(now)
+
+    def ended(self, failure: RankFailedError | None) -> None:
+        """The job has ended, by `failure` or well."""
+        if self._over:
+            return
+        beginning = self._order is not None and self._order.what == "begin"
+        outcome = self._outcome or self._measured(None if beginning else self._steps())
+        if self._hung is not None:
+            outcome = replace(outcome, state="hung", problem=self._hung)
+        elif failure is not None:
+            outcome = replace(outcome, state="crashed", problem=str(failure), failure=failure)
+        elif outcome.throughput is None:
+            outcome = replace(outcome, state="crashed", problem="it ended before a step was seen")
+        self._tell(outcome)
+
+    def _look(self, now: float) -> bool:
+        if self._order is not None:
+            self._clock.looked(0)
+            return self._follow_order(self._order, now)
+        steps = self._steps()
+        if steps is None or not len(steps):
+            waited = now - (self._moved if self._first else self._began)
+            limit = self.limits().stall if self._first else self.limits().first_step
+            if waited > limit:
+                self._hung = f"no step in {limit:.0f} s"
+            return self._hung is not None
+        if self._measuring_since is None or self._read_from != self.pace.read_from:
+            # What is there first need not be what tells the steps: parameters are broadcast before a step is marked.
+            self._measuring_since, self._read_from = now, self.pace.read_from
+            self.first_step_after = self.first_step_after or now - self._began
+        if len(steps) != self.seen:
+            self._longest_wait = max(self._longest_wait, now - self._moved if self.seen else 0.0)
+            self.seen, self._moved = len(steps), now
+        if now - self._moved > self.limits().stall:
+            self._hung = f"no step in {self.limits().stall:.0f} s, after {len(steps)} steps"
+            return True
+        state = self._verdict(steps, now - self._measuring_since)
+        if state is None:
+            return False
+        outcome = replace(self._measured(steps), state=state)
+        if self.orders is None:
+            self._outcome = outcome
+            return True
+        self._outcome = outcome
+        self._give("check")
+        return False
+
+    def _follow_order(self, order: Order, now: float) -> bool:
+        """Wait until it is obeyed, then go on to what comes after it."""
+        answer = self.orders.answered(order.number) if self.orders is not None else None
+        if order.what == "stop":
+            return now - self._ordered > END_SECONDS
+        if answer is None:
+            if now - self._ordered > self.limits().first_step:
+                doing = "sums were checked" if order.what == "check" else "Horovod was initialised again"
+                self._hung = f"no step in {self.limits().first_step:.0f} s while its {doing}"
+                return True
+            return False
+        self._go_on(order, answer)
+        return False
+
+    def _go_on(self, order: Order, answer: Answer) -> None:
+        self._order = None
+        if order.what == "begin":
+            self._first, self.seen, self._measuring_since, self._moved = answer.steps, 0, None, time.monotonic()
+            self._longest_wait = 0.0
+            return
+        outcome, self._outcome = self._outcome, None
+        if outcome is None:
+            return
+        if answer.problem is not None:
+            outcome = replace(outcome, state="wrong sums", problem=answer.problem)
+        following = self._tell(outcome)
+        if following is None:
+            self._over = True
+            self._give("stop")
+        else:
+            self.settings = following.settings
+            self._give("begin", following.variables)
+
+    def _give(self, what: str, variables: Mapping[str, str] | None = None) -> None:
+        if self.orders is None:
+            return
+        last = self.orders.order()
+        number = last.number + 1 if last is not None else 1
+        self._order = Order.model_validate({"number": number, "what": what, "variables": dict(variables or {})})
+        self._ordered = time.monotonic()
+        self.orders.give(self._order)
+
+    def _tell(self, outcome: Outcome) -> FollowUp | None:
+        if not self._first and outcome.state in ("measured", "stopped early"):
+            problem = self.check(self.run)
+            if problem is not None:
+                outcome = replace(outcome, state="wrong sums", problem=problem)
+        return self.done(outcome)
+
+    def _steps(self) -> Steps | None:
+        began = time.monotonic()
+        steps = self.pace.steps(self.run)
+        self._clock.looked(time.monotonic() - began)
+        return steps.after(self._first) if steps is not None else None
+
+    def _measured(self, steps: Steps | None) -> Outcome:
+        outcome = replace(outcome_of(self.settings, steps, self.pace), longest_wait=self._longest_wait)
+        if self.pace.kind != "metric" or self._measuring_since is None:
+            return outcome
+        return replace(outcome, seconds=time.monotonic() - self._measuring_since)  # matches tell no seconds
+
+    def _verdict(self, steps: Steps, seconds: float) -> TrialState | None:
+        """Whether the trial has told enough after so many seconds of steps."""
+        counted = steps.after(self.pace.warmup)
+        found = counted.throughput()
+        if found is None or len(counted) < FEW:
+            return None
+        best = self.best()
+        known = len(counted) >= BLOCKS and found.low is not None and found.high is not None
+        if best is not None and known and (found.high or 0) < best:
+            return "stopped early"
+        some = known or seconds > SOME * self.limits().trial
+        if best is not None and some and found.mean * HOPELESS < best:
+            return "stopped early"
+        narrow = known and len(counted) >= 2 * BLOCKS and (found.high or 0) < NARROW * (found.low or 0)
+        if self.pace.kind is None:
+            return "measured" if seconds > UNSETTLED_TIMES * self.limits().trial else None
+        return "measured" if narrow or seconds > self.limits().trial else None
+
+
+def outcome_of(settings: dict[str, str], steps: Steps | None, pace: Pace) -> Outcome:
+    """With the steps that are there so far."""
+    if steps is None:
+        return Outcome(settings)
+    counted = steps.after(min(pace.warmup, max(0, len(steps) - 1)))
+    return Outcome(
+        settings=settings,
+        steps=len(steps),
+        seconds=float(steps.seconds.sum()),
+        throughput=counted.throughput(),
+    )

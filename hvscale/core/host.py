@@ -1,0 +1,128 @@
+"""What the machine is that a job starts on."""
+
+import functools
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from hvscale.core.run_folder import Host
+
+
+def available_cores() -> int:
+    """Cores this process may use: its affinity mask, further cut by a cgroup's CPU quota (version 2) where one is set."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # no cgroup version 2, or "max"
+        pass
+    return cores
+
+
+def cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+@functools.cache
+def gpus() -> list[str]:
+    """The names of the NVIDIA GPUs that the driver's own tool lists; empty where there is no driver."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    try:
+        listing = subprocess.run(
+            [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in listing.stdout.splitlines() if line.strip()]
+
+
+# One process reads another's memory without a copy through the kernel's buffers: both are children of a third, as ranks are.
+READ_A_SIBLING = """
+import ctypes, os
+class Piece(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
+libc = ctypes.CDLL(None, use_errno=True)
+libc.process_vm_readv.argtypes = [ctypes.c_int, *[ctypes.POINTER(Piece), ctypes.c_ulong] * 2, ctypes.c_ulong]
+here, there = ctypes.create_string_buffer(8), ctypes.create_string_buffer(b"message")
+stop, go = os.pipe()
+sibling = os.fork()
+if sibling == 0:
+    os.close(go)
+    os.read(stop, 1)
+    os._exit(0)
+reader = os.fork()
+if reader == 0:
+    local, remote = Piece(ctypes.addressof(here), 8), Piece(ctypes.addressof(there), 8)
+    copied = libc.process_vm_readv(sibling, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+    if copied != 8:
+        print(os.strerror(ctypes.get_errno()), flush=True)
+    os._exit(copied != 8)
+status = os.waitpid(reader, 0)[1]
+os.close(go)
+os.waitpid(sibling, 0)
+raise SystemExit(status != 0)
+"""
+
+
+def single_copy_problem() -> str:
+    """Why a process may not read its sibling's memory (CMA: process_vm_readv), as MPI libraries do for large messages; empty when it may."""
+    command = [sys.executable, "-I", "-S", "-c", READ_A_SIBLING]
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    return "" if tried.returncode == 0 else tried.stdout.strip() or tried.stderr.strip()
+
+
+def ptrace_scope() -> int | None:
+    """Yama's limit on looking into other processes: 0 none, 1 one's own children, 2 and 3 more; None without Yama."""
+    try:
+        return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def shared_memory_bytes() -> int:
+    """The size of /dev/shm, through which the ranks of a node and their data loaders pass data; 0 where there is none."""
+    return shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else 0  # noqa: S108
+
+
+def lockable_bytes() -> int | None:
+    """How much memory a process may lock, which registering it with a network card takes; None: no limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def network_cards() -> list[str]:
+    """The InfiniBand, RoCE and Omni-Path cards by the kernel's names."""
+    folder = Path("/sys/class/infiniband")
+    return sorted(card.name for card in folder.iterdir()) if folder.is_dir() else []
+
+
+def gpu_topology() -> str:
+    """What `nvidia-smi topo -m` draws: how GPUs and network cards are connected; empty without the driver's tool."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ""
+    asked = subprocess.run([tool, "topo", "-m"], capture_output=True, text=True, timeout=60)
+    return asked.stdout.strip() if asked.returncode == 0 else ""
+
+
+def describe_host() -> Host:
+    return Host(
+        name=socket.gethostname(),
+        kernel=platform.release(),
+        cpu=cpu_model(),
+        cores=available_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        gpus=gpus(),
+    )

@@ -1,0 +1,27 @@
+"""What to say about a name that is not known: the nearest one that is."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def suggest_name(what: str, name: str, known: Iterable[str]) -> str:
+    """`unknown model; did you mean edsr? Known: edsr, vgg16`. `what`: the word for such a thing."""
+    names = list(known)
+    nearest = nearest_name(name, names)
+    meant = f"; did you mean {nearest}?" if nearest else "."
+    return f"unknown {what}{meant} Known: {', '.join(names)}"
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is spelled most like `name`, whatever its case; None when none is like it."""
+    by_lower = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, 1)
+    return by_lower[found[0]] if found else None
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """`did you mean ...? known are ...`."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"{meant}known are {', '.join(names)}"

@@ -1,0 +1,1 @@
+"""Finds and removes what a killed run left on the machine."""

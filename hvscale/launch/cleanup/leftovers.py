@@ -1,0 +1,83 @@
+"""What runs left outside their folders because their controller was killed: found by its label, and removed."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hvscale.core.errors import RequestError
+from hvscale.launch.cleanup import shared_memory
+from hvscale.launch.containers import engine, networks
+from hvscale.launch.nodes import network_namespaces
+from hvscale.launch.nodes.labels import RunLabel
+
+
+class Leftover(BaseModel):
+    """One thing that was there: `kind` is container, network, swarm, namespaces, shared memory or session folder."""
+
+    kind: str
+    name: str
+    run: str
+
+
+class Cleanup(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Annotated[Literal["hvscale/cleanup/1"], Field(alias="schema")] = "hvscale/cleanup/1"
+    removed: bool
+    leftovers: list[Leftover]
+    problems: list[str]
+
+
+def clean_up(remove: bool = True) -> tuple[list[Leftover], list[str]]:
+    """Find what killed runs left and, with `remove`, remove it; what belongs to a living run is not touched.
+
+    Gives what was found, and a line for each place that could not be looked at.
+    """
+    found: list[Leftover] = []
+    problems: list[str] = []
+    for look in (in_docker, in_namespaces, in_shared_memory):
+        try:
+            found += list(look(remove))
+        except RequestError as error:
+            problems.append(str(error))
+    return found, problems
+
+
+def in_docker(remove: bool) -> Iterator[Leftover]:
+    """Nothing where the daemon is not running: its containers do not run then either. They are found when it does again."""
+    if shutil.which("docker") is None:
+        return
+    with engine.connection() as client:
+        for container in engine.abandoned_containers(client):
+            if remove:
+                engine.remove_container(container)
+            yield Leftover(kind="container", name=container.name, run=RunLabel.read(container.labels).run)
+        for network in networks.leftovers(client):
+            if remove:
+                networks.remove(network)
+            yield Leftover(kind="network", name=network.name, run=RunLabel.read(network.attrs["Labels"]).run)
+        if swarm := networks.abandoned_swarm(client):
+            if remove:
+                networks.leave_swarm(client)
+            yield Leftover(kind="swarm", name="default", run=swarm.run)
+
+
+def in_namespaces(remove: bool) -> Iterator[Leftover]:
+    """Nothing where there is no `ip`: no namespace was made there either."""
+    if shutil.which("ip") is None:
+        return
+    for label, prefix in network_namespaces.remove_leftovers(remove):
+        yield Leftover(kind="namespaces", name=f"{prefix}*", run=label.run)
+
+
+def in_shared_memory(remove: bool) -> Iterator[Leftover]:
+    """What a launcher left that was killed, whoever started it: a segment names neither its run nor its job."""
+    for path in shared_memory.unused(Path(tempfile.gettempdir())):
+        kind = "session folder" if path.is_dir() else "shared memory"
+        if remove:
+            shared_memory.remove(path)
+        yield Leftover(kind=kind, name=str(path), run="no living process")

@@ -1,0 +1,36 @@
+"""Horovod reads what it knows and is silent about the rest: a variable that its library does not name has no effect."""
+
+import re
+from pathlib import Path
+
+from hvscale.core.run_folder import InEffect
+from hvscale.launch.effective_settings import Started, register
+from hvscale.launch.mpi.horovod_build import horovod_library
+
+PREFIX = "HOROVOD_"
+
+
+class Horovod:
+    def ask(self, started: Started) -> dict[str, str]:
+        return {}
+
+    def read(self, started: Started, ended: bool) -> InEffect | None:
+        asked = started.asked(PREFIX)
+        library = horovod_library(started.command, dict(started.environment)) if asked else None
+        if library is None:
+            return None
+        known = names_in(library)
+        unknown = [name for name in asked if name not in known]
+        return InEffect(
+            library="Horovod", settings={}, not_taken=dict.fromkeys(unknown, "Horovod knows no such variable")
+        )
+
+
+def names_in(library: Path) -> set[str]:
+    """The variables that Horovod's library and its Python part name."""
+    package = library.parent.parent
+    texts = [library.read_bytes(), *(path.read_bytes() for path in package.rglob("*.py"))]
+    return {name.decode() for text in texts for name in re.findall(rb"HOROVOD_[A-Z0-9_]+", text)}
+
+
+register("horovod", Horovod())

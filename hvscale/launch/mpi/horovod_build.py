@@ -1,0 +1,95 @@
+"""Which MPI library the Horovod of a command is linked to, as the dynamic linker finds it in the job's environment."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Library
+from hvscale.launch import flavours
+from hvscale.launch.mpi.mpi_library import LINKED_MPI, library_version
+
+# Debian gives MPICH's library a name of its own.
+SONAMES = {"libmpich.so.12": "libmpi.so.12"}
+REBUILD = "run `make setup` again"
+# What makes an environment whose Horovod is built for an ABI.
+SET_UP = {"libmpi.so.40": "make setup", "libmpi.so.12": "make setup MPI=mpich"}
+
+
+def horovod_library(command: list[str], environment: dict[str, str]) -> Path | None:
+    """Horovod's PyTorch library in the environment that the command's program lies in (`<prefix>/bin/<program>`); None where there is none."""
+    program = shutil.which(command[0], path=environment.get("PATH", os.defpath))
+    if program is None:
+        return None
+    prefix = (
+        Path(program).absolute().parent.parent
+    )  # not resolved: a virtual environment's python is a link to another prefix
+    return library_in(prefix)
+
+
+def library_in(prefix: Path) -> Path | None:
+    """Horovod's PyTorch library in an environment; None where there is none."""
+    return next(iter(sorted(prefix.glob("lib/python3*/site-packages/horovod/torch/mpi_lib*.so"))), None)
+
+
+def needs(library: Path, soname: str) -> bool:
+    """Whether the library names `soname` among what it needs: quicker than the dynamic linker, which tells the file as well."""
+    names = [soname, *(name for name, usual in SONAMES.items() if usual == soname)]
+    strings = library.read_bytes()
+    return any(b"\0" + name.encode() + b"\0" in strings for name in names)
+
+
+def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | None] | None:
+    """The soname of the MPI library it needs (MPICH's usual one for Debian's) and the file that this means here; None without MPI.
+
+    Raises RequestError for a file that is no library, and without ldd.
+    """
+    try:
+        listed = subprocess.run(["ldd", library], env=environment, capture_output=True, text=True, check=True).stdout
+    except FileNotFoundError as error:
+        raise RequestError(
+            "no ldd in PATH: it belongs to the C library (Debian: libc-bin), so PATH is incomplete"
+        ) from error
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise RequestError(f"{library} cannot be read as a library: {REBUILD}") from error
+    found = LINKED_MPI.search(listed)
+    return None if found is None else (SONAMES.get(found[1], found[1]), Path(found[2]) if found[2] else None)
+
+
+def check(command: list[str], environment: dict[str, str], flavour: flavours.Flavour, library: Library) -> None:
+    """Raises RequestError when the command's Horovod is linked to another MPI than the one that `flavour` launches."""
+    horovod = horovod_library(command, environment)
+    if horovod is None or flavour.soname is None:
+        return
+    linked = linked_mpi(horovod, environment)
+    if linked is None:
+        raise RequestError(f"{horovod} was built without MPI, so {flavour.name} cannot run it: use --mpi gloo")
+    soname, file = linked
+    if file is None and soname == flavour.soname:
+        raise RequestError(
+            f"{horovod} needs {soname}, which is nowhere to be found: put its folder into LD_LIBRARY_PATH, or {REBUILD}"
+        )
+    other = flavour.other_release(file, library) if soname == flavour.soname else owner(soname, file)
+    if other:
+        raise RequestError(
+            f"{horovod} is built for {other} ({soname}), but {library.launcher} is {flavour.name} {library.version}: "
+            f"the ranks would not find each other. {remedy(soname, flavour)}, or --mpi gloo"
+        )
+
+
+def owner(soname: str, file: Path | None) -> str:
+    """Whose library it is, as it says itself; by its soname where it cannot be asked."""
+    said = library_version(file, {}) if file else ""
+    return flavours.described(said) if said else " or ".join(flavours.of_soname(soname)) or "another MPI"
+
+
+def remedy(soname: str, flavour: flavours.Flavour) -> str:
+    """How Horovod and the launcher come together."""
+    if soname == flavour.soname:
+        return "Take the one's folder out of LD_LIBRARY_PATH or the other's out of PATH"
+    if flavour.soname in SET_UP:
+        return (
+            f"Use the --mpi that Horovod was built for, or `{SET_UP[flavour.soname]}` for one built for {flavour.name}"
+        )
+    return "Use the --mpi that Horovod was built for"

@@ -1,0 +1,89 @@
+"""Hydra, the process manager that MPICH, MVAPICH2 and Intel MPI share: whose a launcher is, and its command line."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvscale.core.run_folder import Library
+from hvscale.launch.job import Job
+from hvscale.launch.mpi import mpi_library
+from hvscale.launch.mpi.mpi_library import told_by
+
+# Of MPICH's ABI.
+SONAME = "libmpi.so.12"
+LAUNCHER = "mpiexec.hydra"
+# Programs beside the launcher that name their library: MVAPICH2 has both, its own first.
+NAMERS = (("mpiname", "-a"), ("mpichversion",))
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A launcher in PATH, and what it and the programs beside it say of themselves."""
+
+    path: Path
+    text: str
+
+
+def launchers(environment: Mapping[str, str], name: str = LAUNCHER) -> Iterator[Launcher]:
+    """Every launcher of that name in PATH, in order: another MPI of this ABI may stand before the one that is wanted."""
+    folders = environment.get("PATH", os.defpath).split(os.pathsep)
+    for folder in dict.fromkeys(folders):
+        path = Path(folder, name).absolute()
+        if not os.access(path, os.X_OK) or path.is_dir():
+            continue
+        yield Launcher(path, text_of(path, environment))
+
+
+def text_of(launcher: Path, environment: Mapping[str, str]) -> str:
+    """What names the library best: its own program, and else the launcher's banner, in which MPICH and MVAPICH2 look alike."""
+    programs = launcher.resolve().parent
+    namers = ([str(programs / namer), *arguments] for namer, *arguments in NAMERS)
+    # MPICH 5's asks the library that it is linked to, which LD_LIBRARY_PATH may have replaced by another flavour's.
+    unmixed = own_library_first(dict(environment), launcher)
+    texts = (told_by(command, unmixed) for command in namers)
+    return next(filter(None, texts), "") or told_by([str(launcher), "--version"], environment)
+
+
+def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, str]:
+    """The environment with the launcher's own libmpi first, for programs that were built on another MPI of the same ABI."""
+    library = mpi_library.beside(launcher, SONAME)
+    if library is None:
+        return environment
+    others = environment.get("LD_LIBRARY_PATH")
+    return {
+        **environment,
+        "LD_LIBRARY_PATH": f"{library.parent}{os.pathsep}{others}" if others else str(library.parent),
+    }
+
+
+def with_own_library(environment: dict[str, str], launcher: Path) -> dict[str, str]:
+    """The environment in which Horovod and mpi4py, built on whichever MPI of this ABI, run on the launcher's own."""
+    return mpi_library.for_mpi4py(own_library_first(environment, launcher), launcher, SONAME)
+
+
+def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
+    """The command line. As many ranks as asked for on any number of cores is how Hydra works anyway.
+
+    What Hydra passes on to the ranks is its own environment, which is the job's.
+    """
+    return [library.launcher or LAUNCHER, *over_nodes(job), "-np", str(job.np), *rank_program]
+
+
+def over_nodes(job: Job) -> list[str]:
+    """The words that spread the ranks over the job's nodes, whose proxies call back at the controller's address."""
+    if job.nodes.are_here:
+        return []
+    agent = str(job.nodes.write_agent(job.run))
+    return ["-hosts", job.nodes.hosts, "-launcher", "ssh", "-launcher-exec", agent, "-localhost", job.nodes.controller]
+
+
+def defaults(job: Job) -> dict[str, str]:
+    """Variables that follow from where the ranks run; the user's own, given with --env, win.
+
+    Nodes on one machine would reach each other through its memory: UCX looks at the kernel, not at the host's name.
+    """
+    if job.nodes.are_here or not job.nodes.on_this_machine or job.nodes.share_an_address:
+        return {}
+    interface = job.nodes.nodes[0].interface
+    return {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface, "FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface}

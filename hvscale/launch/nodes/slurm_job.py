@@ -1,0 +1,213 @@
+"""A run as a Slurm job: its script, and following it from outside."""
+
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hvscale.core.errors import RankFailedError, RequestError
+from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path
+from hvscale.launch.environment import has_public_value, named
+from hvscale.launch.nodes.tools import call, require
+from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.supervision import interrupts, limits, waiting
+from hvscale.launch.supervision.output import RankOutput, last_lines
+
+# How the command line spells the keywords of a launch.
+OPTIONS = {
+    "np": "-np",
+    "mpi": "--mpi",
+    "env": "--env",
+    "transport_name": "--transport",
+    "devices": "--devices",
+    "start_timeout": "--start-timeout",
+    "knobs": "--set",
+    "collectives": "--collectives",
+}
+SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+POLL_SECONDS = 0.5
+CANCEL_SECONDS = 60
+# What squeue says where slurmctld does not run or does not answer: jobs go on without it.
+NO_CONTROLLER = ("Unable to contact slurm controller", "Socket timed out")
+SILENT = "no answer"
+# Of a job that has not come to its end.
+UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", SILENT)
+
+
+def script(
+    np: int, nodes: int | None, words: list[str], run: Path, options: list[str], variables: Mapping[str, str]
+) -> str:
+    """A job script that calls this hvscale with `words` inside its allocation, with `variables` in its environment."""
+    log = run / "logs" / "slurm.log"
+    asked = [f"--job-name={run.name}", f"--ntasks={np}", *([f"--nodes={nodes}"] if nodes else []), *options]
+    lines = [f"#SBATCH {shlex.quote(option)}" for option in [*asked, f"--output={log}", "--open-mode=append"]]
+    program = [str(Path(sys.prefix) / "bin" / "hvscale"), *words]
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    return "\n".join(
+        ["#!/bin/sh", *lines, *exports, f"cd {shlex.quote(str(Path.cwd()))} || exit", f"exec {shlex.join(program)}", ""]
+    )
+
+
+def words_inside(verb: str, command: list[str], launch: Mapping[str, Any], run: Path) -> list[str]:
+    """What is to be asked of hvscale inside the allocation; `launch` holds keywords of `hvscale.launch.launch`."""
+    words = [verb]
+    for name, value in launch.items():
+        settings = [f"{knob}={text}" for knob, text in value.items()] if isinstance(value, dict) else value
+        for one in settings if isinstance(settings, list) else [settings]:
+            words += [OPTIONS[name], str(one)] if one is not None else []
+    return [*words, "--placement", "slurm", "--run", str(run), "--", *command]
+
+
+def job_script(verb: str, command: list[str], *, placement: PlacementOptions, run: Path, np: int, **launch: Any) -> str:
+    """The script of a job that runs `hvscale VERB` with these options; written to --sbatch's file too, where one was asked for."""
+    requests, hidden = without_hidden_values(launch.get("env") or [])
+    words = words_inside(verb, command, {"np": np, **launch, "env": requests}, run)
+    text = script(np, placement.nodes, words, run, list(placement.sbatch_option or ()), hidden)
+    if placement.sbatch is not None:
+        write_script(placement.sbatch, text, private=bool(hidden))
+    return text
+
+
+def without_hidden_values(requests: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The words of `--env` for a command line, which every user of the node can read, and the variables that its environment has to hold."""
+    written = named([request for request in requests if "=" in request])
+    hidden = {name: value for name, value in written.items() if not has_public_value(name)}
+    if odd := [name for name in hidden if not SHELL_NAME.fullmatch(name)]:
+        raise RequestError(
+            f"--env {odd[0]}=...: a job script can set no variable of that name; write --env {odd[0]}, and set it for sbatch"
+        )
+    return [name if (name := request.partition("=")[0]) in hidden else request for request in requests], hidden
+
+
+def write_job_script(
+    verb: str, command: list[str], *, run_path: Path | None, placement: PlacementOptions, **launch: Any
+) -> str:
+    """Write the script and do nothing else; gives a line for the user. The run folder stands in the script, so it serves one job."""
+    run = RunFolder((run_path or default_run_path(command)).absolute())
+    prepare_folder(run)
+    job_script(verb, command, placement=placement, run=run.path, **launch)
+    return f"job script: {placement.sbatch}; `sbatch {shlex.quote(str(placement.sbatch))}` submits it, its run folder is {run.path}"
+
+
+def write_script(path: Path, text: str, private: bool) -> None:
+    """`private`: for the user alone, also where the file was there before."""
+    try:
+        with open(path, "w", opener=lambda file, flags: os.open(file, flags, 0o600 if private else 0o666)) as stream:
+            if private and stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                os.fchmod(stream.fileno(), 0o600)
+            stream.write(text)
+    except OSError as error:
+        raise RequestError(f"--sbatch {path}: {error.strerror}") from error
+
+
+def submit(text: str, run: RunFolder) -> str:
+    """Give the script to Slurm; gives the job's number. Raises RequestError in sbatch's own words, and for a folder that has a job already."""
+    require("sbatch", "slurm-client", "--submit")
+    log = run.logs / "slurm.log"
+    try:
+        log.touch(exist_ok=False)
+    except FileExistsError as error:
+        raise RequestError(f"{run.path} belongs to a Slurm job already: give another folder with --run") from error
+    except OSError as error:
+        raise cannot_write(run.path, error) from error
+    try:
+        with interrupts.ending_waits():
+            done = subprocess.run(
+                ["sbatch", "--parsable"], input=text, capture_output=True, text=True, timeout=limits.answer_seconds()
+            )
+    except subprocess.TimeoutExpired as error:
+        raise RequestError(
+            f"sbatch has not answered within {limits.answer_seconds():g} s: `squeue --me` says whether the job was taken"
+        ) from error
+    if done.returncode:
+        log.unlink(missing_ok=True)
+        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise RequestError(f"Slurm does not take the job: {said.removeprefix('sbatch: error: ')}")
+    return done.stdout.strip().partition(";")[0]
+
+
+def state_of(job: str) -> str:
+    """Slurm's word for the job's state; empty for one that it has forgotten, SILENT while Slurm does not answer."""
+    words = ["squeue", "--noheader", "--job", job, "--format", "%T"]
+    (listed,) = waiting.run_all([words], limits.answer_seconds())
+    if listed is None or any(sign in listed.stderr for sign in NO_CONTROLLER):
+        return SILENT
+    return listed.stdout.strip()
+
+
+def follow(
+    job: str,
+    run: RunFolder,
+    np: int,
+    show: Callable[[int, str], None],
+    each_time: Callable[[], object],
+    interrupted: Callable[[], bool],
+) -> None:
+    """Show what the ranks write until the job has ended; `interrupted()` cancels it."""
+    output = RankOutput(run, np, show)
+    try:
+        while still_there(job) and not interrupted():
+            output.poll()
+            each_time()
+            time.sleep(POLL_SECONDS)
+    except interrupts.InterruptedWaitError:
+        pass
+    if interrupted() and state_of(job) in UNFINISHED:
+        cancel(job)
+    output.finish()
+
+
+def still_there(job: str) -> bool:
+    """Whether Slurm has the job; a signal ends the wait for its answer."""
+    with interrupts.ending_waits():
+        return state_of(job) in UNFINISHED
+
+
+def cancel(job: str) -> None:
+    """Let the launcher in the job end its ranks and close the run's record, and wait for that."""
+    call(["scancel", "--batch", "--signal=TERM", job])
+    deadline = time.monotonic() + CANCEL_SECONDS
+    while state_of(job) in UNFINISHED and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    if state_of(job) in UNFINISHED:
+        call(["scancel", job])
+
+
+def outcome(job: str, run: RunFolder) -> None:
+    """Raises what the launcher in the job raised there: RequestError, or RankFailedError."""
+    log = run.logs / "slurm.log"
+    if not run.run_json.is_file():
+        raise RequestError(f"Slurm job {job} ended without a run ({said_in(log)}); its output is in {log}")
+    record = run.read()
+    if record.state == "finished":
+        return
+    if record.exit_status == RequestError.exit_status:
+        raise RequestError(f"Slurm job {job}: {said_in(log)}")
+    if record.failed_rank is not None:
+        own = run.log(record.failed_rank)
+        raise RankFailedError(f"Slurm job {job}: {said_in(log)}", last_lines(own))
+    raise RankFailedError(
+        f"Slurm job {job} ended while its run was {record.state}; its last lines, from {log}:", last_lines(log)
+    )
+
+
+def said_in(log: Path) -> str:
+    """The launcher's own last message in the job's output."""
+    ours = [line.removeprefix("hvscale: ") for line in last_lines(log, 1000) if line.startswith("hvscale: ")]
+    ours = [line for line in ours if not line.startswith("warning: ")]
+    return ours[-1] if ours else (last_lines(log, 1) or ["it wrote nothing"])[0]
+
+
+def prepare_folder(run: RunFolder) -> None:
+    """Make room for the job's output. Raises as `RunFolder.create`: the job itself locks the folder when it runs."""
+    RunFolder.create(run.path).unlock()
+
+
+def is_inside_an_allocation() -> bool:
+    return "SLURM_JOB_ID" in os.environ

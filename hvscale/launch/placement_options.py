@@ -1,0 +1,117 @@
+"""Where a job shall run, as the user says it. The text of each field is the help of its option on the command line."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from hvscale.core.errors import RequestError
+from hvscale.core.numbers import Ranks
+
+
+def option(metavar: str, text: str) -> Any:
+    """A field of PlacementOptions: how the command line names its value (empty for a switch), and its help."""
+    return Field(description=text, json_schema_extra={"metavar": metavar})
+
+
+def metavar_of(field: FieldInfo) -> str | None:
+    extra = field.json_schema_extra
+    return (str(extra["metavar"]) or None) if isinstance(extra, dict) else None
+
+
+class PlacementOptions(BaseModel):
+    """None means: not asked for, the placement's own default holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    placement: Annotated[
+        str | None,
+        option(
+            "PLACEMENT", "Where the ranks run: host, docker:rank, docker:node, netns, ssh or slurm. [default: host]"
+        ),
+    ] = None
+    ranks_per_container: Annotated[
+        Ranks | None, option("K", "docker:node: how many ranks share a container. [default: 2]")
+    ] = None
+    nodes: Annotated[
+        Ranks | None,
+        option(
+            "N",
+            "netns: how many network namespaces share the ranks. [default: 2] slurm: how many nodes a job asks for.",
+        ),
+    ] = None
+    link: Annotated[
+        str | None,
+        option("RATE", "docker, netns: hold what each node sends to this rate, for example 1gbit or 200mbit."),
+    ] = None
+    network: Annotated[
+        Literal["bridge", "overlay"] | None,
+        option("bridge|overlay", "docker: a private bridge, or an overlay network of Docker Swarm. [default: bridge]"),
+    ] = None
+    shm_size: Annotated[
+        str | None, option("SIZE", "docker: the size of /dev/shm in each container, for example 512m. [default: 1g]")
+    ] = None
+    cma: Annotated[
+        bool | None,
+        option(
+            "",
+            "docker: let ranks of one container read each other's memory, as MPI does for large messages "
+            "(adds SYS_PTRACE to the container). [default: no-cma, as Docker has it]",
+        ),
+    ] = None
+    container_gpus: Annotated[
+        Literal["all", "own", "none"] | None,
+        option(
+            "all|own|none",
+            "docker: the GPUs that a container sees: all, one for each of its ranks, or none. [default: all there are]",
+        ),
+    ] = None
+    image: Annotated[
+        str | None,
+        option("IMAGE", "docker: the image; `hvscale image build` makes the default. [default: hvscale:base]"),
+    ] = None
+    mount: Annotated[
+        tuple[Path, ...] | None,
+        option("DIR", "docker: one more folder that the ranks may read, such as a data set; can be given again."),
+    ] = None
+
+    hosts: Annotated[
+        str | None,
+        option("LIST", "ssh: the hosts with their slots, such as a:4,b:4; stands for --placement ssh."),
+    ] = None
+    hostfile: Annotated[
+        Path | None,
+        option("FILE", "ssh: a file with a line for each host, `a:4` or `a slots=4`; stands for --placement ssh."),
+    ] = None
+
+    sbatch: Annotated[
+        Path | None,
+        option("FILE", "slurm: write the script of a job that does this; with no --submit, do nothing else."),
+    ] = None
+    submit: Annotated[bool | None, option("", "slurm: submit it as a job and follow that to its end.")] = None
+    sbatch_option: Annotated[
+        tuple[str, ...] | None,
+        option("OPTION", "slurm: an option of sbatch for the job, such as --time=1:00:00; can be given again."),
+    ] = None
+
+    @classmethod
+    def of(cls, **values: object) -> "PlacementOptions":
+        """Raises RequestError, naming the option, for a value that cannot be."""
+        try:
+            return cls(**values)  # type: ignore[arg-type]
+        except ValidationError as error:
+            first = error.errors()[0]
+            option = str(first["loc"][0]).replace("_", "-")
+            raise RequestError(f"--{option} {first['input']}: {first['msg']}") from error
+
+    @property
+    def name(self) -> str:
+        """The placement asked for, or the one that the other options stand for."""
+        if self.placement is None and (self.sbatch or self.submit):
+            return "slurm"
+        return self.placement or ("ssh" if self.hosts or self.hostfile else "host")
+
+    def asked(self) -> set[str]:
+        """The options that were asked for, beside the placement itself."""
+        return {name for name in type(self).model_fields if getattr(self, name) is not None} - {"placement"}

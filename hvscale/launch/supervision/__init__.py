@@ -1,0 +1,1 @@
+"""How the controller watches a job: its processes, output, signals and time limits."""

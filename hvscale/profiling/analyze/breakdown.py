@@ -1,0 +1,155 @@
+"""Where the communication time of a run went: one row for each operation and range of message sizes."""
+
+from dataclasses import replace
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hvscale.core.errors import UntrustedError
+from hvscale.core.run_folder import ABANDONED, RunFolder
+from hvscale.profiling.analyze.bins import Bins, parse_bins
+from hvscale.profiling.analyze.grouping import EventGroups, Groups, TotalGroups
+from hvscale.profiling.read.events import DETAILED, Recording, no_events
+from hvscale.profiling.read.sources import SOURCES
+from hvscale.profiling.read.unseen import reasons
+
+
+class Row(BaseModel):
+    """The messages of one operation whose size lies in one bin, both limits inclusive.
+
+    Bandwidths are total bytes over total time, in units of 10^9 bytes a second; None where there are no bytes or no time.
+    """
+
+    operation: str
+    bytes_min: int
+    bytes_max: int | None
+    calls: int
+    bytes: int
+    seconds: float
+    share: float  # of the seconds of all rows (of this rank)
+    mean_seconds: float
+    p50_seconds: float  # percentiles interpolate linearly between the two nearest calls
+    p99_seconds: float
+    algbw_gigabytes_per_second: float | None
+    busbw_gigabytes_per_second: float | None
+    # Calls with a bitwise reduction carry no gradients: by them Horovod's ranks agree, every cycle, on what to send next.
+    bitwise_calls: int
+    bitwise_seconds: float
+
+
+class RankRow(Row):
+    """The same for one rank alone."""
+
+    rank: int
+
+
+class Breakdown(BaseModel):
+    """The document that `hvscale breakdown --json` prints, by alias."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Annotated[Literal["hvscale/breakdown/1"], Field(alias="schema")] = "hvscale/breakdown/1"
+    run: str
+    library: str  # that the ranks ran on
+    source: str
+    np: int
+    ranks: list[int]
+    rows: list[Row]
+    rank_rows: list[RankRow]
+    point_to_point: list[Row]  # sends and receives, whose seconds are not in any share
+    overwritten: int
+    incomplete: str | None = None  # why messages of the job are missing in the rows
+    warnings: list[str]
+
+
+def breakdown(run: RunFolder, bins: str = "study") -> Breakdown:
+    """Tabulates a run by message size; `bins` as in `parse_bins`.
+
+    Raises RequestError when `bins` is no list of sizes, or run.json or every profile of the run cannot be read.
+    """
+    ranges = parse_bins(bins)
+    return tabulate(read_recording(run), ranges, str(run.path))
+
+
+def read_recording(run: RunFolder, detail: bool = False) -> Recording:
+    """Every message of a run, with its details if asked for, from the first source that knows it. Another library than the one that was asked for
+    is warned of.
+
+    Raises RequestError when run.json or every profile cannot be read.
+    """
+    record, recording = run.read(), first_recording(run, detail)
+    other = [record.library_difference] if record.library_difference else []
+    return replace(recording, library=record.measured_library.name, warnings=[*recording.warnings, *other])
+
+
+def first_recording(run: RunFolder, detail: bool) -> Recording:
+    for read in ({**SOURCES, **DETAILED} if detail else SOURCES).values():
+        recording = read(run)
+        if recording is not None:
+            if run.read().was_abandoned:
+                recording.warnings.append(ABANDONED)
+            return recording
+    record = run.read()
+    source = "horovod-timeline" if record.library.flavour.lower() == "gloo" else "hvprof"
+    warnings = reasons(run, record, list(range(record.np))) if source == "hvprof" else []
+    incomplete = "; ".join(warnings) or None
+    warnings += [ABANDONED] if record.was_abandoned else []
+    return Recording(source, no_events(), record.np, [], warnings=warnings, incomplete=incomplete)
+
+
+def require_complete(run: RunFolder, incomplete: str | None) -> None:
+    """Raises UntrustedError, with the cause, where messages of a run are missing in its profile."""
+    if incomplete is not None:
+        raise UntrustedError(
+            f"the profile of {run.path} is incomplete, and its figures cannot be trusted: {incomplete}"
+        )
+
+
+def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
+    """Rows over all ranks and for each rank; only bins that hold calls. The most expensive operation comes first, then by size."""
+    warnings = list(recording.warnings)
+    groups: Groups = EventGroups(recording.events, bins)
+    if recording.totals is not None:
+        groups = TotalGroups(recording.totals, bins)
+        if groups.split_classes:
+            warnings.append(
+                "a bin's edge that is no power of two splits sizes that were counted together: they stand in the bin of their mean"
+            )
+    if not len(groups.keys):
+        warnings.append("no collective was recorded: the job made none, or none that this profile can see")
+    rank_rows: dict[int, list[RankRow]] = {rank: [] for rank in recording.ranks}
+    for group in range(len(groups.keys)):
+        rank = groups.rank(group)
+        rank_rows.setdefault(rank, []).append(RankRow(rank=rank, **groups.fields(group, group + 1, 1)))
+    sends = recording.point_to_point
+    return Breakdown(
+        run=run,
+        library=recording.library,
+        source=recording.source,
+        np=recording.np,
+        ranks=recording.ranks,
+        rows=_rows(groups, recording.ranks_per_event),
+        rank_rows=[row for rank in sorted(rank_rows) for row in _ordered(rank_rows[rank])],
+        point_to_point=_rows(TotalGroups(sends, bins), 1) if sends is not None else [],
+        overwritten=recording.overwritten,
+        incomplete=recording.incomplete,
+        warnings=warnings,
+    )
+
+
+def _rows(groups: Groups, ranks_per_event: int) -> list[Row]:
+    return _ordered([Row(**groups.fields(first, last, ranks_per_event)) for first, last in groups.of_all_ranks()])
+
+
+RowKind = TypeVar("RowKind", bound=Row)
+
+
+def _ordered(rows: list[RowKind]) -> list[RowKind]:
+    seconds: dict[str, float] = {}
+    for row in rows:
+        seconds[row.operation] = seconds.get(row.operation, 0.0) + row.seconds
+    total = sum(seconds.values())
+    return [
+        row.model_copy(update={"share": row.seconds / total if total else 0.0})
+        for row in sorted(rows, key=lambda row: (-seconds[row.operation], row.operation, row.bytes_min))
+    ]

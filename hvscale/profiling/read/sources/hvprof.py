@@ -1,0 +1,238 @@
+"""The files that hvprof wrote, one for each process that made a collective call."""
+
+from collections import defaultdict
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.read.counters import Totals, size_limits
+from hvscale.profiling.read.events import Events, Recording, source
+from hvscale.profiling.read.profile_file import BITWISE, BUFFER_BITS, OWN_IDENTITY, POINT_TO_POINT, STEP, ProfileFile
+from hvscale.profiling.read.ring_file import ODD
+from hvscale.profiling.read.unseen import reasons
+
+IDENTITIES = 1 << 64
+
+
+@source("hvprof")
+def read(run: RunFolder) -> Recording | None:
+    """Reads every profile of the run; one that cannot be read becomes a warning as long as another can.
+
+    Raises RequestError when none can be read, or they come from different jobs.
+    """
+    return _read(run, detail=False)
+
+
+@source("hvprof", detail=True)
+def read_detailed(run: RunFolder) -> Recording | None:
+    """The same with the details of each event: communicator, ordinal and buffer."""
+    return _read(run, detail=True)
+
+
+def _read(run: RunFolder, detail: bool) -> Recording | None:
+    # A rank's files in the order in which their processes began.
+    paths = sorted(run.hvprof.glob("rank-*.hvp"))
+    if not paths:
+        return None
+    record = run.read()
+    np_of_job = record.np
+    tables = _Tables(detail)
+    clock_error_ns: dict[int, int | None] = {}
+    errors: list[RequestError] = []
+    warnings: list[str] = []
+    incomplete: list[str] = []
+    overwritten: defaultdict[int, int] = defaultdict(int)  # by rank
+    large_counts_unseen: set[int] = set()  # ranks
+    jobs: defaultdict[int, dict[int, str]] = defaultdict(dict)  # their ranks, and a file of each
+    for path in paths:
+        try:
+            profile = ProfileFile(path)
+            tables.append(profile)
+        except RequestError as error:
+            errors.append(error)
+            warnings.append(str(error))
+            incomplete.append(str(error))
+            continue
+        clock_error_ns[profile.header.rank] = profile.header.clock_error_ns
+        if profile.header.job is not None:
+            jobs[profile.header.job][profile.header.rank] = path.name
+        warnings += profile.warnings
+        incomplete += [profile.cut_short] if profile.cut_short is not None else []
+        if profile.header.large_counts_unseen:
+            large_counts_unseen.add(profile.header.rank)
+        if profile.overwritten:
+            overwritten[profile.header.rank] += profile.overwritten
+    if len(errors) == len(paths):
+        raise errors[0]
+    _refuse_mixed(run, list(jobs.values()))
+    missing = sorted(set(range(np_of_job)) - set(clock_error_ns))
+    if missing:
+        why = [
+            f"no profile of rank {_list(missing)}: it called no MPI, or its file is lost",
+            *reasons(run, record, missing),
+        ]
+        warnings += why
+        incomplete.append("; ".join(why))
+    if large_counts_unseen:
+        warnings.append(
+            f"calls with large counts (MPI_Bcast_c and so on), as mpi4py makes them, are not recorded of rank "
+            f"{_list(sorted(large_counts_unseen))}, whose MPI library has them: hvscale found none in that of --mpi "
+            f"{record.library.flavour}. Name the ranks' own MPI with --mpi"
+        )
+    if overwritten:
+        warnings.append(
+            f"{sum(overwritten.values())} single calls of rank {_list(sorted(overwritten))} are lost, because the ring of records "
+            f"was full: counts, bytes and seconds still hold every call, percentiles come from histograms. "
+            f"HVPROF_MIB makes the ring larger"
+        )
+    marks = tables.marks()
+    return Recording(
+        "hvprof",
+        tables.events(),
+        np_of_job,
+        sorted(clock_error_ns),
+        overwritten=sum(overwritten.values()),
+        warnings=warnings,
+        incomplete="; ".join(incomplete) or None,
+        steps={rank: times for rank, (times, _) in marks.items()},
+        step_threads={rank: threads for rank, (_, threads) in marks.items()},
+        clock_error_ns=clock_error_ns,
+        totals=tables.totals(of_messages=True) if overwritten else None,
+        point_to_point=tables.totals(of_messages=False),
+    )
+
+
+def _refuse_mixed(run: RunFolder, jobs: list[dict[int, str]]) -> None:
+    """A command may start several MPI programs one after the other: each has all ranks. Jobs without a common rank are two runs'."""
+    for first, second in combinations(jobs, 2):
+        if not set(first) & set(second):
+            raise RequestError(
+                f"{run.hvprof} mixes files of different runs: {next(iter(first.values()))} and {next(iter(second.values()))} "
+                f"were not recorded together. Put each run's files back into its own folder"
+            )
+
+
+class _Tables:
+    """The columns of the events, file after file."""
+
+    def __init__(self, detail: bool) -> None:
+        self.detail = detail
+        self.columns: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
+        self.operations: list[str] = []
+        self.identities: dict[int, int] = {}  # their places in Events.communicators
+        self.steps: defaultdict[int, list[NDArray[np.int64]]] = defaultdict(list)  # rows: times, threads
+        self.processes: defaultdict[int, int] = defaultdict(int)
+        self.counters: list[
+            tuple[int, NDArray[np.uint8], NDArray[Any]]
+        ] = []  # of each file: rank, places of its operations
+
+    def append(self, profile: ProfileFile) -> None:
+        header = profile.header
+        names = header.operations[:STEP]
+        self.operations += [name for name in names if name and name not in self.operations]
+        codes = np.array([self.operations.index(name) if name else 0 for name in names], np.uint8)
+        sizes = profile.communicators["size"].astype(np.int32)
+        places = self._places(profile)
+        for whole in profile.chunks():
+            is_step = whole["operation"] == STEP
+            if is_step.any():
+                times = whole["start_ns"][is_step].astype(np.int64) + header.clock_offset_ns
+                threads = (whole["buffer_and_thread"][is_step] >> np.uint64(BUFFER_BITS)).astype(np.int64)
+                self.steps[header.rank].append(np.stack([times, threads]))
+            records = whole[~is_step]
+            columns = {
+                "rank": np.full(len(records), header.rank, np.int32),
+                "operation": codes[records["operation"]],
+                "bytes": records["bytes"].astype(np.int64),
+                "start_ns": records["start_ns"].astype(np.int64) + header.clock_offset_ns,
+                "duration_ns": records["duration_ns"].astype(np.int64),
+                "communicator_size": sizes[records["communicator"]],
+                "bitwise": records["flags"] & BITWISE != 0,
+                "thread": (records["buffer_and_thread"] >> np.uint64(BUFFER_BITS)).astype(np.uint16),
+            }
+            if self.detail:
+                columns["communicator"] = places[records["communicator"]]
+                columns["ordinal"] = records["ordinal"].astype(np.uint32)
+                columns["buffer"] = records["buffer_and_thread"] & np.uint64((1 << BUFFER_BITS) - 1)
+            for name, values in columns.items():
+                self.columns[name].append(values)
+        self.counters.append((header.rank, codes, profile.counters))
+
+    def _places(self, profile: ProfileFile) -> NDArray[np.int32]:
+        """For each entry of the file's table its place in Events.communicators."""
+        rank = profile.header.rank
+        # A later program of the same command has another MPI_COMM_WORLD, which would be known by the same identity.
+        job = profile.header.job or self.processes[rank] * ODD
+        self.processes[rank] += 1
+        places = np.zeros(len(profile.communicators), np.int32)
+        for index in np.flatnonzero(profile.communicators["size"]).tolist():
+            entry = profile.communicators[index]
+            identity = (int(entry["identity"]) + job) % IDENTITIES
+            if int(entry["flags"]) & OWN_IDENTITY:
+                identity = (identity + (rank + 1) * ODD) % IDENTITIES
+            places[index] = self.identities.setdefault(identity, len(self.identities))
+        return places
+
+    def marks(self) -> dict[int, NDArray[np.int64]]:
+        """By rank: when it marked a step, ascending, and on which thread."""
+        marks = {rank: np.concatenate(pieces, axis=1) for rank, pieces in self.steps.items()}
+        return {rank: found[:, np.argsort(found[0], kind="stable")] for rank, found in marks.items()}
+
+    def events(self) -> Events:
+        return Events(
+            operations=tuple(self.operations),
+            communicators=tuple(self.identities),
+            rank=self._column("rank", np.int32),
+            operation=self._column("operation", np.uint8),
+            bytes=self._column("bytes", np.int64),
+            start_ns=self._column("start_ns", np.int64),
+            duration_ns=self._column("duration_ns", np.int64),
+            communicator_size=self._column("communicator_size", np.int32),
+            bitwise=self._column("bitwise", np.bool_),
+            thread=self._column("thread", np.uint16),
+            communicator=self._column("communicator", np.int32),
+            ordinal=self._column("ordinal", np.uint32),
+            buffer=self._column("buffer", np.uint64),
+        )
+
+    def totals(self, of_messages: bool) -> Totals | None:
+        """The counters of all files: of messages, or of point-to-point calls; None where there are none."""
+        chosen: list[NDArray[Any]] = []
+        ranks: list[NDArray[np.int32]] = []
+        places: list[NDArray[np.uint8]] = []
+        for rank, codes, counters in self.counters:
+            operation = (counters["key"] & np.uint64(63)).astype(np.int64)
+            wanted = (np.isin(operation, POINT_TO_POINT) != of_messages) & (operation < len(codes))
+            chosen.append(counters[wanted])
+            ranks.append(np.full(len(chosen[-1]), rank, np.int32))
+            places.append(codes[operation[wanted]])
+        entries = np.concatenate(chosen)
+        if not len(entries):
+            return None
+        smallest, largest = size_limits(entries)
+        return Totals(
+            operations=tuple(self.operations),
+            rank=np.concatenate(ranks),
+            operation=np.concatenate(places),
+            bytes_min=smallest,
+            bytes_max=largest,
+            bitwise=entries["key"] >> np.uint64(13) & np.uint64(1) != 0,
+            communicator_size=(entries["key"] >> np.uint64(32)).astype(np.int64).astype(np.int32),
+            calls=entries["calls"].astype(np.int64),
+            bytes=entries["bytes"].astype(np.int64),
+            duration_ns=entries["duration_ns"].astype(np.int64),
+            latencies=entries["latencies"].astype(np.int64),
+        )
+
+    def _column(self, name: str, dtype: type) -> NDArray[Any]:
+        # The pieces are let go one column at a time: ten million events would not fit twice into a GiB.
+        return np.concatenate([np.empty(0, dtype), *self.columns.pop(name, [])])
+
+
+def _list(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return shown if len(ranks) <= 8 else f"{shown} and {len(ranks) - 8} more"

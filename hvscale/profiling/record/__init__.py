@@ -1,0 +1,1 @@
+"""Starts the recorders: hvprof, Horovod's timeline and the NCCL plug-in."""

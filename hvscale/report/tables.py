@@ -1,0 +1,47 @@
+"""The look of all tables, in the terminal and as CSV files."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+from rich import box
+from rich.table import Table
+
+from hvscale.core.csv_text import csv_text
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import write_text
+
+
+class TableModel(BaseModel):
+    """A table as text, for the terminal and for the page: rows in groups, each under its heading."""
+
+    title: str
+    columns: list[str]
+    groups: dict[str, list[list[str]]]
+    caption: list[str] = []
+
+    def table(self) -> Table:
+        """About 80 columns wide."""
+        result = plain_table(self.title, "\n".join(self.caption) or None, *self.columns)
+        for heading, rows in self.groups.items():
+            result.add_row(heading, style="bold")
+            for first, *others in rows:
+                result.add_row(f"  {first}", *others)
+        return result
+
+
+def plain_table(title: str | None, caption: str | None, first: str, *columns: str) -> Table:
+    """The look of all tables: the first column on the left, figures on the right."""
+    result = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    result.add_column(first, no_wrap=True)
+    for name in columns:
+        result.add_column(name, justify="right", no_wrap=True)
+    return result
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[BaseModel]) -> None:
+    """A CSV file with a header. Raises RequestError when `path` cannot be written."""
+    try:
+        write_text(path, csv_text(columns, [row.model_dump() for row in rows]))
+    except OSError as error:
+        raise RequestError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""Repeated, interleaved, resumable measurements of any command."""

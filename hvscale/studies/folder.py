@@ -1,0 +1,106 @@
+"""A folder that one process at a time measures in, and that is gone on with."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self, TypeVar
+
+from pydantic import ValidationError
+
+from hvscale.core.documents import from_json
+from hvscale.core.errors import RequestError
+from hvscale.core.files import read_text
+from hvscale.core.folder_lock import LOCK, FolderLock
+from hvscale.core.run_folder import RunFolder, cannot_write
+
+State = Literal["running", "finished", "failed", "interrupted"]
+
+
+class StudyDocument(Protocol):
+    """A study's document, a pydantic model, as far as every study knows it. `state` is a State, or a word of a study of its own."""
+
+    folder: str
+    state: Any
+    warnings: list[str]
+
+    @classmethod
+    def model_validate(cls, obj: Any, *, strict: bool | None = None) -> Self: ...
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes) -> Self: ...
+
+    def model_dump_json(self, *, indent: int, by_alias: bool) -> str: ...
+
+
+Document = TypeVar("Document", bound=StudyDocument)
+
+
+@contextmanager
+def alone_in(path: Path) -> Iterator[None]:
+    """Make the folder where it is not there, and hold it for this process; empty at the end, one that it made is removed.
+
+    Raises RequestError when it cannot be made, or another process or another user has it.
+    """
+    try:
+        lock = FolderLock(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    with closing(lock):
+        yield
+
+
+def refuse_unless_empty(folder: Path) -> None:
+    """Raises RequestError when a folder that is there holds anything but the lock, or cannot be read."""
+    try:
+        holds_something = folder.exists() and any(entry.name != LOCK for entry in folder.iterdir())
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    if holds_something:
+        raise RequestError(f"{folder} holds something else already: give another folder with --run")
+
+
+def left_in(file: Path, asked: Document, same: tuple[str, ...]) -> Document | None:
+    """The document that an earlier call has left in `file` of a study's folder; None where the folder is new.
+
+    Raises RequestError where it holds something else, or a study that differs from what is `asked` in one of the fields `same`.
+    """
+    if not file.exists():
+        refuse_unless_empty(file.parent)
+        return None
+    try:
+        before = from_json(type(asked), read_text(file))
+    except (OSError, ValueError, ValidationError) as error:
+        raise RequestError(f"{file} cannot be read: give another folder with --run") from error
+    for name in same:
+        if getattr(before, name) != getattr(asked, name):
+            raise RequestError(f"{file.parent} holds another study: its {name} differs; give another folder with --run")
+    return before
+
+
+@contextmanager
+def study_in(path: Path, file: Path, asked: Document, same: tuple[str, ...], runs: str) -> Iterator[Document | None]:
+    """The folder, new or as an earlier call left it, for this process alone; `file` in it holds the study's document, which it gives if it is there.
+
+    A new one in which nothing was started, so that no folder matches `runs`, goes again. Raises as `alone_in` and `left_in`.
+    """
+    new = not file.exists()
+    with alone_in(path):
+        before = left_in(file, asked, same)
+        try:
+            yield before
+        finally:
+            if new and not any(path.glob(runs)):
+                file.unlink(missing_ok=True)
+
+
+def finished_or_new(path: Path) -> tuple[RunFolder, bool]:
+    """The finished run of an earlier call under this name, or else a folder that is not there yet; failed runs keep theirs."""
+    attempt = 0
+    while True:
+        attempt += 1
+        run = RunFolder(path.with_name(path.name + (f"-attempt-{attempt}" if attempt > 1 else "")))
+        if not run.path.exists():
+            return run, False
+        with suppress(RequestError):
+            if RunFolder.open(run.path).read().state == "finished":
+                return run, True

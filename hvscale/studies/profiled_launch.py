@@ -1,0 +1,33 @@
+"""Launching a command with its collectives recorded: what profile, demo and everything that measures a job start from."""
+
+from typing import Any
+
+from hvscale import profiling
+from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.launch import has_large_counts, launch
+from hvscale.profiling.record.nccl import nccl_environment, trim_nccl
+
+
+def profiled_launch(np: int, command: list[str], timeline: bool = False, **options: Any) -> RunFolder:
+    """`hvscale.launch.launch` with hvprof preloaded into every rank; under Gloo, which it cannot see, with Horovod's timeline instead.
+
+    `timeline`: have Horovod write it under MPI, too, beside hvprof's files. Where the ranks use NCCL, its calls are recorded, too.
+
+    What was recorded until then can be tabulated also when this raises what `launch` raises.
+    """
+    recorded: list[RunFolder] = []
+
+    def instrument(run: RunFolder, record: RunRecord, environment: dict[str, str]) -> dict[str, str]:
+        recorded.append(run)
+        under_gloo = record.library.flavour == "gloo"
+        large_counts = has_large_counts(command, environment, record.library)
+        mpi = {} if under_gloo else profiling.preload_environment(run, environment, large_counts=large_counts)
+        horovod = profiling.timeline_environment(run) if timeline or under_gloo else {}
+        return {**mpi, **horovod, **nccl_environment(run, environment)}
+
+    try:
+        return launch(np, command, instrument=instrument, **options)
+    finally:
+        for run in recorded:
+            profiling.trim(run)
+            trim_nccl(run)

@@ -1,0 +1,81 @@
+"""The breakdown by message size as tables for the terminal and as CSV files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from hvscale.core.units import human_bytes, human_range, human_seconds, human_share
+from hvscale.profiling.analyze.breakdown import Breakdown, RankRow, Row
+from hvscale.report.tables import plain_table, write_rows
+
+
+def _human_bandwidth(gigabytes_per_second: float | None) -> str:
+    if gigabytes_per_second is None:
+        return "-"
+    return "<0.01" if gigabytes_per_second < 0.005 else f"{gigabytes_per_second:.2f}"
+
+
+def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
+    """The rows over all ranks, or those of each rank, grouped by operation, with a line for the total. About 80 columns wide."""
+    return _table(
+        f"{Path(breakdown.run).name}: communication, np {breakdown.np}, from {breakdown.source}"
+        + (f"\nunder {breakdown.library}" if breakdown.library else ""),
+        _caption(breakdown, per_rank),
+        breakdown.rank_rows if per_rank else breakdown.rows,
+    )
+
+
+def point_to_point_table(breakdown: Breakdown) -> Table:
+    """Sends and receives by size, over all ranks."""
+    return _table("point-to-point calls", "%: of their own total", breakdown.point_to_point)
+
+
+def _table(title: str, caption: str, rows: Sequence[Row]) -> Table:
+    result = plain_table(
+        title, caption, *("size", "calls", "bytes", "total", "%", "mean", "p50", "p99", "algbw", "busbw")
+    )
+    headings: tuple[str, ...] = ()
+    for row in rows:
+        above, headings = headings, _headings(row)
+        for level, heading in enumerate(headings):
+            if headings[: level + 1] != above[: level + 1]:
+                result.add_row(" " * level + heading, style="bold")
+        result.add_row(*_cells(row))
+    result.add_section()
+    calls, size = sum(row.calls for row in rows), sum(row.bytes for row in rows)
+    result.add_row(
+        "total", str(calls), human_bytes(size), human_seconds(sum(row.seconds for row in rows)), style="bold"
+    )
+    return result
+
+
+def _caption(breakdown: Breakdown, per_rank: bool) -> str:
+    caption = f"%: of the {'rank' if per_rank else 'total'}'s time; algbw, busbw: 10^9 bytes a second"
+    calls = sum(row.bitwise_calls for row in breakdown.rows)
+    if calls:
+        seconds = human_seconds(sum(row.bitwise_seconds for row in breakdown.rows))
+        caption += f"\n{calls} calls ({seconds}) are bitwise: ranks agree on what to send, and wait"
+    return caption
+
+
+def _headings(row: Row) -> tuple[str, ...]:
+    return (f"rank {row.rank}", row.operation) if isinstance(row, RankRow) else (row.operation,)
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        f"  {human_range(row.bytes_min, row.bytes_max)}",
+        str(row.calls),
+        human_bytes(row.bytes),
+        human_seconds(row.seconds),
+        human_share(row.share),
+        *(human_seconds(seconds) for seconds in (row.mean_seconds, row.p50_seconds, row.p99_seconds)),
+        _human_bandwidth(row.algbw_gigabytes_per_second),
+        _human_bandwidth(row.busbw_gigabytes_per_second),
+    ]
+
+
+def write_csv(breakdown: Breakdown, path: Path) -> None:
+    """The columns of the JSON document; `rank` is empty in the rows over all ranks. Raises RequestError when `path` cannot be written."""
+    write_rows(path, ["rank", *Row.model_fields], [*breakdown.rows, *breakdown.rank_rows])

@@ -1,0 +1,167 @@
+"""An explanation for people: a few lines and small tables for the terminal, each only where there is something to say."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hvscale.core.units import human_bytes, human_seconds, human_share
+from hvscale.profiling.analyze.buffer_reuse import HitRate
+from hvscale.profiling.analyze.explanation import Explanation
+from hvscale.profiling.analyze.exposed import ExposedCommunication
+from hvscale.profiling.analyze.horovod_phases import Fusion, HorovodPhases, OperationPhases
+from hvscale.profiling.analyze.waiting import OperationWaiting, Waiting
+from hvscale.report.tables import plain_table
+
+LATE_RANKS = 8  # of possibly hundreds: those that cost most
+
+
+def explanation_tables(explanation: Explanation) -> Iterator[RenderableType]:
+    """What is known, in 80 columns; nothing where nothing is."""
+    waiting, phases = explanation.waiting, explanation.horovod_phases
+    if waiting is not None:
+        yield _heading("waiting for the last rank, and moving data")
+        yield _waiting_table(waiting)
+        yield _heading(f"who came last, of {matched_words(waiting)}; {clock_sentence(waiting)}")
+        yield _late_ranks_table(waiting)
+    if phases is not None:
+        yield _heading("what Horovod did, on rank 0")
+        yield _phases_table(phases)
+        yield Text(f"{fusion_sentence(phases.fusion)}\n{tensors_sentence(phases.fusion)}")
+    if explanation.exposed_communication is not None:
+        yield Text("\nexposed communication: " + exposed_words(explanation.exposed_communication))
+    if explanation.buffer_reuse is not None:
+        yield Text("\n" + reuse_sentence(explanation.buffer_reuse))
+
+
+def _heading(text: str) -> Text:
+    return Text(f"\n{text}", style="italic")  # as the title of a table, which would wrap at the width of its columns
+
+
+def waiting_name(row: OperationWaiting) -> str:
+    return f"{row.operation}, agreement" if row.bitwise else row.operation
+
+
+def clock_sentence(found: Waiting) -> str:
+    """How far the clocks of two ranks may be apart."""
+    if found.clock_error_seconds is None:
+        return "the ranks' clocks were not compared"
+    if not found.clock_error_seconds:
+        return "the ranks read one clock"
+    return f"the ranks' clocks agree to {human_seconds(found.clock_error_seconds)}"
+
+
+def matched_words(found: Waiting) -> str:
+    """How many collectives tell who came late."""
+    agreements = f", {found.agreements} of them agreement" if found.agreements else ""
+    return f"{found.matched} collectives{agreements}"
+
+
+def _waiting_table(found: Waiting) -> Table:
+    result = plain_table(None, None, "operation", "calls", "waiting", "%", "moving data")
+    for row in found.operations:
+        total = row.waiting_seconds + row.transfer_seconds
+        result.add_row(
+            waiting_name(row),
+            str(row.calls),
+            human_seconds(row.waiting_seconds),
+            human_share(row.waiting_seconds / total if total else 0),
+            human_seconds(row.transfer_seconds),
+        )
+    return result
+
+
+def _late_ranks_table(found: Waiting) -> Table:
+    result = plain_table(None, None, "rank", "times", "%", "mean wait", "waiting caused")
+    for row in found.late_ranks[:LATE_RANKS]:
+        result.add_row(
+            str(row.rank),
+            str(row.times_last),
+            human_share(row.share_last),
+            human_seconds(row.mean_seconds),
+            human_seconds(row.total_seconds),
+        )
+    if len(found.late_ranks) > LATE_RANKS:
+        result.add_row(f"{len(found.late_ranks) - LATE_RANKS} more")
+    return result
+
+
+def _phases_table(found: HorovodPhases) -> Table:
+    columns = ("operation", "messages", "negotiate", "queue", "copy in", "move", "copy out", "other")
+    result = plain_table(None, None, *columns)
+    for row in found.operations:
+        result.add_row(
+            row.operation,
+            str(row.messages),
+            *(human_seconds(seconds) if seconds else "-" for seconds in phase_seconds(row)),
+        )
+    return result
+
+
+def phase_seconds(row: OperationPhases) -> tuple[float, ...]:
+    """In the order in which a message goes through them."""
+    return (
+        row.negotiation_seconds,
+        row.queueing_seconds,
+        row.copy_in_seconds,
+        row.communication_seconds,
+        row.copy_out_seconds,
+        row.other_seconds,
+    )
+
+
+def fusion_sentence(fusion: Fusion) -> str:
+    """How full the fusion buffer was."""
+    if fusion.fill_mean is None or fusion.fill_max is None or fusion.threshold_bytes is None:
+        if not fusion.fused_messages:
+            return "no tensors were fused"
+        return f"{fusion.fused_messages} messages of fused tensors; how full the buffer was is not known"
+    return (
+        f"fusion buffer of {human_bytes(fusion.threshold_bytes)}: filled to {human_share(fusion.fill_mean)} % (mean), "
+        f"{human_share(fusion.fill_max)} % (most)"
+    )
+
+
+def tensors_sentence(fusion: Fusion) -> str:
+    """How many tensors made a message."""
+    bins = ", ".join(
+        f"{limits.messages} of {limits.tensors_min}{'' if limits.tensors_min == limits.tensors_max else f'-{limits.tensors_max}'}"
+        for limits in fusion.tensors_per_message
+    )
+    mean, most = fusion.tensors_per_message_mean, fusion.tensors_per_message_max
+    return f"tensors per message: mean {mean:.3g}, most {most}; messages: {bins}"
+
+
+def exposed_words(exposed: ExposedCommunication) -> str:
+    """The share of a step, and what it rests on."""
+    mean = human_between(exposed.mean_share_at_least, exposed.mean_share_at_most)
+    median = human_between(exposed.median_share_at_least, exposed.median_share_at_most)
+    if exposed.basis == "measured":
+        why = "as the program measured it"
+    elif exposed.mean_share_at_least == exposed.mean_share_at_most:
+        why = "all of it in blocking calls on the thread that marks steps"
+    else:
+        why = (
+            "blocking calls on the thread that marks steps count in both bounds, all others in the upper one only, because "
+            "computing may hide them"
+        )
+    return (
+        f"{mean} % of a step (median {median} %), over {len(exposed.steps)} steps of "
+        f"{human_seconds(exposed.mean_step_seconds)}: {why}"
+    )
+
+
+def human_between(low: float, high: float) -> str:
+    """A share that lies between two bounds, in percent."""
+    texts = human_share(low), human_share(high)
+    return texts[0] if texts[0] == texts[1] else " to ".join(texts)
+
+
+def reuse_sentence(rates: list[HitRate]) -> str:
+    """The hit rates of caches of several sizes."""
+    capacities = ", ".join(str(rate.capacity_entries) for rate in rates)
+    hits = ", ".join(human_share(rate.hit_rate or 0) for rate in rates)
+    return (
+        f"buffer reuse: a cache of {capacities} buffers on each rank would hit {hits} % of {rates[0].messages} messages"
+    )

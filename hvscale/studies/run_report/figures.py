@@ -1,0 +1,187 @@
+"""The figures of a report, each a Plotly figure."""
+
+import html
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from hvscale.core.units import human_bytes, human_range, human_seconds
+from hvscale.profiling.analyze.breakdown import Breakdown
+from hvscale.profiling.analyze.exposed import ExposedCommunication
+from hvscale.profiling.analyze.horovod_phases import HorovodPhases
+from hvscale.profiling.compare import Comparison, Recorded, median_step
+from hvscale.profiling.read.events import PHASES
+from hvscale.report.figures import BLUE, GREEN, GREY, OPERATION_COLOURS, PINK, RULE, SKY, YELLOW, style_bars
+from hvscale.studies.run_report.compare_tables import human_calls
+from hvscale.studies.run_report.explanation_tables import phase_seconds
+
+TIMELINE_BARS = 4000  # more make a browser slow; the shortest are left out
+TIMELINE_CALLS = 400  # shown of a run whose steps are not known
+MARKED_STEPS = 100  # by a dot each
+CHART_ROWS = 14  # bars for people to compare; the table holds all
+PHASE_COLOURS = dict(zip(PHASES, (PINK, YELLOW, SKY, BLUE, GREEN, GREY), strict=True))
+
+
+def breakdown_figures(breakdown: Breakdown) -> dict[str, go.Figure]:
+    """Time and calls by message size, by the id of the page's element."""
+    rows = sorted(breakdown.rows, key=lambda row: -row.seconds)[:CHART_ROWS]
+    labels = [_label(row) for row in rows]
+    agreement = [row.bitwise_seconds for row in rows]
+    data = [row.seconds - row.bitwise_seconds for row in rows]
+    seconds = {"data": (data, BLUE), "agreement": (agreement, GREY)}
+    calls = {
+        "data": ([float(row.calls - row.bitwise_calls) for row in rows], BLUE),
+        "agreement": ([float(row.bitwise_calls) for row in rows], GREY),
+    }
+    if not any(agreement):
+        seconds, calls = {"data": seconds["data"]}, {"data": calls["data"]}
+    return {
+        "seconds": _bars(labels, seconds, "seconds, all ranks", human_seconds, stacked=True),
+        "calls": _bars(labels, calls, "calls, all ranks", human_calls, stacked=True),
+    }
+
+
+def comparison_figures(comparison: Comparison) -> dict[str, go.Figure]:
+    """The same before and after."""
+    rows = sorted(comparison.rows, key=lambda row: -max(row.seconds_before, row.seconds_after))[:CHART_ROWS]
+    labels = [_label(row) for row in rows]
+    seconds = {
+        "before": ([row.seconds_before for row in rows], GREY),
+        "after": ([row.seconds_after for row in rows], BLUE),
+    }
+    calls = {
+        "before": ([row.calls_before for row in rows], GREY),
+        "after": ([row.calls_after for row in rows], BLUE),
+    }
+    per = f"per {comparison.per}, all ranks"
+    return {
+        "seconds": _bars(labels, seconds, f"seconds {per}", human_seconds, stacked=False),
+        "calls": _bars(labels, calls, f"calls {per}", human_calls, stacked=False),
+    }
+
+
+def timeline_figures(runs: list[Recorded]) -> dict[str, go.Figure]:
+    """A step of each run, all on an axis of one length."""
+    windows = [_timeline_window(run) for run in runs]
+    widest = max(end - start for start, end in windows) / 1e6
+    return {
+        f"timeline-{number}": _timeline(run, *window, widest)
+        for number, (run, window) in enumerate(zip(runs, windows, strict=True))
+    }
+
+
+def phases_figure(phases: HorovodPhases) -> go.Figure:
+    """One bar for each of Horovod's operations, cut into its phases."""
+    spent = {row.operation: dict(zip(PHASES, phase_seconds(row), strict=True)) for row in phases.operations}
+    series = {
+        phase.replace("_", " "): ([seconds[phase] for seconds in spent.values()], colour)
+        for phase, colour in PHASE_COLOURS.items()
+        if any(seconds[phase] for seconds in spent.values())
+    }
+    return _bars([html.escape(name) for name in spent], series, "seconds, rank 0", human_seconds, stacked=True)
+
+
+def exposed_figure(exposed: ExposedCommunication) -> go.Figure:
+    """Each step's time, and what of it was exposed communication, between its two bounds."""
+    steps = [row.step for row in exposed.steps]
+    most = [1e3 * row.exposed_seconds_at_most for row in exposed.steps]
+    least = [1e3 * row.exposed_seconds_at_least for row in exposed.steps]
+    lines = {"step": ([1e3 * row.seconds for row in exposed.steps], GREY), "exposed": (most, BLUE)}
+    if most != least:
+        lines = {"step": lines["step"], "exposed at most": (most, SKY), "exposed at least": (least, BLUE)}
+    figure = go.Figure()
+    for name, (values, colour) in lines.items():
+        figure.add_scatter(
+            name=name,
+            x=steps,
+            y=values,
+            mode="lines+markers" if len(steps) <= MARKED_STEPS else "lines",
+            line={"color": colour, "width": 1.5},
+            hovertemplate=f"step %{{x}}<br>{name}: %{{y:.3f}} ms<extra></extra>",
+        )
+    style_bars(figure, "step", 260)
+    figure.update_yaxes(autorange=True, rangemode="tozero", title={"text": "ms", "font_size": 13}, gridcolor=RULE)
+    return figure
+
+
+def _label(row: Any) -> str:
+    return html.escape(f"{row.operation} {human_range(row.bytes_min, row.bytes_max)}")
+
+
+def _bars(
+    labels: list[str], series: dict[str, tuple[list[float], str]], axis: str, human: Any, stacked: bool
+) -> go.Figure:
+    figure = go.Figure()
+    for name, (values, colour) in series.items():
+        figure.add_bar(
+            name=name,
+            y=labels,
+            x=values,
+            orientation="h",
+            marker_color=colour,
+            customdata=[human(value) for value in values],
+            hovertemplate=f"%{{y}}<br>{name}: %{{customdata}}<extra></extra>",
+        )
+    height = 110 + len(labels) * (30 if stacked else 42)
+    style_bars(figure, axis, height)
+    figure.update_layout(barmode="stack" if stacked else "group", showlegend=len(series) > 1)
+    return figure
+
+
+def _timeline_window(run: Recorded) -> tuple[int, int]:
+    """Begin and end, in nanoseconds since 1970: of the median step, or of some calls in the middle of the run."""
+    if run.edges_ns is not None:
+        step = median_step(run.edges_ns)
+        return int(run.edges_ns[step]), int(run.edges_ns[step + 1])
+    events = run.recording.events
+    order = np.argsort(events.start_ns, kind="stable")
+    middle = order[max(0, (len(order) - TIMELINE_CALLS) // 2) :][:TIMELINE_CALLS]
+    begin, ends = events.start_ns[middle[0]], events.start_ns[middle] + events.duration_ns[middle]
+    return int(begin), max(int(ends.max()), int(begin) + 1)
+
+
+def timeline_caption(run: Recorded) -> str:
+    """What the timeline shows."""
+    if run.edges_ns is not None:
+        step = median_step(run.edges_ns)
+        seconds = float(run.edges_ns[step + 1] - run.edges_ns[step]) / 1e9
+        return f"step {step + 1} of {len(run.edges_ns) - 1}, the one of median time: {human_seconds(seconds)}"
+    return f"the run's steps are not known: {min(TIMELINE_CALLS, len(run.recording.events))} calls from its middle"
+
+
+def _timeline(run: Recorded, begin_ns: int, end_ns: int, widest_milliseconds: float) -> go.Figure:
+    events = run.recording.events
+    shown = np.flatnonzero((events.start_ns < end_ns) & (events.start_ns + events.duration_ns > begin_ns))
+    if len(shown) > TIMELINE_BARS:
+        shown = shown[np.argsort(-events.duration_ns[shown], kind="stable")[:TIMELINE_BARS]]
+    figure = go.Figure()
+    groups = [("agreement", GREY, events.bitwise[shown])]
+    used = np.unique(events.operation[shown])
+    seconds = np.bincount(events.operation[shown], weights=events.duration_ns[shown], minlength=len(events.operations))
+    for place, code in enumerate(sorted(used, key=lambda code: -seconds[code])):
+        chosen = (events.operation[shown] == code) & ~events.bitwise[shown]
+        groups.append((events.operations[code], OPERATION_COLOURS[place % len(OPERATION_COLOURS)], chosen))
+    for name, colour, chosen in groups:
+        own = shown[chosen]
+        if not len(own):
+            continue
+        figure.add_bar(
+            name=html.escape(name),
+            orientation="h",
+            y=[f"rank {rank}" for rank in events.rank[own]],
+            base=((events.start_ns[own] - begin_ns) / 1e6).tolist(),
+            x=(events.duration_ns[own] / 1e6).tolist(),
+            marker={"color": colour, "line": {"color": colour, "width": 1}},  # the line keeps short calls visible
+            customdata=[
+                (human_bytes(size), human_seconds(duration / 1e9))
+                for size, duration in zip(events.bytes[own].tolist(), events.duration_ns[own].tolist(), strict=True)
+            ],
+            hovertemplate=f"%{{y}}: {html.escape(name)} of %{{customdata[0]}}<br>%{{customdata[1]}} from %{{base:.3f}} ms<extra></extra>",
+        )
+    ranks = run.recording.ranks
+    style_bars(figure, "ms since the step began" if run.edges_ns is not None else "ms", 120 + 46 * len(ranks))
+    figure.update_layout(barmode="overlay", bargap=0.35, showlegend=True)
+    figure.update_xaxes(range=[0, widest_milliseconds])
+    figure.update_yaxes(categoryorder="array", categoryarray=[f"rank {rank}" for rank in ranks])
+    return figure

@@ -1,0 +1,95 @@
+"""A run's messages as a Chrome trace, which Perfetto (ui.perfetto.dev) and chrome://tracing show: all ranks on one clock."""
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder, write_atomically
+from hvscale.core.units import human_bytes
+from hvscale.profiling.compare import Recorded, read_recorded
+
+LAST = 500_000  # messages that a trace holds: 80 MB, which Perfetto loads in some seconds
+CHUNK = 10_000
+
+
+def write_trace(run: RunFolder, path: Path, last: int = LAST) -> str | None:
+    """Write the trace; returns a line that says so when only the `last` messages are in it.
+
+    Raises RequestError when the run cannot be read or `path` cannot be written.
+    """
+    return trace_recorded(read_recorded(run), path, last)
+
+
+def trace_recorded(run: Recorded, path: Path, last: int = LAST) -> str | None:
+    """The same of a run that was read before.
+
+    One process a rank, one row in it for each thread that called, and one for the steps of rank 0 where they are known.
+    Times are microseconds since the first message of the run.
+    """
+    try:
+        write_atomically(path, lambda stream: _write(run, stream, last))
+    except OSError as error:
+        raise RequestError(f"cannot write {path}: {error.strerror}") from error
+    left_out = len(run.recording.events) - last
+    return f"{path} holds the last {last} messages; {left_out} before them are left out" if left_out > 0 else None
+
+
+def _write(run: Recorded, stream: IO[bytes], last: int) -> None:
+    origin_ns = int(run.recording.events.start_ns.min())
+    about = {"run": run.path, "command": run.record.command, "start_seconds_since_1970": origin_ns / 1e9}
+    head = json.dumps({"displayTimeUnit": "ms", "otherData": about})
+    stream.write(f'{head[:-1]}, "traceEvents": [\n'.encode())
+    first = True
+    for text in _events(run, origin_ns, last):
+        stream.write(text.encode() if first else b",\n" + text.encode())
+        first = False
+    stream.write(b"\n]}\n")
+
+
+def _events(run: Recorded, origin_ns: int, last: int) -> Iterator[str]:
+    """One JSON object each, or several with commas between them."""
+    events = run.recording.events
+    hosts = {end.rank: end.host for end in run.record.ranks}
+    for rank in run.recording.ranks:
+        name = f"rank {rank} ({hosts[rank]})" if rank in hosts else f"rank {rank}"
+        yield json.dumps({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}})
+        yield json.dumps({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
+    order = np.argsort(events.start_ns, kind="stable")[-last:]
+    if run.edges_ns is not None:
+        yield from _steps(run, origin_ns, int(events.start_ns[order[0]]))
+    names = [json.dumps(name) for name in events.operations]
+    for begin in range(0, len(order), CHUNK):
+        chunk = order[begin : begin + CHUNK]
+        columns = (
+            events.operation[chunk],
+            events.rank[chunk],
+            events.thread[chunk],
+            (events.start_ns[chunk] - origin_ns) / 1000,
+            events.duration_ns[chunk] / 1000,
+            events.bytes[chunk],
+            events.communicator_size[chunk],
+            events.bitwise[chunk],
+        )
+        yield ",\n".join(
+            f'{{"ph":"X","cat":"{"agreement" if bitwise else "data"}","name":{names[operation]},"pid":{rank},"tid":{thread},'
+            f'"ts":{start:.3f},"dur":{duration:.3f},"args":{{"bytes":{size},"size":"{human_bytes(size)}","ranks":{ranks}}}}}'
+            for operation, rank, thread, start, duration, size, ranks, bitwise in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
+        )
+
+
+def _steps(run: Recorded, origin_ns: int, from_ns: int) -> Iterator[str]:
+    rank = min(run.recording.ranks)
+    thread = 2**31 - 1  # no kernel gives this number to a thread
+    yield json.dumps({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": "steps"}})
+    edges = run.edges_ns.tolist() if run.edges_ns is not None else []
+    for number, (start, end) in enumerate(pairwise(edges), 1):
+        if end >= from_ns:
+            place = {"pid": rank, "tid": thread, "ts": (start - origin_ns) / 1000, "dur": (end - start) / 1000}
+            yield json.dumps({"ph": "X", "cat": "step", "name": f"step {number}", **place})

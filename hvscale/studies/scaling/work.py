@@ -1,0 +1,95 @@
+"""What each number of ranks is given to do: the command, with weak or strong scaling made of it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hvscale.core.errors import RequestError
+from hvscale.core.numbers import MOST_BYTES, MOST_RANKS, read_whole
+from hvscale.trainer.config import TrainConfig
+
+Scaling = Literal["weak", "strong"]
+SHARE = re.compile(r"\{([0-9]{1,18})/np\}")
+BATCH = "--batch-size"
+
+
+def parse_ranks(text: str, option: str = "--np", what: str = "ranks") -> list[int]:
+    """`1,2,4`, in the order given. Raises RequestError for what is no number of ranks, and for one that is given twice."""
+    found = []
+    for word in text.split(","):
+        number = read_whole(word, 1, MOST_RANKS)
+        if number is None:
+            raise RequestError(
+                f"{option} {text}: {word.strip() or 'nothing'!r} is no number of {what}; write {option} 1,2,4"
+            )
+        found.append(number)
+    twice = sorted({np for np in found if found.count(np) > 1})
+    if twice:
+        raise RequestError(f"{option} {text}: {twice[0]} is given twice; for more measurements of each use --repeat")
+    return found
+
+
+@dataclass(frozen=True)
+class Work:
+    """A command and how its work grows with np. Weak: each rank has the same to do; strong: all ranks together have.
+
+    In the words of the command `{np}` stands for the number of ranks and `{64/np}` for a rank's share of 64.
+    """
+
+    command: list[str]
+    scaling: Scaling
+
+    def check(self, ranks: Sequence[int]) -> str | None:
+        """A warning about the work, if there is one. Raises RequestError when one of `ranks` cannot be given its part."""
+        if self.is_training and any(word == "--run" or word.startswith("--run=") for word in self.command):
+            raise RequestError("--run of hvscale train: leave it out, each run gets a folder of its own")
+        if self.scaling == "weak" and self.is_divided:
+            raise RequestError("the command divides its work by np: that is strong scaling, add --strong")
+        for np in ranks:
+            self.command_for(np)
+        if self.scaling == "weak" or self.is_divided:
+            return None
+        if self.is_training:
+            return f"{BATCH} {self.batch_size()} is that of all ranks together, each gets its share"
+        if any("{np}" in word for word in self.command):
+            return None
+        return "the command is taken to divide its work by the number of ranks itself: it holds no {np} or {64/np}"
+
+    def command_for(self, np: int) -> list[str]:
+        """Raises RequestError when the work cannot be divided by np."""
+        words = [
+            SHARE.sub(lambda found: str(share(int(found[1]), np, found[0])), word).replace("{np}", str(np))
+            for word in self.command
+        ]
+        if self.scaling == "strong" and self.is_training and not self.is_divided:
+            batch = self.batch_size()
+            words += [BATCH, str(share(batch, np, f"{BATCH} {batch}"))]  # of options given twice the last one counts
+        return words
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether the command's own words share its work out."""
+        return any(SHARE.search(word) for word in self.command)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the command is our own trainer, whose batch can be divided."""
+        return [Path(self.command[0]).name, *self.command[1:2]] == ["hvscale", "train"]
+
+    def batch_size(self) -> int:
+        """The trainer's, as the command gives it, or else its default. Raises RequestError when it is not a number."""
+        given = [after for word, after in zip(self.command, self.command[1:], strict=False) if word == BATCH]
+        given += [word.partition("=")[2] for word in self.command if word.startswith(f"{BATCH}=")]
+        text = given[-1] if given else str(TrainConfig.model_fields["batch_size"].default)
+        number = read_whole(text, 1, MOST_BYTES)
+        if number is None:
+            raise RequestError(f"{BATCH} {text}: not a number of images")
+        return number
+
+
+def share(whole: int, np: int, what: str) -> int:
+    if whole % np:
+        raise RequestError(f"{what} cannot be divided by np {np}: choose one that every --np divides")
+    return whole // np

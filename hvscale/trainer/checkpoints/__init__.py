@@ -1,0 +1,1 @@
+"""Writes checkpoints, and resumes from them."""

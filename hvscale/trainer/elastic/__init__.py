@@ -1,0 +1,1 @@
+"""Training that continues when ranks join or leave."""

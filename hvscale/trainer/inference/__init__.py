@@ -1,0 +1,1 @@
+"""Evaluation and upscaling with a trained model."""

@@ -1,0 +1,134 @@
+"""Measure a trained model on a data set, on the ranks a launcher started or alone."""
+
+import math
+from statistics import fmean
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hvscale import models
+from hvscale.trainer.checkpoints.trained import Trained, open_trained
+from hvscale.trainer.data import pairs
+from hvscale.trainer.data.classes import ClassFolder, class_folders
+from hvscale.trainer.data.sources import DIV2K_VALIDATION, ImageSet, image_set, numbered, parse_range, part
+from hvscale.trainer.inference.config import EvalConfig
+from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_measure
+from hvscale.trainer.inference.super_resolution_evaluation import PhotoScore, scores
+from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.system import threads
+from hvscale.trainer.tasks.classification import accuracy
+
+SMALLEST_MEASURED = 11  # pixels between the shaved sides: SSIM's window
+
+
+class ImageScore(BaseModel):
+    name: str
+    psnr_db: float | None
+    """None: no difference at all."""
+    ssim: float
+    bicubic_psnr_db: float | None
+    bicubic_ssim: float
+
+
+class EvalResult(BaseModel):
+    model_config = ConfigDict(populate_by_name=True, protected_namespaces=(), use_attribute_docstrings=True)
+
+    schema_: Annotated[Literal["hvscale/eval/1"], Field(alias="schema")] = "hvscale/eval/1"
+    model: str
+    data: str
+    np: int
+    image_count: int
+    scale: int | None = None
+    measure: Literal["rgb", "luma"] | None = None
+    shave_pixels: int | None = None
+    self_ensemble: bool | None = None
+    psnr_db: float | None = None
+    ssim: float | None = None
+    bicubic_psnr_db: float | None = None
+    bicubic_ssim: float | None = None
+    images: list[ImageScore] = []
+    top1: float | None = None
+    """Share of the images whose class the model names first."""
+    top5: float | None = None
+
+
+def evaluate_trained(config: EvalConfig) -> EvalResult:
+    """The same on every rank. Raises RequestError, on all ranks, for weights or images that cannot be used."""
+    ranks = Ranks()
+    threads.share_cores(ranks, config.threads)
+    trained = ranks.together(lambda: open_trained(config.weights, config.model, options_for(config)))
+    trained.module.to(ranks.device())
+    with ranks.ending_together():
+        if models.find(trained.name).task == "classification":
+            return classifier_result(config, trained, ranks)
+        return super_resolution_result(config, trained, ranks)
+
+
+def options_for(config: EvalConfig) -> dict[str, Any]:
+    """A classifier's file of weights does not say how many classes it has: the data does."""
+    if config.model is None or models.find(config.model).task != "classification":
+        return config.model_options()
+    return {**config.model_options(), "num_classes": len(classes_of(config.data).classes)}
+
+
+def classes_of(data: str) -> ClassFolder:
+    """DATA/val where there is one."""
+    training, validation = class_folders(data, None)
+    return validation or training
+
+
+def classifier_result(config: EvalConfig, trained: Trained, ranks: Ranks) -> EvalResult:
+    folder = ranks.together(lambda: classes_of(config.data))
+    side = config.image_size or models.find(trained.name).side
+    top1, top5 = accuracy(trained.module, folder, side, config.batch_size, ranks)
+    count = len(folder.samples)
+    return EvalResult(model=trained.name, data=config.data, np=ranks.size, image_count=count, top1=top1, top5=top5)
+
+
+def super_resolution_result(config: EvalConfig, trained: Trained, ranks: Ranks) -> EvalResult:
+    scale = int(trained.options["scale"])
+    chosen = ranks.together(lambda: images_of(config, scale))
+    measure = measure_of(config, chosen, scale)
+    smallest = 2 * measure.shave + SMALLEST_MEASURED
+    # Each image is used once: nothing is gained by keeping it decoded, and each rank decodes only its own.
+    opened = ranks.together(lambda: [pairs.on_demand(pair, scale, smallest) for pair in chosen.pairs])
+    found = scores(trained.module, opened, scale, measure, ranks, config.memory_gb * 1e9, config.self_ensemble)
+    return EvalResult(
+        model=trained.name,
+        data=chosen.title,
+        np=ranks.size,
+        image_count=len(found),
+        scale=scale,
+        measure="luma" if measure.luma else "rgb",
+        shave_pixels=measure.shave,
+        self_ensemble=config.self_ensemble,
+        psnr_db=finite(fmean(score.psnr_db for score in found)),
+        ssim=fmean(score.ssim for score in found),
+        bicubic_psnr_db=finite(fmean(score.bicubic_psnr_db for score in found)),
+        bicubic_ssim=fmean(score.bicubic_ssim for score in found),
+        images=[image_score(score) for score in found],
+    )
+
+
+def images_of(config: EvalConfig, scale: int) -> ImageSet:
+    found = image_set(config.data, scale)
+    chosen = parse_range("--images", config.images)
+    if chosen is None and found.layout == "div2k":
+        chosen = DIV2K_VALIDATION
+    return found if chosen is None else part(found, numbered(found), chosen)
+
+
+def measure_of(config: EvalConfig, chosen: ImageSet, scale: int) -> Measure:
+    luma = chosen.layout == "benchmark" if config.measure == "auto" else config.measure == "luma"
+    usual = benchmark_measure(scale) if luma else div2k_measure(scale)
+    return usual if config.shave is None else Measure(config.shave, luma)
+
+
+def image_score(score: PhotoScore) -> ImageScore:
+    values: dict[str, Any] = {**vars(score)}
+    return ImageScore(**{**values, "psnr_db": finite(score.psnr_db), "bicubic_psnr_db": finite(score.bicubic_psnr_db)})
+
+
+def finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None

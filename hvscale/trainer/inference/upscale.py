@@ -1,0 +1,55 @@
+"""Enlarge pictures with a trained model."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from PIL import Image
+
+from hvscale import models
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import write_atomically
+from hvscale.trainer.checkpoints.trained import open_trained
+from hvscale.trainer.data.images import decode, size_of
+from hvscale.trainer.inference.config import UpscaleConfig
+from hvscale.trainer.inference.super_resolution_evaluation import super_resolve
+from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.system import threads
+
+
+def upscale(config: UpscaleConfig, done: Callable[[Path, Path], None]) -> None:
+    """Write NAMEx2.png for each image, and call `done` with image and picture. Under a launcher the ranks share the images.
+
+    Raises RequestError, before anything is computed, for an image that is none and weights that cannot be used; later for
+    an image cut short, a folder that cannot be written, and a memory bound that is too small.
+    """
+    ranks = Ranks()
+    threads.share_cores(ranks, config.threads)
+    trained = ranks.together(lambda: open_trained(config.weights, config.model, config.model_options()))
+    if models.find(trained.name).task != "super-resolution":
+        ranks.fail(RequestError(f"{trained.name} is a classifier: it enlarges nothing"))
+    scale = int(trained.options["scale"])
+    targets = [(config.output or image.parent) / f"{image.stem}x{scale}.png" for image in config.images]
+
+    def look() -> None:
+        for image, target in zip(config.images, targets, strict=True):
+            size_of(image)
+            if targets.count(target) > 1:
+                raise RequestError(f"two images would become {target}: give them one at a time, with another --output")
+
+    ranks.together(look)
+    trained.module.to(ranks.device())
+
+    def enlarge() -> None:
+        for image, target in list(zip(config.images, targets, strict=True))[ranks.rank :: ranks.size]:
+            pixels = super_resolve(trained.module, decode(image), scale, config.memory_gb * 1e9, config.self_ensemble)
+            picture = Image.fromarray(pixels)
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(target, lambda stream, picture=picture: picture.save(stream, "PNG"))  # type: ignore[misc]
+            except OSError as error:
+                raise RequestError(
+                    f"cannot write {target}: {error.strerror}. Choose another folder with --output"
+                ) from error
+            done(image, target)
+
+    ranks.together(enlarge)

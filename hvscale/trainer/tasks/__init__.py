@@ -1,0 +1,1 @@
+"""What is trained: super-resolution and image classification."""

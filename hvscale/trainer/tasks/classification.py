@@ -1,0 +1,144 @@
+"""Classification: images in folders of classes or made up, cross-entropy, top-1 and top-5."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from hvscale import models
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig
+from hvscale.trainer.data.classes import ClassFolder, class_folders, training_view, validation_view
+from hvscale.trainer.data.images import Pixels
+from hvscale.trainer.data.order import EpochOrder, Reached
+from hvscale.trainer.ranks import Ranks
+
+# Of ImageNet's pixels in 0..1; torchvision's published weights expect images normalised by them.
+MEAN_RGB, STD_RGB = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_CLASSES = 1000
+AUXILIARY_WEIGHT = 0.3  # of the loss of GoogLeNet's and Inception's side branches (Szegedy et al., 2015)
+SYNTHETIC_STEPS_PER_EPOCH = 1000
+
+
+class Classification:
+    # 0.1 for 256 images (Goyal et al., 2017), for a batch of 32; Horovod's own ImageNet example has the same.
+    learning_rate, optimizer = 0.0125, "sgd"
+    decimals = 3
+
+    def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
+        """Collective. Raises RequestError, on all ranks, for folders that cannot be used."""
+        self.config, self.ranks, self.title = config, ranks, config.model
+        self.side = config.image_size or ranks.together(lambda: models.find(config.model)).side
+        self.training: ClassFolder | None = None
+        self.validation: ClassFolder | None = None
+        if config.data == BUNDLED:
+            ranks.together(lambda: self._refuse_bundled())
+        if config.data == SYNTHETIC:
+            self.classes = config.num_classes or IMAGENET_CLASSES
+            self.steps_per_epoch = SYNTHETIC_STEPS_PER_EPOCH
+            random = np.random.default_rng([config.seed, ranks.rank])
+            pixels = random.integers(0, 256, (config.batch_size, 3, self.side, self.side), dtype=np.uint8)
+            labels = random.integers(0, self.classes, config.batch_size)
+            self.made_up = torch.from_numpy(pixels), torch.from_numpy(labels)
+        else:
+            self.training, self.validation = ranks.together(lambda: class_folders(config.data, config.val_data))
+            self.classes = len(self.training.classes)
+            samples, joint_batch = len(self.training.samples), config.batch_size * ranks.size
+            self.order = ranks.together(lambda: EpochOrder(samples, config.seed, joint_batch))
+            self.steps_per_epoch = self.order.steps_per_epoch
+        self.model_options: dict[str, Any] = {"num_classes": self.classes, **config.edsr_options()}
+        self.prepares_ahead = self.training is not None
+
+    def _refuse_bundled(self) -> None:
+        raise RequestError(
+            f"{self.config.model} needs images with classes: give --data a folder of class folders, or --data synthetic"
+        )
+
+    def build(self) -> nn.Module:
+        model = models.build(self.config.model, **self.model_options)
+        if self.config.weights is not None:
+            models.load(model, self.config.weights)
+        return model
+
+    def load(self, step: int) -> tuple[Tensor, Tensor]:
+        """Images (batch, 3, side, side) of bytes, and labels (batch,). Raises RequestError, naming a file, as `training_view` does."""
+        if self.training is None:
+            return self.made_up
+        views, labels = [], []
+        for place in self.order.own(step, self.ranks.rank, self.config.batch_size):
+            file, label = self.training.samples[place.index]
+            random = np.random.default_rng([self.config.seed, place.epoch, place.index])
+            views.append(training_view(file, self.side, random))
+            labels.append(label)
+        return stacked(views), torch.tensor(labels)
+
+    def batch(self, loaded: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+        images, labels = loaded
+        return normalised(images.to(device)), labels.to(device)
+
+    def place(self, batch: int) -> dict[str, int]:
+        return {} if self.training is None else asdict(self.order.reached(batch))
+
+    def go_on(self, batch: int, place: dict[str, int]) -> int:
+        return self.order.go_on(batch, Reached(**place)) if place and self.training is not None else batch
+
+    def loss(self, output: Any, targets: Tensor) -> Tensor:
+        """Of the logits; where a model in training gives those of side branches too, of each of them with its weight."""
+        logits, *side = output if isinstance(output, tuple) else (output,)
+        total = cross_entropy(logits.float(), targets)
+        for branch in side:
+            if branch is not None:
+                total = total + AUXILIARY_WEIGHT * cross_entropy(branch.float(), targets)
+        return total
+
+    def measure(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:
+        if self.validation is None:
+            return {}
+        found = accuracy(model, self.validation, self.side, self.config.batch_size, self.ranks)
+        return {"top1": found[0], "top5": found[1], "validation_images": len(self.validation.samples)}
+
+
+def accuracy(
+    model: nn.Module, validation: ClassFolder, side: int, batch_size: int, ranks: Ranks
+) -> tuple[float, float]:
+    """Shares of images whose class is the first, and is among the first five, of the model's, in fp32; the same on all ranks.
+
+    Each image is counted once: the ranks take turns, shares may differ by one, and what is summed are counts. Collective.
+    """
+    first, among = 0, 0
+    device = next(model.parameters()).device
+    own = validation.samples[ranks.rank :: ranks.size]
+    training = model.training
+    model.eval()
+
+    def count() -> None:
+        nonlocal first, among
+        for start in range(0, len(own), batch_size):
+            part = own[start : start + batch_size]
+            images = stacked([validation_view(file, side) for file, _ in part]).to(device)
+            labels = torch.tensor([label for _, label in part], device=device)
+            with torch.inference_mode():
+                logits = model(normalised(images)).float()
+            best = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
+            first += int(best[:, 0].sum())
+            among += int(best.sum())
+
+    ranks.together(count)
+    model.train(training)
+    counts = ranks.gather((first, among, len(own)))
+    total = sum(images for _, _, images in counts)
+    return sum(count for count, _, _ in counts) / total, sum(count for _, count, _ in counts) / total
+
+
+def stacked(views: list[Pixels]) -> Tensor:
+    return torch.from_numpy(np.stack(views).transpose(0, 3, 1, 2))
+
+
+def normalised(images: Tensor) -> Tensor:
+    """Bytes to floats with the mean and spread that torchvision's models are trained with."""
+    mean, std = (torch.tensor(values, device=images.device).view(3, 1, 1) * 255 for values in (MEAN_RGB, STD_RGB))
+    return (images.float() - mean) / std
