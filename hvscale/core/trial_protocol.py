@@ -1,6 +1,7 @@
-"""What a search of settings asks of a training that runs, and what it answers: files in `trials/` of the run folder, each written whole.
+"""The protocol between a settings search and a running training job: commands and replies as files.
 
-The folder's being there before the start says that orders may come. Rank 0 reads and writes it.
+The files lie in `trials/` of the run folder, each written atomically. The folder exists before the
+start if commands may come. Rank 0 of the training reads and writes it.
 """
 
 import os
@@ -14,19 +15,23 @@ from hvscale.core.run_folder import write_text
 Document = TypeVar("Document", bound=BaseModel)
 
 
-class Order(BaseModel):
-    """Check the sums of the trial at work, begin the next one, or stop. `number` counts the orders of a start from 1.
+class Command(BaseModel):
+    """Check the sums of the current trial, begin the next trial, or stop.
 
-    `variables`: what Horovod is to read at another hvd.init(), for the next trial.
+    `number` counts the commands of one start from 1. `variables`: environment variables that
+    Horovod reads at its next `hvd.init()`, for the next trial.
     """
 
     number: int
-    what: Literal["check", "begin", "stop"]
+    action: Literal["check", "begin", "stop"]
     variables: dict[str, str] = {}
 
 
-class Answer(BaseModel):
-    """To the order of this number. `steps`: made before it was obeyed; `problem`: what a check has found wrong."""
+class Reply(BaseModel):
+    """The reply to the command with this number.
+
+    `steps`: steps done before the command was executed; `problem`: what a check found wrong.
+    """
 
     number: int
     steps: int
@@ -41,23 +46,27 @@ class TrialFolder:
 
     @classmethod
     def of_this_rank(cls) -> "TrialFolder | None":
-        """That of the run which this process is a rank of; None where no order may come."""
+        """The folder of the run that this process is a rank of; None if no search measures it."""
         run = os.environ.get("HVSCALE_RUN")
         folder = cls(Path(run)) if run is not None else None
         return folder if folder is not None and folder.path.is_dir() else None
 
-    def give(self, order: Order) -> None:
-        self._write(self.path / "order.json", order)
+    def send_command(self, command: Command) -> None:
+        self._write(self.path / "command.json", command)
 
-    def answer(self, answer: Answer) -> None:
-        self._write(self.path / f"answer-{answer.number:05d}.json", answer)
+    def read_command(self) -> Command | None:
+        """The last command sent."""
+        return self._read(self.path / "command.json", Command)
 
-    def order(self) -> Order | None:
-        """The last one that was given."""
-        return self._read(self.path / "order.json", Order)
+    def send_reply(self, reply: Reply) -> None:
+        self._write(self._reply_file(reply.number), reply)
 
-    def answered(self, number: int) -> Answer | None:
-        return self._read(self.path / f"answer-{number:05d}.json", Answer)
+    def read_reply(self, number: int) -> Reply | None:
+        """The reply to command `number`; None until it has been executed."""
+        return self._read(self._reply_file(number), Reply)
+
+    def _reply_file(self, number: int) -> Path:
+        return self.path / f"reply-{number:05d}.json"
 
     def _write(self, path: Path, document: BaseModel) -> None:
         write_text(path, document.model_dump_json())

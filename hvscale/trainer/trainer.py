@@ -273,7 +273,7 @@ def fit(
             if skipped:
                 mind_skipped(skipped, update.most_skipped, made, own_loss, folder, ranks)
             if trials is not None and measured and updated.stop:
-                if not trials.obey(made):
+                if not trials.execute(made):
                     break
                 end = time.perf_counter()
                 stall.moved()

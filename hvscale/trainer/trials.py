@@ -8,58 +8,58 @@ import torch
 from torch import nn
 
 from hvscale.core.errors import RequestError
-from hvscale.core.trial_protocol import Answer, Order, TrialFolder
+from hvscale.core.trial_protocol import Command, Reply, TrialFolder
 from hvscale.trainer.ranks import Ranks
 
 # Elements of the sums that are checked: from a message that is sent at once to one of 16 MiB, which pipelines cut into parts.
 SUMMED = (1, 1 << 10, 1 << 18, 1 << 22)
-LOOK_SECONDS = 0.05  # between two looks for an order
+LOOK_SECONDS = 0.05  # between two looks for a command
 PERIOD = 1000  # of the numbers that are summed: whole ones, which fp32 adds up exactly
 
 
 class Trials:
-    """Orders for all ranks; rank 0 alone looks for them."""
+    """Commands for all ranks; rank 0 alone looks for them."""
 
     def __init__(self, ranks: Ranks, model: nn.Module) -> None:
         self.ranks, self.model = ranks, model
         self.folder = TrialFolder.of_this_rank()
         self.done = 0
-        self.noted: Order | None = None
+        self.noted: Command | None = None
         self.look_at = 0.0
 
     @property
     def active(self) -> bool:
         return self.folder is not None
 
-    def waiting(self) -> Order | None:
-        """On rank 0 the order that has not been obeyed, if there is one."""
+    def waiting(self) -> Command | None:
+        """On rank 0 the command that has not been executed, if there is one."""
         now = time.monotonic()
         if self.folder is not None and self.ranks.rank == 0 and self.noted is None and now >= self.look_at:
             self.look_at = now + LOOK_SECONDS
-            order = self.folder.order()
-            self.noted = order if order is not None and order.number > self.done else None
+            command = self.folder.read_command()
+            self.noted = command if command is not None and command.number > self.done else None
         return self.noted
 
-    def obey(self, steps: int) -> bool:
-        """What rank 0 was ordered to after so many steps, or the end where it was not. False: training is to end. Collective."""
-        order, self.noted = self.ranks.broadcast(self.noted), None
-        if order is None:
+    def execute(self, steps: int) -> bool:
+        """What rank 0 was commanded after so many steps, or the end where it was not. False: training is to end. Collective."""
+        command, self.noted = self.ranks.broadcast(self.noted), None
+        if command is None:
             return False
-        problem = wrong_sums(self.ranks, self.model) if order.what == "check" else None
-        if order.what == "begin":
-            self._restart(order)
-        self.done = order.number
+        problem = wrong_sums(self.ranks, self.model) if command.action == "check" else None
+        if command.action == "begin":
+            self._restart(command)
+        self.done = command.number
         if self.folder is not None and self.ranks.rank == 0:
-            self.folder.answer(Answer(number=order.number, steps=steps, problem=problem))
-        return order.what != "stop"
+            self.folder.send_reply(Reply(number=command.number, steps=steps, problem=problem))
+        return command.action != "stop"
 
-    def _restart(self, order: Order) -> None:
+    def _restart(self, command: Command) -> None:
         """Horovod anew, under the same MPI: what it reads at hvd.init() is then in effect. The optimizer's hooks stay good."""
         hvd = self.ranks.hvd
         if hvd is None:
             return
         hvd.shutdown()
-        os.environ.update(order.variables)
+        os.environ.update(command.variables)
         hvd.init()
         if hvd.size() != self.ranks.size:
             raise RequestError(f"Horovod has {hvd.size()} ranks after another hvd.init(), and had {self.ranks.size}")

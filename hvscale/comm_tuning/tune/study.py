@@ -85,9 +85,9 @@ class Study:
         self.trials, self.minutes, self.pairs = trials, minutes, pairs
         self.asked_limits = self.limits = limits
         # Our own trainer ends, and takes other settings of Horovod, when it is told to.
-        self.takes_orders = [Path(word).name for word in document.command[:2]] == ["hvscale", "train"]
-        self.same_losses_each_time = True if self.takes_orders else None
-        if self.takes_orders:
+        self.takes_commands = [Path(word).name for word in document.command[:2]] == ["hvscale", "train"]
+        self.same_losses_each_time = True if self.takes_commands else None
+        if self.takes_commands:
             self.pace.kind = "steps"
         self.sampler: Sampler | None = None
         self.began = time.monotonic()
@@ -204,7 +204,7 @@ class Study:
             self.measure(dict(sorted(once[0])), None, alone=True)
 
     def measure(self, settings: dict[str, str], asked: "Suggestion | None", alone: bool = False) -> None:
-        """A trial of these settings on a fresh start; where the job takes orders, further ones in the same start.
+        """A trial of these settings on a fresh start; where the job takes commands, further ones in the same start.
 
         `alone`: no further ones, and it is measured to its end, also where it is a little slower than the best.
         """
@@ -239,7 +239,7 @@ class Study:
 
     def can_go_on(self, outcome: Outcome) -> bool:
         """Whether another trial may follow in the same start."""
-        fine = outcome.state == "measured" and self.takes_orders and self.options["mpi"] != "gloo"
+        fine = outcome.state == "measured" and self.takes_commands and self.options["mpi"] != "gloo"
         return fine and not self.is_over()
 
     def to_beat(self) -> float | None:
@@ -255,10 +255,10 @@ class Study:
         best: Callable[[], float | None],
     ) -> Start:
         """Start the job with these settings, and follow it to its end."""
-        orders = TrialFolder(run.path) if self.takes_orders else None
-        if orders is not None:
-            orders.path.mkdir(parents=True)
-        start = Start(run, dict(settings), self.pace, lambda: self.limits, best, done, self.wrong_losses, orders)
+        commands = TrialFolder(run.path) if self.takes_commands else None
+        if commands is not None:
+            commands.path.mkdir(parents=True)
+        start = Start(run, dict(settings), self.pace, lambda: self.limits, best, done, self.wrong_losses, commands)
         failure = None
         try:
             profiled_launch(
@@ -282,7 +282,7 @@ class Study:
         """The job with the defaults: what our trainer sets by itself is in its environment, where nobody else has set it."""
         found = target_of(parse(requests(self.document.fixed)), self.document.command, self.options)
         on_cpu = self.document.host is None or not self.document.host.gpus
-        return replace(found, environment={**(ON_CPU if self.takes_orders and on_cpu else {}), **found.environment})
+        return replace(found, environment={**(ON_CPU if self.takes_commands and on_cpu else {}), **found.environment})
 
     def tell(self, outcome: Outcome, asked: "Suggestion | None", number: int, run: RunFolder) -> None:
         """Keep what came of a trial. The defaults decide what is searched, and how it is measured."""
@@ -320,7 +320,7 @@ class Study:
             require_complete(run, read_recording(run).incomplete)
         if outcome.steps:
             self.pace.settle(run)
-            if not self.takes_orders:
+            if not self.takes_commands:
                 again = outcome_of({}, self.pace.steps(run), self.pace)
                 outcome = replace(outcome, steps=again.steps, throughput=again.throughput)
         if outcome.throughput is None or self.pace.kind is None:

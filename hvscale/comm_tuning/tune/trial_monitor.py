@@ -9,7 +9,7 @@ from hvscale.comm_tuning.tune.step_source import BLOCKS, Clock, Pace, Steps
 from hvscale.core.errors import RankFailedError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate
-from hvscale.core.trial_protocol import Answer, Order, TrialFolder
+from hvscale.core.trial_protocol import Command, Reply, TrialFolder
 
 LOOK_SECONDS = 0.2
 MISSED_SECONDS = 5.0  # between two calls of `watch`, which come 20 times a second
@@ -58,7 +58,7 @@ class Start:
     """Give `watch` to a launch, and call `ended` after it.
 
     `best()`: the throughput to beat, None where there is none to stop early for. `done(outcome)` is told of each trial, and gives the next one for
-    the same start or None; without `orders` there is none. `check(run)`: what is wrong with the first trial's losses.
+    the same start or None; without `commands` there is none. `check(run)`: what is wrong with the first trial's losses.
     """
 
     run: RunFolder
@@ -68,18 +68,18 @@ class Start:
     best: Callable[[], float | None]
     done: Callable[[Outcome], FollowUp | None]
     check: Callable[[RunFolder], str | None]
-    orders: TrialFolder | None = None
+    commands: TrialFolder | None = None
     first_step_after: float | None = None
     seen: int = 0
     _first: int = 0  # step of the start with which the trial at work began
-    _order: Order | None = None
+    _command: Command | None = None
     _outcome: Outcome | None = None  # of the trial whose sums are being checked
     _hung: str | None = None
     _over: bool = False  # every trial was told of
     _clock: Clock = field(default_factory=lambda: Clock(LOOK_SECONDS))
 
     def __post_init__(self) -> None:
-        self._began = self._moved = self._ordered = time.monotonic()
+        self._began = self._moved = self._commanded_at = time.monotonic()
         self._watched = self._began
         self._longest_wait = 0.0
         self._measuring_since: float | None = None
@@ -91,14 +91,16 @@ class Start:
         missed, self._watched = now - self._watched, now
         if missed > MISSED_SECONDS:
             # The whole job was suspended, or this process was busy: nobody has waited meanwhile.
-            self._began, self._moved, self._ordered = (at + missed for at in (self._began, self._moved, self._ordered))
+            self._began, self._moved, self._commanded_at = (
+                at + missed for at in (self._began, self._moved, self._commanded_at)
+            )
         return self._clock.due() and self._look(now)
 
     def ended(self, failure: RankFailedError | None) -> None:
         """The job has ended, by `failure` or well."""
         if self._over:
             return
-        beginning = self._order is not None and self._order.what == "begin"
+        beginning = self._command is not None and self._command.action == "begin"
         outcome = self._outcome or self._measured(None if beginning else self._steps())
         if self._hung is not None:
             outcome = replace(outcome, state="hung", problem=self._hung)
@@ -109,9 +111,9 @@ class Start:
         self._tell(outcome)
 
     def _look(self, now: float) -> bool:
-        if self._order is not None:
+        if self._command is not None:
             self._clock.looked(0)
-            return self._follow_order(self._order, now)
+            return self._await_reply(self._command, now)
         steps = self._steps()
         if steps is None or not len(steps):
             waited = now - (self._moved if self._first else self._began)
@@ -133,54 +135,54 @@ class Start:
         if state is None:
             return False
         outcome = replace(self._measured(steps), state=state)
-        if self.orders is None:
+        if self.commands is None:
             self._outcome = outcome
             return True
         self._outcome = outcome
-        self._give("check")
+        self._send("check")
         return False
 
-    def _follow_order(self, order: Order, now: float) -> bool:
-        """Wait until it is obeyed, then go on to what comes after it."""
-        answer = self.orders.answered(order.number) if self.orders is not None else None
-        if order.what == "stop":
-            return now - self._ordered > END_SECONDS
-        if answer is None:
-            if now - self._ordered > self.limits().first_step:
-                doing = "sums were checked" if order.what == "check" else "Horovod was initialised again"
+    def _await_reply(self, command: Command, now: float) -> bool:
+        """Wait until it is executed, then continue with the next step of the protocol."""
+        reply = self.commands.read_reply(command.number) if self.commands is not None else None
+        if command.action == "stop":
+            return now - self._commanded_at > END_SECONDS
+        if reply is None:
+            if now - self._commanded_at > self.limits().first_step:
+                doing = "sums were checked" if command.action == "check" else "Horovod was initialised again"
                 self._hung = f"no step in {self.limits().first_step:.0f} s while its {doing}"
                 return True
             return False
-        self._go_on(order, answer)
+        self._go_on(command, reply)
         return False
 
-    def _go_on(self, order: Order, answer: Answer) -> None:
-        self._order = None
-        if order.what == "begin":
-            self._first, self.seen, self._measuring_since, self._moved = answer.steps, 0, None, time.monotonic()
+    def _go_on(self, command: Command, reply: Reply) -> None:
+        self._command = None
+        if command.action == "begin":
+            self._first, self.seen, self._measuring_since, self._moved = reply.steps, 0, None, time.monotonic()
             self._longest_wait = 0.0
             return
         outcome, self._outcome = self._outcome, None
         if outcome is None:
             return
-        if answer.problem is not None:
-            outcome = replace(outcome, state="wrong sums", problem=answer.problem)
+        if reply.problem is not None:
+            outcome = replace(outcome, state="wrong sums", problem=reply.problem)
         following = self._tell(outcome)
         if following is None:
             self._over = True
-            self._give("stop")
+            self._send("stop")
         else:
             self.settings = following.settings
-            self._give("begin", following.variables)
+            self._send("begin", following.variables)
 
-    def _give(self, what: str, variables: Mapping[str, str] | None = None) -> None:
-        if self.orders is None:
+    def _send(self, action: str, variables: Mapping[str, str] | None = None) -> None:
+        if self.commands is None:
             return
-        last = self.orders.order()
+        last = self.commands.read_command()
         number = last.number + 1 if last is not None else 1
-        self._order = Order.model_validate({"number": number, "what": what, "variables": dict(variables or {})})
-        self._ordered = time.monotonic()
-        self.orders.give(self._order)
+        self._command = Command.model_validate({"number": number, "action": action, "variables": dict(variables or {})})
+        self._commanded_at = time.monotonic()
+        self.commands.send_command(self._command)
 
     def _tell(self, outcome: Outcome) -> FollowUp | None:
         if not self._first and outcome.state in ("measured", "stopped early"):
