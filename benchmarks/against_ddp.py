@@ -21,7 +21,7 @@ from torch.nn.functional import l1_loss
 from torch.nn.parallel import DistributedDataParallel
 from turns import in_turns, show
 
-from hvscale.launch import launch
+from hvscale.launch.controller import launch
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.tasks.super_resolution import SuperResolution

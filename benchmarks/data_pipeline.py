@@ -15,7 +15,7 @@ from PIL import Image
 from rich.console import Console
 from turns import in_turns, show
 
-from hvscale.launch import launch
+from hvscale.launch.controller import launch
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.data.sources import image_set
 from hvscale.trainer.ranks import Ranks

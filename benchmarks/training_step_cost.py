@@ -17,7 +17,7 @@ from rich.table import Table
 from scipy import stats
 
 from hvscale.core.run_folder import RunFolder
-from hvscale.launch import launch
+from hvscale.launch.controller import launch
 from hvscale.profiling.analyze import breakdown
 from hvscale.studies.profiled_launch import profiled_launch
 from hvscale.trainer import demo_config

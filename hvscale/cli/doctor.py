@@ -27,7 +27,8 @@ from hvscale.core.host import (
     shared_memory_bytes,
     single_copy_problem,
 )
-from hvscale.launch import flavours, launch, placements
+from hvscale.launch import flavours, placements
+from hvscale.launch.controller import launch
 from hvscale.launch.mpi import horovod_build, mpi_library, prefixes
 from hvscale.launch.mpi.probe import probe
 

@@ -1,6 +1,5 @@
-"""Starts N ranks of any command, and ends them: plain arguments and environment variables, no knowledge of what they do."""
+"""Starts N ranks of any command and ends them: plain arguments and environment variables, no knowledge of what they do.
 
-from hvscale.launch.controller import RunInterruptedError, launch
-from hvscale.launch.mpi.large_counts import has_large_counts
-
-__all__ = ["RunInterruptedError", "has_large_counts", "launch"]
+`controller.launch` starts a job. Nothing is imported here: code that runs inside a rank may look up
+a flavour without loading the controller.
+"""

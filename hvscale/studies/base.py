@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from hvscale.core.documents import to_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, write_text
-from hvscale.launch import RunInterruptedError
+from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.mpi.reported_library import require_asked_library
 from hvscale.studies.folder import State, StudyDocument, finished_or_new, study_in
 

@@ -4,7 +4,8 @@ from typing import Any
 
 from hvscale import profiling
 from hvscale.core.run_folder import RunFolder, RunRecord
-from hvscale.launch import has_large_counts, launch
+from hvscale.launch.controller import launch
+from hvscale.launch.mpi.large_counts import has_large_counts
 from hvscale.profiling.record.nccl import nccl_environment, trim_nccl
 
 

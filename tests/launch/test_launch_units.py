@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library, RunFolder, default_run_path
-from hvscale.launch import environment, flavours, has_large_counts
+from hvscale.launch import environment, flavours
 from hvscale.launch.containers import mounts
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job
 from hvscale.launch.mpi import devices, mpi_library
+from hvscale.launch.mpi.large_counts import has_large_counts
 from hvscale.launch.nodes.nodes import Node, Nodes
 from hvscale.launch.rank_side import remote_start
 from hvscale.launch.supervision import init_marker

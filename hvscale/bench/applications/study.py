@@ -16,7 +16,7 @@ from hvscale.core.documents import parse_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, default_run_path
 from hvscale.core.units import human_bytes
-from hvscale.launch import RunInterruptedError, launch
+from hvscale.launch.controller import RunInterruptedError, launch
 from hvscale.launch.mpi.reported_library import KnownLibrary
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.supervision.output import lines_of

@@ -22,7 +22,7 @@ from hvscale.cli.launch_options import resolve
 from hvscale.core.documents import to_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path, write_text
-from hvscale.launch import RunInterruptedError
+from hvscale.launch.controller import RunInterruptedError
 from hvscale.studies.folder import alone_in, refuse_unless_empty
 
 PATHS: tuple[Way, ...] = ("host", "staged", "aware", "nccl")

@@ -9,7 +9,8 @@ from hvscale.bench.collectives.request import Begun, Line, Measured, Refused, Re
 from hvscale.core.errors import RankFailedError, RequestError
 from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.core.suggest import unknown
-from hvscale.launch import flavours, launch
+from hvscale.launch import flavours
+from hvscale.launch.controller import launch
 from hvscale.launch.environment import clean, named, recordable
 from hvscale.launch.mpi import prefixes
 from hvscale.launch.mpi.reported_library import KnownLibrary, require_asked_library

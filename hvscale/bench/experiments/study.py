@@ -13,7 +13,7 @@ from hvscale.bench.experiments.file import PARTS, Experiment
 from hvscale.bench.experiments.series import Series
 from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.run_folder import default_run_path
-from hvscale.launch import RunInterruptedError
+from hvscale.launch.controller import RunInterruptedError
 from hvscale.studies.base import Study, Warn
 
 

@@ -19,7 +19,7 @@ def launch(command: Command, launch_options: dict[str, Any]) -> None:
     `hvscale launch -np 2 --settings settings.toml -- python train.py`; with broadcasts by a decision table:
     `hvscale launch -np 4 --collectives table.toml -- python train.py`
     """
-    from hvscale.launch import launch
+    from hvscale.launch.controller import launch
 
     finished = launch(command=command, **launch_options, show=print_rank_line, warn=print_warning)
     print_message(f"run folder: {finished.path}")

@@ -34,7 +34,8 @@ from hvscale.comm_tuning.collectives.tables.table import Operation
 from hvscale.core.errors import RankFailedError, RequestError, UntrustedError
 from hvscale.core.numbers import read_whole
 from hvscale.core.run_folder import RunFolder, default_run_path, write_text
-from hvscale.launch import flavours, launch
+from hvscale.launch import flavours
+from hvscale.launch.controller import launch
 from hvscale.launch.environment import clean, named, recordable
 from hvscale.launch.mpi import prefixes
 from hvscale.launch.mpi.reported_library import KnownLibrary, require_asked_library

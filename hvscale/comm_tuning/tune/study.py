@@ -25,7 +25,7 @@ from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, Unt
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path, write_text
 from hvscale.core.statistics import Estimate, estimate
 from hvscale.core.trial_protocol import TrialFolder
-from hvscale.launch import RunInterruptedError
+from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.environment import named, recordable_requests
 from hvscale.launch.mpi.reported_library import require_asked_library
 from hvscale.profiling.analyze.breakdown import read_recording, require_complete

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, default_run_path
-from hvscale.launch import launch
+from hvscale.launch.controller import launch
 from hvscale.launch.environment import named, recordable
 from hvscale.studies.base import Measured, Starting, StudyInTurns
 from hvscale.studies.scaling.document import ScalingDocument, ScalingRun

@@ -18,7 +18,7 @@ from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.files import read_text
 from hvscale.core.run_folder import Host
 from hvscale.core.units import human_bytes
-from hvscale.launch import RunInterruptedError
+from hvscale.launch.controller import RunInterruptedError
 from hvscale.studies.base import Measured, Starting, Warn
 from hvscale.studies.compare_placements import options_of_each
 
