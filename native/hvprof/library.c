@@ -66,11 +66,11 @@ static function look_everywhere(const char *name)
     return found;
 }
 
-/* In MPI_Init of a launched job libhvstarted stands before the other preloaded libraries: it knows who has called. */
+/* In MPI_Init of a launched job libhvinit-marker stands before the other preloaded libraries: it knows who has called. */
 static const void *program_behind(const void *caller)
 {
     const void *(*ask)(void);
-    function found = as_function(dlsym(RTLD_DEFAULT, "hvstarted_caller"));
+    function found = as_function(dlsym(RTLD_DEFAULT, "hvscale_init_caller"));
     memcpy(&ask, &found, sizeof ask);
     const void *program = ask != NULL ? ask() : NULL;
     return program != NULL ? program : caller;

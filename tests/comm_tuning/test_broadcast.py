@@ -178,13 +178,15 @@ def test_ranks_with_different_tables_hear_of_it_as_they_start(any_mpi: Mpi, tmp_
     assert said(done) == [different(1, 2)]
 
 
-@pytest.mark.parametrize("order", ["hvbcast hvstarted hvprof", "hvstarted hvbcast hvprof", "hvstarted hvprof hvbcast"])
+@pytest.mark.parametrize(
+    "order", ["hvbcast init_marker hvprof", "init_marker hvbcast hvprof", "init_marker hvprof hvbcast"]
+)
 def test_several_libraries_in_front_of_mpi_init(open_mpi: Mpi, make_run: MakeRun, tmp_path: Path, order: str) -> None:
     """Where Python has loaded MPI for one of its extensions alone."""
     run = make_run(2, open_mpi.flavour)
     tables = [written(tmp_path, table_for(size, "openmpi"), str(size)) for size in (2, 3)]
     started = built_library(init_marker.LIBRARY)
-    paths = {"hvbcast": library_path(), "hvstarted": started, "hvprof": hvprof_path()}
+    paths = {"hvbcast": library_path(), "init_marker": started, "hvprof": hvprof_path()}
     preload = ":".join(str(paths[name]) for name in order.split())
     program = [sys.executable, "-c", "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"]
     words = [sys.executable, "-c", BY_RANK, preload, ",".join(map(str, tables)), *program]

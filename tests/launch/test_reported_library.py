@@ -61,10 +61,10 @@ def test_of_two_libraries_in_a_process_the_one_that_is_started_is_reported(
 ) -> None:
     ranks = tmp_path / "ranks"
     ranks.mkdir()
-    preload = ":".join(map(str, [built_library("libhvstarted.so"), *behind]))
+    preload = ":".join(map(str, [built_library("libhvinit-marker.so"), *behind]))
     environment = {
         "LD_PRELOAD": preload,
-        "HVSCALE_STARTED": str(ranks / "rank-00000"),
+        "HVSCALE_INIT_MARKER": str(ranks / "rank-00000"),
         "HVPROF_DIRECTORY": str(tmp_path),
     }
     done = subprocess.run(
@@ -83,8 +83,8 @@ def test_a_rank_that_may_not_write_runs_all_the_same(with_two_libraries: list[Pa
     words = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *map(str, with_two_libraries)]
     for stem in (tmp_path / "ranks" / "rank-00000", tmp_path / "nowhere" / "rank-00000"):
         environment = {
-            "LD_PRELOAD": str(built_library("libhvstarted.so")),
-            "HVSCALE_STARTED": str(stem),
+            "LD_PRELOAD": str(built_library("libhvinit-marker.so")),
+            "HVSCALE_INIT_MARKER": str(stem),
         }
         done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30)
         assert (done.returncode, done.stderr) == (0, "")

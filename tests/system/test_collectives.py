@@ -115,7 +115,7 @@ def test_horovods_broadcasts_take_the_table(
     assert (found["two-level"], found["chain"], found["flat"], found["k-nomial"]) == (2, 4, 0, 0)
     assert "broadcast" in done.stdout
     preload = run_json(run)["rank_environment"]["LD_PRELOAD"].split(":")
-    assert [Path(library).name for library in preload] == ["libhvstarted.so", "libhvprof.so", "libhvbcast.so"]
+    assert [Path(library).name for library in preload] == ["libhvinit-marker.so", "libhvprof.so", "libhvbcast.so"]
 
 
 @pytest.mark.parametrize("preloaded", [True, False])

@@ -12,7 +12,7 @@ from hvscale.core.run_folder import ReportedLibrary, RunFolder, RunRecord
 from hvscale.launch import flavours
 from hvscale.launch.supervision.init_marker import folder
 
-# As libhvstarted names them: a rank has one for each library that its programs were started with.
+# As libhvinit-marker names them: a rank has one for each library that its programs were started with.
 REPORT = re.compile(r"rank-(\d{5,})\.library-[0-9a-f]{16}")
 LONGEST_REPORT_BYTES = 32768
 # What run.json keeps of a library's text: MPICH's also lists its configure options.

@@ -208,8 +208,8 @@ def keep(run: str, rank: int, launched: int) -> int:
     with open(os.path.join(run, "run.json")) as stream:  # noqa: PTH118, PTH123
         job = json.load(stream)
     environment = {**os.environ, **job["rank_environment"]}
-    if "HVSCALE_STARTED" in environment:
-        environment["HVSCALE_STARTED"] += f"/rank-{rank:05d}"
+    if "HVSCALE_INIT_MARKER" in environment:
+        environment["HVSCALE_INIT_MARKER"] += f"/rank-{rank:05d}"
     log = Log(os.path.join(run, "logs", f"rank-{rank:05d}.log"))  # noqa: PTH118
     state_path = rank_file(run, rank)
     state: dict[str, object] = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid()}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hvscale.core.built_library import built_library, preloaded
 
-LIBRARY = "libhvstarted.so"
+LIBRARY = "libhvinit-marker.so"
 # Where a rank's files lie, without their endings: rank.py makes it from the folder that the controller names.
-VARIABLE = "HVSCALE_STARTED"
+VARIABLE = "HVSCALE_INIT_MARKER"
 
 
 def folder(run: Path) -> Path:

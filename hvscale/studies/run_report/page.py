@@ -305,7 +305,7 @@ def _shown(environment: dict[str, str]) -> dict[str, str]:
     """Without what the profiler itself put there."""
     ours = (
         "LD_PRELOAD",
-        "HVSCALE_STARTED",
+        "HVSCALE_INIT_MARKER",
         "ASAN_OPTIONS",
         "HVPROF_DIRECTORY",
         "HOROVOD_TIMELINE",

@@ -23,16 +23,16 @@ typedef int (*version_function)(char *, int *);
 
 static const void *program; /* what has called MPI_Init, while it is in there */
 
-EXPORTED const void *hvstarted_caller(void);
-const void *hvstarted_caller(void)
+EXPORTED const void *hvscale_init_caller(void);
+const void *hvscale_init_caller(void)
 {
     return program;
 }
 
-/* HVSCALE_STARTED is the rank's path without an ending. */
+/* HVSCALE_INIT_MARKER is the rank's path without an ending. */
 static bool with_ending(char path[PATH_MAX], const char *ending)
 {
-    const char *stem = getenv("HVSCALE_STARTED");
+    const char *stem = getenv("HVSCALE_INIT_MARKER");
     return stem != NULL && snprintf(path, PATH_MAX, "%s.%s", stem, ending) < PATH_MAX;
 }
 
