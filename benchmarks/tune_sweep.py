@@ -16,7 +16,7 @@ from rich.progress import track
 from turns import in_turns, show
 
 from hvscale.comm_tuning.knobs.library import Target
-from hvscale.comm_tuning.tune.space import space_of
+from hvscale.comm_tuning.tune.job_space import space_of
 
 KNOBS = "allreduce_algorithm,eager_threshold"
 STEPS = 10  # as many as a trial of the search has in its seconds

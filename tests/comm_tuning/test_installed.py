@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hvscale.comm_tuning.knobs.libraries.openmpi import TUNED_FIRST
 from hvscale.comm_tuning.knobs.libraries.ucx import TRANSPORTS
-from hvscale.comm_tuning.knobs.library import Library, Spelling, libraries
-from hvscale.comm_tuning.knobs.values import Choice
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, libraries
+from hvscale.comm_tuning.knobs.values import OneOf
 from hvscale.launch.effective_settings import horovod, openmpi
 from hvscale.launch.effective_settings.openmpi import Parameter
 from hvscale.launch.mpi.horovod_build import library_in
@@ -75,7 +75,7 @@ def test_open_mpi_s_parameters_and_defaults() -> None:
 def test_open_mpi_s_algorithms_are_all_there_are_and_each_is_taken() -> None:
     known = ompi_info()
     for spelling, variable, _ in of("openmpi", f"{openmpi.PREFIX}coll"):
-        if isinstance(spelling.values, Choice):
+        if isinstance(spelling.values, OneOf):
             names = known[variable.removeprefix(openmpi.PREFIX)].names
             assert sorted(names) == sorted(spelling.values.words.values())
             for word in spelling.values.words:
@@ -89,7 +89,7 @@ def test_open_mpi_takes_any_of_the_numbers(data: st.DataObject) -> None:
     known = ompi_info()
     for spelling, variable, _ in of("openmpi", openmpi.PREFIX):
         name = variable.removeprefix(openmpi.PREFIX)
-        if name in known and not isinstance(spelling.values, Choice):
+        if name in known and not isinstance(spelling.values, OneOf):
             written = spelling.write(data.draw(values_of(spelling.values)))
             assert openmpi.same(written[variable], ompi_info(**written)[name].value)
 
@@ -111,7 +111,7 @@ def test_tuned_stands_before_what_would_take_its_place_and_behind_what_must_be_f
 def test_open_mpi_s_transports_and_binding() -> None:
     found = re.findall(r"^mca:pml:(\w+):version", said_by(PROGRAMS / "ompi_info", "--parsable"), re.MULTILINE)
     transports = next(one for one in LIBRARIES["openmpi"].spellings if one.knob == "transport").values
-    assert isinstance(transports, Choice)
+    assert isinstance(transports, OneOf)
     assert set(transports.words) <= set(found)
     [(_, variable, _)] = of("openmpi", "PRTE_MCA_")
     runtime = next(PREFIX.glob("lib/**/libprrte.so*"))
@@ -185,7 +185,7 @@ def mpivars(**environment: str) -> tuple[dict[str, str], dict[str, list[str]]]:
 def test_mpich_s_variables_defaults_and_words() -> None:
     values, words = mpivars()
     for spelling, name, default in of("mpich", "MPIR_CVAR_"):
-        if isinstance(spelling.values, Choice):
+        if isinstance(spelling.values, OneOf):
             assert words[name][int(values[name])] == default
             assert set(spelling.values.words.values()) <= set(words[name])
             for word, theirs in spelling.values.words.items():
@@ -201,7 +201,7 @@ def test_mpich_s_variables_defaults_and_words() -> None:
 @given(data=st.data())
 def test_mpich_takes_any_of_the_numbers(data: st.DataObject) -> None:
     for spelling, name, _ in of("mpich", "MPIR_CVAR_"):
-        if not isinstance(spelling.values, Choice):
+        if not isinstance(spelling.values, OneOf):
             written = spelling.write(data.draw(values_of(spelling.values)))
             assert mpivars(**written)[0][name] == written[name]
 
@@ -210,7 +210,7 @@ def test_mpich_takes_any_of_the_numbers(data: st.DataObject) -> None:
 def test_mpich_s_transports_binding_and_libfabric_s_variables() -> None:
     device = said_by(MPICH_PREFIX / "bin/mpichversion")
     transports = next(one for one in LIBRARIES["mpich"].spellings if one.knob == "transport").values
-    assert isinstance(transports, Choice)
+    assert isinstance(transports, OneOf)
     assert set(transports.words) == set(re.search(r"ch4:(.*)", device)[1].split())  # type: ignore[index]
     assert b"HYDRA_BINDING\0" in (MPICH_PREFIX / "bin/mpiexec.hydra").read_bytes()
     libfabric = (MPICH_PREFIX / "lib/mpich/libfabric.so.1").read_bytes()
@@ -249,7 +249,7 @@ def test_nccl_names_its_variables_and_words() -> None:
     texts = found[0].read_bytes()
     for spelling, name, _ in of("nccl", "NCCL_"):
         assert name.encode() + b"\0" in texts, name
-        if isinstance(spelling.values, Choice) and name in ("NCCL_ALGO", "NCCL_PROTO"):
+        if isinstance(spelling.values, OneOf) and name in ("NCCL_ALGO", "NCCL_PROTO"):
             assert all(word.encode() + b"\0" in texts for word in spelling.values.words.values())
 
 
@@ -260,7 +260,7 @@ def test_openmp_s_threads_are_pytorch_s() -> None:
 
 
 @pytest.mark.parametrize("library", [LIBRARIES["mvapich2"], LIBRARIES["mvapich2-gdr"]], ids=lambda library: library.key)
-def test_mvapich2_names_its_variables(library: Library) -> None:
+def test_mvapich2_names_its_variables(library: KnobLibrary) -> None:
     namer = shutil.which("mpiname")
     if namer is None or ("GDR" in said_by(namer)) != library.key.endswith("gdr"):
         pytest.skip(f"no {library.name} here")

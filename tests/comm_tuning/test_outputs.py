@@ -20,13 +20,13 @@ from hvscale.comm_tuning.tune.document import KnobChoice, Trial, TuneDocument
 from hvscale.comm_tuning.tune.outputs import write_outputs
 from hvscale.comm_tuning.tune.outputs.commands import shell
 from hvscale.comm_tuning.tune.outputs.effects import effects_of
-from hvscale.comm_tuning.tune.outputs.formats import evidence_csv, guide_md, horovodrun_yaml, settings_toml
+from hvscale.comm_tuning.tune.outputs.formats import guide_md, horovodrun_yaml, measurements_csv, settings_toml
 from hvscale.comm_tuning.tune.outputs.formats.env_sh import exports
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 from hvscale.core.errors import RequestError
 from tests.comm_tuning.studies import study, trial
 
-ALWAYS = {"commands.txt", "env.sh", "evidence.csv", "guide.html", "guide.md", "settings.toml"}
+ALWAYS = {"commands.txt", "env.sh", "measurements.csv", "guide.html", "guide.md", "settings.toml"}
 RING = {"allreduce_algorithm": "ring", "segment_size": "64K", "fusion_threshold": "32M", "cycle_time": "2.5"}
 # Whatever a variable, an argument or a file's text may hold.
 TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
@@ -167,7 +167,7 @@ def test_toml_gives_back_what_was_written(values: dict[str, str]) -> None:
 def test_csv_gives_back_what_was_written(problem: str, command: list[str]) -> None:
     broken = Trial(number=0, settings={}, state="crashed", run="r", start=0, steps=0, seconds=0, problem=problem)
     document = study({}, taken=None, trials=[broken], command=command)
-    [row] = csv.DictReader(io.StringIO(evidence_csv.text(Tuned.of(Path("/s"), document)), newline=""))
+    [row] = csv.DictReader(io.StringIO(measurements_csv.text(TunedJob.of(Path("/s"), document)), newline=""))
     assert row["problem"] in (problem, f"'{problem}")  # with an apostrophe where it would be a formula
 
 
@@ -184,7 +184,7 @@ def test_horovodrun_reads_the_numbers_that_were_meant(
     tmp_path_factory: pytest.TempPathFactory, size: int, cycle: float, capacity: int
 ) -> None:
     winner = {"fusion_threshold": str(size), "cycle_time": str(cycle), "cache_capacity": str(capacity)}
-    tuned = Tuned.of(Path("/s"), study(winner))
+    tuned = TunedJob.of(Path("/s"), study(winner))
     text = horovodrun_yaml.text(tuned)
     config = tmp_path_factory.mktemp("config") / "horovodrun.yaml"
     config.write_text(text)
@@ -199,10 +199,10 @@ def test_horovodrun_reads_the_numbers_that_were_meant(
     assert int(found["HOROVOD_CACHE_CAPACITY"]) == capacity
 
 
-def test_evidence_holds_every_trial_and_every_run_of_the_proof(tmp_path: Path) -> None:
+def test_measurements_hold_every_trial_and_every_run_of_the_proof(tmp_path: Path) -> None:
     document = study(RING)
     write_outputs(tmp_path, document)
-    with (tmp_path / "evidence.csv").open(newline="") as stream:
+    with (tmp_path / "measurements.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [row["kind"] for row in rows] == ["trial"] * 3 + ["proof, defaults", "proof, tuned"] * 7
     assert [row["state"] for row in rows[:3]] == ["measured", "measured", "crashed"]

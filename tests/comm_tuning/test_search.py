@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.tune import scores
 from hvscale.comm_tuning.tune.document import KnobChoice, Trial
-from hvscale.comm_tuning.tune.in_process_restart import MOST_FOLLOW_UPS, Again
+from hvscale.comm_tuning.tune.in_process_restart import MAX_FOLLOW_UPS, InProcessRestart
+from hvscale.comm_tuning.tune.job_space import JobSpace, space_of
 from hvscale.comm_tuning.tune.losses import differing_loss
 from hvscale.comm_tuning.tune.sampler import Sampler
 from hvscale.comm_tuning.tune.search_space import DEFAULT
-from hvscale.comm_tuning.tune.space import Space, space_of
-from hvscale.comm_tuning.tune.step_source import Pace, Steps
+from hvscale.comm_tuning.tune.step_source import Steps, StepSource
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate
@@ -36,7 +36,7 @@ CHOICES = [
 POINTS = 4 * 3 * (2 + 3)  # a segment size with one algorithm alone
 
 
-def space() -> Space:
+def space() -> JobSpace:
     return space_of(CHOICES, JOB)
 
 
@@ -126,28 +126,28 @@ def test_trials_are_compared_with_the_defaults_of_their_own_day() -> None:
     found = scores.scores(trials)
     assert found == {scores.key({}): [1, 1], scores.key(ring): [1.5, 1.2]}
     assert scores.best_ratio(trials) == pytest.approx((1.5 * 1.2) ** 0.5)
-    assert scores.rivals(trials) == [scores.key(ring)]
-    assert scores.rivals([*trials, trial(ring, None, "hung")]) == []
+    assert scores.finalists(trials) == [scores.key(ring)]
+    assert scores.finalists([*trials, trial(ring, None, "hung")]) == []
     assert scores.known(trials)[scores.key(tree)] == 0
 
 
 def test_horovods_two_thresholds_are_never_both_set_before_another_init() -> None:
-    by_turn = [Again(JOB, {}, turn).free(space()) for turn in (1, 2)]
+    by_turn = [InProcessRestart(JOB, {}, turn).free(space()) for turn in (1, 2)]
     assert sorted(by_turn, key=sorted) == [{"cycle_time"}, {"fusion_threshold"}]
-    assert Again(JOB, {"HOROVOD_CYCLE_TIME": "5", "PATH": ""}, 1).free(space()) == {"cycle_time"}
-    own = Again(replace(JOB, environment={"HOROVOD_CYCLE_TIME": "5"}), {}, 1)
+    assert InProcessRestart(JOB, {"HOROVOD_CYCLE_TIME": "5", "PATH": ""}, 1).free(space()) == {"cycle_time"}
+    own = InProcessRestart(replace(JOB, environment={"HOROVOD_CYCLE_TIME": "5"}), {}, 1)
     assert own.free(space()) == {"cycle_time"}
     assert own.variables(space(), {"cycle_time": "2"}, {"HOROVOD_CYCLE_TIME": "2"}) == {"HOROVOD_CYCLE_TIME": "2"}
     assert own.variables(space(), {}, {}) == {"HOROVOD_CYCLE_TIME": "5"}
     both = {"HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "1048576"}
-    assert Again(JOB, both, 1).free(space()) == frozenset()
-    start = Again(JOB, {}, 2)
+    assert InProcessRestart(JOB, both, 1).free(space()) == frozenset()
+    start = InProcessRestart(JOB, {}, 2)
     wanted = {"HOROVOD_FUSION_THRESHOLD": "8388608", "OMPI_MCA_pml": "ob1"}
     assert start.variables(space(), {"fusion_threshold": "8M"}, wanted) == {"HOROVOD_FUSION_THRESHOLD": "8388608"}
     # What was set stays in Horovod when the variable goes: the default is set in its place.
     assert start.variables(space(), {}, {}) == {"HOROVOD_FUSION_THRESHOLD": "134217728"}
     assert start.free(space()) == {"fusion_threshold"}
-    for _ in range(MOST_FOLLOW_UPS - 2):
+    for _ in range(MAX_FOLLOW_UPS - 2):
         start.variables(space(), {}, {})
     assert start.free(space()) == frozenset()
 
@@ -219,16 +219,16 @@ def test_a_throughput_is_all_work_over_all_seconds(seconds: list[float], work: f
 
 def test_steps_are_read_from_the_best_that_a_run_has(tmp_path: Path) -> None:
     run = write_steps(tmp_path, [{"images": 8.0, "seconds": 0.5}] * 6)
-    pace = Pace(2, None)
-    steps = pace.steps(run)
+    source = StepSource(2, None)
+    steps = source.steps(run)
     assert steps is not None
     assert (steps.unit, len(steps), steps.throughput()) == ("images/s", 6, Estimate(mean=16, low=16, high=16))
-    pace.settle(run)
-    assert pace.kind == "steps"
+    source.lock(run)
+    assert source.kind == "steps"
     (tmp_path / "logs").mkdir()
     for rank in (0, 1):
         (tmp_path / "logs" / f"rank-0000{rank}.log").write_text(f"speed {10 + rank}\nspeed {20 + rank}\n")
     for pattern, values in (("speed (?P<per_rank>[0-9]+)", [21, 41]), ("speed ([0-9]+)", [10, 20])):
-        said = Pace(2, Metric.parse(pattern)).steps(run)
+        said = StepSource(2, Metric.parse(pattern)).steps(run)
         assert said is not None
         assert said.work.tolist() == values

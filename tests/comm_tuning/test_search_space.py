@@ -11,9 +11,9 @@ from hvscale.comm_tuning.knobs.library import Target, libraries
 from hvscale.comm_tuning.knobs.meaning import MEANING
 from hvscale.comm_tuning.knobs.settings import Setting, translate
 from hvscale.comm_tuning.tune.document import KnobChoice
-from hvscale.comm_tuning.tune.job_profile import Evidence, Messages
-from hvscale.comm_tuning.tune.search_space import DEFAULT, PROMISING, SEARCHED
-from hvscale.comm_tuning.tune.space import check_names, choices, fixed_settings, space_of, without_orphans
+from hvscale.comm_tuning.tune.job_profile import JobProfile, OperationMessages
+from hvscale.comm_tuning.tune.job_space import check_names, choices, fixed_settings, space_of, without_orphans
+from hvscale.comm_tuning.tune.search_space import DEFAULT, PROMISING, SEARCH_SPACE
 from hvscale.core.errors import RequestError
 from hvscale.core.units import KIB, MIB
 
@@ -34,7 +34,7 @@ def target(flavour: str = "openmpi", transport: str = "ob1") -> Target:
     return Target(flavour, FLAVOURS[flavour][0], transport, ["python", "train.py"], {})
 
 
-def seen(**facts: object) -> Evidence:
+def seen(**facts: object) -> JobProfile:
     """Of a job on two nodes whose profile leaves every knob in; `facts` differ."""
     whole = {
         "command": ("python", "train.py"),
@@ -48,13 +48,16 @@ def seen(**facts: object) -> Evidence:
         "source": "hvprof",
         "horovod": True,
         "step_bytes": None,
-        "messages": {"allreduce": Messages(100, 64 * MIB, 0.9), "broadcast": Messages(10, 16 * MIB, 0.1)},
+        "messages": {
+            "allreduce": OperationMessages(100, 64 * MIB, 0.9),
+            "broadcast": OperationMessages(10, 16 * MIB, 0.1),
+        },
     }
-    return Evidence(**{**whole, **facts})  # type: ignore[arg-type]
+    return JobProfile(**{**whole, **facts})  # type: ignore[arg-type]
 
 
 def found(
-    facts: Evidence,
+    facts: JobProfile,
     job: Target | None = None,
     knobs: list[str] | None = None,
     fixed: dict[str, str] | None = None,
@@ -66,10 +69,10 @@ def found(
 
 
 def test_every_knob_has_one_entry_and_every_value_a_library() -> None:
-    assert sorted(entry.knob for entry in SEARCHED) == sorted(MEANING)
+    assert sorted(entry.knob for entry in SEARCH_SPACE) == sorted(MEANING)
     spellings = [spelling for library in libraries() for spelling in library.spellings]
-    for entry in SEARCHED:
-        assert entry.values or entry.unasked
+    for entry in SEARCH_SPACE:
+        assert entry.values or entry.only_if_named
         for value in entry.values(seen()) if callable(entry.values) else entry.values:
             takers = 0
             for spelling in spellings:
@@ -94,10 +97,18 @@ def test_a_job_that_shows_reason_for_them_gets_its_knobs() -> None:
     ("facts", "knob", "reason"),
     [
         ({"horovod": False}, "fusion_threshold", "no sign of Horovod in the profile"),
-        ({"messages": {"allreduce": Messages(9, 8 * KIB, 1)}}, "segment_size", "no message above 1 MiB"),
-        ({"messages": {"allreduce": Messages(9, 8 * KIB, 1)}}, "eager_threshold", "no message above 16 KiB"),
-        ({"messages": {"allreduce": Messages(9, 64 * MIB, 1)}}, "broadcast_algorithm", "no broadcast in its steps"),
-        ({"messages": {"allgather": Messages(9, 64 * MIB, 1)}}, "allreduce_algorithm", "no allreduce in its steps"),
+        ({"messages": {"allreduce": OperationMessages(9, 8 * KIB, 1)}}, "segment_size", "no message above 1 MiB"),
+        ({"messages": {"allreduce": OperationMessages(9, 8 * KIB, 1)}}, "eager_threshold", "no message above 16 KiB"),
+        (
+            {"messages": {"allreduce": OperationMessages(9, 64 * MIB, 1)}},
+            "broadcast_algorithm",
+            "no broadcast in its steps",
+        ),
+        (
+            {"messages": {"allgather": OperationMessages(9, 64 * MIB, 1)}},
+            "allreduce_algorithm",
+            "no allreduce in its steps",
+        ),
         ({"step_bytes": MIB}, "fusion_threshold", "128M: there is nothing to choose from"),
         ({"nodes": 1}, "eager_threshold", "one node: over shared memory Open MPI has a limit of its own"),
         ({"cores": 2}, "binding", "4 ranks share 2 cores"),
@@ -118,7 +129,7 @@ def test_what_the_profile_shows_leaves_a_knob_out(facts: dict[str, object], knob
 
 
 def test_a_broadcast_that_takes_no_time_is_not_tuned() -> None:
-    messages = {"allreduce": Messages(9, 64 * MIB, 0.998), "broadcast": Messages(1, 8, 0.002)}
+    messages = {"allreduce": OperationMessages(9, 64 * MIB, 0.998), "broadcast": OperationMessages(1, 8, 0.002)}
     choice = found(seen(messages=messages))["broadcast_algorithm"]
     assert (choice.values, choice.reason) == ([], "broadcast takes 0.2% of the communication time")
 
@@ -192,7 +203,7 @@ jobs = st.sampled_from(sorted(FLAVOURS)).flatmap(
 sizes = st.sampled_from([8, 64 * KIB, 2 * MIB, 256 * MIB])
 messages = st.dictionaries(
     st.sampled_from(["allreduce", "broadcast", "allgather"]),
-    st.builds(Messages, st.integers(1, 10**6), sizes, st.floats(0, 1)),
+    st.builds(OperationMessages, st.integers(1, 10**6), sizes, st.floats(0, 1)),
 )
 
 
@@ -215,7 +226,7 @@ def test_every_point_of_every_space_can_be_asked_for(
     gpus: int,
     horovod: bool,
     source: str,
-    carried: dict[str, Messages],
+    carried: dict[str, OperationMessages],
     seed: int,
 ) -> None:
     flavour, transport = job

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.comm_tuning.knobs.library import Library, Spelling, libraries
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, libraries
 from hvscale.comm_tuning.knobs.meaning import MEANING
-from hvscale.comm_tuning.knobs.values import Bytes, Choice, Count, Milliseconds, Names, Switch, Value, Values
+from hvscale.comm_tuning.knobs.values import Bytes, Milliseconds, Names, OneOf, Switch, Value, Values, WholeNumber
 
 SPELLINGS = [(library, one) for library in libraries() for one in library.spellings]
 each_spelling = pytest.mark.parametrize(
@@ -18,9 +18,9 @@ def values_of(values: Values) -> st.SearchStrategy[Value]:
     match values:
         case Switch():
             return st.booleans()
-        case Choice():
+        case OneOf():
             return st.sampled_from(list(values.words))
-        case Count():
+        case WholeNumber():
             return st.integers(values.lowest, values.highest)
         case Milliseconds():
             return st.floats(values.lowest, allow_nan=False, allow_infinity=False)
@@ -33,7 +33,9 @@ def values_of(values: Values) -> st.SearchStrategy[Value]:
 
 @each_spelling
 @given(data=st.data())
-def test_a_value_survives_translation_there_and_back(library: Library, spelling: Spelling, data: st.DataObject) -> None:
+def test_a_value_survives_translation_there_and_back(
+    library: KnobLibrary, spelling: Spelling, data: st.DataObject
+) -> None:
     value = data.draw(values_of(spelling.values))
     assert spelling.read(spelling.write(value)) == value
     assert spelling.values.parse(spelling.values.show(value)) == value
@@ -53,7 +55,7 @@ def test_libraries_agree_on_what_a_user_s_words_mean(data: st.DataObject) -> Non
 
 @each_spelling
 @given(text=st.text())
-def test_other_words_are_refused_and_nothing_else_happens(library: Library, spelling: Spelling, text: str) -> None:
+def test_other_words_are_refused_and_nothing_else_happens(library: KnobLibrary, spelling: Spelling, text: str) -> None:
     for understand in (spelling.values.parse, spelling.values.read):
         try:
             value = understand(text)
@@ -75,7 +77,7 @@ def test_each_knob_has_one_meaning_and_some_library() -> None:
 
 
 @each_spelling
-def test_variables_of_one_spelling_are_never_at_odds(library: Library, spelling: Spelling) -> None:
+def test_variables_of_one_spelling_are_never_at_odds(library: KnobLibrary, spelling: Spelling) -> None:
     if len(spelling.variables) < 2:
         return
     one, other = list(spelling.variables)[:2]

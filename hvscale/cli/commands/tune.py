@@ -80,10 +80,10 @@ def tune(
 
     Example: `hvscale tune -np 2 --minutes 10 -- hvscale train edsr-baseline --threads 1`
     """
-    from hvscale.comm_tuning.tune.output import TrialsShown, space_table, trial_rows, trials_table, verdict
-    from hvscale.comm_tuning.tune.study import Study
+    from hvscale.comm_tuning.tune.study import TuneStudy
+    from hvscale.comm_tuning.tune.tables import TrialsShown, space_table, trial_rows, trials_table, verdict
 
-    study = Study.of(
+    study = TuneStudy.of(
         command,
         trials=trials,
         minutes=minutes,

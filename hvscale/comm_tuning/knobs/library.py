@@ -76,7 +76,7 @@ def always(target: Target) -> bool:
 
 
 @dataclass(frozen=True)
-class Library:
+class KnobLibrary:
     """A library and its knobs. `flavours`: the `--mpi` of the jobs that may use it, None for all.
 
     `in_job(target)`: whether one of these jobs uses it; None where only its run will show.
@@ -92,15 +92,15 @@ class Library:
         return self.flavours is None or flavour in self.flavours
 
 
-_libraries: dict[str, Library] = {}
+_libraries: dict[str, KnobLibrary] = {}
 
 
-def register(library: Library) -> None:
+def register(library: KnobLibrary) -> None:
     _libraries[library.key] = library
 
 
 @cache
-def libraries() -> list[Library]:
+def libraries() -> list[KnobLibrary]:
     """All that are known, by name."""
     from hvscale.comm_tuning.knobs import libraries as folder
 
@@ -109,7 +109,7 @@ def libraries() -> list[Library]:
     return sorted(_libraries.values(), key=lambda library: library.name.lower())
 
 
-def of_flavour(word: str) -> list[Library]:
+def of_flavour(word: str) -> list[KnobLibrary]:
     """The libraries of a job with this `--mpi`, or the one library of this name. Raises RequestError for an unknown word."""
     if word in flavours.names():
         return [library for library in libraries() if library.may_be_in(word)]

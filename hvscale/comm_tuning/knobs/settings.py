@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvscale.comm_tuning.knobs.library import Library, Spelling, Target, libraries, of_flavour
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, Target, libraries, of_flavour
 from hvscale.comm_tuning.knobs.meaning import MEANING
 from hvscale.comm_tuning.knobs.values import Value
 from hvscale.core.errors import RequestError
@@ -112,9 +112,11 @@ def elsewhere(setting: Setting, target: Target) -> list[str]:
     return [f"{setting.text} is known to {', '.join(names)}, which this job does not have"] if names else []
 
 
-def spellings_in(target: Target, knob: str) -> tuple[list[tuple[Library, Spelling]], list[tuple[Library, Spelling]]]:
+def spellings_in(
+    target: Target, knob: str
+) -> tuple[list[tuple[KnobLibrary, Spelling]], list[tuple[KnobLibrary, Spelling]]]:
     """How the job's libraries spell the knob: those that it uses, and those of which its run will show."""
-    found: dict[bool, list[tuple[Library, Spelling]]] = {True: [], False: []}
+    found: dict[bool, list[tuple[KnobLibrary, Spelling]]] = {True: [], False: []}
     for library in of_flavour(target.flavour):
         used = library.in_job(target)
         if used is not False:
@@ -124,7 +126,7 @@ def spellings_in(target: Target, knob: str) -> tuple[list[tuple[Library, Spellin
     return found[True], found[False]
 
 
-def of_transport(library: Library, transport: str) -> list[Spelling]:
+def of_transport(library: KnobLibrary, transport: str) -> list[Spelling]:
     """The library's spellings for messages that `transport` carries; for "auto", which any may do, all."""
     return [one for one in library.spellings if one.transport in (None, transport) or transport == "auto"]
 

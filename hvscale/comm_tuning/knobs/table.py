@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hvscale.comm_tuning.knobs.library import Library, Restart, libraries, of_flavour
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Restart, libraries, of_flavour
 from hvscale.comm_tuning.knobs.meaning import MEANING
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def knobs(word: str | None = None) -> KnobsDocument:
     return KnobsDocument(rows=[row for knob in MEANING for library in chosen for row in rows_of(library, knob)])
 
 
-def rows_of(library: Library, knob: str) -> Iterator[KnobRow]:
+def rows_of(library: KnobLibrary, knob: str) -> Iterator[KnobRow]:
     for one in library.spellings:
         if one.knob == knob:
             yield KnobRow(

@@ -63,13 +63,13 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class Choice:
+class OneOf:
     """One of some words, each with the library's own for it."""
 
     words: Mapping[str, str]
 
     @classmethod
-    def of(cls, *words: str) -> "Choice":
+    def of(cls, *words: str) -> "OneOf":
         """Of words that the library uses as they are."""
         return cls({word: word for word in words})
 
@@ -97,7 +97,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Count:
+class WholeNumber:
     """A whole number from `lowest` to `highest`; None where the library sets no limit."""
 
     lowest: int = 0
@@ -126,7 +126,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Bytes(Count):
+class Bytes(WholeNumber):
     """A number of bytes, which may be asked for as 64K, 1M or 2GiB: units of 1024."""
 
     def parse(self, text: str) -> int:

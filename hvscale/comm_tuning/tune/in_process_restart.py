@@ -7,14 +7,14 @@ another value is set, also when the variable goes; and once both have been set, 
 from collections.abc import Mapping
 
 from hvscale.comm_tuning.knobs.library import Target
-from hvscale.comm_tuning.tune.space import Settings, Space, in_job
+from hvscale.comm_tuning.tune.job_space import JobSpace, Settings, in_job
 from hvscale.launch.environment import has_public_value
 
 NEVER_BOTH = {"fusion_threshold": "HOROVOD_FUSION_THRESHOLD", "cycle_time": "HOROVOD_CYCLE_TIME"}
-MOST_FOLLOW_UPS = 5  # of one start: the library's knobs, which need another one, are to be tried too
+MAX_FOLLOW_UPS = 5  # of one start: the library's knobs, which need another one, are to be tried too
 
 
-class Again:
+class InProcessRestart:
     """What the trials of one start may change. `turn` decides which of two knobs is left alone where either can be."""
 
     def __init__(self, target: Target, started_with: Mapping[str, str], turn: int) -> None:
@@ -26,16 +26,16 @@ class Again:
             if name.startswith("HOROVOD_") and has_public_value(name)  # the order that holds them is a file
         }
 
-    def free(self, space: Space) -> frozenset[str]:
+    def free(self, space: JobSpace) -> frozenset[str]:
         """The knobs that the next trial of this start may turn; none where it must be the last one."""
         touched = [knob for knob, variable in NEVER_BOTH.items() if variable in self.now]
-        if self.follow_ups == MOST_FOLLOW_UPS or len(touched) == len(NEVER_BOTH):
+        if self.follow_ups == MAX_FOLLOW_UPS or len(touched) == len(NEVER_BOTH):
             return frozenset()
         kept = next(iter(touched), list(NEVER_BOTH)[self.turn % len(NEVER_BOTH)])
         left_alone = set(NEVER_BOTH) - {kept}
         return frozenset(one.knob for one in space.dimensions if one.at_init and one.knob not in left_alone)
 
-    def variables(self, space: Space, settings: Settings, wanted: Mapping[str, str]) -> dict[str, str]:
+    def variables(self, space: JobSpace, settings: Settings, wanted: Mapping[str, str]) -> dict[str, str]:
         """What Horovod is to read for these settings, given the variables that a fresh start would have."""
         self.follow_ups += 1
         for dimension in space.dimensions:

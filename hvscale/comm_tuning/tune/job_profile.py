@@ -16,7 +16,7 @@ WARMUP_STEPS = (
 
 
 @dataclass(frozen=True)
-class Messages:
+class OperationMessages:
     """Of one operation on one rank, those by which ranks agree on what to send left out. `largest` in bytes; `share` of all their time."""
 
     calls: int
@@ -25,7 +25,7 @@ class Messages:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class JobProfile:
     """`ranks_of_a_node`: the most on one; `cores` and `gpus` of the machine the job was started on; `source`: of the profile.
 
     `step_bytes`: what a rank all-reduces in a step, where steps are known. `messages`: by operation, without those before the fourth step then.
@@ -42,10 +42,10 @@ class Evidence:
     source: str
     horovod: bool
     step_bytes: int | None
-    messages: dict[str, Messages]
+    messages: dict[str, OperationMessages]
 
 
-def evidence(run: RunFolder) -> Evidence:
+def job_profile(run: RunFolder) -> JobProfile:
     """Raises RequestError when the run cannot be read."""
     record, recording = run.read(), read_recording(run)
     events = recording.events
@@ -60,13 +60,13 @@ def evidence(run: RunFolder) -> Evidence:
     for code, name in enumerate(events.operations):
         of_operation = chosen & (events.operation == code)
         if of_operation.any():
-            messages[name] = Messages(
+            messages[name] = OperationMessages(
                 calls=int(of_operation.sum()),
                 largest=int(events.bytes[of_operation].max()),
                 share=float(events.duration_ns[of_operation].sum() / max(seconds, 1)),
             )
     ranks = [len(node.ranks) for node in record.nodes]
-    return Evidence(
+    return JobProfile(
         command=tuple(record.command),
         np=record.np,
         nodes=len(record.nodes),

@@ -11,8 +11,8 @@ import optuna
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from hvscale.comm_tuning.tune.job_space import JobSpace, Settings
 from hvscale.comm_tuning.tune.scores import Key, key
-from hvscale.comm_tuning.tune.space import Settings, Space
 from hvscale.core.errors import RequestError
 
 NAME = "hvscale"
@@ -53,7 +53,7 @@ class Sampler:
     Settings that are `known` are not suggested again.
     """
 
-    def __init__(self, file: Path, space: Space, known: Mapping[Key, float]) -> None:
+    def __init__(self, file: Path, space: JobSpace, known: Mapping[Key, float]) -> None:
         """Goes on with the study in the file, if there is one. What was asked and never told was lost with who asked."""
         self.space, self.known = space, dict(known)
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # what goes wrong is said by study_file, in one line
@@ -114,7 +114,7 @@ class Sampler:
         return Suggestion(untried, None) if untried is not None else None
 
     def tell(self, suggestion: Suggestion, ratio: float) -> None:
-        """`ratio` to the defaults; WORTHLESS for what must not be used."""
+        """`ratio` to the defaults; FAILED_RATIO for what must not be used."""
         self.known[key(suggestion.settings)] = ratio
         with study_file(self.file):
             self._tell(suggestion, ratio)

@@ -6,9 +6,9 @@ import numpy as np
 
 from hvscale.comm_tuning.tune.document import Trial
 
-WORTHLESS = 0.0  # of settings under which the job crashes, hangs or adds up wrongly
-RIVALS = 3
-NEAR = 0.95  # of the best score: how far below it a rival may be
+FAILED_RATIO = 0.0  # of settings under which the job crashes, hangs or adds up wrongly
+MAX_FINALISTS = 3
+FINALIST_MIN_RATIO = 0.95  # of the best score: how far below it a rival may be
 Key = frozenset[tuple[str, str]]
 
 
@@ -17,14 +17,14 @@ def key(settings: Mapping[str, str]) -> Key:
 
 
 def ratios(trials: Iterable[Trial]) -> list[float]:
-    """Of each trial to the last trial of the defaults before it, which begins each day of a study; WORTHLESS where it failed."""
+    """Of each trial to the last trial of the defaults before it, which begins each day of a study; FAILED_RATIO where it failed."""
     found, base = [], None
     for trial in trials:
         usable = trial.state in ("measured", "stopped early") and trial.throughput is not None
-        value = trial.throughput.mean if usable and trial.throughput is not None else WORTHLESS
+        value = trial.throughput.mean if usable and trial.throughput is not None else FAILED_RATIO
         if not trial.settings and value:
             base = value
-        found.append(value / base if base else WORTHLESS)
+        found.append(value / base if base else FAILED_RATIO)
     return found
 
 
@@ -53,9 +53,13 @@ def best_ratio(trials: list[Trial]) -> float:
     return max((score(found) for found in scores(trials).values()), default=1.0)
 
 
-def rivals(trials: list[Trial]) -> list[Key]:
+def finalists(trials: list[Trial]) -> list[Key]:
     """The few settings that may be the best, the best first; none where the defaults are."""
     ranked = sorted(((score(found), settings) for settings, found in scores(trials).items()), key=lambda one: -one[0])
     if not ranked or ranked[0][0] <= 1:
         return []
-    return [settings for value, settings in ranked[:RIVALS] if settings and value >= NEAR * ranked[0][0]]
+    return [
+        settings
+        for value, settings in ranked[:MAX_FINALISTS]
+        if settings and value >= FINALIST_MIN_RATIO * ranked[0][0]
+    ]

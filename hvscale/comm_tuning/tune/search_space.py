@@ -4,80 +4,80 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvscale.comm_tuning.tune.job_profile import Evidence
+from hvscale.comm_tuning.tune.job_profile import JobProfile
 from hvscale.core.units import KIB, MIB, human_bytes
 
 # Why the knob cannot matter to this job; None where it may.
-Condition = Callable[[Evidence], str | None]
+Condition = Callable[[JobProfile], str | None]
 DEFAULT = "default"  # the word for leaving a knob alone where the library has no word for its default
 LEAST_SHARE = 0.01  # of the communication time, below which an operation's knobs are not worth a trial
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchedKnob:
     """`values`: in the words of --set, the default aside. `ordered`: they lie on a line, so that neighbours are alike.
 
-    `only_with`: the values of other knobs of which one must be chosen for this one to mean anything. `unasked`: why it is searched only when
+    `only_with`: the values of other knobs of which one must be chosen for this one to mean anything. `only_if_named`: why it is searched only when
     it is named with --knobs; without `values`: why it is not searched at all. `varies`: the default follows from where the ranks run.
     """
 
     knob: str
-    values: tuple[str, ...] | Callable[[Evidence], tuple[str, ...]] = ()
+    values: tuple[str, ...] | Callable[[JobProfile], tuple[str, ...]] = ()
     needs: tuple[Condition, ...] = ()
     ordered: bool = False
     only_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    unasked: str = ""
+    only_if_named: str = ""
     varies: bool = False
 
 
-def horovod(seen: Evidence) -> str | None:
+def horovod(seen: JobProfile) -> str | None:
     return None if seen.horovod else "no sign of Horovod in the profile"
 
 
-def several_nodes(seen: Evidence) -> str | None:
+def several_nodes(seen: JobProfile) -> str | None:
     return None if seen.nodes > 1 else "one node"
 
 
-def several_ranks_of_a_node(seen: Evidence) -> str | None:
+def several_ranks_of_a_node(seen: JobProfile) -> str | None:
     return None if seen.ranks_of_a_node > 1 else "one rank on each node"
 
 
-def gpus(seen: Evidence) -> str | None:
+def gpus(seen: JobProfile) -> str | None:
     return None if seen.gpus else "no GPU"
 
 
-def no_gpus(seen: Evidence) -> str | None:
+def no_gpus(seen: JobProfile) -> str | None:
     return "the GPUs compute" if seen.gpus else None
 
 
-def nccl(seen: Evidence) -> str | None:
+def nccl(seen: JobProfile) -> str | None:
     return None if seen.source == "nccl" else "no message of NCCL in the profile"
 
 
-def rdma(seen: Evidence) -> str | None:
+def rdma(seen: JobProfile) -> str | None:
     there = any(Path("/sys/class/infiniband").glob("*"))
     return None if there else "no RDMA adapter on this machine, and other networks register no memory"
 
 
-def cores_of_their_own(seen: Evidence) -> str | None:
+def cores_of_their_own(seen: JobProfile) -> str | None:
     if seen.cores >= seen.ranks_of_a_node:
         return None
     return f"{seen.ranks_of_a_node} ranks share {seen.cores} cores: binding would keep them off the free one"
 
 
-def own_threads(seen: Evidence) -> str | None:
+def own_threads(seen: JobProfile) -> str | None:
     name = [Path(word).name for word in seen.command[:2]]
     return "hvscale train shares the cores out itself: --threads" if name == ["hvscale", "train"] else None
 
 
-def eager_limit(seen: Evidence) -> str | None:
+def eager_limit(seen: JobProfile) -> str | None:
     if seen.flavour == "openmpi" and seen.nodes == 1 and seen.transport == "ob1":
         return "one node: over shared memory Open MPI has a limit of its own"
     return None
 
 
 def sends(operation: str) -> Condition:
-    def check(seen: Evidence) -> str | None:
+    def check(seen: JobProfile) -> str | None:
         found = seen.messages.get(operation)
         if found is None:
             return f"no {operation} in its steps"
@@ -87,7 +87,7 @@ def sends(operation: str) -> Condition:
 
 
 def messages_above(size: int) -> Condition:
-    def check(seen: Evidence) -> str | None:
+    def check(seen: JobProfile) -> str | None:
         largest = max((found.largest for found in seen.messages.values()), default=0)
         if largest > size:
             return None
@@ -96,13 +96,13 @@ def messages_above(size: int) -> Condition:
     return check
 
 
-def threads_of_a_rank(seen: Evidence) -> tuple[str, ...]:
+def threads_of_a_rank(seen: JobProfile) -> tuple[str, ...]:
     """Powers of two up to a rank's share of the cores."""
     share = max(1, seen.cores // seen.ranks_of_a_node)
     return tuple(str(1 << power) for power in range(share.bit_length()))
 
 
-def thresholds_below_a_step(seen: Evidence) -> tuple[str, ...]:
+def thresholds_below_a_step(seen: JobProfile) -> tuple[str, ...]:
     """And the default: of more bytes than a step has all are alike."""
     below = seen.step_bytes or 256 * MIB + 1
     return tuple(f"{size}M" for size in (1, 4, 8, 16, 32, 64, 128, 256) if size * MIB < below or size == 128)
@@ -111,18 +111,18 @@ def thresholds_below_a_step(seen: Evidence) -> tuple[str, ...]:
 ALLREDUCE_SEGMENTS = ("segmented_ring", "tree")
 BROADCAST_SEGMENTS = ("chain", "pipeline", "split_binary_tree", "binary_tree", "binomial", "pipelined_tree")
 
-SEARCHED = (
-    Searched("fusion_threshold", thresholds_below_a_step, (horovod, sends("allreduce")), ordered=True),
-    Searched("cycle_time", ("0.1", "0.5", "1", "2.5", "5", "10", "25"), (horovod,), ordered=True),
-    Searched(
+SEARCH_SPACE = (
+    SearchedKnob("fusion_threshold", thresholds_below_a_step, (horovod, sends("allreduce")), ordered=True),
+    SearchedKnob("cycle_time", ("0.1", "0.5", "1", "2.5", "5", "10", "25"), (horovod,), ordered=True),
+    SearchedKnob(
         "cache_capacity",
         ("0", "256", "1024", "4096"),
         (horovod,),
         ordered=True,
-        unasked="it matters to models of more tensors than the default",
+        only_if_named="it matters to models of more tensors than the default",
     ),
-    Searched("hierarchical_allreduce", ("on",), (horovod, nccl, several_nodes, several_ranks_of_a_node)),
-    Searched(
+    SearchedKnob("hierarchical_allreduce", ("on",), (horovod, nccl, several_nodes, several_ranks_of_a_node)),
+    SearchedKnob(
         "allreduce_algorithm",
         (
             *("ring", "segmented_ring", "recursive_doubling", "reduce_scatter_allgather", "reduce_broadcast"),
@@ -130,7 +130,7 @@ SEARCHED = (
         ),
         (sends("allreduce"),),
     ),
-    Searched(
+    SearchedKnob(
         "broadcast_algorithm",
         (
             *("binomial", "pipeline", "chain", "split_binary_tree", "scatter_allgather", "scatter_ring_allgather"),
@@ -138,38 +138,44 @@ SEARCHED = (
         ),
         (sends("broadcast"),),
     ),
-    Searched("allgather_algorithm", unasked="training sends few of them: --fix sets it"),
-    Searched("gather_algorithm", unasked="training sends few of them: --fix sets it"),
-    Searched(
+    SearchedKnob("allgather_algorithm", only_if_named="training sends few of them: --fix sets it"),
+    SearchedKnob("gather_algorithm", only_if_named="training sends few of them: --fix sets it"),
+    SearchedKnob(
         "segment_size",
         ("32K", "128K", "512K", "1M"),
         (messages_above(MIB),),
         ordered=True,
         only_with={"allreduce_algorithm": ALLREDUCE_SEGMENTS, "broadcast_algorithm": BROADCAST_SEGMENTS},
     ),
-    Searched(
+    SearchedKnob(
         "eager_threshold",
         ("16K", "64K", "256K", "1M", "4M"),
         (eager_limit, messages_above(16 * KIB)),
         ordered=True,
     ),
-    Searched("cuda_ipc", ("on", "off"), (gpus, several_ranks_of_a_node)),
-    Searched("registration_cache", ("on", "off"), (rdma,)),
-    Searched("visible_devices", ("own", "all", "split"), (gpus, several_ranks_of_a_node)),
-    Searched("nccl_algorithm", ("ring", "tree"), (nccl,)),
+    SearchedKnob("cuda_ipc", ("on", "off"), (gpus, several_ranks_of_a_node)),
+    SearchedKnob("registration_cache", ("on", "off"), (rdma,)),
+    SearchedKnob("visible_devices", ("own", "all", "split"), (gpus, several_ranks_of_a_node)),
+    SearchedKnob("nccl_algorithm", ("ring", "tree"), (nccl,)),
     # Not ll128: it corrupts data where NCCL does not choose it by itself.
-    Searched("nccl_protocol", ("ll", "simple"), (nccl,)),
-    Searched("nccl_channels", ("1", "2", "4", "8", "16", "32"), (nccl,), ordered=True),
-    Searched("nccl_buffer_size", ("1M", "2M", "4M", "8M", "16M"), (nccl, messages_above(MIB)), ordered=True),
-    Searched(
-        "nccl_threads", ("64", "128", "256", "512"), (nccl,), ordered=True, unasked="NCCL's own choice is seldom beaten"
+    SearchedKnob("nccl_protocol", ("ll", "simple"), (nccl,)),
+    SearchedKnob("nccl_channels", ("1", "2", "4", "8", "16", "32"), (nccl,), ordered=True),
+    SearchedKnob("nccl_buffer_size", ("1M", "2M", "4M", "8M", "16M"), (nccl, messages_above(MIB)), ordered=True),
+    SearchedKnob(
+        "nccl_threads",
+        ("64", "128", "256", "512"),
+        (nccl,),
+        ordered=True,
+        only_if_named="NCCL's own choice is seldom beaten",
     ),
-    Searched("yield_when_idle", ("on", "off"), varies=True),
-    Searched("threads", threads_of_a_rank, (no_gpus, own_threads), ordered=True),
-    Searched("binding", ("none", "core", "socket", "numa"), (cores_of_their_own,)),
-    Searched("thread_affinity", unasked="which core is free depends on the binding: --fix sets it"),
-    Searched("transport", unasked="it decides which other knobs there are: tune under each, with --fix"),
-    Searched("socket_interfaces", unasked="which network reaches all nodes is known, and not measured: --fix sets it"),
+    SearchedKnob("yield_when_idle", ("on", "off"), varies=True),
+    SearchedKnob("threads", threads_of_a_rank, (no_gpus, own_threads), ordered=True),
+    SearchedKnob("binding", ("none", "core", "socket", "numa"), (cores_of_their_own,)),
+    SearchedKnob("thread_affinity", only_if_named="which core is free depends on the binding: --fix sets it"),
+    SearchedKnob("transport", only_if_named="it decides which other knobs there are: tune under each, with --fix"),
+    SearchedKnob(
+        "socket_interfaces", only_if_named="which network reaches all nodes is known, and not measured: --fix sets it"
+    ),
 )
 
 # What has paid elsewhere and only pays together: tried after the defaults, where the space has it.

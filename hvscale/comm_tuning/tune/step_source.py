@@ -30,7 +30,7 @@ MEASURED_BY: dict[Kind, str] = {
 # Of what needs no --metric, the first that is there.
 IN_ORDER: tuple[Kind, ...] = ("steps", "marks", "collectives")
 WARMUP_STEPS = 3  # slower, because memory is allocated, connections are made and kernels are compiled
-BLOCKS = 8  # of neighbouring steps, which are alike
+INTERVAL_BLOCKS = 8  # of neighbouring steps, which are alike
 Floats = NDArray[np.float64]
 
 
@@ -52,14 +52,14 @@ class Steps:
         """In blocks of neighbours; None without steps."""
         if not len(self):
             return None
-        edges = np.linspace(0, len(self), min(BLOCKS, len(self)) + 1).astype(int)
+        edges = np.linspace(0, len(self), min(INTERVAL_BLOCKS, len(self)) + 1).astype(int)
         sums = [(self.work[start:end].sum(), self.seconds[start:end].sum()) for start, end in itertools.pairwise(edges)]
         found = estimate([float(work / seconds) for work, seconds in sums])
         total = sum(work for work, _ in sums) / sum(seconds for _, seconds in sums)
         return found.times(float(total) / found.mean)
 
 
-class Pace:
+class StepSource:
     """Reads the steps of runs of one command, all in the same way: that in which the first one could be read.
 
     `share`: bytes that each step sends, where collectives tell the steps.
@@ -93,7 +93,7 @@ class Pace:
                 return found
         return None
 
-    def settle(self, run: RunFolder) -> None:
+    def lock(self, run: RunFolder) -> None:
         """Keep to what tells the steps of this run, the first one, from now on."""
         if self.kind is None:
             self.steps(run)
@@ -159,7 +159,7 @@ def recording_of(run: RunFolder) -> Recording | None:
         return None
 
 
-class Clock:
+class PollTimer:
     """When to look again: not so often that looking takes much of the machine."""
 
     def __init__(self, every: float) -> None:

@@ -11,14 +11,14 @@ from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.knobs.settings import given_in, parse, target_of, with_settings
 from hvscale.comm_tuning.tune import scores
 from hvscale.comm_tuning.tune.document import Pair, Proof, StudyState, Trial, TuneDocument
-from hvscale.comm_tuning.tune.in_process_restart import Again
-from hvscale.comm_tuning.tune.job_profile import evidence
+from hvscale.comm_tuning.tune.in_process_restart import InProcessRestart
+from hvscale.comm_tuning.tune.job_profile import job_profile
+from hvscale.comm_tuning.tune.job_space import Settings, check_names, choices, fixed_settings, space_of, without_orphans
 from hvscale.comm_tuning.tune.losses import differing_loss
 from hvscale.comm_tuning.tune.outputs import write_outputs
 from hvscale.comm_tuning.tune.search_space import PROMISING
-from hvscale.comm_tuning.tune.space import Settings, check_names, choices, fixed_settings, space_of, without_orphans
-from hvscale.comm_tuning.tune.step_source import MEASURED_BY, Pace, recording_of
-from hvscale.comm_tuning.tune.trial_monitor import FollowUp, Limits, Outcome, Start, outcome_of
+from hvscale.comm_tuning.tune.step_source import MEASURED_BY, StepSource, recording_of
+from hvscale.comm_tuning.tune.trial_monitor import FollowUp, TrialLimits, TrialMonitor, TrialOutcome, outcome_of
 from hvscale.core.cpu_defaults import ON_CPU
 from hvscale.core.documents import to_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
@@ -63,7 +63,7 @@ class Shown(Protocol):
         """One of the proof begins."""
 
 
-class Study:
+class TuneStudy:
     """`document` is in tune.json after every trial."""
 
     def __init__(
@@ -77,18 +77,18 @@ class Study:
         trials: int | None,
         minutes: float | None,
         pairs: int,
-        limits: Limits,
+        limits: TrialLimits,
     ) -> None:
         self.path, self.document, self.options = path, document, options
         self.tune_json = path / "tune.json"
-        self.knobs, self.pace = knobs, Pace(document.np, metric)
+        self.knobs, self.source = knobs, StepSource(document.np, metric)
         self.trials, self.minutes, self.pairs = trials, minutes, pairs
         self.asked_limits = self.limits = limits
         # Our own trainer ends, and takes other settings of Horovod, when it is told to.
         self.takes_commands = [Path(word).name for word in document.command[:2]] == ["hvscale", "train"]
         self.same_losses_each_time = True if self.takes_commands else None
         if self.takes_commands:
-            self.pace.kind = "steps"
+            self.source.kind = "steps"
         self.sampler: Sampler | None = None
         self.began = time.monotonic()
         self.shown: Shown
@@ -145,7 +145,7 @@ class Study:
             trials=TRIALS if trials is None and minutes is None else trials,
             minutes=minutes,
             pairs=pairs,
-            limits=Limits(first_step=first_step_timeout, stall=first_step_timeout, trial=trial_seconds),
+            limits=TrialLimits(first_step=first_step_timeout, stall=first_step_timeout, trial=trial_seconds),
         )
 
     def run(self, shown: Shown, warn: Callable[[str], None]) -> None:
@@ -195,7 +195,7 @@ class Study:
         """Measure the few best once more, on fresh starts: the best of many trials was the luckiest, too."""
         while True:
             found = scores.scores(self.document.trials)
-            few = scores.rivals(self.document.trials)
+            few = scores.finalists(self.document.trials)
             once = [settings for settings in few if len(found[settings]) == 1]
             if len(few) < 2 or not once:
                 return
@@ -204,21 +204,21 @@ class Study:
             self.measure(dict(sorted(once[0])), None, alone=True)
 
     def measure(self, settings: dict[str, str], asked: "Suggestion | None", alone: bool = False) -> None:
-        """A trial of these settings on a fresh start; where the job takes commands, further ones in the same start.
+        """A trial of these settings on a fresh start; where the job takes orders, further ones in the same start.
 
         `alone`: no further ones, and it is measured to its end, also where it is a little slower than the best.
         """
         number = self.next_start()
         run = RunFolder(self.path / f"start-{number:04d}")
-        again: Again | None = None
+        again: InProcessRestart | None = None
 
-        def done(outcome: Outcome) -> FollowUp | None:
+        def done(outcome: TrialOutcome) -> FollowUp | None:
             nonlocal asked, again
             self.tell(outcome, asked, number, run)
             asked = None
             if alone or self.sampler is None or not self.can_go_on(outcome):
                 return None
-            again = again or Again(self.target(), named(self.keywords(settings)["env"]), number)
+            again = again or InProcessRestart(self.target(), named(self.keywords(settings)["env"]), number)
             among = again.free(self.sampler.space)
             asked = self.sampler.ask(outcome.settings, among) if among else None
             if asked is None:
@@ -237,7 +237,7 @@ class Study:
             usual = max(LEAST_START, START_TIMES * start.first_step_after)
             self.limits = replace(self.limits, first_step=min(self.asked_limits.first_step, usual))
 
-    def can_go_on(self, outcome: Outcome) -> bool:
+    def can_go_on(self, outcome: TrialOutcome) -> bool:
         """Whether another trial may follow in the same start."""
         fine = outcome.state == "measured" and self.takes_commands and self.options["mpi"] != "gloo"
         return fine and not self.is_over()
@@ -251,14 +251,16 @@ class Study:
         self,
         run: RunFolder,
         settings: Settings,
-        done: Callable[[Outcome], FollowUp | None],
+        done: Callable[[TrialOutcome], FollowUp | None],
         best: Callable[[], float | None],
-    ) -> Start:
+    ) -> TrialMonitor:
         """Start the job with these settings, and follow it to its end."""
         commands = TrialFolder(run.path) if self.takes_commands else None
         if commands is not None:
             commands.path.mkdir(parents=True)
-        start = Start(run, dict(settings), self.pace, lambda: self.limits, best, done, self.wrong_losses, commands)
+        start = TrialMonitor(
+            run, dict(settings), self.source, lambda: self.limits, best, done, self.wrong_losses, commands
+        )
         failure = None
         try:
             profiled_launch(
@@ -284,7 +286,7 @@ class Study:
         on_cpu = self.document.host is None or not self.document.host.gpus
         return replace(found, environment={**(ON_CPU if self.takes_commands and on_cpu else {}), **found.environment})
 
-    def tell(self, outcome: Outcome, asked: "Suggestion | None", number: int, run: RunFolder) -> None:
+    def tell(self, outcome: TrialOutcome, asked: "Suggestion | None", number: int, run: RunFolder) -> None:
         """Keep what came of a trial. The defaults decide what is searched, and how it is measured."""
         if not outcome.settings:
             outcome = self.settled(outcome, run)
@@ -312,27 +314,27 @@ class Study:
             self.sampler.tell(asked, ratio)
         self.shown.told(trial, ratio)
 
-    def settled(self, outcome: Outcome, run: RunFolder) -> Outcome:
+    def settled(self, outcome: TrialOutcome, run: RunFolder) -> TrialOutcome:
         """The defaults' trial, by what will measure all others. Raises what keeps them from being compared with."""
         if outcome.failure is not None:
             raise RankFailedError(f"with the defaults {outcome.problem}", outcome.failure.last_lines)
         if not self.document.space:  # what this profile does not hold would not be searched
             require_complete(run, read_recording(run).incomplete)
         if outcome.steps:
-            self.pace.settle(run)
+            self.source.lock(run)
             if not self.takes_commands:
-                again = outcome_of({}, self.pace.steps(run), self.pace)
+                again = outcome_of({}, self.source.steps(run), self.source)
                 outcome = replace(outcome, steps=again.steps, throughput=again.throughput)
-        if outcome.throughput is None or self.pace.kind is None:
+        if outcome.throughput is None or self.source.kind is None:
             self.refuse(outcome, run)
         if outcome.state != "measured":
             raise UntrustedError(
                 f"with the defaults: {outcome.problem}; there is nothing to compare with. See {run.path}"
             )
         self.limits = replace(self.limits, stall=max(LEAST_STALL, STALL_TIMES * outcome.longest_wait))
-        steps = self.pace.steps(run)
+        steps = self.source.steps(run)
         self.document.unit = steps.unit if steps is not None else None
-        self.document.measured_by = MEASURED_BY[self.pace.kind]
+        self.document.measured_by = MEASURED_BY[self.source.kind]
         self.check_library(run)
         record = run.read()
         self.document.host, self.document.transport = record.host, record.library.transport
@@ -346,12 +348,12 @@ class Study:
             self.document.trials = [trial for trial in self.document.trials if trial.run != run.path.name]
         require_asked_library(record)
 
-    def refuse(self, outcome: Outcome, run: RunFolder) -> NoReturn:
+    def refuse(self, outcome: TrialOutcome, run: RunFolder) -> NoReturn:
         """Raises UntrustedError: no step was seen."""
         what = outcome.problem if outcome.state == "hung" else "the command has ended"
         looked = (
             "what --metric matches"
-            if self.pace.metric is not None
+            if self.source.metric is not None
             else "lines of steps.jsonl, marked steps and collectives"
         )
         raise UntrustedError(
@@ -361,7 +363,7 @@ class Study:
 
     def decide_space(self, run: RunFolder) -> None:
         given = given_in(self.options)
-        found = choices(self.target(), evidence(run), self.knobs, self.document.fixed, given)
+        found = choices(self.target(), job_profile(run), self.knobs, self.document.fixed, given)
         self.document.space = without_orphans(found)
 
     def begin_sampling(self) -> None:
@@ -379,7 +381,7 @@ class Study:
             return None
         return differing_loss(run, RunFolder(self.path / first))
 
-    def judged_again(self, outcome: Outcome, run: RunFolder) -> Outcome:
+    def judged_again(self, outcome: TrialOutcome, run: RunFolder) -> TrialOutcome:
         """Losses tell something only of a command whose losses are the same with the defaults each time: where that is not known, see."""
         if self.same_losses_each_time is None:
             self.measure({}, None)
@@ -400,7 +402,7 @@ class Study:
 
     def prove(self) -> None:
         """The best settings and the defaults on fresh starts, in turns; `winner` are the settings only if they are faster beyond doubt."""
-        found = scores.rivals(self.document.trials)
+        found = scores.finalists(self.document.trials)
         if not found:
             self.document.proof, self.document.winner = None, {}
             return
@@ -447,10 +449,10 @@ class Study:
             tuned_run=runs["tuned"].path.name,
         )
 
-    def measure_once(self, run: RunFolder, settings: Settings) -> Outcome:
-        outcomes: list[Outcome] = []
+    def measure_once(self, run: RunFolder, settings: Settings) -> TrialOutcome:
+        outcomes: list[TrialOutcome] = []
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: TrialOutcome) -> None:
             outcomes.append(outcome)
 
         self.follow(run, settings, done, lambda: None)
@@ -460,7 +462,7 @@ class Study:
         last = proof.pairs[-1]
         try:
             before, after = (RunFolder(self.path / name) for name in (last.default_run, last.tuned_run))
-            share = self.pace.share or share_of_a_step(recording_of(before))[0]
+            share = self.source.share or share_of_a_step(recording_of(before))[0]
             self.document.profile = compare(before, after, share=share)
         except (RequestError, UntrustedError) as error:
             self.warn(f"the profiles before and after cannot be compared: {error}")
@@ -486,7 +488,7 @@ class Study:
             return
         self.document = before.model_copy(update={"folder": str(self.path)})
         if before.trials:
-            self.pace.settle(RunFolder(self.path / before.trials[0].run))
+            self.source.lock(RunFolder(self.path / before.trials[0].run))
             self.begin_sampling()
 
     def next_start(self) -> int:

@@ -5,24 +5,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hvscale.comm_tuning.tune.document import TrialState
-from hvscale.comm_tuning.tune.step_source import BLOCKS, Clock, Pace, Steps
+from hvscale.comm_tuning.tune.step_source import INTERVAL_BLOCKS, PollTimer, Steps, StepSource
 from hvscale.core.errors import RankFailedError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate
 from hvscale.core.trial_protocol import Command, Reply, TrialFolder
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 MISSED_SECONDS = 5.0  # between two calls of `watch`, which come 20 times a second
-NARROW = 1.04  # factor between the ends of an interval that needs no more steps
-HOPELESS = 2.0  # times slower than the best: no interval is waited for, only some of the steps or of the time
-SOME = 0.25
-FEW = 2
-UNSETTLED_TIMES = 2  # as long while it is not settled what tells the steps
+NARROW_INTERVAL_RATIO = 1.04  # factor between the ends of an interval that needs no more steps
+HOPELESS_RATIO = 2.0  # times slower than the best: no interval is waited for, only some of the steps or of the time
+HOPELESS_TIME_SHARE = 0.25
+MIN_STEPS = 2
+UNLOCKED_TIME_RATIO = 2  # as long while it is not settled what tells the steps
 END_SECONDS = 20.0  # for a training to end after it was told to
 
 
 @dataclass(frozen=True)
-class Limits:
+class TrialLimits:
     """Seconds: until the first step of a start, between two steps, and for the steps of one trial at most."""
 
     first_step: float
@@ -31,7 +31,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """What came of one trial. `seconds`: those of its steps, the warm-up's included; `longest_wait`: for one of them, as seen from outside;
     `failure`: its crash."""
 
@@ -54,7 +54,7 @@ class FollowUp:
 
 
 @dataclass
-class Start:
+class TrialMonitor:
     """Give `watch` to a launch, and call `ended` after it.
 
     `best()`: the throughput to beat, None where there is none to stop early for. `done(outcome)` is told of each trial, and gives the next one for
@@ -63,20 +63,20 @@ class Start:
 
     run: RunFolder
     settings: dict[str, str]
-    pace: Pace
-    limits: Callable[[], Limits]
+    source: StepSource
+    limits: Callable[[], TrialLimits]
     best: Callable[[], float | None]
-    done: Callable[[Outcome], FollowUp | None]
+    done: Callable[[TrialOutcome], FollowUp | None]
     check: Callable[[RunFolder], str | None]
     commands: TrialFolder | None = None
     first_step_after: float | None = None
     seen: int = 0
     _first: int = 0  # step of the start with which the trial at work began
     _command: Command | None = None
-    _outcome: Outcome | None = None  # of the trial whose sums are being checked
+    _outcome: TrialOutcome | None = None  # of the trial whose sums are being checked
     _hung: str | None = None
     _over: bool = False  # every trial was told of
-    _clock: Clock = field(default_factory=lambda: Clock(LOOK_SECONDS))
+    _clock: PollTimer = field(default_factory=lambda: PollTimer(POLL_SECONDS))
 
     def __post_init__(self) -> None:
         self._began = self._moved = self._commanded_at = time.monotonic()
@@ -121,9 +121,9 @@ class Start:
             if waited > limit:
                 self._hung = f"no step in {limit:.0f} s"
             return self._hung is not None
-        if self._measuring_since is None or self._read_from != self.pace.read_from:
+        if self._measuring_since is None or self._read_from != self.source.read_from:
             # What is there first need not be what tells the steps: parameters are broadcast before a step is marked.
-            self._measuring_since, self._read_from = now, self.pace.read_from
+            self._measuring_since, self._read_from = now, self.source.read_from
             self.first_step_after = self.first_step_after or now - self._began
         if len(steps) != self.seen:
             self._longest_wait = max(self._longest_wait, now - self._moved if self.seen else 0.0)
@@ -184,7 +184,7 @@ class Start:
         self._commanded_at = time.monotonic()
         self.commands.send_command(self._command)
 
-    def _tell(self, outcome: Outcome) -> FollowUp | None:
+    def _tell(self, outcome: TrialOutcome) -> FollowUp | None:
         if not self._first and outcome.state in ("measured", "stopped early"):
             problem = self.check(self.run)
             if problem is not None:
@@ -193,41 +193,45 @@ class Start:
 
     def _steps(self) -> Steps | None:
         began = time.monotonic()
-        steps = self.pace.steps(self.run)
+        steps = self.source.steps(self.run)
         self._clock.looked(time.monotonic() - began)
         return steps.after(self._first) if steps is not None else None
 
-    def _measured(self, steps: Steps | None) -> Outcome:
-        outcome = replace(outcome_of(self.settings, steps, self.pace), longest_wait=self._longest_wait)
-        if self.pace.kind != "metric" or self._measuring_since is None:
+    def _measured(self, steps: Steps | None) -> TrialOutcome:
+        outcome = replace(outcome_of(self.settings, steps, self.source), longest_wait=self._longest_wait)
+        if self.source.kind != "metric" or self._measuring_since is None:
             return outcome
         return replace(outcome, seconds=time.monotonic() - self._measuring_since)  # matches tell no seconds
 
     def _verdict(self, steps: Steps, seconds: float) -> TrialState | None:
         """Whether the trial has told enough after so many seconds of steps."""
-        counted = steps.after(self.pace.warmup)
+        counted = steps.after(self.source.warmup)
         found = counted.throughput()
-        if found is None or len(counted) < FEW:
+        if found is None or len(counted) < MIN_STEPS:
             return None
         best = self.best()
-        known = len(counted) >= BLOCKS and found.low is not None and found.high is not None
+        known = len(counted) >= INTERVAL_BLOCKS and found.low is not None and found.high is not None
         if best is not None and known and (found.high or 0) < best:
             return "stopped early"
-        some = known or seconds > SOME * self.limits().trial
-        if best is not None and some and found.mean * HOPELESS < best:
+        some = known or seconds > HOPELESS_TIME_SHARE * self.limits().trial
+        if best is not None and some and found.mean * HOPELESS_RATIO < best:
             return "stopped early"
-        narrow = known and len(counted) >= 2 * BLOCKS and (found.high or 0) < NARROW * (found.low or 0)
-        if self.pace.kind is None:
-            return "measured" if seconds > UNSETTLED_TIMES * self.limits().trial else None
+        narrow = (
+            known
+            and len(counted) >= 2 * INTERVAL_BLOCKS
+            and (found.high or 0) < NARROW_INTERVAL_RATIO * (found.low or 0)
+        )
+        if self.source.kind is None:
+            return "measured" if seconds > UNLOCKED_TIME_RATIO * self.limits().trial else None
         return "measured" if narrow or seconds > self.limits().trial else None
 
 
-def outcome_of(settings: dict[str, str], steps: Steps | None, pace: Pace) -> Outcome:
+def outcome_of(settings: dict[str, str], steps: Steps | None, source: StepSource) -> TrialOutcome:
     """With the steps that are there so far."""
     if steps is None:
-        return Outcome(settings)
-    counted = steps.after(min(pace.warmup, max(0, len(steps) - 1)))
-    return Outcome(
+        return TrialOutcome(settings)
+    counted = steps.after(min(source.warmup, max(0, len(steps) - 1)))
+    return TrialOutcome(
         settings=settings,
         steps=len(steps),
         seconds=float(steps.seconds.sum()),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from hvscale.comm_tuning.knobs.library import Spelling, libraries
-from hvscale.comm_tuning.knobs.values import Choice
+from hvscale.comm_tuning.knobs.values import OneOf
 
 OWN_CHOICE = "auto"  # what the part of a library chooses by itself that can be told algorithms
 
@@ -30,4 +30,4 @@ def segmented(mpi: str, operation: str) -> tuple[str, ...]:
 def algorithms_of(mpi: str, operation: str) -> Mapping[str, str]:
     """Empty for a library that has none with names."""
     spelling = algorithm_knob(mpi, operation)
-    return spelling.values.words if spelling is not None and isinstance(spelling.values, Choice) else {}
+    return spelling.values.words if spelling is not None and isinstance(spelling.values, OneOf) else {}

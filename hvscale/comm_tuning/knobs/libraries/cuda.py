@@ -1,17 +1,17 @@
 """CUDA: the GPUs that a rank sees, program and library alike."""
 
-from hvscale.comm_tuning.knobs.library import Library, Spelling, register
-from hvscale.comm_tuning.knobs.values import Choice
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, register
+from hvscale.comm_tuning.knobs.values import OneOf
 
 register(
-    Library(
+    KnobLibrary(
         key="cuda",
         name="CUDA",
         spellings=(
             Spelling(
                 knob="visible_devices",
                 variables={"--devices": "all"},
-                values=Choice.of("own", "all"),
+                values=OneOf.of("own", "all"),
                 needs="own keeps a library from CUDA IPC between ranks; sets CUDA_VISIBLE_DEVICES",
                 source="CUDA C++ programming guide, CUDA environment variables",
             ),

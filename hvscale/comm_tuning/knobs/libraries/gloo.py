@@ -1,10 +1,10 @@
 """Gloo as it lies inside Horovod 0.28: TCP, and nothing about its algorithms can be set."""
 
-from hvscale.comm_tuning.knobs.library import Library, Spelling, register
-from hvscale.comm_tuning.knobs.values import Choice, Names
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, register
+from hvscale.comm_tuning.knobs.values import Names, OneOf
 
 register(
-    Library(
+    KnobLibrary(
         key="gloo",
         name="Gloo",
         flavours=("gloo",),
@@ -19,7 +19,7 @@ register(
             Spelling(
                 knob="transport",
                 variables={"--transport": "tcp"},
-                values=Choice.of("tcp"),
+                values=OneOf.of("tcp"),
                 source="Horovod builds Gloo with TCP alone",
             ),
         ),

@@ -1,12 +1,12 @@
 """Horovod 0.28: read at hvd.init(), on every flavour."""
 
-from hvscale.comm_tuning.knobs.library import Library, Spelling, register
-from hvscale.comm_tuning.knobs.values import Bytes, Count, Milliseconds, Names, Switch
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, register
+from hvscale.comm_tuning.knobs.values import Bytes, Milliseconds, Names, Switch, WholeNumber
 
 HELP = "horovodrun --help"
 
 register(
-    Library(
+    KnobLibrary(
         key="horovod",
         name="Horovod",
         spellings=(
@@ -29,7 +29,7 @@ register(
             Spelling(
                 knob="cache_capacity",
                 variables={"HOROVOD_CACHE_CAPACITY": "1024"},
-                values=Count(0, 2**31 - 1),
+                values=WholeNumber(0, 2**31 - 1),
                 unit="tensors",
                 restart="init",
                 source=HELP,

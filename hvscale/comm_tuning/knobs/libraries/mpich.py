@@ -1,7 +1,7 @@
 """MPICH 4 and 5 (ch4): control variables, read in MPI_Init."""
 
-from hvscale.comm_tuning.knobs.library import Library, Spelling, register
-from hvscale.comm_tuning.knobs.values import Bytes, Choice, Names, Switch
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, register
+from hvscale.comm_tuning.knobs.values import Bytes, Names, OneOf, Switch
 
 VARS = "mpivars"
 LARGEST_INT = 2**31 - 1
@@ -12,7 +12,7 @@ def is_power_of_two(np: int) -> bool:
 
 
 register(
-    Library(
+    KnobLibrary(
         key="mpich",
         name="MPICH",
         flavours=("mpich",),
@@ -38,7 +38,7 @@ register(
             Spelling(
                 knob="transport",
                 variables={"--transport": ""},
-                values=Choice.of("ucx", "ofi"),
+                values=OneOf.of("ucx", "ofi"),
                 needs="sets MPIR_CVAR_CH4_NETMOD",
                 source="mpichversion",
             ),
@@ -61,7 +61,7 @@ register(
             Spelling(
                 knob="allreduce_algorithm",
                 variables={"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto"},
-                values=Choice.of(
+                values=OneOf.of(
                     "auto",
                     "smp",
                     "recursive_doubling",
@@ -79,7 +79,7 @@ register(
             Spelling(
                 knob="broadcast_algorithm",
                 variables={"MPIR_CVAR_BCAST_INTRA_ALGORITHM": "auto"},
-                values=Choice(
+                values=OneOf(
                     {
                         "auto": "auto",
                         "smp": "smp",
@@ -99,7 +99,7 @@ register(
             Spelling(
                 knob="allgather_algorithm",
                 variables={"MPIR_CVAR_ALLGATHER_INTRA_ALGORITHM": "auto"},
-                values=Choice(
+                values=OneOf(
                     {
                         "auto": "auto",
                         "bruck": "brucks",
@@ -117,7 +117,7 @@ register(
             Spelling(
                 knob="gather_algorithm",
                 variables={"MPIR_CVAR_GATHER_INTRA_ALGORITHM": "auto"},
-                values=Choice.of("auto", "binomial"),
+                values=OneOf.of("auto", "binomial"),
                 source=VARS,
             ),
             Spelling(
@@ -134,7 +134,7 @@ register(
             Spelling(
                 knob="binding",
                 variables={"HYDRA_BINDING": "none"},
-                values=Choice.of("none", "core", "socket", "numa"),
+                values=OneOf.of("none", "core", "socket", "numa"),
                 source="mpiexec.hydra -bind-to -help",
             ),
             Spelling(

@@ -1,7 +1,7 @@
 """MVAPICH2 2.3 (the open release): read in MPI_Init."""
 
-from hvscale.comm_tuning.knobs.library import Library, Spelling, Target, register
-from hvscale.comm_tuning.knobs.values import Bytes, Choice, Switch
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, Target, register
+from hvscale.comm_tuning.knobs.values import Bytes, OneOf, Switch
 
 GUIDE = "MVAPICH2 2.3.7 user guide, MVAPICH2 parameters"
 SOURCE_CODE = "the library's own source, src/mpi/coll"
@@ -35,14 +35,14 @@ SPELLINGS = (
     Spelling(
         knob="allreduce_algorithm",
         variables={"MV2_INTER_ALLREDUCE_TUNING": ""},
-        values=Choice({"recursive_doubling": "1", "reduce_scatter_allgather": "2"}),
+        values=OneOf({"recursive_doubling": "1", "reduce_scatter_allgather": "2"}),
         needs="by default a table decides by message size and np",
         source=f"{SOURCE_CODE}, allreduce_tuning.h",
     ),
     Spelling(
         knob="broadcast_algorithm",
         variables={"MV2_INTER_BCAST_TUNING": ""},
-        values=Choice(
+        values=OneOf(
             {
                 "binomial": "1",
                 "scatter_allgather": "3",
@@ -64,7 +64,7 @@ SPELLINGS = (
     Spelling(
         knob="binding",
         variables={"MV2_CPU_BINDING_LEVEL": "core"},
-        values=Choice({"core": "core", "socket": "socket", "numa": "numanode"}),
+        values=OneOf({"core": "core", "socket": "socket", "numa": "numanode"}),
         along={"MV2_ENABLE_AFFINITY": "1", "MV2_CPU_BINDING_POLICY": "bunch"},
         needs="MV2_ENABLE_AFFINITY=1 and MV2_CPU_BINDING_POLICY, both set along; hvscale leaves ranks unbound by default",
         source=GUIDE,
@@ -76,4 +76,4 @@ def in_job(target: Target) -> bool:
     return not target.version.endswith("-GDR")
 
 
-register(Library(key="mvapich2", name="MVAPICH2", flavours=("mvapich2",), in_job=in_job, spellings=SPELLINGS))
+register(KnobLibrary(key="mvapich2", name="MVAPICH2", flavours=("mvapich2",), in_job=in_job, spellings=SPELLINGS))

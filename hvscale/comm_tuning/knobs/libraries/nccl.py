@@ -1,7 +1,7 @@
 """NCCL 2: read once by each process, when it makes its first communicator."""
 
-from hvscale.comm_tuning.knobs.library import Library, Spelling, Target, register
-from hvscale.comm_tuning.knobs.values import Bytes, Choice, Count, Names, Switch
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, Target, register
+from hvscale.comm_tuning.knobs.values import Bytes, Names, OneOf, Switch, WholeNumber
 from hvscale.launch.mpi.horovod_build import horovod_library
 
 GUIDE = "NCCL user guide, environment variables"
@@ -14,7 +14,7 @@ def in_job(target: Target) -> bool | None:
 
 
 register(
-    Library(
+    KnobLibrary(
         key="nccl",
         name="NCCL",
         in_job=in_job,
@@ -35,7 +35,7 @@ register(
             Spelling(
                 knob="nccl_algorithm",
                 variables={"NCCL_ALGO": ""},
-                values=Choice(
+                values=OneOf(
                     {
                         "ring": "Ring",
                         "tree": "Tree",
@@ -50,14 +50,14 @@ register(
             Spelling(
                 knob="nccl_protocol",
                 variables={"NCCL_PROTO": ""},
-                values=Choice({"ll": "LL", "ll128": "LL128", "simple": "Simple"}),
+                values=OneOf({"ll": "LL", "ll128": "LL128", "simple": "Simple"}),
                 needs="ll128 corrupts data on GPUs where NCCL does not offer it by itself",
                 source=GUIDE,
             ),
             Spelling(
                 knob="nccl_channels",
                 variables={"NCCL_MIN_NCHANNELS": "", "NCCL_MAX_NCHANNELS": ""},
-                values=Count(1, 64),
+                values=WholeNumber(1, 64),
                 unit="channels",
                 needs="32 at most before NCCL 2.19",
                 source=GUIDE,
@@ -72,7 +72,7 @@ register(
             Spelling(
                 knob="nccl_threads",
                 variables={"NCCL_NTHREADS": "512"},
-                values=Choice.of("64", "128", "256", "512"),
+                values=OneOf.of("64", "128", "256", "512"),
                 unit="threads",
                 source=GUIDE,
             ),

@@ -1,7 +1,7 @@
 """Open MPI 4 and 5: MCA parameters, read in MPI_Init."""
 
-from hvscale.comm_tuning.knobs.library import Library, Spelling, register
-from hvscale.comm_tuning.knobs.values import Bytes, Choice, Names, Switch
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, register
+from hvscale.comm_tuning.knobs.values import Bytes, Names, OneOf, Switch
 
 INFO = "ompi_info --all"
 LARGEST_INT = 2**31 - 1
@@ -12,7 +12,7 @@ NEEDS_TUNED = (
 )
 
 register(
-    Library(
+    KnobLibrary(
         key="openmpi",
         name="Open MPI",
         flavours=("openmpi",),
@@ -36,7 +36,7 @@ register(
             Spelling(
                 knob="transport",
                 variables={"--transport": ""},
-                values=Choice.of("ob1", "ucx", "cm"),
+                values=OneOf.of("ob1", "ucx", "cm"),
                 needs="sets pml",
                 source=INFO,
             ),
@@ -52,7 +52,7 @@ register(
             Spelling(
                 knob="allreduce_algorithm",
                 variables={"OMPI_MCA_coll_tuned_allreduce_algorithm": "ignore"},
-                values=Choice(
+                values=OneOf(
                     {
                         "auto": "0",
                         "linear": "1",
@@ -72,7 +72,7 @@ register(
             Spelling(
                 knob="broadcast_algorithm",
                 variables={"OMPI_MCA_coll_tuned_bcast_algorithm": "ignore"},
-                values=Choice(
+                values=OneOf(
                     {
                         "auto": "0",
                         "linear": "1",
@@ -95,7 +95,7 @@ register(
             Spelling(
                 knob="allgather_algorithm",
                 variables={"OMPI_MCA_coll_tuned_allgather_algorithm": "ignore"},
-                values=Choice(
+                values=OneOf(
                     {
                         "auto": "0",
                         "linear": "1",
@@ -115,7 +115,7 @@ register(
             Spelling(
                 knob="gather_algorithm",
                 variables={"OMPI_MCA_coll_tuned_gather_algorithm": "ignore"},
-                values=Choice({"auto": "0", "linear": "1", "binomial": "2", "linear_sync": "3"}),
+                values=OneOf({"auto": "0", "linear": "1", "binomial": "2", "linear_sync": "3"}),
                 needs=NEEDS_TUNED,
                 along=TUNED_FIRST,
                 source=INFO,
@@ -142,7 +142,7 @@ register(
             Spelling(
                 knob="binding",
                 variables={"PRTE_MCA_hwloc_default_binding_policy": "none"},
-                values=Choice(
+                values=OneOf(
                     {
                         "none": "none",
                         "core": "core:overload-allowed",

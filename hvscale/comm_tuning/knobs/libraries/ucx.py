@@ -1,6 +1,6 @@
 """UCX, below Open MPI's pml ucx and MPICH's ch4:ucx."""
 
-from hvscale.comm_tuning.knobs.library import Library, Spelling, Target, register
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, Target, register
 from hvscale.comm_tuning.knobs.values import Bytes, Names, Switch
 from hvscale.launch.mpi.transport import LIBRARY_DECIDES
 
@@ -18,7 +18,7 @@ def in_job(target: Target) -> bool:
 
 
 register(
-    Library(
+    KnobLibrary(
         key="ucx",
         name="UCX",
         flavours=("openmpi", "mpich"),

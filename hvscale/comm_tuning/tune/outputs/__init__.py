@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from hvscale.comm_tuning.tune.document import TuneDocument
-from hvscale.comm_tuning.tune.outputs.output import outputs
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.output_format import outputs
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 from hvscale.core.run_folder import cannot_write, write_atomically
 
 
@@ -14,7 +14,7 @@ def write_outputs(folder: Path, document: TuneDocument) -> list[Path]:
     Where no gain was proven the files set nothing beyond what the job had before, and the guide says so. Raises RequestError when the folder
     cannot be written.
     """
-    tuned = Tuned.of(folder.absolute(), document)
+    tuned = TunedJob.of(folder.absolute(), document)
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned, names_of
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob, names_of
 from hvscale.launch.flavours import mvapich2, openmpi
 from hvscale.launch.mpi import hydra
 from hvscale.launch.mpi.transport import LIBRARY_DECIDES
@@ -23,7 +23,7 @@ Words = list[list[str]]
 
 
 @dataclass(frozen=True)
-class Line:
+class ShellLine:
     """A line for a shell, under a title, with what is to be known of it."""
 
     title: str
@@ -31,18 +31,20 @@ class Line:
     note: str = ""
 
 
-def lines(tuned: Tuned) -> list[Line]:
+def lines(tuned: TunedJob) -> list[ShellLine]:
     """Those that apply to the job; hvscale's own first."""
-    found = [Line("hvscale", shell(hvscale(tuned)))]
+    found = [ShellLine("hvscale", shell(hvscale(tuned)))]
     starting = LAUNCHERS.get(tuned.flavour)
     if starting is not None:
         own = starting(tuned)
-        found.append(Line(Path(own[0][0]).name, shell(own), not_said(tuned)))
-        found.append(Line("srun", shell(srun(tuned)), not_said(tuned)))
+        found.append(ShellLine(Path(own[0][0]).name, shell(own), not_said(tuned)))
+        found.append(ShellLine("srun", shell(srun(tuned)), not_said(tuned)))
     if uses_horovodrun(tuned):
         note = "For a program that uses Horovod; -H or --hostfile names the hosts. " + not_said(tuned)
         found.append(
-            Line("horovodrun", shell([[".", tuned.path("env.sh")]]) + "\n" + shell(horovodrun(tuned)), note.strip())
+            ShellLine(
+                "horovodrun", shell([[".", tuned.path("env.sh")]]) + "\n" + shell(horovodrun(tuned)), note.strip()
+            )
         )
     return found
 
@@ -52,7 +54,7 @@ def shell(words: Words) -> str:
     return " \\\n    ".join(shlex.join(part) for part in words)
 
 
-def not_said(tuned: Tuned) -> str:
+def not_said(tuned: TunedJob) -> str:
     """What these lines cannot say, as a sentence."""
     if tuned.devices == "own":
         return "Each rank is also to see its own GPU alone: CUDA_VISIBLE_DEVICES is its local rank, which hvscale launch sets."
@@ -61,12 +63,12 @@ def not_said(tuned: Tuned) -> str:
     return ""
 
 
-def hvscale(tuned: Tuned) -> Words:
+def hvscale(tuned: TunedJob) -> Words:
     settings = [["--settings", tuned.path("settings.toml")]]
     return [["hvscale", "launch", "-np", str(tuned.document.np)], *job_words(tuned), *settings, command(tuned)]
 
 
-def job_words(tuned: Tuned, **further: Any) -> Words:
+def job_words(tuned: TunedJob, **further: Any) -> Words:
     """The options of the study's launch but for np; `--env` by name alone, because a value may be a secret."""
     launch = tuned.launch
     words = [["--mpi", tuned.flavour]]
@@ -97,16 +99,16 @@ def placement_words(placement: Any) -> Words:
     return words
 
 
-def command(tuned: Tuned) -> list[str]:
+def command(tuned: TunedJob) -> list[str]:
     return ["--", *tuned.document.command]
 
 
-def environment(tuned: Tuned) -> Mapping[str, str]:
+def environment(tuned: TunedJob) -> Mapping[str, str]:
     """What the job had in the environment, what hvscale sets unasked included."""
-    return {**tuned.unasked, **tuned.variables}
+    return {**tuned.default_settings, **tuned.variables}
 
 
-def open_mpi(tuned: Tuned) -> Words:
+def open_mpi(tuned: TunedJob) -> Words:
     """Open MPI's mpirun: MCA parameters as such, other variables passed on."""
     variables = dict(environment(tuned))
     placing = openmpi.placing(variables, tuned.library)
@@ -119,7 +121,7 @@ def open_mpi(tuned: Tuned) -> Words:
     return [[launcher, "-np", str(tuned.document.np), *placing], *settings, tuned.document.command]
 
 
-def hydra_kin(tuned: Tuned) -> Words:
+def hydra_kin(tuned: TunedJob) -> Words:
     """mpiexec.hydra; a binding is an option of its own."""
     variables = dict(environment(tuned))
     binding = variables.pop(HYDRA_BINDING, None)
@@ -128,7 +130,7 @@ def hydra_kin(tuned: Tuned) -> Words:
     return [[*launcher, *(["-bind-to", binding] if binding else [])], *settings, tuned.document.command]
 
 
-def mvapich2_s(tuned: Tuned) -> Words:
+def mvapich2_s(tuned: TunedJob) -> Words:
     """mpiexec.hydra, or mpirun_rsh, which takes NAME=VALUE before the program."""
     launcher = tuned.library.launcher or mvapich2.RSH_LAUNCHER
     if not launcher.endswith(mvapich2.RSH_LAUNCHER):
@@ -138,7 +140,7 @@ def mvapich2_s(tuned: Tuned) -> Words:
     return [[launcher, "-np", np, "-hostfile", "HOSTFILE"], *settings, tuned.document.command]
 
 
-LAUNCHERS: dict[str, Callable[[Tuned], Words]] = {
+LAUNCHERS: dict[str, Callable[[TunedJob], Words]] = {
     "openmpi": open_mpi,
     "mpich": hydra_kin,
     "intelmpi": hydra_kin,
@@ -146,7 +148,7 @@ LAUNCHERS: dict[str, Callable[[Tuned], Words]] = {
 }
 
 
-def srun(tuned: Tuned) -> Words:
+def srun(tuned: TunedJob) -> Words:
     """Slurm's srun hands its whole environment on, so the variables stand before it; it binds the ranks itself."""
     variables = dict(environment(tuned))
     binding = variables.pop(openmpi.BINDING, "") or variables.pop(HYDRA_BINDING, "")
@@ -157,14 +159,14 @@ def srun(tuned: Tuned) -> Words:
     return [*first, ["srun", *options], tuned.document.command]
 
 
-def uses_horovodrun(tuned: Tuned) -> bool:
+def uses_horovodrun(tuned: TunedJob) -> bool:
     """Its mpirun line asks Open MPI for ob1, whatever the environment says."""
     return tuned.flavour in OF_HOROVODRUN and (
         tuned.flavour != "openmpi" or tuned.transport in (None, LIBRARY_DECIDES, "ob1")
     )
 
 
-def horovodrun(tuned: Tuned) -> Words:
+def horovodrun(tuned: TunedJob) -> Words:
     """Horovod 0.28 spells the binding as Open MPI 5 does not know it."""
     words = [["horovodrun", "-np", str(tuned.document.np), "--config-file", tuned.path("horovodrun.yaml")]]
     if tuned.flavour == "openmpi":

@@ -15,7 +15,7 @@ Verdict = Literal["faster", "slower", "no difference", "unknown"]
 
 
 @dataclass(frozen=True)
-class Effect:
+class KnobEffect:
     """Of one value of a knob: the ratio of throughputs in the trials with it to the others, in which other knobs were changed, too."""
 
     knob: str
@@ -32,7 +32,7 @@ class Effect:
         return "faster" if self.ratio.mean > 1 else "slower"
 
 
-def effects_of(choice: KnobChoice, document: TuneDocument) -> list[Effect]:
+def effects_of(choice: KnobChoice, document: TuneDocument) -> list[KnobEffect]:
     """Each value that was tried, the best first; "default" for the trials that did not set the knob."""
     logs: defaultdict[str, list[float]] = defaultdict(list)
     for trial in document.trials:
@@ -41,7 +41,7 @@ def effects_of(choice: KnobChoice, document: TuneDocument) -> list[Effect]:
     found = []
     for value, own in logs.items():
         others = [log for other, its in logs.items() if other != value for log in its]
-        found.append(Effect(choice.knob, value, len(own), ratio(own, others) if others else None))
+        found.append(KnobEffect(choice.knob, value, len(own), ratio(own, others) if others else None))
     return sorted(found, key=lambda effect: -effect.ratio.mean if effect.ratio else 0)
 
 

@@ -13,10 +13,10 @@ import jinja2
 from hvscale import __version__
 from hvscale.comm_tuning.knobs.meaning import MEANING
 from hvscale.comm_tuning.tune.document import Trial
-from hvscale.comm_tuning.tune.outputs.commands import Line, command, job_words, lines, shell
-from hvscale.comm_tuning.tune.outputs.effects import DEFAULT, Effect, effects_of
-from hvscale.comm_tuning.tune.outputs.output import Output, outputs
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.commands import ShellLine, command, job_words, lines, shell
+from hvscale.comm_tuning.tune.outputs.effects import DEFAULT, KnobEffect, effects_of
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, outputs
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 from hvscale.core.statistics import Estimate, percent
 from hvscale.core.units import human_bytes, human_range, human_seconds
 from hvscale.launch.mpi.transport import LIBRARY_DECIDES
@@ -48,7 +48,7 @@ class Guide:
     version = __version__
     meaning = MEANING
 
-    def __init__(self, tuned: Tuned) -> None:
+    def __init__(self, tuned: TunedJob) -> None:
         self.tuned, self.document = tuned, tuned.document
         self.proof, self.profile = tuned.document.proof, tuned.document.profile
         self.unit = tuned.document.unit or "throughput"
@@ -133,15 +133,15 @@ class Guide:
         return bool(self.tuned.settings or self.tuned.variables or self.tuned.devices != NO_DEVICES)
 
     @property
-    def steps(self) -> list[Line]:
+    def steps(self) -> list[ShellLine]:
         return lines(self.tuned)
 
     @property
-    def files(self) -> list[Output]:
+    def files(self) -> list[OutputFormat]:
         """Beside the guide itself."""
         return [one for one in outputs() if one.applies(self.tuned) and not one.file.startswith(GUIDE)]
 
-    def use(self, output: Output) -> str:
+    def use(self, output: OutputFormat) -> str:
         return output.use(self.tuned)
 
     @cached_property
@@ -176,12 +176,12 @@ class Guide:
         )
 
     @cached_property
-    def effects(self) -> list[list[Effect]]:
+    def effects(self) -> list[list[KnobEffect]]:
         """Of each knob that was searched."""
         return [effects_of(choice, self.document) for choice in self.document.space if choice.values]
 
     @property
-    def helped(self) -> list[Effect]:
+    def helped(self) -> list[KnobEffect]:
         """The value of each knob that was taken, or else the best one, where trials tell it apart from the others."""
         shown = []
         for effects in self.effects:
@@ -219,7 +219,7 @@ class Guide:
         )
 
     @property
-    def repeat(self) -> list[Line]:
+    def repeat(self) -> list[ShellLine]:
         """Lines that make the study, its proof and its profiles again."""
         fixed = [["--fix", f"{knob}={text}"] for knob, text in self.document.fixed.items()]
         options = self.tuned.launch
@@ -227,15 +227,17 @@ class Guide:
         if options["devices"] != NO_DEVICES:
             asked["devices"] = options["devices"]
         search = [["hvscale", "tune", "-np", str(self.document.np)], *job_words(self.tuned, **asked), *fixed]
-        found = [Line("the whole study, into a new folder", shell([*search, command(self.tuned)]))]
+        found = [ShellLine("the whole study, into a new folder", shell([*search, command(self.tuned)]))]
         file = self.tuned.path("settings.toml")
         if self.tuned.gained and "," not in file:
             proof = ["hvscale", "compare-settings", f"defaults,{file}", "-np", str(self.document.np), "--repeat", "7"]
-            found.append(Line("the proof alone", shell([proof, *job_words(self.tuned), command(self.tuned)])))
+            found.append(ShellLine("the proof alone", shell([proof, *job_words(self.tuned), command(self.tuned)])))
         if self.profile is not None:
             pair = [self.profile.run_before, self.profile.run_after]
-            found.append(Line("the profiles before and after, by message size", shell([["hvscale", "compare", *pair]])))
-            found.append(Line("the same as a page", shell([["hvscale", "report", *pair]])))
+            found.append(
+                ShellLine("the profiles before and after, by message size", shell([["hvscale", "compare", *pair]]))
+            )
+            found.append(ShellLine("the same as a page", shell([["hvscale", "report", *pair]])))
         return found
 
 
@@ -262,7 +264,7 @@ def interval(gain: Estimate) -> str:
     return f"95 % interval {percent(gain.low)} to {percent(gain.high)}"
 
 
-def effect_interval(effect: Effect) -> str:
+def effect_interval(effect: KnobEffect) -> str:
     found = effect.ratio
     if found is None or found.low is None or found.high is None:
         return "-"
@@ -294,7 +296,7 @@ def profile_rows(profile: Comparison) -> list[list[str]]:
     return rows
 
 
-def render(template: str, tuned: Tuned, *, filters: dict[str, Callable[..., Any]], **further: Any) -> str:
+def render(template: str, tuned: TunedJob, *, filters: dict[str, Callable[..., Any]], **further: Any) -> str:
     """`filters`: the format's own; `further`: what its template alone asks for."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),

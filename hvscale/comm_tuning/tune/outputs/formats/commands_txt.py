@@ -1,13 +1,13 @@
 """commands.txt: a line for each launcher that can start the job with the settings."""
 
 from hvscale.comm_tuning.tune.outputs.commands import lines
-from hvscale.comm_tuning.tune.outputs.output import Output, register
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 
 
-def text(tuned: Tuned) -> str:
+def text(tuned: TunedJob) -> str:
     parts = [f"# {line.title}{': ' + line.note if line.note else ''}\n{line.text}\n" for line in lines(tuned)]
     return "\n".join(parts)
 
 
-register(Output(file="commands.txt", what="the job's line for each launcher", text=text))
+register(OutputFormat(file="commands.txt", what="the job's line for each launcher", text=text))

@@ -3,11 +3,11 @@
 import shlex
 from collections.abc import Mapping
 
-from hvscale.comm_tuning.tune.outputs.output import Output, register
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 
 
-def text(tuned: Tuned) -> str:
+def text(tuned: TunedJob) -> str:
     head = "# Read it in the shell that starts the job: . env.sh\n"
     if not tuned.variables:
         return head + "# There is nothing to set: see guide.md.\n"
@@ -19,7 +19,7 @@ def exports(variables: Mapping[str, str]) -> str:
 
 
 register(
-    Output(
+    OutputFormat(
         file="env.sh",
         what="all settings as environment variables",
         text=text,

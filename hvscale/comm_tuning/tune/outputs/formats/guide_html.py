@@ -5,12 +5,12 @@ from plotly.offline import get_plotlyjs
 
 from hvscale.comm_tuning.tune.outputs.figures import guide_figures
 from hvscale.comm_tuning.tune.outputs.guide import render
-from hvscale.comm_tuning.tune.outputs.output import Output, register
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 from hvscale.report.figures import script_safe
 
 
-def text(tuned: Tuned) -> str:
+def text(tuned: TunedJob) -> str:
     figures = guide_figures(tuned.document)
     return render(
         "guide.html.j2",
@@ -22,4 +22,4 @@ def text(tuned: Tuned) -> str:
     )
 
 
-register(Output(file="guide.html", what="this guide, with figures", text=text))
+register(OutputFormat(file="guide.html", what="this guide, with figures", text=text))

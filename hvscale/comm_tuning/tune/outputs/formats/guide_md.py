@@ -3,8 +3,8 @@
 import re
 
 from hvscale.comm_tuning.tune.outputs.guide import render
-from hvscale.comm_tuning.tune.outputs.output import Output, register
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
 ENTITY = re.compile(r"&(?=[A-Za-z#])")
@@ -22,8 +22,8 @@ def code(text: str) -> str:
     return f"{fence}sh\n{text}\n{fence}"
 
 
-def text(tuned: Tuned) -> str:
+def text(tuned: TunedJob) -> str:
     return render("guide.md.j2", tuned, filters={"plain": plain, "code": code})
 
 
-register(Output(file="guide.md", what="this guide", text=text))
+register(OutputFormat(file="guide.md", what="this guide", text=text))

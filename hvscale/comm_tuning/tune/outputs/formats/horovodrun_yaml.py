@@ -5,8 +5,8 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from hvscale.comm_tuning.tune.outputs.commands import uses_horovodrun
-from hvscale.comm_tuning.tune.outputs.output import Output, register
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 
 MIB = 2**20
 # horovodrun computes in floats what is no whole MiB, and Horovod reads whole digits only.
@@ -33,7 +33,7 @@ KEYS: dict[str, tuple[str, Callable[[str], str | None]]] = {
 }
 
 
-def text(tuned: Tuned) -> str:
+def text(tuned: TunedJob) -> str:
     params, left = {}, []
     for name, word in tuned.variables.items():
         key, say = KEYS.get(name, ("", lambda word: None))
@@ -52,7 +52,7 @@ def text(tuned: Tuned) -> str:
 
 
 register(
-    Output(
+    OutputFormat(
         file="horovodrun.yaml",
         what="Horovod's own settings, for horovodrun",
         text=text,

@@ -2,8 +2,8 @@
 
 import shlex
 
-from hvscale.comm_tuning.tune.outputs.output import Output, register
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 
 FILE = "mpich.conf"
 PREFIXES = ("MPIR_CVAR_", "UCX_", "FI_")
@@ -13,14 +13,14 @@ HEAD = """\
 """
 
 
-def text(tuned: Tuned) -> str:
+def text(tuned: TunedJob) -> str:
     others = tuned.others(*PREFIXES)
     left = f"# Not read by MPICH, so env.sh alone sets them: {', '.join(others)}\n" if others else ""
     return HEAD + left + "".join(f"{name}={word}\n" for name, word in tuned.beginning(*PREFIXES).items())
 
 
 register(
-    Output(
+    OutputFormat(
         file=FILE,
         what="MPICH's control variables",
         text=text,

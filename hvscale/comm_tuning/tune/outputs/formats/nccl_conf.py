@@ -2,14 +2,14 @@
 
 import shlex
 
-from hvscale.comm_tuning.tune.outputs.output import Output, register
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 
 FILE = "nccl.conf"
 PREFIX = "NCCL_"
 
 
-def text(tuned: Tuned) -> str:
+def text(tuned: TunedJob) -> str:
     head = (
         "# NCCL 2.23 and later read this file where the variable NCCL_CONF_FILE names it; the environment goes first.\n"
     )
@@ -17,7 +17,7 @@ def text(tuned: Tuned) -> str:
 
 
 register(
-    Output(
+    OutputFormat(
         file=FILE,
         what="NCCL's settings",
         text=text,

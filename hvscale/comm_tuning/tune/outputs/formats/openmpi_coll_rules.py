@@ -8,15 +8,15 @@ import shlex
 
 from hvscale.comm_tuning.collectives.tables.openmpi_rules import FILENAME, SizeRule, rules_file
 from hvscale.comm_tuning.knobs.libraries.openmpi import TUNED_FIRST
-from hvscale.comm_tuning.tune.outputs.output import Output, register
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 
 FILE = "openmpi-coll-rules.conf"
 PREFIX = "OMPI_MCA_coll_tuned_"
 COLLECTIVES = ("allreduce", "bcast")
 
 
-def chosen(tuned: Tuned) -> dict[str, tuple[str, str]]:
+def chosen(tuned: TunedJob) -> dict[str, tuple[str, str]]:
     """By collective: the number of its algorithm, and the bytes of a segment, 0 for the algorithm's own."""
     found = {}
     for name in COLLECTIVES:
@@ -26,7 +26,7 @@ def chosen(tuned: Tuned) -> dict[str, tuple[str, str]]:
     return found
 
 
-def text(tuned: Tuned) -> str:
+def text(tuned: TunedJob) -> str:
     head = [
         "In place of the lines for algorithms and segments in openmpi-mca-params.conf and env.sh:",
         *(f"export {name}={word}" for name, word in variables(tuned).items()),
@@ -38,13 +38,13 @@ def text(tuned: Tuned) -> str:
     return rules_file(rules, head)
 
 
-def variables(tuned: Tuned) -> dict[str, str]:
+def variables(tuned: TunedJob) -> dict[str, str]:
     """What makes Open MPI read the file."""
     return {**TUNED_FIRST, FILENAME: shlex.quote(tuned.path(FILE))}
 
 
 register(
-    Output(
+    OutputFormat(
         file=FILE,
         what="the algorithms alone, for communicators of the job's size or more",
         text=text,

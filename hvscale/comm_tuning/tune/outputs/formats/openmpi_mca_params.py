@@ -3,8 +3,8 @@
 import shlex
 
 from hvscale.comm_tuning.tune.outputs.commands import MCA
-from hvscale.comm_tuning.tune.outputs.output import Output, register
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 
 FILE = "openmpi-mca-params.conf"
 HEAD = """\
@@ -13,14 +13,14 @@ HEAD = """\
 """
 
 
-def text(tuned: Tuned) -> str:
+def text(tuned: TunedJob) -> str:
     own, others = tuned.beginning(MCA), tuned.others(MCA)
     left = f"# No parameters of Open MPI, so env.sh alone sets them: {', '.join(others)}\n" if others else ""
     return HEAD + left + "".join(f"{name.removeprefix(MCA)} = {word}\n" for name, word in own.items())
 
 
 register(
-    Output(
+    OutputFormat(
         file=FILE,
         what="Open MPI's parameters",
         text=text,

@@ -4,11 +4,11 @@ import json
 import shlex
 
 from hvscale.comm_tuning.knobs.settings_file import KNOBS
-from hvscale.comm_tuning.tune.outputs.output import Output, register
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 
 
-def text(tuned: Tuned) -> str:
+def text(tuned: TunedJob) -> str:
     head = ["# For hvscale launch, profile and scale: --settings FILE; --set on the command line goes first."]
     if not tuned.settings:
         head.append("# There is nothing to set: see guide.md.")
@@ -32,7 +32,7 @@ def quoted(text: str) -> str:
 
 
 register(
-    Output(
+    OutputFormat(
         file="settings.toml",
         what="the settings in hvscale's words",
         text=text,

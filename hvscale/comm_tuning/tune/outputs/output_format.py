@@ -6,33 +6,33 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 
 
-def always(tuned: Tuned) -> bool:
+def always(tuned: TunedJob) -> bool:
     return True
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputFormat:
     """One file. `what`: what it is, in a few words; `use`: the words of the shell that feed it to its library, empty where there are none."""
 
     file: str
     what: str
-    text: Callable[[Tuned], str]
-    applies: Callable[[Tuned], bool] = always
-    use: Callable[[Tuned], str] = lambda tuned: ""
+    text: Callable[[TunedJob], str]
+    applies: Callable[[TunedJob], bool] = always
+    use: Callable[[TunedJob], str] = lambda tuned: ""
 
 
-_outputs: dict[str, Output] = {}
+_outputs: dict[str, OutputFormat] = {}
 
 
-def register(output: Output) -> None:
+def register(output: OutputFormat) -> None:
     _outputs[output.file] = output
 
 
 @cache
-def outputs() -> list[Output]:
+def outputs() -> list[OutputFormat]:
     """All that are known, by name."""
     from hvscale.comm_tuning.tune.outputs import formats
 

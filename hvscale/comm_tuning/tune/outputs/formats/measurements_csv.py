@@ -1,16 +1,16 @@
-"""evidence.csv: every trial of the search, and every run of the proof."""
+"""measurements.csv: every trial of the search, and every run of the proof."""
 
 from collections.abc import Iterator
 
-from hvscale.comm_tuning.tune.outputs.output import Output, register
-from hvscale.comm_tuning.tune.outputs.tuned import Tuned
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
+from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 from hvscale.core.csv_text import csv_text
 
 COLUMNS = ("kind", "number", "start", "state", "throughput", "throughput_low", "throughput_high", "unit")
 LAST_COLUMNS = ("steps", "seconds", "run", "problem")
 
 
-def text(tuned: Tuned) -> str:
+def text(tuned: TunedJob) -> str:
     """`number`: a trial's, or a pair's. A knob that stands empty had its default."""
     document = tuned.document
     searched = [choice.knob for choice in document.space if choice.values]
@@ -19,7 +19,7 @@ def text(tuned: Tuned) -> str:
     return csv_text(columns, [*trials(tuned), *pairs(tuned)])
 
 
-def trials(tuned: Tuned) -> Iterator[dict[str, object]]:
+def trials(tuned: TunedJob) -> Iterator[dict[str, object]]:
     for trial in tuned.document.trials:
         found = trial.throughput
         yield {
@@ -33,7 +33,7 @@ def trials(tuned: Tuned) -> Iterator[dict[str, object]]:
         }
 
 
-def pairs(tuned: Tuned) -> Iterator[dict[str, object]]:
+def pairs(tuned: TunedJob) -> Iterator[dict[str, object]]:
     """Two rows each: the defaults, and the winner."""
     document = tuned.document
     for number, pair in enumerate(document.proof.pairs if document.proof else [], 1):
@@ -56,4 +56,4 @@ def of_knobs(settings: dict[str, str]) -> dict[str, object]:
     return {f"set {knob}": text for knob, text in settings.items()}
 
 
-register(Output(file="evidence.csv", what="every trial, and every run of the proof", text=text))
+register(OutputFormat(file="measurements.csv", what="every trial, and every run of the proof", text=text))

@@ -17,10 +17,10 @@ NOT_ASKED: dict[str, Any] = {"mpi": "openmpi", "env": [], "transport_name": None
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedJob:
     """`settings`: in the words of --set, those that the whole study kept and the winner's, where its gain was proven; `gained`: the latter alone.
 
-    `variables`: what the settings and the transport are in the environment; `unasked`: what hvscale sets for this library in any job.
+    `variables`: what the settings and the transport are in the environment; `default_settings`: what hvscale sets for this library in any job.
     `transport` and `devices`: the options of the launch, None and "all" where they were not asked for.
     """
 
@@ -31,7 +31,7 @@ class Tuned:
     settings: Mapping[str, str]
     gained: Mapping[str, str]
     variables: Mapping[str, str]
-    unasked: Mapping[str, str]
+    default_settings: Mapping[str, str]
     transport: str | None
     devices: str
 
@@ -53,7 +53,7 @@ class Tuned:
         }
         transport = translated.options.get("--transport", launch["transport_name"])
         flavour = flavours.get(library.flavour)
-        unasked = flavour.adapt({}, library)
+        default_settings = flavour.adapt({}, library)
         chosen = library.model_copy(update={"transport": transport}) if transport else library
         adapted = flavour.adapt(variables, chosen)
         return cls(
@@ -63,8 +63,10 @@ class Tuned:
             launch=launch,
             settings=settings,
             gained=gained,
-            variables={name: word for name, word in adapted.items() if word != unasked.get(name) and name not in PATHS},
-            unasked={name: word for name, word in unasked.items() if name not in PATHS},
+            variables={
+                name: word for name, word in adapted.items() if word != default_settings.get(name) and name not in PATHS
+            },
+            default_settings={name: word for name, word in default_settings.items() if name not in PATHS},
             transport=transport,
             devices=translated.options.get("--devices", launch["devices"]),
         )

@@ -13,12 +13,12 @@ from hvscale.comm_tuning.knobs.meaning import MEANING
 from hvscale.comm_tuning.knobs.settings import Setting, parse, spellings_in, takers, why_not
 from hvscale.comm_tuning.knobs.values import Value
 from hvscale.comm_tuning.tune.document import KnobChoice
-from hvscale.comm_tuning.tune.job_profile import Evidence
-from hvscale.comm_tuning.tune.search_space import DEFAULT, SEARCHED, Searched
+from hvscale.comm_tuning.tune.job_profile import JobProfile
+from hvscale.comm_tuning.tune.search_space import DEFAULT, SEARCH_SPACE, SearchedKnob
 from hvscale.core.errors import RequestError
 
 Settings = Mapping[str, str]
-BY_KNOB = {entry.knob: entry for entry in SEARCHED}
+BY_KNOB = {entry.knob: entry for entry in SEARCH_SPACE}
 
 
 class Chooser(Protocol):
@@ -38,7 +38,7 @@ class Dimension:
     `at_init`: every library of the job that has it reads it at hvd.init().
     """
 
-    entry: Searched
+    entry: SearchedKnob
     values: tuple[str, ...]
     default: str
     at_init: bool
@@ -54,7 +54,7 @@ class Dimension:
 
 
 @dataclass(frozen=True)
-class Space:
+class JobSpace:
     """Settings are written without what is left alone."""
 
     dimensions: tuple[Dimension, ...]
@@ -107,7 +107,7 @@ class Space:
 
 
 class _Given:
-    def __init__(self, words: Settings, space: Space) -> None:
+    def __init__(self, words: Settings, space: JobSpace) -> None:
         self.words = words
         self.values = {dimension.knob: dimension.values for dimension in space.dimensions}
 
@@ -124,23 +124,23 @@ def check_names(knobs: list[str] | None) -> None:
         if knob not in MEANING:
             raise RequestError(f"--knobs {knob}: no such knob; `hvscale knobs` lists them")
         if not BY_KNOB[knob].values:
-            raise RequestError(f"--knobs {knob}: {BY_KNOB[knob].unasked}")
+            raise RequestError(f"--knobs {knob}: {BY_KNOB[knob].only_if_named}")
 
 
 def choices(
-    target: Target, seen: Evidence, knobs: list[str] | None, fixed: Settings, given: Mapping[str, str]
+    target: Target, seen: JobProfile, knobs: list[str] | None, fixed: Settings, given: Mapping[str, str]
 ) -> list[KnobChoice]:
     """Each knob with the values to search, or with none and the reason; `knobs`: only these, None for what may help.
 
     `given`: variables and options of the launch that the user has set, which no trial may contradict.
     """
-    return [_choice(entry, target, seen, knobs, fixed, given) for entry in SEARCHED]
+    return [_choice(entry, target, seen, knobs, fixed, given) for entry in SEARCH_SPACE]
 
 
 def _choice(
-    entry: Searched,
+    entry: SearchedKnob,
     target: Target,
-    seen: Evidence,
+    seen: JobProfile,
     knobs: list[str] | None,
     fixed: Settings,
     given: Mapping[str, str],
@@ -157,8 +157,8 @@ def _choice(
         return left_out(why_not(entry.knob, target))
     for name in (name for spelling in spellings for name in spelling.variables if name in given):
         return left_out(f"{name} is given: {given[name]}")
-    if entry.unasked and (knobs is None or not entry.values):
-        return left_out(entry.unasked)
+    if entry.only_if_named and (knobs is None or not entry.values):
+        return left_out(entry.only_if_named)
     for condition in entry.needs:
         reason = condition(seen)
         if reason is not None:
@@ -196,7 +196,7 @@ def is_taken(knob: str, value: str, target: Target) -> bool:
     return False
 
 
-def with_default(entry: Searched, values: list[str], spellings: list[Spelling], target: Target) -> list[str]:
+def with_default(entry: SearchedKnob, values: list[str], spellings: list[Spelling], target: Target) -> list[str]:
     """The values with the default among them: at its place where the libraries name one and the same, or else in front, as a word."""
     named = {default_of(spelling, target) for spelling in spellings}
     default = next(iter(named)) if len(named) == 1 and not entry.varies else None
@@ -221,7 +221,7 @@ def default_of(spelling: Spelling, target: Target) -> Value | None:
         return None
 
 
-def space_of(found: list[KnobChoice], target: Target) -> Space:
+def space_of(found: list[KnobChoice], target: Target) -> JobSpace:
     """The part of a document's choices that is searched."""
     dimensions = []
     for choice in found:
@@ -235,7 +235,7 @@ def space_of(found: list[KnobChoice], target: Target) -> Space:
                     at_init=all(spelling.restart == "init" for spelling in spellings),
                 )
             )
-    return Space(tuple(dimensions))
+    return JobSpace(tuple(dimensions))
 
 
 def default_among(values: list[str], spellings: list[Spelling], target: Target) -> str:

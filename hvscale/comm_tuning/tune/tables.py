@@ -9,9 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from rich.table import Table
 
 from hvscale.comm_tuning.tune.document import Trial, TrialState, TuneDocument
+from hvscale.comm_tuning.tune.job_space import Settings
 from hvscale.comm_tuning.tune.scores import ratios
-from hvscale.comm_tuning.tune.space import Settings
-from hvscale.comm_tuning.tune.study import Study
+from hvscale.comm_tuning.tune.study import TuneStudy
 from hvscale.core.plain_rich import PlainColumn, PlainConsole
 from hvscale.core.statistics import Estimate
 from hvscale.core.terminal import printable
@@ -139,7 +139,7 @@ def gain_in_words(gain: Estimate) -> str:
 class TrialsShown:
     """On stderr: a line for each trial, and on a terminal a bar over all of them with the best so far."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: TuneStudy) -> None:
         self.study, self.best = study, 1.0
         self.progress = Progress(
             PlainColumn("{task.description}"),
