@@ -21,8 +21,8 @@ from scipy import stats
 
 from hvscale.bench.collectives.sizes import parse_size
 from hvscale.comm_tuning.collectives.decide.cost_model import wire_seconds
+from hvscale.comm_tuning.collectives.tables.files import OPERATIONS
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, nearest, read_table
-from hvscale.comm_tuning.collectives.tables.written import OPERATIONS
 from hvscale.launch.nodes.link import bits_per_second
 
 HVSCALE = Path(sys.executable).with_name("hvscale")

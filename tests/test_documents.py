@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.bench.experiments.file import read as read_experiment
+from hvscale.bench.experiments.experiment_file import read as read_experiment
 from hvscale.comm_tuning.collectives.tables.table import read_table
 from hvscale.comm_tuning.knobs.settings_file import read_settings
 from hvscale.core.documents import from_json, parse_json, to_json

@@ -98,7 +98,7 @@ def test_no_modules_import_each_other() -> None:
 
 def test_a_rank_does_not_load_the_controller() -> None:
     rank = "hvscale.bench.collectives"
-    ranks = f"import hvscale.cli.main, hvscale.trainer.trainer, {rank}.rank; {rank}.backends.backends()"
+    ranks = f"import hvscale.cli.main, hvscale.trainer.trainer, {rank}.rank_side.rank; {rank}.backends.BACKENDS.all()"
     asked = f"import sys; {ranks}; print('hvscale.launch.controller' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", asked], text=True).strip() == "False"
 

@@ -10,10 +10,9 @@ import pytest
 import typer
 from typer.main import get_command
 
-from hvscale.bench.applications import get as get_application
-from hvscale.bench.applications import parse_sizes
-from hvscale.bench.collectives.dtypes import DTYPES
-from hvscale.bench.collectives.schedule import Schedule
+from hvscale.bench.applications import APPLICATIONS, parse_sizes
+from hvscale.bench.collectives.elements import DTYPES
+from hvscale.bench.collectives.request import Schedule
 from hvscale.bench.collectives.sizes import named_sizes, parse_size, series
 from hvscale.cli import main
 from hvscale.comm_tuning.collectives.study import parse_nps
@@ -122,7 +121,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "--shm-size": lambda text: shm_bytes(f"{text}g"),
     "--np": parse_ranks,
     "--nps": lambda text: parse_nps(text, 8),
-    "--size": lambda text: parse_sizes(get_application("stencil"), [f"x={text}"]),
+    "--size": lambda text: parse_sizes(APPLICATIONS.get("stencil"), [f"x={text}"]),
     "--hosts": lambda text: asked_hosts(PlacementOptions(hosts=f"a:{text}")),
     "--images": lambda text: parse_range("--images", text),
 }

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale import profiling
-from hvscale.comm_tuning.collectives.broadcast import native_library
+from hvscale.comm_tuning.collectives.broadcast import call
 from hvscale.core.built_library import preloaded
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.core.host import (
@@ -205,7 +205,7 @@ def broadcast() -> Check:
     """By doing it, on two ranks of an MPI that this environment's programs run on."""
     name = "broadcast"
     try:
-        path = native_library.library_path()
+        path = call.library_path()
         ctypes.CDLL(str(path))
         here = next((flavour.name for flavour in flavours.all_with_mpi() if runs_here(flavour)), None)
         if here is not None:

@@ -42,7 +42,7 @@ class Registry(Generic[Item]):
         """
         if name not in self._items:
             self._import_file_of(name)
-        if name not in self._items:
+        if name not in self._items and name not in self.all():
             raise RequestError(f"{f'{option} ' if option else ''}{name}: {suggest_name(self.what, name, self.names())}")
         return self._items[name]
 

@@ -17,11 +17,3 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     by_lower = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name.lower(), by_lower, 1)
     return by_lower[found[0]] if found else None
-
-
-def unknown(name: str, known: Iterable[str]) -> str:
-    """`did you mean ...? known are ...`."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, 1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return f"{meant}known are {', '.join(names)}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hvscale.bench.applications import PROGRAMS, Application, get, names, parse_sizes
+from hvscale.bench.applications import APPLICATIONS, PROGRAMS, Application, parse_sizes
 from hvscale.bench.applications.build import COMMON, label, parse_flags
 from hvscale.bench.applications.counters import Counters, read_counters, with_perf
 from hvscale.bench.applications.programs.integration import INTEGRAL, IntegrationResult
@@ -20,8 +20,8 @@ from tests.conftest import PROGRAMS as PROGRAMS_OF_THE_ENVIRONMENT
 
 @pytest.mark.parametrize("name", ["integration", "merge_sort", "network", "stencil"])
 def test_every_program_is_described(name: str) -> None:
-    application = get(name)
-    assert name in names()
+    application = APPLICATIONS.get(name)
+    assert name in APPLICATIONS.names()
     assert application.name == name
     for np in application.default_np:
         assert application.why_not(np, parse_sizes(application, [])) is None
@@ -36,7 +36,7 @@ def test_every_program_is_described(name: str) -> None:
     ],
 )
 def test_sizes(requests: list[str], sizes: dict[str, int]) -> None:
-    assert parse_sizes(get("integration"), requests) == sizes
+    assert parse_sizes(APPLICATIONS.get("integration"), requests) == sizes
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_sizes(requests: list[str], sizes: dict[str, int]) -> None:
 )
 def test_a_size_that_cannot_be_is_refused(request_: str) -> None:
     with pytest.raises(RequestError, match=f"--size {request_}: "):
-        parse_sizes(get("integration"), [request_])
+        parse_sizes(APPLICATIONS.get("integration"), [request_])
 
 
 def test_flags_are_words_and_no_shell() -> None:
@@ -88,7 +88,11 @@ def study(name: str, placement: PlacementOptions | None = None, **asked: Any) ->
 @pytest.mark.parametrize(
     ("name", "asked", "said"),
     [
-        ("sort", {}, "sort: no such application; known are integration, merge_sort, network, stencil"),
+        (
+            "stencl",
+            {},
+            r"stencl: unknown application; did you mean stencil\? Known: integration, merge_sort, network, stencil",
+        ),
         (
             "integration",
             {"ranks": "1"},
@@ -166,7 +170,7 @@ def midpoint(intervals: int) -> float:
 
 @pytest.mark.parametrize("intervals", [1, 2, 10, 1000, 10**5])
 def test_an_integral_is_right_within_the_error_of_its_rule(intervals: int) -> None:
-    application, sizes = get("integration"), {"intervals": intervals, "packets": 10}
+    application, sizes = APPLICATIONS.get("integration"), {"intervals": intervals, "packets": 10}
     right = IntegrationResult(seconds=1, integral=midpoint(intervals), packets_of_slaves=[4, 6])
     assert application.problem(right, sizes, None) is None
     off = 2 * (99 / intervals) ** 2
@@ -184,14 +188,14 @@ def result_of(application: Application, **values: object) -> object:
 
 
 def test_results_that_are_not_believed() -> None:
-    sort = get("merge_sort")
+    sort = APPLICATIONS.get("merge_sort")
     for values, said in [
         ({"sorted": True, "checksum_after": "a"}, None),
         ({"sorted": False, "checksum_after": "a"}, "the samples are not sorted"),
         ({"sorted": True, "checksum_after": "b"}, "the sorted samples are not the ones that were given"),
     ]:
         assert sort.problem(result_of(sort, checksum_before="a", **values), {}, None) == said
-    stencil = get("stencil")
+    stencil = APPLICATIONS.get("stencil")
     serial = result_of(stencil, checksum="1", blocks=(1, 1, 1))
     assert stencil.problem(result_of(stencil, checksum="1", blocks=(1, 2, 1)), {}, serial) is None
     assert "differ from those" in (
@@ -233,7 +237,10 @@ def test_counters_are_sums_over_ranks_and_none_where_not_supported(tmp_path: Pat
 
 def test_every_source_belongs_to_a_program() -> None:
     there = {file.name for file in PROGRAMS.iterdir() if file.suffix in (".c", ".h")}
-    assert there == {source for name in names() for source in get(name).sources} | {*COMMON, "cuts.h"}
+    assert there == {source for name in APPLICATIONS.names() for source in APPLICATIONS.get(name).sources} | {
+        *COMMON,
+        "cuts.h",
+    }
 
 
 def test_without_perf_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from hvscale.bench.applications import get, names, parse_sizes
+from hvscale.bench.applications import APPLICATIONS, parse_sizes
 from hvscale.bench.collectives import backends
-from hvscale.bench.experiments import file
+from hvscale.bench.experiments import experiment_file
 from hvscale.bench.experiments.document import ExperimentDocument, MeasurementRecord, StatementRow
 from hvscale.bench.experiments.entries import WithTable
 from hvscale.bench.experiments.entries.app import App
@@ -20,7 +20,7 @@ from hvscale.bench.experiments.entries.param_server import ParamServer
 from hvscale.bench.experiments.output import text
 from hvscale.bench.experiments.page import page
 from hvscale.bench.experiments.series import Series
-from hvscale.bench.experiments.statements import Finding, kinds
+from hvscale.bench.experiments.statements import STATEMENTS, Finding
 from hvscale.bench.experiments.study import ExperimentStudy
 from hvscale.cli.commands.train import app as train
 from hvscale.core.errors import RequestError
@@ -61,7 +61,7 @@ def by_flags(times: Mapping[str, Mapping[str, float]]) -> list[Series]:
 
 
 def find(found: Sequence[Series], kind: str, **parameters: Any) -> Finding:
-    statement = kinds()[kind].model_validate({"kind": kind, "says": "It is so", **parameters})
+    statement = STATEMENTS.get(kind).model_validate({"kind": kind, "says": "It is so", **parameters})
     return statement.find(found)
 
 
@@ -279,19 +279,19 @@ along = "bytes"
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("title", "titel", "titel: no such key; did you mean title?"),
-        ("np = ", "nps = ", "here.sums.nps: no such key; did you mean np?"),
-        ('"collective"', '"colective"', "here.sums.measure: colective: no such kind; did you mean collective?"),
+        ("title", "titel", "titel: unknown key; did you mean title?"),
+        ("np = ", "nps = ", "here.sums.nps: unknown key; did you mean np?"),
+        ('"collective"', '"colective"', "here.sums.measure: colective: unknown kind; did you mean collective?"),
         (
             'measure = "collective"\n',
             "",
-            "here.sums: measure is missing; known are app, collective, command, param-server",
+            "here.sums: measure is missing. Known: app, collective, command, param-server",
         ),
         ("np = [2]", "np = [0]", "here.sums.np.0: Input should be greater than 0"),
         ("np = [2]", "np = []", "here.sums.np: "),
         ("[here.sums]", '[here."../sums"]', "here.../sums: String should match"),
-        ("along = ", "alnog = ", "statements.0.alnog: no such key; did you mean along?"),
-        ('"time-grows"', '"time-grow"', "statements.0.kind: time-grow: no such kind; did you mean time-grows?"),
+        ("along = ", "alnog = ", "statements.0.alnog: unknown key; did you mean along?"),
+        ('"time-grows"', '"time-grow"', "statements.0.kind: time-grow: unknown kind; did you mean time-grows?"),
         ("{ backend", "{ bakcend", "statements.0.where.bakcend: write a value, a list of values, or { from"),
         ('{ backend = "openmpi" }', '{ bytes = "many" }', "bytes many: not a number of bytes"),
         ("along", "[", "is damaged, it is no TOML"),
@@ -302,10 +302,10 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_the_place(
 ) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(WHOLE)
-    assert file.read(path).statements[0].says == "It is so"
+    assert experiment_file.read(path).statements[0].says == "It is so"
     path.write_text(WHOLE.replace(before, after, 1))
     with pytest.raises(RequestError) as refused:
-        file.read(path)
+        experiment_file.read(path)
     assert said in str(refused.value)
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -328,7 +328,7 @@ def launch(**placement: Any) -> dict[str, Any]:
 def test_a_wrong_request_names_the_entry(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(WHOLE.replace("openmpi", "opnmpi"))
-    with pytest.raises(RequestError, match=r"^here\.sums: --backend opnmpi: no such back end; did you mean openmpi"):
+    with pytest.raises(RequestError, match=r"^here\.sums: --backend opnmpi: unknown back end; did you mean openmpi"):
         ExperimentStudy.of(path, "here", launch(), tmp_path / "folder")
     with pytest.raises(RequestError, match="nothing to measure in its part study"):
         ExperimentStudy.of(path, "study", launch(), tmp_path / "folder")
@@ -366,7 +366,7 @@ def test_the_command_line_goes_before_the_places_of_an_entry(
 ) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(WHOLE.replace("np =", 'placement = ["netns"]\nnodes = 2\nlink = "1gbit"\nnp ='))
-    places, found = file.read(path).here["sums"].placed(PlacementOptions(**asked))
+    places, found = experiment_file.read(path).here["sums"].placed(PlacementOptions(**asked))
     assert found.model_dump(exclude_none=True) == options
     assert places == (options["placement"],)
 
@@ -378,9 +378,9 @@ def test_there_is_an_experiment_for_each_study_of_the_bench() -> None:
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.parent.name)
 def test_every_part_of_an_experiment_can_be_asked_for(path: Path, tmp_path: Path) -> None:
     """Here without containers; at the study's size as far as this machine has what it asks for."""
-    experiment = file.read(path)
-    assert {"here", "study"} == {part for part in file.PARTS if experiment.part(part)}
-    for part in file.PARTS:
+    experiment = experiment_file.read(path)
+    assert {"here", "study"} == {part for part in experiment_file.PARTS if experiment.part(part)}
+    for part in experiment_file.PARTS:
         for name, entry in experiment.part(part).items():
             words_are_known(entry)
             has_gpus = getattr(entry, "device", "cpu") == "cpu" or bool(gpus())
@@ -397,8 +397,11 @@ def test_every_part_of_an_experiment_can_be_asked_for(path: Path, tmp_path: Path
 def words_are_known(entry: Any) -> None:
     """By what the engines know, whatever this machine has."""
     if isinstance(entry, App):
-        assert parse_sizes(get(entry.program), [f"{name}={value}" for name, value in entry.size.items()]) == entry.size
-        assert [get(entry.program).why_not(np, entry.size) for np in entry.np] == [None] * len(entry.np)
+        assert (
+            parse_sizes(APPLICATIONS.get(entry.program), [f"{name}={value}" for name, value in entry.size.items()])
+            == entry.size
+        )
+        assert [APPLICATIONS.get(entry.program).why_not(np, entry.size) for np in entry.np] == [None] * len(entry.np)
     elif isinstance(entry, Collective):
         for backend in backends.named(entry.backend, "openmpi"):
             for dtype in entry.dtype:
@@ -431,8 +434,8 @@ def measured_names(entry: Any) -> set[str]:
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.parent.name)
 def test_statements_speak_of_what_an_entry_measures(path: Path) -> None:
-    experiment = file.read(path)
-    every = [entry for part in file.PARTS for entry in experiment.part(part).values()]
+    experiment = experiment_file.read(path)
+    every = [entry for part in experiment_file.PARTS for entry in experiment.part(part).values()]
     known: dict[str, set[str]] = {
         "backend": set().union(*map(measured_names, every)),
         "placement": {place for entry in every for place in entry.placement},
@@ -449,21 +452,21 @@ def test_statements_speak_of_what_an_entry_measures(path: Path) -> None:
 
 def test_the_programs_are_measured_at_their_own_sizes() -> None:
     [path] = [path for path in EXPERIMENTS if path.parent.name == "S3"]
-    experiment = file.read(path)
+    experiment = experiment_file.read(path)
     for part, preset in (("here", []), ("study", ["study"])):
         entries = [entry for entry in experiment.part(part).values() if isinstance(entry, App)]
-        assert sorted(entry.program for entry in entries) == names()
+        assert sorted(entry.program for entry in entries) == APPLICATIONS.names()
         for entry in entries:
-            assert entry.size == parse_sizes(get(entry.program), preset)
+            assert entry.size == parse_sizes(APPLICATIONS.get(entry.program), preset)
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.parent.name)
 def test_the_readme_has_every_statement_and_both_commands(path: Path) -> None:
     readme = path.with_name("README.md").read_text()
     name = path.relative_to(path.parents[2])
-    table = any(entry.wants_table for entry in file.read(path).here.values())
+    table = any(entry.wants_table for entry in experiment_file.read(path).here.values())
     words = f" --collectives {path.parent.name}-table/collectives.toml" if table else ""
     assert f"hvscale bench experiment {name}{words} --run {path.parent.name}\n" in readme
     assert f"hvscale bench experiment {name} --part study" in readme
-    for statement in file.read(path).statements:
+    for statement in experiment_file.read(path).statements:
         assert f"| {statement.says} |" in readme

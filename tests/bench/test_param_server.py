@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hvscale.bench.collectives import backends, memory
+from hvscale.bench.collectives.memory import check_held, held
 from hvscale.bench.param_server.document import Extremes, ServerDocument, ServerRun
-from hvscale.bench.param_server.held import check_held, held
 from hvscale.bench.param_server.output import tables
 from hvscale.bench.param_server.page import page
 from hvscale.bench.param_server.study import Options, ServerStudy
@@ -179,7 +179,7 @@ def test_a_worker_holds_its_own_and_the_server_all_of_them() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_arithmetic(operation: str, backend: str, blocks: int, said: str) -> None:
-    asked = (operation, "host", backends.get(backend), range(3), 3, 1 << 30)
+    asked = (operation, "host", backends.find_backend(backend), range(3), 3, 1 << 30)
     check_held(*asked, blocks << 30, "here")  # type: ignore[arg-type]
     with pytest.raises(RequestError) as refused:
         check_held(*asked, (blocks << 30) - 1, "here")  # type: ignore[arg-type]
@@ -207,12 +207,12 @@ def launch(**placement: Any) -> dict[str, Any]:
     [
         ({"workers": "0"}, "--workers 0: '0' is no number of workers; write --workers 1,2,4"),
         ({"workers": "1", "operations": "allreduce"}, "one worker has nobody to all-reduce with: --workers 2"),
-        ({"operations": "brodcast"}, "--operation brodcast: no such choice; did you mean broadcast?"),
-        ({"backends": ("gl0o",)}, "--backend gl0o: no such back end; did you mean gloo?"),
+        ({"operations": "brodcast"}, "--operation brodcast: unknown value; did you mean broadcast?"),
+        ({"backends": ("gl0o",)}, "--backend gl0o: unknown back end; did you mean gloo?"),
         ({"backends": ("horovod",)}, "horovod-openmpi does not work with a parameter server; gloo, "),
         ({"backends": ("nccl",)}, "nccl-openmpi does not work on cpu memory: --device cuda"),
-        ({"dtype": "flaot16"}, "--dtype flaot16: no such type; did you mean float16?"),
-        ({"device": "gpu"}, "--device gpu: no such choice"),
+        ({"dtype": "flaot16"}, "--dtype flaot16: unknown type; did you mean float16?"),
+        ({"device": "gpu"}, "--device gpu: unknown value"),
         ({"repeats": 0}, "--repeat 0: at least 1 is needed"),
         ({"iterations": 0}, "--iterations 0: at least 1 is needed"),
         ({"size": "1X"}, "--bytes 1X: not a number of bytes"),

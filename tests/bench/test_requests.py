@@ -7,7 +7,7 @@ import pytest
 
 from hvscale.bench.collectives import memory
 from hvscale.bench.collectives.controller import Bench, Options
-from hvscale.bench.collectives.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
+from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
 from hvscale.launch.placement_options import PlacementOptions
@@ -39,15 +39,15 @@ def options(**changed: Any) -> Options:
     [
         ({}, {"np": 1}, "-np 1: one rank has nobody to communicate with; start two or more: -np 2"),
         ({"root": 2}, {}, "--root 2: the ranks are 0 to 1"),
-        ({"backends": ("gl0o",)}, {}, "--backend gl0o: no such back end; did you mean gloo? known are mpi, horovod, "),
-        ({"dtype": "flaot16"}, {}, "--dtype flaot16: no such type; did you mean float16?"),
-        ({"device": "gpu"}, {}, "--device gpu: no such choice; did you mean cpu? known are cpu, cuda"),
-        ({"in_place": "no"}, {}, "--in-place no: no such choice"),
+        ({"backends": ("gl0o",)}, {}, "--backend gl0o: unknown back end; did you mean gloo? Known: mpi, horovod, "),
+        ({"dtype": "flaot16"}, {}, "--dtype flaot16: unknown type; did you mean float16?"),
+        ({"device": "gpu"}, {}, "--device gpu: unknown value; did you mean cpu? Known: cpu, cuda"),
+        ({"in_place": "no"}, {}, "--in-place no: unknown value"),
         ({"backends": ("gloo",), "in_place": "out"}, {}, "gloo has its allreduce in place only: --in-place both"),
-        ({"backends": ("horovod",), "dtype": "bfloat16"}, {}, "horovod-openmpi has no bfloat16; gloo, openmpi, "),
+        ({"backends": ("horovod",), "dtype": "bfloat16"}, {}, "horovod-openmpi has no bfloat16; gloo, intelmpi, "),
         ({"backends": ("nccl",)}, {}, "nccl does not work on cpu memory: --device cuda"),
         ({"device": "cuda", "paths": ("nccl",)}, {}, "openmpi has no --path nccl on cuda memory; it has staged, aware"),
-        ({"paths": ("straight",)}, {}, "--path straight: no such choice"),
+        ({"paths": ("straight",)}, {}, "--path straight: unknown value"),
         ({"until_interval": 0.0}, {}, "--until-interval 0: percent above 0 are needed"),
         ({"sizes": "mlbench", "max_bytes": "1M"}, {}, "--sizes says all sizes: leave out --min-bytes"),
         ({"max_bytes": "100T"}, {}, "--max-bytes 100T: not a number of bytes"),

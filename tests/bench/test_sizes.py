@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.bench.collectives import dtypes, operations, sizes
-from hvscale.bench.collectives.backends import backends, check, named
+from hvscale.bench.collectives import elements, sizes
+from hvscale.bench.collectives.backends import BACKENDS, check, named
 from hvscale.bench.collectives.document import crossovers, row_of
 from hvscale.bench.collectives.memory import check_fits
-from hvscale.bench.collectives.request import Measured
-from hvscale.bench.collectives.schedule import SAMPLES, Schedule, parts
+from hvscale.bench.collectives.operations import COLLECTIVES
+from hvscale.bench.collectives.request import SAMPLES, Measured, Schedule, parts
 from hvscale.bench.collectives.summary import summarise
 from hvscale.core.errors import RequestError
 
-FLOAT32 = dtypes.get("float32")
+FLOAT32 = elements.find_dtype("float32")
 
 
 @pytest.mark.parametrize(
@@ -57,19 +57,19 @@ def test_the_sizes_of_mlbench_are_80_from_1_to_10_to_the_8_elements() -> None:
     assert (len(found), found[0], found[-1]) == (80, 4, 4 * 10**8)
     ratios = [after / before for before, after in itertools.pairwise(found[40:])]
     assert ratios == pytest.approx([10 ** (8 / 79)] * 39, rel=1e-3)
-    kept = sizes.messages(operations.get("allreduce"), FLOAT32, 2, found)
+    kept = sizes.messages(COLLECTIVES.get("allreduce"), FLOAT32, 2, found)
     assert 70 < len(kept) < 80  # the smallest are the same whole number of elements
     assert [message.count for message in kept] == sorted({size // 4 for size in found})
 
 
 @given(
-    st.sampled_from(sorted(set(operations.collectives()) - {"barrier"})),
-    st.sampled_from(sorted(dtypes.DTYPES)),
+    st.sampled_from(sorted(set(COLLECTIVES.all()) - {"barrier"})),
+    st.sampled_from(sorted(elements.DTYPES)),
     st.integers(2, 300),
     st.lists(st.integers(1, 1 << 33), min_size=1, max_size=5),
 )
 def test_a_message_is_whole_blocks_and_no_larger_than_asked(name: str, dtype: str, np: int, asked: list[int]) -> None:
-    collective, kind = operations.get(name), dtypes.get(dtype)
+    collective, kind = COLLECTIVES.get(name), elements.find_dtype(dtype)
     unit = collective.largest(np) * kind.bytes
     if max(asked) // unit > sizes.LARGEST_COUNT:
         with pytest.raises(RequestError, match="MPI counts up to"):
@@ -97,7 +97,7 @@ def test_a_message_is_whole_blocks_and_no_larger_than_asked(name: str, dtype: st
     ],
 )
 def test_busbw_and_size_are_those_of_nccl_tests(name: str, factor: float, blocks: int) -> None:
-    collective = operations.get(name)
+    collective = COLLECTIVES.get(name)
     assert collective.bus_factor(4) == factor
     assert collective.largest(4) == blocks
     measured = Measured(
@@ -147,7 +147,7 @@ def test_back_ends_by_name() -> None:
     assert [one.name for one in named(["mpi,gloo", "horovod", "gloo"], "openmpi")] == [
         *("openmpi", "gloo", "horovod-openmpi"),
     ]
-    with pytest.raises(RequestError, match=r"--backend glo: no such back end; did you mean gloo\?"):
+    with pytest.raises(RequestError, match=r"--backend glo: unknown back end; did you mean gloo\?"):
         named(["glo"], "openmpi")
 
 
@@ -159,7 +159,7 @@ def test_back_ends_by_name() -> None:
             "gather",
             "float32",
             "cpu",
-            "no gather; gloo, openmpi, mpich, mvapich2, intelmpi, nccl, nccl-openmpi, .* have it",
+            "no gather; gloo, intelmpi, mpich, mvapich2, nccl, .*nccl-openmpi, openmpi have it",
         ),
         ("horovod-gloo", "allreduce", "bfloat16", "cpu", "no bfloat16; .*openmpi"),
         ("nccl", "allreduce", "float32", "cpu", "nccl does not work on cpu memory: --device cuda, or one of .*openmpi"),
@@ -170,7 +170,7 @@ def test_what_a_back_end_lacks_is_refused_with_who_has_it(
     backend: str, collective: str, dtype: str, device: str, said: str
 ) -> None:
     with pytest.raises(RequestError, match=said):
-        check(backends()[backend], collective, dtype, device, ["nccl"] if device == "cuda" else [])  # type: ignore[arg-type]
+        check(BACKENDS.all()[backend], collective, dtype, device, ["nccl"] if device == "cuda" else [])  # type: ignore[arg-type]
 
 
 def times(name: str, size: int, seconds: float, in_place: bool = False) -> object:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hvscale.bench.collectives import timed_library
+from hvscale.bench.collectives.rank_side import timed_library
 
 Bits = NDArray[np.uint16]
 INSTRUCTIONS = [b"avx512fp16", b"avx512", b"avx2", b"plain"]

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvscale.bench.collectives import dtypes
-from hvscale.bench.collectives.operations import collectives
-from hvscale.bench.collectives.values import LARGEST, PERIOD, addend, addend_for, fill, find_wrong, mark, total
+from hvscale.bench.collectives import elements
+from hvscale.bench.collectives.elements import LARGEST, PERIOD, addend, addend_for, fill, find_wrong, mark, total
+from hvscale.bench.collectives.operations import COLLECTIVES
 
-KINDS = sorted(dtypes.DTYPES)
+KINDS = sorted(elements.DTYPES)
 
 
 @pytest.mark.parametrize("np_", [2, 3, 16, 64, 65, 128, 1000])
@@ -26,7 +26,7 @@ def test_sums_are_exact_in_any_order_on_any_number_of_ranks(np_: int) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_type_holds_them(name: str) -> None:
-    kind, numbers = dtypes.get(name), np.arange(LARGEST + 1)
+    kind, numbers = elements.find_dtype(name), np.arange(LARGEST + 1)
     assert [kind.decode(bits) for bits in kind.encode(numbers)] == numbers.tolist()
 
 
@@ -40,7 +40,7 @@ def test_ranks_send_different_things() -> None:
 @given(st.sampled_from(KINDS), st.integers(1, 3 * PERIOD), st.data())
 @settings(max_examples=60)
 def test_every_wrong_element_is_found(name: str, length: int, data: st.DataObject) -> None:
-    kind = dtypes.get(name)
+    kind = elements.find_dtype(name)
     pattern = kind.encode(mark(1))
     array = np.empty(length, kind.carrier)
     fill(array, pattern)
@@ -54,7 +54,7 @@ def test_every_wrong_element_is_found(name: str, length: int, data: st.DataObjec
 @pytest.mark.parametrize("shift", [1, 4, 4096, 1 << 16, 1 << 20])
 def test_data_at_a_wrong_place_is_seen(shift: int) -> None:
     """A library that is off by a chunk must not give the same numbers."""
-    pattern = dtypes.get("float32").encode(total(4))
+    pattern = elements.find_dtype("float32").encode(total(4))
     array = np.empty(3 << 20, np.uint32)
     fill(array, pattern)
     wrong, first = find_wrong(np.roll(array, shift), pattern)
@@ -62,11 +62,11 @@ def test_data_at_a_wrong_place_is_seen(shift: int) -> None:
     assert first is not None
 
 
-@pytest.mark.parametrize("name", sorted(collectives()))
+@pytest.mark.parametrize("name", sorted(COLLECTIVES.all()))
 @pytest.mark.parametrize("np_", [2, 3])
 def test_what_is_expected_follows_from_what_all_send(name: str, np_: int) -> None:
     """By the definition of each collective in the MPI standard."""
-    collective, root = collectives()[name], 1
+    collective, root = COLLECTIVES.all()[name], 1
     sent = [collective.sends(rank, np_, root) for rank in range(np_)]
     for rank in range(np_):
         got = collective.expects(rank, np_, root)

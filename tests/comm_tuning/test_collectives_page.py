@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from hvscale.cli.console import write_csv
-from hvscale.comm_tuning.collectives import output
 from hvscale.comm_tuning.collectives.decide.cost_model import wire_seconds
 from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, TOLD, Choice, Measurements, Place, Point
 from hvscale.comm_tuning.collectives.document import TuneCollectives
-from hvscale.comm_tuning.collectives.figures import gain_ticks, place_figures, places, reach
-from hvscale.comm_tuning.collectives.page import page
+from hvscale.comm_tuning.collectives.report import tables
+from hvscale.comm_tuning.collectives.report.figures import gain_ticks, place_figures, places, reach
+from hvscale.comm_tuning.collectives.report.page import page
 from tests.comm_tuning.collective_studies import (
     DOUBLING,
     FLAT,
@@ -50,7 +50,7 @@ def with_points(document: TuneCollectives, points: list[Point]) -> TuneCollectiv
 def printed(document: TuneCollectives) -> str:
     console = Console(width=80)
     with console.capture() as caught:
-        for table in output.terminal_tables(document):
+        for table in tables.terminal_tables(document):
             console.print(table)
     return caught.get()
 
@@ -70,7 +70,7 @@ def test_a_choice_in_words() -> None:
         (DOUBLING, "library's recursive_doubling"),
         (Choice(library_algorithm="ring", protocol="ll128", channels=4), "library's ring, ll128, channels 4"),
     ):
-        assert output.in_words(choice) == said
+        assert tables.in_words(choice) == said
     assert str(RING) == f"library's segmented_ring segment_bytes={64 * KIB}"
 
 
@@ -95,9 +95,9 @@ def test_the_rules_and_each_size_in_the_terminal(document: TuneCollectives) -> N
 
 
 def test_the_mean_of_a_place_is_geometric(document: TuneCollectives) -> None:
-    rows = output.by_place(document)[BROADCAST]
+    rows = tables.by_place(document)[BROADCAST]
     mean = exp(sum(log(row.gain) for row in rows) / len(rows))
-    last = output.sizes_shown(document).groups[output.place_in_words(BROADCAST)][-1]
+    last = tables.sizes_shown(document).groups[tables.place_in_words(BROADCAST)][-1]
     assert last[:2] == ["all", "geometric mean"]
     assert float(last[4]) == pytest.approx(mean, rel=0.01)
     assert f"{mean:#.3g} times as fast" in page(document)
@@ -106,11 +106,11 @@ def test_the_mean_of_a_place_is_geometric(document: TuneCollectives) -> None:
 def test_without_a_known_link_nothing_is_said_of_the_wire() -> None:
     unknown = study(link=None)
     assert "wire" not in printed(unknown)
-    assert all(row.wire_seconds is None for row in output.rows(unknown))
+    assert all(row.wire_seconds is None for row in tables.rows(unknown))
     assert "the wire" not in names(unknown, BROADCAST, "latency")
-    within = output.wire(study(nps=[4]), Place("broadcast", 4, 4), MIB)
+    within = tables.wire(study(nps=[4]), Place("broadcast", 4, 4), MIB)
     assert within is None
-    assert output.wire(study(nps=[4]), Place("broadcast", 4, 2), MIB) == pytest.approx(8 * MIB / LINK)
+    assert tables.wire(study(nps=[4]), Place("broadcast", 4, 2), MIB) == pytest.approx(8 * MIB / LINK)
 
 
 def test_wrong_results_and_open_questions_are_said(document: TuneCollectives) -> None:
@@ -127,7 +127,7 @@ def test_wrong_results_and_open_questions_are_said(document: TuneCollectives) ->
 
 
 def test_sizes_as_csv(document: TuneCollectives, tmp_path: Path) -> None:
-    write_csv(tmp_path / "table.csv", output.rows(document))
+    write_csv(tmp_path / "table.csv", tables.rows(document))
     with (tmp_path / "table.csv").open() as stream:
         lines = list(csv.DictReader(stream))
     assert len(lines) == 4 * len(SIZES)
@@ -139,16 +139,16 @@ def test_sizes_as_csv(document: TuneCollectives, tmp_path: Path) -> None:
 
 def test_the_verdict_says_what_to_do(document: TuneCollectives) -> None:
     assert document.decision is not None
-    assert f"{document.decision.gain:#.3g} times as fast" in output.verdict(document)
+    assert f"{document.decision.gain:#.3g} times as fast" in tables.verdict(document)
     library = [it for it in document.measurements.points if it.choice in (LIBRARY, TOLD)]
-    assert output.verdict(with_points(document, library)).startswith("leave it to the library")
+    assert tables.verdict(with_points(document, library)).startswith("leave it to the library")
 
 
 def test_a_study_without_the_library_s_own_is_shown_undecided(document: TuneCollectives) -> None:
     found = with_points(document, [it for it in document.measurements.points if it.choice not in (LIBRARY, TOLD)])
     assert found.decision is None
-    assert "nothing is decided" in output.verdict(found)
-    assert output.rows(found) == []
+    assert "nothing is decided" in tables.verdict(found)
+    assert tables.rows(found) == []
     assert list(place_figures(found, BROADCAST)) == ["latency"]
     assert "Nothing is decided here" in page(found)
     assert words(printed(found))[0] == ["The model beside it"]
@@ -186,7 +186,7 @@ def test_latency_shows_every_choice_the_model_and_the_wire(document: TuneCollect
     by_name = {it.name: it for it in figure.data}
     assert by_name["library, nothing set"].y[0] == pytest.approx(broadcast_library(4, SIZES[0]))
     hovered = {it.hovertemplate.partition("<br>")[0] for it in figure.data}
-    assert {output.in_words(it) for it in (SMALL, LARGE, TREE, FLAT, TOLD)} <= hovered
+    assert {tables.in_words(it) for it in (SMALL, LARGE, TREE, FLAT, TOLD)} <= hovered
     wire = by_name["the wire, at least"]
     table = by_name["the table"]
     assert list(table.x) == list(wire.x) == SIZES
@@ -198,7 +198,7 @@ def test_latency_shows_every_choice_the_model_and_the_wire(document: TuneCollect
 
 def test_the_bands_are_the_rules_one_behind_another(document: TuneCollectives) -> None:
     assert document.decision is not None
-    rules = [it for it in document.decision.table.rule if output.place_of(it) == BROADCAST]
+    rules = [it for it in document.decision.table.rule if tables.place_of(it) == BROADCAST]
     for figure in place_figures(document, BROADCAST).values():
         shapes = [it for it in figure.layout.shapes if it.type == "rect"]
         assert len(shapes) == len(rules) > 1
@@ -207,7 +207,7 @@ def test_the_bands_are_the_rules_one_behind_another(document: TuneCollectives) -
         for shape, rule, after in zip(shapes, rules, shapes[1:], strict=False):
             assert shape.x1 == pytest.approx(after.x0) == pytest.approx(rule.last + 1)
     named = place_figures(document, BROADCAST)["latency"].layout.annotations
-    assert [it.text.replace("<br>", " ") for it in named] == [output.in_words(output.of_rule(it)) for it in rules]
+    assert [it.text.replace("<br>", " ") for it in named] == [tables.in_words(tables.of_rule(it)) for it in rules]
 
 
 def test_the_name_of_a_narrow_band_stands_upright() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from hvscale.comm_tuning.collectives.tables.files import FORMATS, OPERATIONS, Job, environment, write_files
 from hvscale.comm_tuning.collectives.tables.formats import mpich_coll_json
 from hvscale.comm_tuning.collectives.tables.library_algorithms import OWN_CHOICE, algorithms_of
 from hvscale.comm_tuning.collectives.tables.table import (
@@ -20,7 +21,6 @@ from hvscale.comm_tuning.collectives.tables.table import (
     nearest,
     read_table,
 )
-from hvscale.comm_tuning.collectives.tables.written import OPERATIONS, Job, environment, formats, write_files
 from hvscale.core.errors import RequestError
 from tests.comm_tuning.test_collectives_table import tables
 from tests.conftest import MPICH_PREFIX, needs_mpich
@@ -76,7 +76,7 @@ def read_rules(text: str) -> dict[str, dict[int, list[list[int]]]]:
 @pytest.mark.parametrize("file", ["openmpi-coll-rules.conf", "openmpi-coll-rules-2.conf"])
 @given(table=tables().filter(lambda table: table.mpi == "openmpi"), ranks_per_node=st.integers(1, 8), data=st.data())
 def test_open_mpi_s_rules(file: str, table: CollectivesTable, ranks_per_node: int, data: st.DataObject) -> None:
-    [format_] = [one for one in formats() if one.file == file]
+    [format_] = [one for one in FORMATS.all().values() if one.file == file]
     of = job(table, Path("/folder"), ranks_per_node=ranks_per_node)
     assert format_.applies(of) == table.names_algorithms
     found = read_rules(format_.text(of))
@@ -117,7 +117,7 @@ def component(text: str, operation: str, np: int, block: int) -> str:
 def test_open_mpi_s_han_keeps_what_the_table_gives_to_no_algorithm(
     table: CollectivesTable, data: st.DataObject
 ) -> None:
-    [format_] = [one for one in formats() if one.file == "openmpi-han-rules.conf"]
+    [format_] = [one for one in FORMATS.all().values() if one.file == "openmpi-han-rules.conf"]
     of = job(table, Path("/folder"))
     assume(format_.applies(of))
     operation = data.draw(st.sampled_from(OPERATIONS))
@@ -200,7 +200,7 @@ def test_mpich_s_variables(tmp_path: Path) -> None:
         rule("allreduce", MIB + 1, None, "ring"),
         rule("gather", 1, None),
     ]
-    [format_] = [one for one in formats() if one.file == "mpich-coll.conf"]
+    [format_] = [one for one in FORMATS.all().values() if one.file == "mpich-coll.conf"]
     lines = format_.text(job(CollectivesTable(mpi="mpich", rule=rules), tmp_path)).splitlines()
     assert lines[1:] == [
         "MPIR_CVAR_BCAST_INTRA_ALGORITHM=pipelined_tree",

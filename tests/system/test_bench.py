@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from hvscale.bench.collectives import operations
+from hvscale.bench.collectives.operations import COLLECTIVES
 from hvscale.core.host import gpus
 from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
 
@@ -72,7 +72,7 @@ def test_every_collective_is_right_with_every_type(
     assert [line["first_wrong"] for line in lines] == [None] * len(lines)
     checked = {line["collective"] for line in lines if line["wrong"] == 0}
     missing = {"reduce", "gather"} if backend.startswith("horovod") else set()
-    assert checked == set(operations.collectives()) - {"barrier"} - missing
+    assert checked == set(COLLECTIVES.all()) - {"barrier"} - missing
     assert {line["collective"] for line in lines} - checked == {"barrier"}
     for line in lines:
         assert len(line["rank_seconds"]) == 3
@@ -124,7 +124,7 @@ def test_figures_follow_from_what_the_ranks_measured(browser: Browser, hvscale: 
         assert (record["state"], record["np"], record["command"]) == (
             "finished",
             2,
-            ["python", "-m", "hvscale.bench.collectives.rank"],
+            ["python", "-m", "hvscale.bench.collectives.rank_side.rank"],
         )
     with (tmp_path / "rows.csv").open() as stream:
         assert [row["seconds"] for row in csv.DictReader(stream)] == [str(row["seconds"]) for row in document["rows"]]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect
 
-from hvscale.comm_tuning.collectives.page import page as render
+from hvscale.comm_tuning.collectives.report.page import page as render
 from tests.comm_tuning.collective_studies import study
 
 HOSTILE = "<script>throw new Error('library')</script>"

@@ -244,7 +244,7 @@ def test_wrong_results_are_never_taken(hvscale: Run, tmp_path: Path) -> None:
     [
         (("-np", "1"), "-np 1: a rank alone sends no messages"),
         (("-np", "2", "--mpi", "gloo"), "--mpi gloo: its algorithms cannot be chosen"),
-        (("-np", "2", "--ops", "broadcast,scan"), "--ops scan: no such collective here; known are broadcast"),
+        (("-np", "2", "--ops", "broadcast,scan"), "--ops scan: unknown collective. Known: broadcast"),
         (("-np", "2", "--nps", "2,4"), "--nps 2,4: numbers from 2 to -np 2"),
         (("-np", "2", "--minutes", "0"), "--minutes 0: input should be greater than or equal to 0.001"),
         (("-np", "2", "-b", "4M", "-e", "1M"), "--min-bytes 4M is more than --max-bytes 1M"),

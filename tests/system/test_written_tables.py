@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from hvscale.comm_tuning.collectives.tables.files import Job, environment, write_files
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, Operation, Rule
-from hvscale.comm_tuning.collectives.tables.written import Job, environment, write_files
 from tests.conftest import MPICH_PREFIX, Run, needs_mpich
 
 SOURCE = Path(__file__).parents[1] / "comm_tuning" / "programs" / "one_collective.c"

@@ -3,8 +3,6 @@
 They are written from the description in a study of Docker for MPI applications: master and slaves, a domain cut into cuboids, divide and conquer.
 """
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from hvscale.bench.applications import programs
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import MOST_BYTES, read_whole
+from hvscale.core.registry import Registry
 
 PROGRAMS = Path(programs.__file__).parent
 Sizes = Mapping[str, int]
@@ -65,23 +64,11 @@ class Application:
         """What is wrong with a result of type `self.result`; `serial`: the one to be checked against, where there is one."""
 
 
-_applications: dict[str, Application] = {}
+APPLICATIONS: Registry[Application] = Registry("application", programs.__name__)
 
 
-def register(application: Application) -> None:
-    _applications[application.name] = application
-
-
-def names() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(programs.__path__))
-
-
-def get(name: str) -> Application:
-    """Raises RequestError, naming the known ones, for an unknown program."""
-    if name not in names():
-        raise RequestError(f"{name}: no such application; known are {', '.join(names())}")
-    importlib.import_module(f"{programs.__name__}.{name}")
-    return _applications[name]
+def register(application: Application) -> Application:
+    return APPLICATIONS.register(application.name, application)
 
 
 def parse_sizes(application: Application, requests: list[str]) -> dict[str, int]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hvscale.bench.applications import get
+from hvscale.bench.applications import APPLICATIONS
 from hvscale.bench.applications.build import Compiler
 from hvscale.bench.applications.counters import Counters
 from hvscale.bench.applications.programs.network import NetworkResult
@@ -146,7 +146,7 @@ class ApplicationDocument(BaseModel):
         measured = {variant: seconds_of(self.runs, variant) for variant in self.variants()}
         measured = {variant: seconds for variant, seconds in measured.items() if seconds}
         boxes = {variant: box(list(seconds.values())) for variant, seconds in measured.items()}
-        if not get(self.application).is_timed:
+        if not APPLICATIONS.get(self.application).is_timed:
             self.bandwidth = [row for variant in measured for row in bandwidth_rows(self.runs, variant)]
             self.pings = [ping_row(self.runs, variant) for variant in measured]
             return

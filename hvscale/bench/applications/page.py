@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from hvscale.bench.applications import get
+from hvscale.bench.applications import APPLICATIONS
 from hvscale.bench.applications.document import ApplicationDocument, counting
 from hvscale.bench.applications.output import NO_FLAGS, sizes, tables
 from hvscale.report.figures import GREY, OPERATION_COLOURS, style
@@ -16,7 +16,7 @@ def page(document: ApplicationDocument) -> str:
     library = document.library
     return study_page(
         document,
-        what=f"{document.application}: {get(document.application).summary}",
+        what=f"{document.application}: {APPLICATIONS.get(document.application).summary}",
         facts=[
             sizes(document),
             document.compiler.version,

@@ -8,7 +8,7 @@ from typing import Any, Self
 import psutil
 from pydantic import ValidationError
 
-from hvscale.bench.applications import Application, Result, get, parse_sizes
+from hvscale.bench.applications import APPLICATIONS, Application, Result, parse_sizes
 from hvscale.bench.applications.build import build, find_compiler, label, parse_flags, source_hash
 from hvscale.bench.applications.counters import Counters, read_counters, with_perf
 from hvscale.bench.applications.document import ApplicationDocument, ApplicationRun, CountersRow, Variant
@@ -69,7 +69,7 @@ class ApplicationStudy(StudyInTurns[ApplicationDocument, Variant, ApplicationRun
 
         Raises RequestError for what cannot be measured; writes nothing.
         """
-        application = get(name)
+        application = APPLICATIONS.get(name)
         nps = sorted(parse_ranks(ranks)) if ranks is not None else list(application.default_np)
         if repeats < 1:
             raise RequestError(f"--repeat {repeats}: at least one start of each is needed")

@@ -5,18 +5,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from hvscale.bench.collectives import backends, dtypes, operations, sizes
+from hvscale.bench.collectives import backends, elements, sizes
 from hvscale.bench.collectives.document import BackendRun, BenchDocument, Wrong, crossovers, row_of
 from hvscale.bench.collectives.memory import available_bytes, check_fits
-from hvscale.bench.collectives.request import ALL_ROOTS, Begun, Device, InPlace, Measured, Refused, Request, Size, Way
-from hvscale.bench.collectives.schedule import Schedule
-from hvscale.bench.collectives.start import (
+from hvscale.bench.collectives.operations import COLLECTIVES, Collective
+from hvscale.bench.collectives.rank_job import (
     COMMAND,
     ON_THIS_MACHINE,
     check_installed,
     measure_on_ranks,
     one_of,
     settings,
+)
+from hvscale.bench.collectives.request import (
+    ALL_ROOTS,
+    Begun,
+    Device,
+    InPlace,
+    Measured,
+    Refused,
+    Request,
+    Schedule,
+    Size,
+    Way,
 )
 from hvscale.cli.launch_options import resolve
 from hvscale.core.documents import to_json
@@ -71,7 +82,7 @@ class Bench:
     @classmethod
     def of(cls, collective_name: str, options: Options, launch: dict[str, Any]) -> Self:
         """`launch`: the launch's options as they were given. Raises RequestError for what cannot be measured; writes nothing."""
-        collective, dtype, np = operations.get(collective_name), dtypes.get(options.dtype), launch["np"]
+        collective, dtype, np = COLLECTIVES.get(collective_name), elements.find_dtype(options.dtype), launch["np"]
         if np < 2:
             raise RequestError(f"-np {np}: one rank has nobody to communicate with; start two or more: -np 2")
         if not ALL_ROOTS <= options.root < np:
@@ -156,7 +167,7 @@ class Bench:
 
     def measurements(self, start: Start) -> int:
         """How many rows a start will give."""
-        backend = backends.get(start.entry.backend)
+        backend = backends.find_backend(start.entry.backend)
         return len(start.request.sizes) * len(backends.places(backend, self.document.collective, start.request.places))
 
     def measure(
@@ -241,7 +252,7 @@ class Bench:
             self.write()
 
     def take(self, entry: BackendRun, line: Begun | Refused | Measured) -> None:
-        collective = operations.get(self.document.collective)
+        collective = COLLECTIVES.get(self.document.collective)
         if isinstance(line, Begun):
             entry.library = line.library
         elif isinstance(line, Measured):
@@ -272,7 +283,7 @@ class Bench:
             raise cannot_write(self.path, error) from error
 
 
-def asked_sizes(collective: operations.Collective, dtype: dtypes.Dtype, options: Options) -> list[int]:
+def asked_sizes(collective: Collective, dtype: elements.Dtype, options: Options) -> list[int]:
     """In bytes. Raises RequestError."""
     if not collective.has_data:
         return [0]
@@ -288,7 +299,7 @@ def asked_sizes(collective: operations.Collective, dtype: dtypes.Dtype, options:
     return sizes.named_sizes(options.sizes, dtype)
 
 
-def sizes_of(collective: operations.Collective, dtype: dtypes.Dtype, np: int, options: Options) -> list[sizes.Message]:
+def sizes_of(collective: Collective, dtype: elements.Dtype, np: int, options: Options) -> list[sizes.Message]:
     return sizes.messages(collective, dtype, np, asked_sizes(collective, dtype, options))
 
 

@@ -1,9 +1,10 @@
 """A measurement for people: in nccl-tests' columns or OSU's, and what is shown while it goes on."""
 
-from hvscale.bench.collectives import dtypes, operations
+from hvscale.bench.collectives import elements
 from hvscale.bench.collectives.document import BackendRun, BenchDocument, BenchRow, main_rows
+from hvscale.bench.collectives.operations import COLLECTIVES
+from hvscale.bench.collectives.rank_job import one_of
 from hvscale.bench.collectives.request import ALL_ROOTS
-from hvscale.bench.collectives.start import one_of
 from hvscale.core.units import human_bytes
 
 LAYOUTS = ("nccl-tests", "osu")
@@ -39,7 +40,7 @@ def heading(document: BenchDocument, entry: BackendRun) -> list[str]:
 
 def nccl_table(document: BenchDocument, entry: BackendRun) -> str:
     """The columns of nccl-tests; N/A where the back end has no such call."""
-    collective, dtype = operations.get(document.collective), dtypes.get(document.dtype)
+    collective, dtype = COLLECTIVES.get(document.collective), elements.find_dtype(document.dtype)
     reduction = document.reduction or "none"
     root = ("all" if document.root == ALL_ROOTS else str(document.root)) if collective.rooted else NO_ROOT
     rows = rows_of(document, entry)
@@ -90,9 +91,9 @@ def microseconds(seconds: float) -> str:
 
 def osu_table(document: BenchDocument, entry: BackendRun) -> str:
     """OSU's columns: average, least and largest are over the ranks' own means. Out of place where the back end has it."""
-    collective = operations.get(document.collective)
+    collective = COLLECTIVES.get(document.collective)
     rows = main_rows(rows_of(document, entry))
-    itemsize = dtypes.get(document.dtype).bytes
+    itemsize = elements.find_dtype(document.dtype).bytes
     lines = [*heading(document, entry)]
     head = f"{'Avg Latency(us)':>18}{'Min Latency(us)':>18}{'Max Latency(us)':>18}{'Iterations':>14}"
     lines.append(f"{'# Size' if collective.has_data else '#':<10}{head}")

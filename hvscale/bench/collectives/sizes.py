@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hvscale.bench.collectives.dtypes import Dtype
+from hvscale.bench.collectives.elements import Dtype
 from hvscale.bench.collectives.operations import Collective
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import MOST_SIZES, read_size

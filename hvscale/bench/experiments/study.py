@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from hvscale.bench.collectives.start import one_of
-from hvscale.bench.experiments import file
+from hvscale.bench.collectives.rank_job import one_of
+from hvscale.bench.experiments import experiment_file
 from hvscale.bench.experiments.document import ExperimentDocument, MeasurementRecord, StatementRow
 from hvscale.bench.experiments.entries import Entry, Measurement, by
-from hvscale.bench.experiments.file import PARTS, Experiment
+from hvscale.bench.experiments.experiment_file import PARTS, Experiment
 from hvscale.bench.experiments.series import Series
 from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.run_folder import default_run_path
@@ -42,7 +42,7 @@ class ExperimentStudy(Study[ExperimentDocument]):
 
         Raises RequestError for what cannot be measured, naming the entry; writes nothing.
         """
-        experiment = file.read(toml)
+        experiment = experiment_file.read(toml)
         one_of("--part", part, PARTS)
         entries = experiment.part(part)
         if not entries:

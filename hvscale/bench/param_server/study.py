@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from hvscale.bench.collectives import backends, dtypes
+from hvscale.bench.collectives import backends, elements
 from hvscale.bench.collectives.backends import Backend
 from hvscale.bench.collectives.controller import DEVICES, PATHS
-from hvscale.bench.collectives.memory import available_bytes
-from hvscale.bench.collectives.request import Begun, Device, FirstWrong, Measured, Request, Size, Way
-from hvscale.bench.collectives.sizes import LARGEST_COUNT, parse_size
-from hvscale.bench.collectives.start import (
+from hvscale.bench.collectives.memory import OPERATIONS, SERVER, available_bytes, check_held
+from hvscale.bench.collectives.rank_job import (
     COMMAND,
     ON_THIS_MACHINE,
     ResultLines,
@@ -20,8 +18,9 @@ from hvscale.bench.collectives.start import (
     one_of,
     settings,
 )
+from hvscale.bench.collectives.request import Begun, Device, FirstWrong, Measured, Request, Size, Way
+from hvscale.bench.collectives.sizes import LARGEST_COUNT, parse_size
 from hvscale.bench.param_server.document import REPLACEMENT, ServerDocument, ServerRun, Variant
-from hvscale.bench.param_server.held import OPERATIONS, SERVER, check_held
 from hvscale.cli.launch_options import resolve
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.host import gpus
@@ -79,7 +78,7 @@ class ServerStudy(StudyInTurns[ServerDocument, Variant, ServerRun]):
         ):
             if value < least:
                 raise RequestError(f"{option} {value}: at least {least} is needed")
-        dtype, device = dtypes.get(options.dtype), one_of("--device", options.device, DEVICES)
+        dtype, device = elements.find_dtype(options.dtype), one_of("--device", options.device, DEVICES)
         count = parse_size("--bytes", options.size) // dtype.bytes
         if not 1 <= count <= LARGEST_COUNT:
             raise RequestError(f"--bytes {options.size}: {count} {dtype.name}; MPI counts from 1 to {LARGEST_COUNT}")

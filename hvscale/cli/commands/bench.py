@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hvscale.bench.collectives.operations import Collective, collectives
-from hvscale.bench.collectives.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
+from hvscale.bench.collectives.operations import COLLECTIVES, Collective
+from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.cli.app import new_app
 from hvscale.cli.commands import bench_app, bench_experiment, bench_param_server
 from hvscale.cli.console import print_json, print_message, print_text, print_warning, write_csv
@@ -185,5 +185,5 @@ def add(collective: Collective) -> None:
     )(command)
 
 
-for known in collectives().values():
+for known in COLLECTIVES.all().values():
     add(known)

@@ -68,8 +68,8 @@ def tune_collectives(
     Example: `hvscale tune-collectives -np 4 --placement netns --nodes 4 --link 1gbit --minutes 10`, then
     `hvscale launch -np 4 --collectives FOLDER/collectives.toml -- python train.py`
     """
-    from hvscale.comm_tuning.collectives.output import rows, terminal_tables, verdict
-    from hvscale.comm_tuning.collectives.progress import MeasuringShown
+    from hvscale.comm_tuning.collectives.report.progress import MeasuringShown
+    from hvscale.comm_tuning.collectives.report.tables import rows, terminal_tables, verdict
     from hvscale.comm_tuning.collectives.study import CollectivesStudy
 
     study = CollectivesStudy.of(

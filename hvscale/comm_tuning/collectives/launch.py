@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvscale.comm_tuning.collectives.broadcast.native_library import preload_environment
+from hvscale.comm_tuning.collectives.broadcast.call import preload_environment
+from hvscale.comm_tuning.collectives.tables.files import Job, environment, write_files
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, read_table
-from hvscale.comm_tuning.collectives.tables.written import Job, environment, write_files
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library, RunFolder, RunRecord, cannot_write, write_atomically
 from hvscale.launch.mpi import mpi_library

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from hvscale.bench.collectives import dtypes
-from hvscale.bench.collectives import operations as known_operations
+from hvscale.bench.collectives import elements
+from hvscale.bench.collectives.operations import COLLECTIVES
+from hvscale.bench.collectives.rank_job import NewLines
 from hvscale.bench.collectives.sizes import messages, parse_size
-from hvscale.bench.collectives.start import NewLines
 from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, Choice, Measurements, Place, Point
 from hvscale.comm_tuning.collectives.document import Job, TuneCollectives
 from hvscale.comm_tuning.collectives.launch import own_library
@@ -28,12 +28,13 @@ from hvscale.comm_tuning.collectives.measure.request import (
     answers_path,
     request_path,
 )
-from hvscale.comm_tuning.collectives.tables import written
+from hvscale.comm_tuning.collectives.tables import files
 from hvscale.comm_tuning.collectives.tables.library_algorithms import spelling_of
 from hvscale.comm_tuning.collectives.tables.table import Operation
 from hvscale.core.errors import RankFailedError, RequestError, UntrustedError
 from hvscale.core.numbers import read_whole
 from hvscale.core.run_folder import RunFolder, default_run_path, write_text
+from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 from hvscale.launch.controller import launch
 from hvscale.launch.environment import clean, named, recordable
@@ -105,7 +106,7 @@ class CollectivesStudy(Study[TuneCollectives]):
         sizes = sizes_of(operations, min_bytes, max_bytes, from_run)
         for operation, of_operation in sizes.items():
             messages(
-                known_operations.get(operation), dtypes.get(DTYPE), 2, of_operation
+                COLLECTIVES.get(operation), elements.find_dtype(DTYPE), 2, of_operation
             )  # more than MPI counts is to be known before
         document = TuneCollectives(
             folder=str((path or default_run_path(["tune-collectives", *sizes])).absolute()),
@@ -301,7 +302,7 @@ class CollectivesStudy(Study[TuneCollectives]):
         runs = [RunFolder(self.path / job.run) for job in self.document.jobs]
         library = next(run.read().library for run in runs if run.run_json.exists())
         of_job = own_library(library, environment_of(self.options))
-        written.write_files(written.Job(self.path, decision.table, self.document.np, per_node, of_job))
+        files.write_files(files.Job(self.path, decision.table, self.document.np, per_node, of_job))
 
     def tabulate(self) -> None:
         self.document.tabulate()
@@ -310,7 +311,7 @@ class CollectivesStudy(Study[TuneCollectives]):
         return self.document.decision is not None
 
     def html(self) -> str:
-        from hvscale.comm_tuning.collectives.page import page
+        from hvscale.comm_tuning.collectives.report.page import page
 
         return page(self.document)
 
@@ -420,9 +421,9 @@ class Reader:
 def parse_operations(text: str) -> list[Operation]:
     """Raises RequestError, naming those that there are."""
     words = [word.strip() for word in text.split(",")]
-    found = [operation for operation in written.OPERATIONS if operation in words]
-    if unknown := [word for word in words if word not in written.OPERATIONS]:
-        raise RequestError(f"--ops {unknown[0]}: no such collective here; known are {', '.join(written.OPERATIONS)}")
+    found = [operation for operation in files.OPERATIONS if operation in words]
+    if unknown := [word for word in words if word not in files.OPERATIONS]:
+        raise RequestError(f"--ops {unknown[0]}: {suggest_name('collective', unknown[0], files.OPERATIONS)}")
     return found
 
 

@@ -6,15 +6,16 @@ Arguments: the back end, then the elements of a block, in one size or more.
 import json
 import sys
 
-from hvscale.bench.collectives import backends, dtypes, operations
-from hvscale.bench.collectives.engine import Engine, Operands
-from hvscale.bench.collectives.rank import measure_size
+from hvscale.bench.collectives import backends, elements
+from hvscale.bench.collectives.operations import COLLECTIVES
+from hvscale.bench.collectives.rank_side.engine import Engine, Operands
+from hvscale.bench.collectives.rank_side.rank import measure_size
 from hvscale.bench.collectives.request import Request, Size
 
-backend = backends.get(sys.argv[1])
+backend = backends.find_backend(sys.argv[1])
 engine: Engine | None = None
 for name in sorted(backend.collectives):
-    collective = operations.get(name)
+    collective = COLLECTIVES.get(name)
     for dtype in backend.dtypes if collective.has_data else ("float32",):
         for count in map(int, sys.argv[2:]):
             size = Size(bytes=0, count=count, iterations=2, warmup=1)
@@ -31,7 +32,7 @@ for name in sorted(backend.collectives):
                 sizes=[size],
             )
             engine = engine or backend.open(request)
-            kind = dtypes.get(dtype)
+            kind = elements.find_dtype(dtype)
             send, receive = (engine.buffer("cpu", collective.largest(engine.np) * count * kind.bytes) for _ in range(2))
             for in_place in backends.places(backend, name, "both"):
                 operands = Operands(collective, kind, count, engine.rank, engine.np, 1, in_place, send, receive)

@@ -1,18 +1,16 @@
 """The back ends that collectives can be measured on. Each file of this folder registers one or more."""
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 from hvscale.bench.collectives.request import Device, InPlace, Request, Way
 from hvscale.core.errors import RequestError
-from hvscale.core.suggest import unknown
+from hvscale.core.registry import Registry
+from hvscale.core.suggest import suggest_name
 
 if TYPE_CHECKING:
-    from hvscale.bench.collectives.engine import Engine
+    from hvscale.bench.collectives.rank_side.engine import Engine
 
 ONLY_WAY = ("host", "nccl")  # of what has it
 HOST: Mapping[Device, tuple[Way, ...]] = {"cpu": ("host",)}
@@ -46,38 +44,33 @@ class Backend:
         return self.out_of_place | self.in_place
 
 
-_backends: dict[str, Backend] = {}
+BACKENDS: Registry[Backend] = Registry("back end", __name__)
+# What --backend takes beside the names: the back ends that go with --mpi.
+ALIASES = ("mpi", "horovod")
 
 
-def register(backend: Backend) -> None:
-    _backends[backend.name] = backend
+def register(backend: Backend) -> Backend:
+    return BACKENDS.register(backend.name, backend)
 
 
-@cache
-def backends() -> dict[str, Backend]:
-    """All that are known, by name."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    return dict(_backends)
-
-
-def get(name: str) -> Backend:
-    """Raises RequestError, naming a near one, for an unknown name."""
-    if name not in backends():
-        raise RequestError(f"--backend {name}: no such back end; {unknown(name, ['mpi', 'horovod', *backends()])}")
-    return backends()[name]
+def find_backend(name: str) -> Backend:
+    """The back end of this name. Raises RequestError, suggesting the nearest name, for an unknown one."""
+    known = BACKENDS.all()
+    if name not in known:
+        raise RequestError(f"--backend {name}: {suggest_name('back end', name, [*ALIASES, *known])}")
+    return known[name]
 
 
 def named(words: list[str], mpi: str) -> list[Backend]:
     """Those of `--backend a,b --backend c`, each once. `mpi` stands for the flavour of --mpi, `horovod` for Horovod over it."""
     meant = {"mpi": mpi, "horovod": f"horovod-{mpi}"}
     names = [name.strip() for word in words for name in word.split(",")] or [mpi]
-    return [get(meant.get(name, name)) for name in dict.fromkeys(names)]
+    return [find_backend(meant.get(name, name)) for name in dict.fromkeys(names)]
 
 
 def having(what: Callable[[Backend], bool]) -> str:
     """The names of those that have something, for a refusal."""
-    return ", ".join(name for name, backend in backends().items() if what(backend)) or "none"
+    return ", ".join(name for name, backend in BACKENDS.all().items() if what(backend)) or "none"
 
 
 def check(backend: Backend, collective: str, dtype: str, device: Device, paths: list[Way]) -> list[Way]:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hvscale.bench.collectives.backends import HOST, Backend, register
-from hvscale.bench.collectives.engine import Document, Engine, Operands, PythonWork, Work
+from hvscale.bench.collectives.elements import Carried
+from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, PythonWork, Work
 from hvscale.bench.collectives.request import Request
-from hvscale.bench.collectives.values import Carried
 from hvscale.core.errors import RequestError
 
 # Its bfloat16 is there in name only: it does not add it up.

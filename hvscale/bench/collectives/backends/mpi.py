@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hvscale.bench.collectives.backends import Backend, register
-from hvscale.bench.collectives.buffers import Buffer, CudaBuffer
-from hvscale.bench.collectives.dtypes import DTYPES, Dtype
-from hvscale.bench.collectives.engine import Document, Engine, Operands, Work
-from hvscale.bench.collectives.operations import collectives
+from hvscale.bench.collectives.elements import DTYPES, Carried, Dtype
+from hvscale.bench.collectives.operations import COLLECTIVES
+from hvscale.bench.collectives.rank_side.buffers import Buffer, CudaBuffer
+from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, Work
+from hvscale.bench.collectives.rank_side.timed_library import CFunction, sum_address, time_calls
 from hvscale.bench.collectives.request import Device, Request
-from hvscale.bench.collectives.timed_library import CFunction, sum_address, time_calls
-from hvscale.bench.collectives.values import Carried
 from hvscale.core.errors import HvscaleError, RequestError
 
 FLAVOURS = ("openmpi", "mpich", "mvapich2", "intelmpi")
@@ -153,7 +152,7 @@ class MpiEngine(Engine):
             return
         if not aware:
             raise RequestError(f"{self.library} takes no GPU memory: --path staged")
-        if dtype.sum is not None and collectives()[request.collective].reduces:
+        if dtype.sum is not None and COLLECTIVES.all()[request.collective].reduces:
             raise RequestError(f"our sum of {dtype.name} works in the node's memory: --path staged")
 
 
@@ -232,8 +231,8 @@ for flavour in FLAVOURS:
         Backend(
             name=flavour,
             flavour=flavour,
-            out_of_place=frozenset(collectives()) - {"broadcast"},
-            in_place=frozenset(collectives()) - {"barrier"},
+            out_of_place=frozenset(COLLECTIVES.all()) - {"broadcast"},
+            in_place=frozenset(COLLECTIVES.all()) - {"barrier"},
             dtypes=tuple(DTYPES),
             paths={"cpu": ("host",), "cuda": ("staged", "aware")},
             open=MpiEngine,

@@ -1,8 +1,8 @@
 """NCCL, as PyTorch has it."""
 
 from hvscale.bench.collectives.backends import Backend, register
-from hvscale.bench.collectives.dtypes import DTYPES
-from hvscale.bench.collectives.torch_group import IN_PLACE, OUT_OF_PLACE, TorchGroup
+from hvscale.bench.collectives.elements import DTYPES
+from hvscale.bench.collectives.rank_side.torch_group import IN_PLACE, OUT_OF_PLACE, TorchGroup
 from hvscale.core.host import gpus
 
 

@@ -6,12 +6,11 @@ from typing import Any
 from hvscale.bench.collectives.backends import Backend, register
 from hvscale.bench.collectives.backends.mpi import FLAVOURS, MpiEngine
 from hvscale.bench.collectives.backends.nccl import problem
-from hvscale.bench.collectives.dtypes import DTYPES
-from hvscale.bench.collectives.engine import Operands, PythonWork, Work
+from hvscale.bench.collectives.elements import DTYPES, Carried
+from hvscale.bench.collectives.memory import CHIEF, SERVER
+from hvscale.bench.collectives.rank_side.engine import Operands, PythonWork, Work
+from hvscale.bench.collectives.rank_side.torch_group import IN_PLACE, OUT_OF_PLACE, call_of
 from hvscale.bench.collectives.request import Request, run_of_this_rank
-from hvscale.bench.collectives.torch_group import IN_PLACE, OUT_OF_PLACE, call_of
-from hvscale.bench.collectives.values import Carried
-from hvscale.bench.param_server.held import CHIEF, SERVER
 from hvscale.core.errors import RequestError
 
 

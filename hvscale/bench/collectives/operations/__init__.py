@@ -1,15 +1,11 @@
 """The collectives that can be measured. Each is the file of its name in this folder and registers itself."""
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
-from hvscale.bench.collectives.values import Pattern
-from hvscale.core.errors import RequestError
-from hvscale.core.suggest import unknown
+from hvscale.bench.collectives.elements import Pattern
+from hvscale.core.registry import Registry
 
 # What a rank sends or is to receive: a pattern for each block of `count` elements.
 Blocks = list[Pattern]
@@ -38,23 +34,8 @@ class Collective:
     osu_size: Literal["all", "block"] = "all"
 
 
-_collectives: dict[str, Collective] = {}
+COLLECTIVES: Registry[Collective] = Registry("collective", __name__)
 
 
-def register(collective: Collective) -> None:
-    _collectives[collective.name] = collective
-
-
-@cache
-def collectives() -> dict[str, Collective]:
-    """All that are known, by name."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    return dict(sorted(_collectives.items()))
-
-
-def get(name: str) -> Collective:
-    """Raises RequestError, naming a near one, for an unknown name."""
-    if name not in collectives():
-        raise RequestError(f"{name}: no such collective; {unknown(name, collectives())}")
-    return collectives()[name]
+def register(collective: Collective) -> Collective:
+    return COLLECTIVES.register(collective.name, collective)

@@ -1,7 +1,7 @@
 """All-reduce."""
 
+from hvscale.bench.collectives.elements import addend, total
 from hvscale.bench.collectives.operations import Collective, register
-from hvscale.bench.collectives.values import addend, total
 
 register(
     Collective(

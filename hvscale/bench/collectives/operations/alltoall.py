@@ -1,7 +1,7 @@
 """All-to-all."""
 
+from hvscale.bench.collectives.elements import mark
 from hvscale.bench.collectives.operations import Collective, register
-from hvscale.bench.collectives.values import mark
 
 register(
     Collective(

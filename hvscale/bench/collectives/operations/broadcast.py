@@ -1,7 +1,7 @@
 """Broadcast: one buffer, so it is always in place in MPI and PyTorch."""
 
+from hvscale.bench.collectives.elements import mark
 from hvscale.bench.collectives.operations import Collective, register
-from hvscale.bench.collectives.values import mark
 
 register(
     Collective(

@@ -1,7 +1,7 @@
 """Reduce-scatter, with blocks of one size (MPI_Reduce_scatter_block)."""
 
+from hvscale.bench.collectives.elements import addend_for, total
 from hvscale.bench.collectives.operations import Collective, register
-from hvscale.bench.collectives.values import addend_for, total
 
 register(
     Collective(

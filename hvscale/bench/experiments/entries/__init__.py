@@ -1,16 +1,14 @@
 """What an experiment may measure. Each is a file of this folder and registers itself: what stands in the file, and how an engine is asked for it."""
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from hvscale.bench.experiments.series import Series
+from hvscale.core.registry import Registry
 from hvscale.core.run_folder import Host
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.studies.base import Measured, Starting, StudyInTurns, Warn
@@ -101,22 +99,14 @@ def by(collectives: Collectives, launch: dict[str, Any]) -> dict[str, Any]:
 
 
 Kind = TypeVar("Kind", bound=type[Entry])
-_kinds: dict[str, type[Entry]] = {}
+ENTRIES: Registry[type[Entry]] = Registry("kind of measurement", __name__)
 
 
 def register(kind: Kind) -> Kind:
-    """Decorator for an entry's model, whose field `measure` is its name."""
+    """Decorator for the model of a kind, whose field `measure` holds its name."""
     [name] = get_args(kind.__annotations__["measure"])
-    _kinds[name] = kind
+    ENTRIES.register(name, kind)
     return kind
-
-
-@cache
-def kinds() -> dict[str, type[Entry]]:
-    """All that are known, by name."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    return dict(sorted(_kinds.items()))
 
 
 def commas(values: Sequence[Any]) -> str:

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt, ValidationError
 from hvscale.bench.collectives import backends
 from hvscale.bench.collectives.controller import Bench, Options
 from hvscale.bench.collectives.document import BenchDocument, main_rows
-from hvscale.bench.collectives.schedule import DEFAULT_ITERATIONS, DEFAULT_WARMUP
+from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.bench.experiments.entries import Collectives, WithTable, by, register
 from hvscale.bench.experiments.series import Key, Series, Value
 from hvscale.core.errors import HvscaleError, RequestError

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from hvscale.bench.collectives.memory import OPERATIONS
 from hvscale.bench.experiments.entries import Entry, MeasurementInTurns, commas, register
 from hvscale.bench.experiments.series import Series
-from hvscale.bench.param_server.held import OPERATIONS
 from hvscale.bench.param_server.study import Options, ServerStudy
 
 

@@ -5,18 +5,16 @@ mislead is no likelier than that one does (Berger, Technometrics 24(4), 1982). W
 1 - 0.05 / (number of comparisons), since among many one strays by chance (Bonferroni).
 """
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.bench.experiments.averages import Percent
 from hvscale.bench.experiments.series import Key, Range, Selector, Series, describe, selected, word
+from hvscale.core.registry import Registry
 
 Verdict = Literal["holds", "does not hold", "cannot be said here"]
 CONFIDENCE = 0.95
@@ -103,22 +101,14 @@ class Statement(BaseModel, ABC):
 
 
 Kind = TypeVar("Kind", bound=type[Statement])
-_kinds: dict[str, type[Statement]] = {}
+STATEMENTS: Registry[type[Statement]] = Registry("kind of statement", __name__)
 
 
 def register(kind: Kind) -> Kind:
-    """Decorator for the model of a kind, whose field `kind` is its name."""
+    """Decorator for the model of a kind, whose field `kind` holds its name."""
     [name] = get_args(kind.__annotations__["kind"])
-    _kinds[name] = kind
+    STATEMENTS.register(name, kind)
     return kind
-
-
-@cache
-def kinds() -> dict[str, type[Statement]]:
-    """All that are known, by name."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    return dict(sorted(_kinds.items()))
 
 
 def judge(compared: Sequence[Compared], limit: Limit, *, somewhere: bool = False) -> Finding:

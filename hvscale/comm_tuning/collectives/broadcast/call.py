@@ -1,10 +1,12 @@
 """The broadcast as a call, for a program that chooses for itself."""
 
 import ctypes
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvscale.comm_tuning.collectives.broadcast.native_library import library_path
+from hvscale.core.built_library import built_library, preloaded
 from hvscale.core.errors import RequestError
 
 if TYPE_CHECKING:
@@ -91,3 +93,20 @@ def native() -> ctypes.CDLL:
         *(ctypes.c_char_p, ctypes.c_uint64, number, number),
     ]
     return loaded
+
+
+LIBRARY = "libhvbcast.so"
+TABLE_VARIABLE = "HVBCAST_TABLE"
+
+
+def library_path() -> Path:
+    """Raises RequestError when it was not built."""
+    return built_library(LIBRARY)
+
+
+def preload_environment(table: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """What every rank needs in its environment to broadcast by the decision table, in its compact form; `environment` is what it has.
+
+    Raises RequestError when the library is missing, or lies where LD_PRELOAD cannot name it.
+    """
+    return {**preloaded(library_path(), environment), TABLE_VARIABLE: str(table.absolute())}

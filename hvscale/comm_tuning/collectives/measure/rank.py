@@ -11,15 +11,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hvscale.bench.collectives import dtypes, operations
+from hvscale.bench.collectives import elements
 from hvscale.bench.collectives.backends.mpi import MpiEngine, MpiWork
-from hvscale.bench.collectives.engine import Operands
 from hvscale.bench.collectives.memory import available_bytes, check_fits
-from hvscale.bench.collectives.rank import check, give_up, refuse_together
+from hvscale.bench.collectives.operations import COLLECTIVES
+from hvscale.bench.collectives.rank_side.engine import Operands
+from hvscale.bench.collectives.rank_side.rank import check, give_up, refuse_together
+from hvscale.bench.collectives.rank_side.timed_library import CFunction
 from hvscale.bench.collectives.request import ALL_ROOTS, run_of_this_rank
 from hvscale.bench.collectives.request import Request as BenchRequest
 from hvscale.bench.collectives.sizes import messages
-from hvscale.bench.collectives.timed_library import CFunction
 from hvscale.comm_tuning.collectives.broadcast.call import DEFAULT_DEPTH, DEFAULT_RADIX, native
 from hvscale.comm_tuning.collectives.decide.cost_model import fit
 from hvscale.comm_tuning.collectives.decide.measurements import Choice, Point
@@ -81,7 +82,7 @@ class Measuring:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.collective, self.dtype = operations.get(request.operation), dtypes.get(DTYPE)
+        self.collective, self.dtype = COLLECTIVES.get(request.operation), elements.find_dtype(DTYPE)
         self.asked = BenchRequest(
             collective=request.operation,
             backend=request.mpi,

@@ -1,7 +1,7 @@
 """eager-limit.conf: the largest message without a rendezvous, in the variables of the job's library."""
 
+from hvscale.comm_tuning.collectives.tables.files import Format, Job, register
 from hvscale.comm_tuning.collectives.tables.library_algorithms import spelling_of
-from hvscale.comm_tuning.collectives.tables.written import Format, Job, register
 
 
 def variables(job: Job) -> dict[str, str]:

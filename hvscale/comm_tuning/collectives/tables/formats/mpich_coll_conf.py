@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from hvscale.comm_tuning.collectives.tables.files import OPERATIONS, Format, Job, register
 from hvscale.comm_tuning.collectives.tables.table import Operation, Rule
-from hvscale.comm_tuning.collectives.tables.written import OPERATIONS, Format, Job, register
 from hvscale.comm_tuning.knobs.library import libraries
 
 HEAD = "# In place of mpich-coll.json, for all messages and communicators: set -a; . FILE; set +a\n"

@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hvscale.comm_tuning.collectives.tables.files import OPERATIONS, Format, Job, Range, register
 from hvscale.comm_tuning.collectives.tables.library_algorithms import algorithms_of
 from hvscale.comm_tuning.collectives.tables.table import Operation, Rule
-from hvscale.comm_tuning.collectives.tables.written import OPERATIONS, Format, Job, Range, register
 from hvscale.core.documents import parse_json
 from hvscale.core.errors import RequestError
 

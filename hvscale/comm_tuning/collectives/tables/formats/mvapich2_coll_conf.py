@@ -5,9 +5,9 @@ As MV2_internode_Bcast_is_define and MV2_internode_Allreduce_is_define of the li
 
 from collections.abc import Mapping
 
+from hvscale.comm_tuning.collectives.tables.files import Format, Job, Range, register
 from hvscale.comm_tuning.collectives.tables.library_algorithms import algorithms_of
 from hvscale.comm_tuning.collectives.tables.table import Operation
-from hvscale.comm_tuning.collectives.tables.written import Format, Job, Range, register
 
 VARIABLES: dict[Operation, str] = {
     "broadcast": "MV2_INTER_BCAST_TUNING",

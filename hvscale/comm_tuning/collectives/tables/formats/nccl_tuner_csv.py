@@ -7,8 +7,8 @@ import csv
 import io
 from math import ceil
 
+from hvscale.comm_tuning.collectives.tables.files import Format, Job, named, register
 from hvscale.comm_tuning.collectives.tables.table import Operation, Rule
-from hvscale.comm_tuning.collectives.tables.written import Format, Job, named, register
 
 FILE = "nccl-tuner.csv"
 COLUMNS = (

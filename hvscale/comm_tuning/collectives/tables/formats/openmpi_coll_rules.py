@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from hvscale.comm_tuning.collectives.tables.files import OPERATIONS, Format, Job, Range, register
 from hvscale.comm_tuning.collectives.tables.library_algorithms import algorithms_of
 from hvscale.comm_tuning.collectives.tables.openmpi_rules import FILENAME, SizeRule, SizeRules, rules_file
-from hvscale.comm_tuning.collectives.tables.written import OPERATIONS, Format, Job, Range, register
 
 FILE = "openmpi-coll-rules.conf"
 NAMES = {"broadcast": "bcast"}

@@ -5,9 +5,9 @@ The form: coll_han_dynamic_file.h. Where the table names no algorithm, han does 
 
 from collections.abc import Iterator, Sequence
 
+from hvscale.comm_tuning.collectives.tables.files import OPERATIONS, Format, Job, Range, register
 from hvscale.comm_tuning.collectives.tables.formats.openmpi_coll_rules import NAMES, applies
 from hvscale.comm_tuning.collectives.tables.openmpi_rules import COLLECTIVES
-from hvscale.comm_tuning.collectives.tables.written import OPERATIONS, Format, Job, Range, register
 
 FILE = "openmpi-han-rules.conf"
 # Their sizes are those of one rank's block to han, and of all blocks to the table.

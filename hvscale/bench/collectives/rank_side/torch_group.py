@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from hvscale.bench.collectives.engine import Document, Engine, Operands, PythonWork, Work
+from hvscale.bench.collectives.elements import Carried
+from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, PythonWork, Work
 from hvscale.bench.collectives.request import run_of_this_rank
-from hvscale.bench.collectives.values import Carried
 from hvscale.core.errors import RequestError
 
 OUT_OF_PLACE = frozenset({"gather", "allgather", "reduce-scatter", "alltoall", "barrier"})

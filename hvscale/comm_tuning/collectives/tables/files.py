@@ -1,15 +1,13 @@
 """A file that a decision table becomes, and the list of all of them."""
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from math import isqrt
 from pathlib import Path
 
 from hvscale.comm_tuning.collectives.tables.library_algorithms import OWN_CHOICE
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, Operation, Rule, nearest
+from hvscale.core.registry import Registry
 from hvscale.core.run_folder import cannot_write, write_atomically
 
 OPERATIONS: tuple[Operation, ...] = ("broadcast", "allreduce", "allgather", "gather")
@@ -123,27 +121,17 @@ class Format:
     variables: Callable[[Job], Mapping[str, str]] = no_variables
 
 
-_formats: dict[str, Format] = {}
+FORMATS: Registry[Format] = Registry("file format", "hvscale.comm_tuning.collectives.tables.formats")
 
 
-def register(format_: Format) -> None:
-    _formats[format_.file] = format_
-
-
-@cache
-def formats() -> list[Format]:
-    """All that are known, by name."""
-    from hvscale.comm_tuning.collectives.tables import formats as folder
-
-    for module in pkgutil.iter_modules(folder.__path__):
-        importlib.import_module(f"{folder.__name__}.{module.name}")
-    return [_formats[name] for name in sorted(_formats)]
+def register(format_: Format) -> Format:
+    return FORMATS.register(format_.file, format_)
 
 
 def write_files(job: Job) -> list[Path]:
     """Every file that applies to the job. Raises RequestError where the folder cannot be written, or the job's library says nothing of itself."""
     written = []
-    texts = {job.folder / one.file: one.text(job) for one in formats() if one.applies(job)}
+    texts = {job.folder / one.file: one.text(job) for one in FORMATS.all().values() if one.applies(job)}
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
@@ -157,7 +145,7 @@ def write_files(job: Job) -> list[Path]:
 def environment(job: Job) -> dict[str, str]:
     """What makes the job's library take its files."""
     found: dict[str, str] = {}
-    for one in formats():
+    for one in FORMATS.all().values():
         if one.applies(job):
             found.update(one.variables(job))
     return found

@@ -10,8 +10,8 @@ from plotly.offline import get_plotlyjs
 from hvscale import __version__
 from hvscale.comm_tuning.collectives.decide.decide import SizeRow
 from hvscale.comm_tuning.collectives.document import TuneCollectives
-from hvscale.comm_tuning.collectives.figures import place_figures, places
-from hvscale.comm_tuning.collectives.output import (
+from hvscale.comm_tuning.collectives.report.figures import place_figures, places
+from hvscale.comm_tuning.collectives.report.tables import (
     by_place,
     eager_limits_shown,
     fits_shown,

@@ -11,7 +11,7 @@ from hvscale.comm_tuning.collectives.decide.cost_model import Fit, level
 from hvscale.comm_tuning.collectives.decide.decide import SizeRow
 from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, TOLD, Choice, Place, Point, Time
 from hvscale.comm_tuning.collectives.document import TuneCollectives
-from hvscale.comm_tuning.collectives.output import by_place, in_words, limit_in_words, of_rule, place_of, wire
+from hvscale.comm_tuning.collectives.report.tables import by_place, in_words, limit_in_words, of_rule, place_of, wire
 from hvscale.comm_tuning.collectives.tables.table import Rule
 from hvscale.core.units import human_bytes, human_seconds
 from hvscale.report.figures import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, YELLOW, style

@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from hvscale.bench.experiments import entries, statements
-from hvscale.bench.experiments.entries import Entry
-from hvscale.bench.experiments.statements import Statement
+from hvscale.bench.experiments.entries import ENTRIES, Entry
+from hvscale.bench.experiments.statements import STATEMENTS, Statement
 from hvscale.core.errors import RequestError
-from hvscale.core.suggest import unknown
+from hvscale.core.suggest import suggest_name
 
 PARTS = ("here", "study")
 SELECTOR = len(("statements", 0, "kind", "where", "np"))  # the place of what a selector asks of a key
@@ -38,8 +37,8 @@ class Experiment(BaseModel):
 def form() -> type[Experiment]:
     """With every kind of entry and statement that is registered."""
     name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
-    entry: Any = Annotated[one_of(entries.kinds()), Field(discriminator="measure")]
-    statement: Any = Annotated[one_of(statements.kinds()), Field(discriminator="kind")]
+    entry: Any = Annotated[one_of(ENTRIES.all()), Field(discriminator="measure")]
+    statement: Any = Annotated[one_of(STATEMENTS.all()), Field(discriminator="kind")]
     return create_model(
         "ExperimentFile",
         __base__=Experiment,
@@ -73,16 +72,16 @@ def problem(error: ValidationError) -> str:
     # The third part of a place inside an entry or a statement is the name of its kind, which the file has elsewhere.
     loc = first["loc"]
     place = ".".join(str(part) for number, part in enumerate(loc) if number != 2)
-    kinds: Mapping[str, type[BaseModel]] = statements.kinds() if loc[0] == "statements" else entries.kinds()
+    kinds: Mapping[str, type[BaseModel]] = STATEMENTS.all() if loc[0] == "statements" else ENTRIES.all()
     context = first.get("ctx", {})
     if first["type"] == "union_tag_invalid":
         tag = context["tag"]
-        return f"{place}.{context['discriminator'].strip(chr(39))}: {tag}: no such kind; {unknown(tag, kinds)}"
+        return f"{place}.{context['discriminator'].strip(chr(39))}: {tag}: {suggest_name('kind', tag, kinds)}"
     if first["type"] == "union_tag_not_found":
-        return f"{place}: {context['discriminator'].strip(chr(39))} is missing; known are {', '.join(kinds)}"
+        return f"{place}: {context['discriminator'].strip(chr(39))} is missing. Known: {', '.join(kinds)}"
     if len(loc) > SELECTOR and loc[0] == "statements":
         return f"{'.'.join(map(str, (*loc[:2], *loc[3:SELECTOR])))}: write a value, a list of values, or {{ from = VALUE, to = VALUE }}"
     if first["type"] == "extra_forbidden":
         known = kinds.get(str(loc[2]), Experiment) if len(loc) > len(("here", "name", "kind")) else Experiment
-        return f"{place}: no such key; {unknown(str(loc[-1]), known.model_fields)}"
+        return f"{place}: {suggest_name('key', str(loc[-1]), known.model_fields)}"
     return f"{place}: {first['msg']}"

@@ -1,6 +1,6 @@
 """Runs inside every rank of a measurement: reads what to measure, and rank 0 writes each size down as soon as it is known.
 
-Started as `python -m hvscale.bench.collectives.rank` with HVSCALE_RUN in the environment. Never imports the controller.
+Started as `python -m hvscale.bench.collectives.rank_side.rank` with HVSCALE_RUN in the environment. Never imports the controller.
 """
 
 import os
@@ -12,10 +12,11 @@ from typing import IO
 
 import numpy as np
 
-from hvscale.bench.collectives import backends, dtypes, operations
+from hvscale.bench.collectives import backends, elements
 from hvscale.bench.collectives.backends import Backend
-from hvscale.bench.collectives.engine import Engine, Operands, Work
-from hvscale.bench.collectives.memory import available_bytes, check_fits
+from hvscale.bench.collectives.memory import available_bytes, check_fits, check_held, held, in_place
+from hvscale.bench.collectives.operations import COLLECTIVES
+from hvscale.bench.collectives.rank_side.engine import Engine, Operands, Work
 from hvscale.bench.collectives.request import (
     ALL_ROOTS,
     Begun,
@@ -24,12 +25,11 @@ from hvscale.bench.collectives.request import (
     Refused,
     Request,
     Size,
+    parts,
     results_path,
     run_of_this_rank,
 )
-from hvscale.bench.collectives.schedule import parts
 from hvscale.bench.collectives.summary import summarise
-from hvscale.bench.param_server.held import check_held, held, in_place
 from hvscale.core.errors import EXIT_RANK_FAILED, HvscaleError, RequestError
 
 FEWEST_SAMPLES = 5  # before an interval is believed to be narrow
@@ -37,7 +37,7 @@ FEWEST_SAMPLES = 5  # before an interval is believed to be narrow
 
 def main() -> None:
     request = Request.of_this_rank()
-    backend = backends.get(request.backend)
+    backend = backends.find_backend(request.backend)
     try:
         engine = backend.open(request)
         hosts = engine.gathered(socket.gethostname())
@@ -64,7 +64,7 @@ def give_up(text: str, status: int) -> None:
 
 def measure(engine: Engine, request: Request, backend: Backend, hosts: list[str], results: IO[str]) -> None:
     """Every size, out of place and in place. Raises RequestError on every rank where the buffers of a node do not fit."""
-    collective, dtype = operations.get(request.collective), dtypes.get(request.dtype)
+    collective, dtype = COLLECTIVES.get(request.collective), elements.find_dtype(request.dtype)
     largest = max(size.bytes for size in request.sizes)
     here = [rank for rank, host in enumerate(hosts) if host == socket.gethostname()]
     refuse_together(engine, fits(engine, request, backend, largest, here))

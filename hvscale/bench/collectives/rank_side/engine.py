@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hvscale.bench.collectives.buffers import Buffer, CudaBuffer, HostBuffer
-from hvscale.bench.collectives.dtypes import Dtype
+from hvscale.bench.collectives.elements import Carried, Dtype, fill, find_wrong
 from hvscale.bench.collectives.operations import Blocks, Collective
+from hvscale.bench.collectives.rank_side.buffers import Buffer, CudaBuffer, HostBuffer
 from hvscale.bench.collectives.request import ALL_ROOTS, Device, FirstWrong
-from hvscale.bench.collectives.values import Carried, fill, find_wrong
 
 Document = TypeVar("Document")
 

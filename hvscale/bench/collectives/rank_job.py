@@ -8,14 +8,14 @@ from hvscale.bench.collectives.backends import Backend
 from hvscale.bench.collectives.request import Begun, Line, Measured, Refused, Request, request_path, results_path
 from hvscale.core.errors import RankFailedError, RequestError
 from hvscale.core.run_folder import RunFolder, write_text
-from hvscale.core.suggest import unknown
+from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 from hvscale.launch.controller import launch
 from hvscale.launch.environment import clean, named, recordable
 from hvscale.launch.mpi import prefixes
 from hvscale.launch.mpi.reported_library import KnownLibrary, require_asked_library
 
-COMMAND = ["python", "-m", "hvscale.bench.collectives.rank"]
+COMMAND = ["python", "-m", "hvscale.bench.collectives.rank_side.rank"]
 # Placements whose ranks have this machine's memory.
 ON_THIS_MACHINE = ("host", "netns", "docker:rank", "docker:node")
 
@@ -92,9 +92,9 @@ def measure_on_ranks(
 
 
 def one_of(option: str, word: str, known: tuple[Any, ...]) -> Any:
-    """Raises RequestError, naming a near one, for another word."""
+    """The word, if it is one of `known`. Raises RequestError, suggesting the nearest one, for any other."""
     if word not in known:
-        raise RequestError(f"{option} {word}: no such choice; {unknown(word, known)}")
+        raise RequestError(f"{option} {word}: {suggest_name('value', word, known)}")
     return word
 
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hvscale.bench.collectives.values import Carried
+from hvscale.bench.collectives.elements import Carried
 
 
 class Buffer(Protocol):

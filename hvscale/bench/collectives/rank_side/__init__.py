@@ -1,0 +1,1 @@
+"""The part of a benchmark that runs inside every rank. Never imports the controller."""
