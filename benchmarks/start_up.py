@@ -46,7 +46,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     variants = dict(VARIANTS)
     try:
-        placements.readiness("docker:rank")
+        placements.named("docker:rank").readiness()
         variants[f"{CONTAINERS} containers"] = IN_CONTAINERS
     except RequestError as problem:
         Console(stderr=True).print(f"no containers: {problem}", soft_wrap=True)

@@ -317,7 +317,7 @@ def locked_memory() -> Check:
 def placement(name: str) -> Check:
     """What `--placement NAME` finds here, or would need."""
     try:
-        return Check(name=f"placement {name}", good=True, found=placements.readiness(name))
+        return Check(name=f"placement {name}", good=True, found=placements.named(name).readiness())
     except RequestError as problem:
         return Check(name=f"placement {name}", good=False, found="cannot be used here", mend=str(problem))
 

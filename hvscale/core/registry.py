@@ -14,8 +14,13 @@ Item = TypeVar("Item")
 class Registry(Generic[Item]):
     """Things of one kind by name. `package` holds a file for each; adding one changes no other file.
 
-    A file is imported when its thing is asked for, all files when the names are: `get("docker:rank")` imports `docker.py` alone, so that
-    starting a command does not load what it does not use.
+    A file whose name begins with `_` is a part of another one and registers nothing.
+
+    A file of the same path below `hvscale_plugins/` instead of `hvscale/`, in any folder that Python
+    imports from (PYTHONPATH, site-packages), counts as one of the package's.
+
+    A file is imported when its name is asked for, all files when the names are: `get("docker:rank")`
+    imports `docker.py` alone, so that starting a command does not load what it does not use.
     """
 
     def __init__(self, what: str, package: str) -> None:
@@ -52,16 +57,28 @@ class Registry(Generic[Item]):
     def all(self) -> dict[str, Item]:
         """Each by its name, in the names' order."""
         if not self._is_complete:
-            for file in self._files():
-                importlib.import_module(f"{self.package}.{file}")
+            for module in self._modules().values():
+                importlib.import_module(module)
             self._is_complete = True
         return dict(sorted(self._items.items()))
 
     def _import_file_of(self, name: str) -> None:
-        file = name.partition(":")[0].replace("-", "_")
-        if file in self._files():
-            importlib.import_module(f"{self.package}.{file}")
+        module = self._modules().get(name.partition(":")[0].replace("-", "_"))
+        if module is not None:
+            importlib.import_module(module)
 
-    def _files(self) -> list[str]:
-        path = importlib.import_module(self.package).__path__
-        return [module.name for module in pkgutil.iter_modules(path)]
+    def _modules(self) -> dict[str, str]:
+        """The full names of the modules, by their files' names; the package's own file wins."""
+        packages = [self.package.replace("hvscale", "hvscale_plugins", 1), self.package]
+        return {file: f"{package}.{file}" for package in packages for file in files_in(package)}
+
+
+def files_in(package: str) -> list[str]:
+    """The names of a package's modules; none when there is no such package."""
+    try:
+        path = importlib.import_module(package).__path__
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{package}.".startswith(f"{error.name}."):
+            return []
+        raise
+    return [module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_")]

@@ -158,17 +158,17 @@ class RankEnd(BaseModel):
     signal: str | None = None
     started_at: float | None = None  # its command; seconds since 1970, by the rank's own host
     ended_at: float | None = None  # as `started_at`
-    taken_down: bool = False  # its launcher had killed the job
+    killed_by_launcher: bool = False  # its launcher had killed the job
     wrote_at: float = 0.0  # of a rank that was taken down: when it wrote last, as `ended_at`
     devices: RankDevices | None = None
 
 
 class InEffect(BaseModel):
-    """What one library said it uses: `settings` in its own names; `not_taken`: what was asked for and is not in effect, and why."""
+    """What one library said it uses: `settings` in its own names; `not_applied`: what was asked for and is not in effect, and why."""
 
     library: str
     settings: dict[str, str]
-    not_taken: dict[str, str]
+    not_applied: dict[str, str]
 
 
 class RunRecord(BaseModel):

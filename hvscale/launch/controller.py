@@ -24,7 +24,7 @@ from hvscale.launch import environment as job_environment
 from hvscale.launch.cleanup import shared_memory
 from hvscale.launch.job import Job
 from hvscale.launch.mpi import devices as job_devices
-from hvscale.launch.mpi import horovod_build, prefixes, reported_library, transport
+from hvscale.launch.mpi import horovod_build, prefixes, reported_library
 from hvscale.launch.nodes import slurm_job
 from hvscale.launch.nodes.nodes import Nodes, lost_mark
 from hvscale.launch.placement_options import PlacementOptions
@@ -104,7 +104,7 @@ def launch(
     if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
         raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
     if show is not None:
-        show = effective_settings.without_answers(flavour.name, passed, show)
+        show = flavour.without_report(passed, show)
     options = placement or PlacementOptions()
     if options.submit and not slurm_job.is_inside_an_allocation():
         run = RunFolder((run_path or default_run_path(command)).absolute())
@@ -126,7 +126,7 @@ def launch(
         submit_and_follow(script, run, np, show, watch)
         return run
     place = placements.get(options, np)
-    library = transport.choose(flavour, flavour.find(passed), transport_name, passed)
+    library = flavours.choose_transport(flavour, flavour.find(passed), transport_name, passed)
     devices_asked = job_devices.asked(devices, flavour, library)
     passed = flavour.adapt(passed, library)
     horovod_build.check(command, passed, flavour, library)
@@ -152,16 +152,17 @@ def launch(
             record.rank_environment |= one(
                 run, record, {**passed, processes.NP_VARIABLE: str(np), **record.rank_environment}
             )
-    if start_timeout is not None or flavour.soname is not None:
+    if start_timeout is not None or flavour.has_mpi:
         try:
             record.rank_environment |= init_marker.environment(run.path, {**passed, **record.rank_environment})
         except RequestError as error:
             if start_timeout is not None:
                 raise
             record.warnings.append(f"the ranks cannot report the MPI library that they run on: {error}")
-    libraries = effective_settings.Started(run, library, command, {**passed, **record.rank_environment})
-    record.rank_environment |= effective_settings.questions(libraries)
-    request = placements.Request(np, command, run.path, passed, library, options)
+    launched = effective_settings.LaunchedJob(run, library, command, {**passed, **record.rank_environment})
+    settings_reports = effective_settings.Reports(launched, flavour.settings_reader)
+    record.rank_environment |= settings_reports.variables()
+    request = placements.PlacementRequest(np, command, run.path, passed, library, options)
     run.begin(record)
     with run.at_work(record), processes.adopting_orphans(), catching_signals() as caught, ExitStack() as stack:
         stack.callback(note_problems, record, run, request, warn)
@@ -186,7 +187,16 @@ def launch(
             record.rank_environment,
         )
         failure = run_job(
-            job, flavour, record, run, StartWatch(run.path, np, start_timeout), libraries, caught, show, warn, watch
+            job,
+            flavour,
+            record,
+            run,
+            StartWatch(run.path, np, start_timeout),
+            settings_reports,
+            caught,
+            show,
+            warn,
+            watch,
         )
     match record.state:
         case "interrupted" if caught:
@@ -229,7 +239,7 @@ def run_job(
     record: RunRecord,
     run: RunFolder,
     start: StartWatch,
-    libraries: effective_settings.Started,
+    settings_reports: effective_settings.Reports,
     caught: list[int],
     show: Show | None,
     warn: Callable[[str], None],
@@ -237,12 +247,11 @@ def run_job(
 ) -> Failure | None:
     """Start the job, follow it and end it; brings the record to its last state. Gives what went wrong, None when nothing did."""
     output = RankOutput(run, job.np, show or (lambda number, line: None))
-    answers = effective_settings.Answers(libraries)
 
     def note_settings(ended: bool = False) -> None:
-        for told in answers.new(ended):
-            record.settings_in_effect.append(told)
-            for text in effective_settings.warnings(told):
+        for reported in settings_reports.new(ended):
+            record.settings_in_effect.append(reported)
+            for text in effective_settings.warnings(reported):
                 record.warnings.append(text)
                 warn(text)
             run.write(record)
@@ -250,7 +259,7 @@ def run_job(
     reports = reported_library.Reports(run.path, job.np)
 
     def note_libraries(ended: bool = False) -> None:
-        found = reports.new(ended) if flavour.soname is not None else None
+        found = reports.new(ended) if flavour.has_mpi else None
         if found is None:
             return
         record.libraries_reported = found  # written with the next change
@@ -364,7 +373,8 @@ def start_once(
     each_time: Callable[[], bool],
 ) -> tuple[Attempt, FirstRank]:
     """Start the job, follow it and end it."""
-    rank_program = [sys.executable, "-I", "-S", rank.__file__, str(run.path)]
+    ranks, local_ranks = zip(*((one.rank, one.local_rank) for one in flavour.rank_variables), strict=True)
+    rank_program = [sys.executable, "-I", "-S", rank.__file__, str(run.path), ",".join(ranks), ",".join(local_ranks)]
     attempt, first = Attempt(), FirstRank(job)
     with flavour.start(job, rank_program, record.library) as started:
         record.state = "running"
@@ -381,7 +391,9 @@ def start_once(
     return attempt, first
 
 
-def prepare(place: placements.Placement, request: placements.Request, stack: ExitStack, caught: list[int]) -> Nodes:
+def prepare(
+    place: placements.Placement, request: placements.PlacementRequest, stack: ExitStack, caught: list[int]
+) -> Nodes:
     """Make the nodes, until `stack` is left; a signal ends the wait for them with InterruptedWaitError."""
     with ending_waits():
         if caught:
@@ -389,7 +401,9 @@ def prepare(place: placements.Placement, request: placements.Request, stack: Exi
         return stack.enter_context(place.prepare(request))
 
 
-def note_problems(record: RunRecord, run: RunFolder, request: placements.Request, warn: Callable[[str], None]) -> None:
+def note_problems(
+    record: RunRecord, run: RunFolder, request: placements.PlacementRequest, warn: Callable[[str], None]
+) -> None:
     """Say what the placement could not remove."""
     for text in request.problems:
         warn(text)

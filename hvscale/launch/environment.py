@@ -2,29 +2,25 @@
 
 import os
 from collections.abc import Mapping
+from functools import cache
 
 from hvscale.core.errors import RequestError
+from hvscale.launch.flavours import FLAVOURS
 
 # What finds programs and libraries, says who and where the user is, and reaches a registry or a proxy through the site's certificates.
 PASSED_ON = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX",
     "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "COLORTERM",
     "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
-    "I_MPI_ROOT", "FI_PROVIDER_PATH",
     "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
 )  # fmt: skip
 
-# Variables of these families change how a job communicates or computes: dropping one is said aloud.
-KNOB_PREFIXES = (
-    "HOROVOD_", "OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "MPICH_", "MPIR_CVAR_", "MV2_", "MVP_", "I_MPI_", "FI_",
-    "NCCL_", "GLOO_",
-    "OMP_", "MKL_", "KMP_", "HVPROF_",
-)  # fmt: skip
+# Variables that begin so, or with a flavour's prefix, change how a job communicates or computes: a warning names those that are not passed on.
+SHARED_PREFIXES = ("HOROVOD_", "UCX_", "FI_", "NCCL_", "OMP_", "MKL_", "KMP_", "HVPROF_")
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL")
-# What else a job's record needs in order to explain its figures: which GPUs it saw, and what Hydra and our broadcasts were told.
+# What else explains a job's figures: the GPUs that it saw, and the settings of hvscale's broadcast. A flavour's binding is recorded, too.
 RECORDED = (
-    "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
-    "HYDRA_BINDING", "HVBCAST_COUNTS",
+    "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HVBCAST_COUNTS",
 )  # fmt: skip
 HIDDEN = "(hidden)"
 
@@ -49,17 +45,25 @@ def named(requests: list[str], caller: Mapping[str, str] = os.environ) -> dict[s
 
 def clean(caller: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What a job gets from the caller unasked."""
-    return {name: caller[name] for name in PASSED_ON if name in caller}
+    needed = [name for flavour in FLAVOURS.all().values() for name in flavour.passed_variables]
+    return {name: caller[name] for name in [*PASSED_ON, *needed] if name in caller}
+
+
+@cache
+def knob_prefixes() -> tuple[str, ...]:
+    """How the variables begin that change how a job communicates or computes."""
+    return (*SHARED_PREFIXES, *(prefix for flavour in FLAVOURS.all().values() for prefix in flavour.variable_prefixes))
 
 
 def dropped_knobs(passed: Mapping[str, str], caller: Mapping[str, str] = os.environ) -> list[str]:
     """The caller's communication variables that a job does not get, by name."""
-    return sorted(name for name in caller if name.startswith(KNOB_PREFIXES) and name not in passed)
+    return sorted(name for name in caller if name.startswith(knob_prefixes()) and name not in passed)
 
 
 def has_public_value(name: str) -> bool:
     """Whether the variable's value may be recorded: that of a communication variable without a secret's word in its name."""
-    known = name.startswith(KNOB_PREFIXES) or name in RECORDED
+    bindings = [flavour.binding_variable for flavour in FLAVOURS.all().values()]
+    known = name.startswith(knob_prefixes()) or name in RECORDED or name in bindings
     return known and not any(word in name.upper() for word in SECRET_WORDS)
 
 

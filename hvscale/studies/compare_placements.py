@@ -105,7 +105,7 @@ def options_of_each(
 
     Raises RequestError, as a launch does, for an unknown placement, an option that none of them takes, and for what this machine cannot do.
     """
-    known = {name: placements.known(name) for name in names}
+    known = {name: placements.named(name) for name in names}
     warnings = []
     for option in sorted(options.asked()):
         takers = [name for name, place in known.items() if option in place.takes]

@@ -95,7 +95,7 @@ def test_without_the_first_the_others_still_have_their_figures() -> None:
         (["host"], {}, "host: name two placements or more, each once, of docker:node"),
         (["host", "ssh", "host"], {}, "host,ssh,host: name two"),
         (["host", ""], {}, "host,: name two"),
-        (["host", "podman"], {}, "podman: unknown placement; known are docker:node"),
+        (["host", "podman"], {}, "podman: unknown placement. Known: docker:node"),
         (["host", "netns"], {"network": "overlay"}, "--network means nothing to --placement host: it is for docker:"),
         (["host", "docker:rank"], {"ranks_per_container": 2}, "--ranks-per-container means nothing to"),
         (["host", "docker:node"], {}, "the Docker daemon does not answer|docker: not found"),

@@ -15,8 +15,9 @@ from hvscale.comm_tuning.knobs.libraries.openmpi import TUNED_FIRST
 from hvscale.comm_tuning.knobs.libraries.ucx import TRANSPORTS
 from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, libraries
 from hvscale.comm_tuning.knobs.values import OneOf
-from hvscale.launch.effective_settings import horovod, openmpi
-from hvscale.launch.effective_settings.openmpi import Parameter
+from hvscale.launch.effective_settings import horovod
+from hvscale.launch.flavours import openmpi
+from hvscale.launch.flavours.openmpi import Parameter
 from hvscale.launch.mpi.horovod_build import library_in
 from tests.comm_tuning.test_values import values_of
 from tests.conftest import MPICH_PREFIX, PROGRAMS, needs_mpich

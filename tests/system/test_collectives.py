@@ -248,7 +248,7 @@ def test_the_library_is_told_the_table(hvscale: Run, program: Callable[[str], Pa
     assert not (run / "collectives.table").exists()
     if mpi == "openmpi":
         [told] = [told for told in record["settings_in_effect"] if told["library"].startswith("Open MPI")]
-        assert told["not_taken"] == {}
+        assert told["not_applied"] == {}
         assert told["settings"]["btl_tcp_eager_limit"] == "65536"
 
 

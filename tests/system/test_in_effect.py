@@ -40,12 +40,12 @@ def test_open_mpi_ucx_and_horovod_tell(hvscale: Run, program: Callable[[str], Pa
     assert told["Open"]["settings"]["btl_tcp_eager_limit"] == "65536"
     assert told["Open"]["settings"]["pml"] == "ucx"
     assert told["Open"]["settings"]["coll_tuned_allreduce_algorithm"] == "ring"
-    assert told["Open"]["not_taken"] == {
+    assert told["Open"]["not_applied"] == {
         "OMPI_MCA_coll_tuned_bcast_algorithm": "77 was asked for, ignore is in effect",
         "OMPI_MCA_coll_tuned_nonsense": "Open MPI knows no such parameter",
     }
-    assert told["UCX"]["not_taken"] == {"UCX_NONSENSE": "UCX knows no such variable"}
-    assert told["Horovod"]["not_taken"] == {"HOROVOD_FUSION_TRESHOLD": "Horovod knows no such variable"}
+    assert told["UCX"]["not_applied"] == {"UCX_NONSENSE": "UCX knows no such variable"}
+    assert told["Horovod"]["not_applied"] == {"HOROVOD_FUSION_TRESHOLD": "Horovod knows no such variable"}
     for name in ("coll_tuned_bcast_algorithm", "coll_tuned_nonsense", "UCX_NONSENSE", "HOROVOD_FUSION_TRESHOLD"):
         assert sum(name in line for line in shown) == 1
 
@@ -61,7 +61,7 @@ def test_mpich_tells(hvscale: Run, program: Callable[[str], Path], tmp_path: Pat
     options = [word for name, value in asked.items() for word in ("--env", f"{name}={value}")]
     told, shown = start(hvscale, program(PROGRAM), tmp_path, "--mpi", "mpich", *options)
     assert told["MPICH"]["settings"]["MPIR_CVAR_BCAST_SHORT_MSG_SIZE"] == "4096"
-    assert told["MPICH"]["not_taken"] == {
+    assert told["MPICH"]["not_applied"] == {
         # The wheel is built without GPUs.
         "MPIR_CVAR_ENABLE_GPU": "1 was asked for, 0 is in effect",
         "MPIR_CVAR_NONSENSE": "MPICH knows no such variable",
@@ -72,4 +72,4 @@ def test_mpich_tells(hvscale: Run, program: Callable[[str], Path], tmp_path: Pat
 def test_nothing_asked_nothing_warned(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     told, shown = start(hvscale, program(PROGRAM), tmp_path)
     assert shown == []
-    assert all(not told_by["not_taken"] for told_by in told.values())
+    assert all(not told_by["not_applied"] for told_by in told.values())

@@ -43,7 +43,7 @@ def start(
 
 def in_effect(record: dict[str, Any], library: str) -> dict[str, str]:
     [told] = [told for told in record["settings_in_effect"] if told["library"].startswith(library)]
-    assert told["not_taken"] == {}
+    assert told["not_applied"] == {}
     settings: dict[str, str] = told["settings"]
     return settings
 

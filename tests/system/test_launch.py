@@ -142,14 +142,16 @@ def test_a_signal_ends_everything_and_leaves_a_readable_run(
     assert processes_of(run) == []
 
 
-@pytest.mark.parametrize("which", ["the launcher's child", "the keeper"])
+@pytest.mark.parametrize("which", ["the launcher's child", "the supervisor"])
 def test_a_killed_rank_program_of_ours_takes_the_job_down(
     deaf_job: subprocess.Popen[str], tmp_path: Path, which: str
 ) -> None:
     run = tmp_path / "job"
     ours = [process for process in processes_of(run) if "rank.py" in " ".join(process.cmdline()[:4])]
-    keepers = [process for process in ours if process.parent() in ours]
-    (keepers if which == "the keeper" else [process for process in ours if process not in keepers])[-1].kill()
+    supervisors = [process for process in ours if process.parent() in ours]
+    (supervisors if which == "the supervisor" else [process for process in ours if process not in supervisors])[
+        -1
+    ].kill()
     _, said = deaf_job.communicate(timeout=30)
     assert deaf_job.returncode == 3, said
     assert run_json(run)["state"] == "failed"
@@ -319,14 +321,14 @@ def test_a_full_disk_costs_the_log_but_not_the_job(
         (["-np", "2", "--", "no-such-command"], "no-such-command: no such command"),
         (
             ["--mpi", "lam", "--", "true"],
-            "--mpi lam: unknown flavour; known are gloo, intelmpi, mpich, mvapich2, openmpi",
+            "--mpi lam: unknown flavour. Known: gloo, intelmpi, mpich, mvapich2, openmpi",
         ),
         (["--env", "NOT_SET", "--", "true"], "--env NOT_SET: no such variable"),
         (["--env", "=1", "--", "true"], "--env =...: a variable's name is missing"),
         (["--run", "/proc/job", "--", "true"], "cannot write the run folder /proc/job"),
         (["--bogus", "--", "true"], "--bogus"),
         (["--devices", "some", "--", "true"], "--devices some: unknown; write one of own, all, split"),
-        (["--devices", "split", "--", "true"], "--devices split: openmpi 5.0.11 cannot"),
+        (["--devices", "split", "--", "true"], "--devices split: openmpi 5.0.11 uses the GPUs"),
         (["--transport", "carrier-pigeon", "--", "true"], "--transport carrier-pigeon: not in openmpi 5.0.11; it has"),
     ],
 )

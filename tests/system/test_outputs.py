@@ -17,8 +17,8 @@ from hvscale.comm_tuning.tune.document import KnobChoice, Pair, Proof, Trial, Tr
 from hvscale.comm_tuning.tune.outputs import write_outputs
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import estimate
-from hvscale.launch.effective_settings import openmpi
-from hvscale.launch.effective_settings.openmpi import same
+from hvscale.launch.flavours import openmpi
+from hvscale.launch.flavours.openmpi import same
 from hvscale.profiling.compare import compare
 from hvscale.studies.throughput import Metric, read_throughput
 from tests.comm_tuning.studies import study
@@ -234,7 +234,7 @@ def test_env_sh_sets_what_a_launch_with_the_settings_does(hvscale: Run, folder: 
     assert new == record["settings_asked"]
     assert record["knobs"] == WINNER
     [told] = [told for told in record["settings_in_effect"] if told["library"].startswith("Open MPI")]
-    assert told["not_taken"] == {}
+    assert told["not_applied"] == {}
     assert told["settings"]["coll_tuned_allreduce_algorithm"] == "ring"
 
 

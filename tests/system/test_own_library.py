@@ -176,6 +176,6 @@ def test_the_table_that_hvscale_asks_mvapich2_for_stays_in_the_log(
         f"\t{'PROCESSOR ARCH NAME':31}: MV2_ARCH_UNKWN",
     ]
     [told] = [told for told in run_json(tmp_path / "job")["settings_in_effect"] if "MVAPICH2" in told["library"]]
-    assert told["not_taken"] == {"MV2_VBUF_TOTAL_SIZE": "8192 was asked for, 16384 is in effect"}
+    assert told["not_applied"] == {"MV2_VBUF_TOTAL_SIZE": "8192 was asked for, 16384 is in effect"}
     asked = hvscale(*command, "--env", "MV2_SHOW_ENV_INFO=1", "--", python, script, PATH=path)
     assert " MVAPICH2-2.3.7 Parameters" in [line[4:] for line in asked.stdout.splitlines()]

@@ -527,7 +527,7 @@ def test_a_start_in_time_is_not_touched_by_its_limit(hvscale: Run, program: Call
     [
         (
             ["--placement", "moon"],
-            "--placement moon: unknown placement; known are docker:node, docker:rank, host, netns",
+            "--placement moon: unknown placement. Known: docker:node, docker:rank, host, netns",
         ),
         (["--link", "1gbit"], "--link means nothing to --placement host: it is for docker:node, docker:rank, netns"),
         (["--placement", "netns", "--link", "fast"], "--link fast: not a rate"),

@@ -1,25 +1,24 @@
-"""What the libraries of a job say they use, beside what was asked for. Each library is one file in this folder that registers itself."""
+"""What the libraries of a job report as their settings in effect, beside what was asked for.
 
-import importlib
-import pkgutil
+A file in this folder registers a reader for a library that any job may use. A flavour's own reader
+is its `settings_reader`, in the flavour's file.
+"""
+
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hvscale.core.registry import Registry
 from hvscale.core.run_folder import InEffect, Library, RunFolder
 
 FOLDER = "in-effect"  # of a run
 LOOK_SECONDS = 1.0
 
-Show = Callable[[int, str], None]
-# Given the environment the user asked for, and what shows a rank's line: what shows it in its place.
-Hide = Callable[[Mapping[str, str], Show], Show]
-
 
 @dataclass(frozen=True)
-class Started:
+class LaunchedJob:
     """A job as its libraries were started: `environment` is what its ranks have, the command's own included."""
 
     run: RunFolder
@@ -36,66 +35,52 @@ class Started:
         return {name: value for name, value in sorted(self.environment.items()) if name.startswith(prefixes)}
 
 
-class Reporter(Protocol):
-    """A library that can be asked what it uses."""
+class SettingsReader(Protocol):
+    """A library that can be asked which settings it uses."""
 
-    def ask(self, started: Started) -> dict[str, str]:
-        """Variables that make it tell; the user's own, given with --env, win. Without effect on what the job does."""
+    def ask(self, job: LaunchedJob) -> dict[str, str]:
+        """Variables that make it report them, without effect on what the job does; the user's own, given with --env, win."""
 
-    def read(self, started: Started, ended: bool) -> InEffect | None:
-        """What it told; None when it was not asked for anything, or has not told yet. Once the job has `ended` nothing more comes."""
-
-
-_reporters: dict[str, Reporter] = {}
-_hide: dict[str, Hide] = {}
+    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
+        """What it reported; None when nothing was asked for, or nothing is there yet. Nothing more comes once the job has `ended`."""
 
 
-def register(name: str, reporter: Reporter, hide: Hide | None = None) -> None:
-    """`hide`: for a flavour of this name, whose answer stands among the ranks' output."""
-    _reporters[name] = reporter
-    if hide is not None:
-        _hide[name] = hide
+READERS: Registry[SettingsReader] = Registry("settings reader", __name__)
 
 
-def without_answers(flavour: str, environment: Mapping[str, str], show: Show) -> Show:
-    """`show` without the lines that a library prints only because hvscale asked it. The ranks' logs keep them."""
-    return _hide[flavour](environment, show) if flavour in _hide else show
+def register(name: str, reader: SettingsReader) -> None:
+    READERS.register(name, reader)
 
 
-def questions(started: Started) -> dict[str, str]:
-    """What the ranks' environment needs in addition for the libraries to tell what they use."""
-    started.run.make_subfolder(started.folder)
-    found: dict[str, str] = {}
-    for reporter in _reporters.values():
-        found |= reporter.ask(started)
-    return {name: value for name, value in found.items() if name not in started.environment}
+class Reports:
+    """Asks the libraries of a job, and collects what they report as they report it. `own`: the reader of the job's flavour."""
 
-
-class Answers:
-    """Collects what the libraries tell as they tell it."""
-
-    def __init__(self, started: Started) -> None:
-        self._started = started
-        self._silent = dict(_reporters)
+    def __init__(self, job: LaunchedJob, own: SettingsReader | None) -> None:
+        self._job = job
+        self._silent = [*([own] if own is not None else []), *READERS.all().values()]
         self._look_at = 0.0
 
+    def variables(self) -> dict[str, str]:
+        """What the ranks' environment needs in addition for the libraries to report their settings."""
+        self._job.run.make_subfolder(self._job.folder)
+        found: dict[str, str] = {}
+        for reader in self._silent:
+            found |= reader.ask(self._job)
+        return {name: value for name, value in found.items() if name not in self._job.environment}
+
     def new(self, ended: bool = False) -> Iterator[InEffect]:
-        """What was told since the last time; looks once a second, and once more when the job has ended."""
+        """What was reported since the last call; looks once a second, and once more when the job has ended."""
         now = time.monotonic()
         if now < self._look_at and not ended:
             return
         self._look_at = now + LOOK_SECONDS
-        for name, reporter in list(self._silent.items()):
-            told = reporter.read(self._started, ended)
-            if told is not None:
-                del self._silent[name]
-                yield told
+        for reader in list(self._silent):
+            reported = reader.read(self._job, ended)
+            if reported is not None:
+                self._silent.remove(reader)
+                yield reported
 
 
-def warnings(told: InEffect) -> list[str]:
-    """One line for each variable that did not do what was asked."""
-    return [f"{name}: {why}" for name, why in told.not_taken.items()]
-
-
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+def warnings(reported: InEffect) -> list[str]:
+    """One line for each variable that was not applied."""
+    return [f"{name}: {why}" for name, why in reported.not_applied.items()]

@@ -4,25 +4,25 @@ import re
 from pathlib import Path
 
 from hvscale.core.run_folder import InEffect
-from hvscale.launch.effective_settings import Started, register
+from hvscale.launch.effective_settings import LaunchedJob, register
 from hvscale.launch.mpi.horovod_build import horovod_library
 
 PREFIX = "HOROVOD_"
 
 
 class Horovod:
-    def ask(self, started: Started) -> dict[str, str]:
+    def ask(self, job: LaunchedJob) -> dict[str, str]:
         return {}
 
-    def read(self, started: Started, ended: bool) -> InEffect | None:
-        asked = started.asked(PREFIX)
-        library = horovod_library(started.command, dict(started.environment)) if asked else None
+    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
+        asked = job.asked(PREFIX)
+        library = horovod_library(job.command, dict(job.environment)) if asked else None
         if library is None:
             return None
         known = names_in(library)
         unknown = [name for name in asked if name not in known]
         return InEffect(
-            library="Horovod", settings={}, not_taken=dict.fromkeys(unknown, "Horovod knows no such variable")
+            library="Horovod", settings={}, not_applied=dict.fromkeys(unknown, "Horovod knows no such variable")
         )
 
 

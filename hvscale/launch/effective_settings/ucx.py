@@ -4,7 +4,7 @@ import os
 import re
 
 from hvscale.core.run_folder import InEffect
-from hvscale.launch.effective_settings import Started, register
+from hvscale.launch.effective_settings import LaunchedJob, register
 
 PREFIX = "UCX_"
 UNUSED = re.compile(rb"UCX\s+WARN\s+unused environment variables?: ([^\n]*)")
@@ -12,21 +12,21 @@ LONGEST_LOG_BYTES = 1 << 20  # it speaks at the start of a rank
 
 
 class UCX:
-    def ask(self, started: Started) -> dict[str, str]:
+    def ask(self, job: LaunchedJob) -> dict[str, str]:
         return {}
 
-    def read(self, started: Started, ended: bool) -> InEffect | None:
-        asked = started.asked(PREFIX)
+    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
+        asked = job.asked(PREFIX)
         if not asked:
             return None
         said = b""
-        for log in sorted(started.run.logs.glob("rank-*.log")):
+        for log in sorted(job.run.logs.glob("rank-*.log")):
             with log.open("rb") as stream:
                 said += b" ".join([b"", *UNUSED.findall(stream.read(LONGEST_LOG_BYTES))])
         unused = [name for name in asked if re.search(rb"\b%s\b" % os.fsencode(name), said)]
         if not unused and not ended:
             return None
-        return InEffect(library="UCX", settings={}, not_taken=dict.fromkeys(unused, "UCX knows no such variable"))
+        return InEffect(library="UCX", settings={}, not_applied=dict.fromkeys(unused, "UCX knows no such variable"))
 
 
 register("ucx", UCX())

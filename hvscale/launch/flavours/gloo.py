@@ -1,52 +1,41 @@
-"""Gloo: ranks as plain processes that meet through Horovod's own rendezvous server."""
+"""Gloo: ranks are plain processes that find each other through Horovod's rendezvous server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
-from pathlib import Path
 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_new
 from hvscale.core.run_folder import Library
-from hvscale.launch.flavours import Processes, register
+from hvscale.launch.flavours import Flavour, Processes, RankVariables, register
 from hvscale.launch.job import Job
 
 TRANSPORT = "tcp"
 GLOO_ONLY = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
-class Gloo:
+class Gloo(Flavour):
     name = "gloo"
-    soname = None
+    library_name = "Gloo"
+    help = "no MPI at all"
+    rank_variables = (RankVariables("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),)
+    variable_prefixes = ("GLOO_",)
+    horovodrun_starts = True
+    reduce_scatter_in_horovod = False
 
     def find(self, environment: dict[str, str]) -> Library:
         try:
             version = f"inside Horovod {metadata.version('horovod')}"
         except metadata.PackageNotFoundError as error:
-            raise RequestError("Horovod is not installed, and Gloo lies inside it: run `make setup`") from error
+            raise RequestError("Horovod is not installed, and Gloo is a part of it: run `make setup`") from error
         return Library(flavour=self.name, version=version, transport=TRANSPORT, transports=[TRANSPORT])
-
-    def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
-        return library.transports
-
-    def version_in(self, text: str) -> str | None:
-        return None
-
-    def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        return environment
-
-    def split_devices_variable(self, library: Library) -> str | None:
-        return None
-
-    def other_release(self, file: Path | None, library: Library) -> str | None:
-        return None
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
-        # Imported here: they take 0.1 s, and Open MPI needs none of it.
+        # Imported here: it takes 0.1 s, and only a start needs it.
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 
-        from hvscale.launch.gloo_rendezvous import rendezvous
+        from hvscale.launch.flavours._gloo_rendezvous import rendezvous
 
         nodes = {node.name: node for node in job.nodes.nodes}
         slots = get_host_assignments(parse_hosts(job.nodes.hosts), job.np)
@@ -69,7 +58,7 @@ class Gloo:
 
 
 def slot_variables(slot: object) -> dict[str, str]:
-    """What Horovod reads at init() to know its place, from one of its runner's SlotInfo."""
+    """The variables from which hvd.init() learns a rank's place; `slot` is a SlotInfo of Horovod's runner."""
     fields = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "hostname")
     return {f"HOROVOD_{field.upper()}": str(getattr(slot, field)) for field in fields}
 

@@ -8,12 +8,10 @@ from pathlib import Path
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library
-from hvscale.launch import flavours
-from hvscale.launch.flavours import Processes, register
+from hvscale.launch.flavours import LIBRARY_DECIDES, Processes, register
 from hvscale.launch.job import Job
 from hvscale.launch.mpi import hydra
 from hvscale.launch.mpi.launcher import start_launcher
-from hvscale.launch.mpi.transport import LIBRARY_DECIDES
 
 FABRICS = "I_MPI_FABRICS"
 TRANSPORTS = ["shm:ofi", "ofi", "shm"]
@@ -23,9 +21,14 @@ UNBOUND = {"I_MPI_PIN": "0"}
 LIBFABRIC_FOLDERS = ("opt/mpi/libfabric/lib", "libfabric/lib")
 
 
-class IntelMPI:
+class IntelMPI(hydra.HydraFlavour):
     name = "intelmpi"
-    soname = hydra.SONAME
+    library_name = "Intel MPI"
+    help = "Intel MPI 2019 and later"
+    transports_help = "shm:ofi, ofi or shm"
+    variable_prefixes = ("I_MPI_",)
+    passed_variables = ("I_MPI_ROOT", "FI_PROVIDER_PATH")
+    horovodrun_starts = True
 
     def find(self, environment: dict[str, str]) -> Library:
         for launcher in hydra.launchers(environment):
@@ -39,9 +42,6 @@ class IntelMPI:
                     transports=TRANSPORTS,
                 )
         raise RequestError("no Intel MPI in PATH: source its setvars.sh, or put its bin folder into PATH")
-
-    def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
-        return library.transports
 
     def version_in(self, text: str) -> str | None:
         """From the launcher's banner, or from what MPI_Get_library_version says."""
@@ -60,12 +60,6 @@ class IntelMPI:
                 )
                 adapted.setdefault("FI_PROVIDER_PATH", str(folder / "prov"))
         return adapted
-
-    def split_devices_variable(self, library: Library) -> str | None:
-        return None
-
-    def other_release(self, file: Path | None, library: Library) -> str | None:
-        return flavours.other_flavour(self, file, library)
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:

@@ -1,26 +1,109 @@
 """MPICH 4 and 5, started by Hydra."""
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import Library
+from hvscale.core.run_folder import InEffect, Library
 from hvscale.launch import flavours
+from hvscale.launch.effective_settings import LaunchedJob
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
-from hvscale.launch.mpi import hydra, loopback, mpi_library, prefixes
-from hvscale.launch.mpi.launcher import start_launcher
+from hvscale.launch.mpi import hydra, mpi_library, prefixes
+from hvscale.launch.mpi.launcher import is_kept_to_loopback, start_launcher, with_loopback_library
 
 NETMOD = "MPIR_CVAR_CH4_NETMOD"
 SINGLE_COPY = "MPIR_CVAR_CH4_CMA_ENABLE"
 OLDEST_RELEASE = 4
 
 
-class MPICH:
+PREFIX = "MPIR_CVAR_"
+# Handles of MPICH's ABI for the types that its control variables have, and how ctypes calls them.
+ASK_LIBRARY = """
+import ctypes, json, sys
+types = {0x4c000405: ctypes.c_int, 0x4c000406: ctypes.c_uint, 0x4c000808: ctypes.c_ulong, 0x4c000819: ctypes.c_ulonglong,
+         0x4c00080b: ctypes.c_double}
+mpi = ctypes.CDLL(sys.argv[1])
+integer, byref = ctypes.c_int, ctypes.byref
+if mpi.MPI_T_init_thread(0, byref(integer())) != 0 or mpi.MPI_Init(None, None) != 0:
+    sys.exit(1)
+count, found = integer(), {}
+mpi.MPI_T_cvar_get_num(byref(count))
+for index in range(count.value):
+    name, length, verbosity, kind, enumeration = ctypes.create_string_buffer(256), integer(256), integer(), integer(), ctypes.c_void_p()
+    binding, scope, none = integer(), integer(), integer(0)
+    mpi.MPI_T_cvar_get_info(index, name, byref(length), byref(verbosity), byref(kind), byref(enumeration), None, byref(none),
+                            byref(binding), byref(scope))
+    handle, items = ctypes.c_void_p(), integer()
+    if mpi.MPI_T_cvar_handle_alloc(index, None, byref(handle), byref(items)) != 0:
+        continue
+    if kind.value in types:
+        values = (types[kind.value] * max(items.value, 1))()
+        mpi.MPI_T_cvar_read(handle, values)
+        found[name.value.decode()] = ",".join(map(str, values[:items.value]))
+    else:
+        text = ctypes.create_string_buffer(max(items.value, 1) + 4096)
+        mpi.MPI_T_cvar_read(handle, text)
+        found[name.value.decode()] = text.value.decode(errors="replace")
+print(json.dumps(found), flush=True)
+mpi.MPI_Finalize()
+"""
+ASK_SECONDS = 30
+SWITCHES = {"true": "1", "yes": "1", "on": "1", "false": "0", "no": "0", "off": "0"}
+
+
+class ControlVariables:
+    """Asks MPICH for the values of its control variables through MPI_T, in a process of its own with the job's variables."""
+
+    def ask(self, job: LaunchedJob) -> dict[str, str]:
+        return {}
+
+    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
+        asked = job.asked(PREFIX)
+        library = next(Path(job.library.launcher or "/").parent.parent.glob("lib*/libmpi.so.12"), None)
+        if not asked or library is None:
+            return None
+        command = [sys.executable, "-I", "-S", "-c", ASK_LIBRARY, str(library)]
+        try:
+            told = subprocess.run(
+                command, env=dict(job.environment), capture_output=True, text=True, timeout=ASK_SECONDS
+            )
+            values: dict[str, str] = json.loads(told.stdout)
+        except (OSError, subprocess.SubprocessError, ValueError):
+            return None
+        not_applied = {name: why for name, value in asked.items() if (why := _why(value, values.get(name))) is not None}
+        settings = {name: values[name] for name in asked if values.get(name)}
+        return InEffect(library=f"MPICH {job.library.version}", settings=settings, not_applied=not_applied)
+
+
+def _why(asked: str, used: str | None) -> str | None:
+    if used is None:
+        return "MPICH knows no such variable"
+    # MPI_T gives words back as empty, whatever they are.
+    if used == "":
+        return None
+    # Values of a list are told by their numbers.
+    by_number = used.lstrip("-").isdigit() and not asked.lstrip("-").isdigit() and asked.lower() not in SWITCHES
+    same = by_number or used == SWITCHES.get(asked.lower(), asked)
+    return None if same else f"{asked} was asked for, {used} is in effect"
+
+
+class MPICH(hydra.HydraFlavour):
     name = "mpich"
-    soname = hydra.SONAME
+    library_name = "MPICH"
+    help = "MPICH 4 and 5"
+    transports_help = "ucx or ofi"
+    variable_prefixes = ("MPICH_", "MPIR_CVAR_")
+    report_variables: ClassVar = {"MPIR_CVAR_DEBUG_SUMMARY": "1"}
+    transport_pattern = re.compile(r"^==== (\w+) netmod", re.MULTILINE)
+    settings_reader = ControlVariables()
+    horovodrun_starts = True
 
     def find(self, environment: dict[str, str]) -> Library:
         others = []
@@ -45,9 +128,6 @@ class MPICH:
             f"no MPICH in PATH{found}: run `make setup MPI=mpich`, or put your MPICH's bin folder into PATH"
         )
 
-    def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
-        return library.transports
-
     def version_in(self, text: str) -> str | None:
         match = re.search(r"^\s*MPICH Version:\s*(\d\S*)", text, re.MULTILINE)
         return match[1] if match else None
@@ -64,25 +144,28 @@ class MPICH:
             environment = hydra.with_own_library(environment, launcher)
         return {**environment, NETMOD: library.transport} if library.transport in library.transports else environment
 
-    def split_devices_variable(self, library: Library) -> str | None:
-        return None
-
-    def other_release(self, file: Path | None, library: Library) -> str | None:
-        """Releases of MPICH find each other through PMI; another flavour with its soname does not count as one."""
-        return flavours.other_flavour(self, file, library)
-
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
-        environment = {**hydra.defaults(job), **defaults(job), **loopback.of_mpich(job), **job.environment}
+        environment = {**hydra.defaults(job), **defaults(job), **loopback_variables(job), **job.environment}
         launcher, *words = hydra.arguments(job, rank_program, library)
         # Its proxy would look for it at the address of the host's name.
-        words = ["-localhost", job.nodes.controller, *words] if loopback.is_wanted(job) else words
-        yield [start_launcher([launcher, *words], loopback.launcher_environment(job, environment), job.run)]
+        words = ["-localhost", job.nodes.controller, *words] if is_kept_to_loopback(job) else words
+        yield [start_launcher([launcher, *words], with_loopback_library(job, environment), job.run)]
 
 
 def defaults(job: Job) -> dict[str, str]:
     """MPICH does not look whether it may read another rank's memory before it does: where it may not, as in most containers, the job would abort."""
     return {} if job.nodes.single_copy() else {SINGLE_COPY: "0"}
+
+
+def loopback_variables(job: Job) -> dict[str, str]:
+    """Variables that keep the connections of ranks on one host to the loopback interface, in libfabric's TCP and UCX."""
+    if not is_kept_to_loopback(job):
+        return {}
+    interface = job.nodes.nodes[0].interface
+    # UCX would listen on every interface, and MPICH needs none of its TCP on one host.
+    ucx = {} if "UCX_NET_DEVICES" in job.environment else {"UCX_TLS": "^tcp"}
+    return {**ucx, "FI_TCP_IFACE": interface, "FI_SOCKETS_IFACE": interface}
 
 
 def transports_in(text: str) -> list[str]:

@@ -1,14 +1,14 @@
 """MVAPICH2 2.3 and MVAPICH2-GDR, started by Hydra, or by mpirun_rsh where there is no Hydra. They keep MPICH's ABI."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import Library
-from hvscale.launch import flavours
-from hvscale.launch.flavours import Processes, register
+from hvscale.core.run_folder import InEffect, Library
+from hvscale.launch.effective_settings import LaunchedJob
+from hvscale.launch.flavours import CommandParts, Processes, RankVariables, Show, register
 from hvscale.launch.job import Job
 from hvscale.launch.mpi import hydra
 from hvscale.launch.mpi.launcher import start_launcher
@@ -18,9 +18,74 @@ RSH_LAUNCHER = "mpirun_rsh"
 UNBOUND = {"MV2_ENABLE_AFFINITY": "0"}
 
 
-class MVAPICH2:
+PREFIX = "MV2_"
+SHOW_SETTINGS = "MV2_SHOW_SETTINGS_ENV_INFO"
+LINE = re.compile(r"^\s*(MV2_\w+)\s*[:=]\s*(\S+)", re.MULTILINE)
+LONGEST_LOG_BYTES = 1 << 20  # it speaks at the start
+# The lines of its table, as MVAPICH2's sources print them: an empty one, the title, a rule, the rows, a rule.
+TITLE, RULE, ROW = re.compile(r" MVAPICH2-\S+ Parameters"), re.compile(r"-{69}"), re.compile(r"\t.{31}: .*")
+
+
+class PrintedSettings:
+    """Reads the table of parameters in effect that rank 0 prints when asked."""
+
+    def ask(self, job: LaunchedJob) -> dict[str, str]:
+        return {SHOW_SETTINGS: "1"}
+
+    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
+        if not ended:
+            return None
+        try:
+            with job.run.log(0).open("rb") as stream:
+                settings = dict(LINE.findall(stream.read(LONGEST_LOG_BYTES).decode(errors="replace")))
+        except OSError:
+            return None
+        asked = job.asked(PREFIX)
+        # Its list is not complete: only what it prints can contradict.
+        not_applied = {
+            name: f"{value} was asked for, {settings[name]} is in effect"
+            for name, value in asked.items()
+            if name in settings and settings[name].lower() != value.lower()
+        }
+        return InEffect(library=f"MVAPICH2 {job.library.version}", settings=settings, not_applied=not_applied)
+
+
+class WithoutTable:
+    """Shows what the ranks print, but not the table of MV2_SHOW_SETTINGS_ENV_INFO=1. Other lines that come between its lines are shown."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._rules_to_come = 0
+        self._empty_line = False  # kept back: the table may follow
+
+    def __call__(self, rank: int, line: str) -> None:
+        if rank != 0:
+            self._show(rank, line)
+        elif TITLE.fullmatch(line):
+            self._empty_line, self._rules_to_come = False, 2
+        elif self._rules_to_come and RULE.fullmatch(line):
+            self._rules_to_come -= 1
+        elif not (self._rules_to_come and ROW.fullmatch(line)):
+            if self._empty_line:
+                self._show(rank, "")
+            self._empty_line = line == ""
+            if line:
+                self._show(rank, line)
+
+
+class MVAPICH2(hydra.HydraFlavour):
     name = "mvapich2"
-    soname = hydra.SONAME
+    library_name = "MVAPICH2"
+    help = "MVAPICH2 2.3 and MVAPICH2-GDR"
+    rank_variables = (
+        *hydra.HydraFlavour.rank_variables,
+        RankVariables(
+            "MVAPICH2's mpirun_rsh", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"
+        ),
+    )
+    variable_prefixes = ("MV2_", "MVP_")
+    own_device_list = "MVAPICH2-GDR"
+    settings_reader = PrintedSettings()
 
     def find(self, environment: dict[str, str]) -> Library:
         for name in (hydra.LAUNCHER, RSH_LAUNCHER):
@@ -40,9 +105,6 @@ class MVAPICH2:
             "MVAPICH2's bin folder into PATH"
         )
 
-    def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
-        return library.transports
-
     def version_in(self, text: str) -> str | None:
         """`2.3.7`, or `2.3.7-GDR`: mpiname's first line, or what MPI_Get_library_version says."""
         match = re.search(r"^\s*MVAPICH2(-GDR)?\s+(?:Version\s*:\s*)?(\d[\w.]*)", text, re.MULTILINE)
@@ -55,8 +117,18 @@ class MVAPICH2:
         """The GDR release alone keeps a list of devices of its own."""
         return "MV2_VISIBLE_DEVICES" if library.version.endswith("-GDR") else None
 
-    def other_release(self, file: Path | None, library: Library) -> str | None:
-        return flavours.other_flavour(self, file, library)
+    def without_report(self, environment: Mapping[str, str], show: Show) -> Show:
+        return show if SHOW_SETTINGS in environment else WithoutTable(show)
+
+    def command_line(
+        self, np: int, command: list[str], variables: Mapping[str, str], library: Library
+    ) -> CommandParts | None:
+        """mpiexec.hydra's, or mpirun_rsh's, which takes NAME=VALUE before the program."""
+        launcher = library.launcher or RSH_LAUNCHER
+        if not launcher.endswith(RSH_LAUNCHER):
+            return super().command_line(np, command, variables, library)
+        settings = [[f"{name}={value}"] for name, value in variables.items()]
+        return [[launcher, "-np", str(np), "-hostfile", "HOSTFILE"], *settings, command]
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:

@@ -4,21 +4,27 @@ import os
 import re
 import shutil
 import subprocess
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from hvscale.core.errors import RequestError
 from hvscale.core.host import available_cores
-from hvscale.core.run_folder import Library
-from hvscale.launch.flavours import Processes, register
+from hvscale.core.run_folder import InEffect, Library
+from hvscale.launch.effective_settings import LaunchedJob
+from hvscale.launch.flavours import LIBRARY_DECIDES, CommandParts, Flavour, Processes, RankVariables, register
 from hvscale.launch.job import Job
-from hvscale.launch.mpi import loopback
-from hvscale.launch.mpi.launcher import start_launcher
+from hvscale.launch.mpi.launcher import is_kept_to_loopback, start_launcher, with_loopback_library
 from hvscale.launch.mpi.mpi_library import for_mpi4py, library_version, told_by
-from hvscale.launch.mpi.transport import LIBRARY_DECIDES
 
 PML = "OMPI_MCA_pml"
+# Open MPI's ranks connect over the interfaces that are named here, so they must listen there.
+TCP_INTERFACES = "OMPI_MCA_btl_tcp_if_include"
+TCP_CHOICES = (TCP_INTERFACES, "OMPI_MCA_btl_tcp_if_exclude")
 # What a pml component is called that carries messages for others only.
 NOT_A_TRANSPORT = ("monitoring", "v")
 # The only word of a binding policy that its launcher heeds beside --map-by is --bind-to.
@@ -27,9 +33,69 @@ BINDING = "PRTE_MCA_hwloc_default_binding_policy"
 ROOT_ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-class OpenMPI:
+PREFIX = "OMPI_MCA_"
+REPORT = "openmpi.txt"
+LINE = re.compile(r"^(\w+)=(.*) \((\w+)\)$", re.MULTILINE)
+INFO_SECONDS = 30
+UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+TRUE, FALSE = ("1", "t", "true", "enabled", "yes", "y"), ("0", "f", "false", "disabled", "no", "n")
+SETTLED_SECONDS = 0.5  # rank 0 writes the file at once; this long after, it is whole
+
+
+class ParameterReport:
+    """Reads the file in which Open MPI writes which parameters came from outside, with the values it made of them."""
+
+    def ask(self, job: LaunchedJob) -> dict[str, str]:
+        return {
+            f"{PREFIX}mpi_show_mca_params": "enviro,file",
+            f"{PREFIX}mpi_show_mca_params_file": str(job.folder / REPORT),
+        }
+
+    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
+        report = job.folder / REPORT
+        try:
+            if not ended and time.time() - report.stat().st_mtime < SETTLED_SECONDS:
+                return None
+            text = report.read_text(errors="replace")
+        except OSError:
+            return None
+        settings = {name: value for name, value, _ in LINE.findall(text) if not name.startswith("mpi_show_mca_params")}
+        asked = {name.removeprefix(PREFIX): value for name, value in job.asked(PREFIX).items()}
+        asked = {name: value for name, value in asked.items() if not name.startswith("mpi_show_mca_params")}
+        doubtful = [name for name, value in asked.items() if not same(value, settings.get(name))]
+        known = parameters(job) if doubtful else {}
+        not_applied = {}
+        for name in doubtful:
+            parameter = known.get(name)
+            if name not in settings and parameter is not None and same(asked[name], parameter.value):
+                # Read by a part that reports elsewhere, such as UCX's.
+                settings[name] = parameter.value
+            elif (why := _why(asked[name], settings.get(name), parameter if known else Parameter())) is not None:
+                not_applied[PREFIX + name] = why
+        return InEffect(library=f"Open MPI {job.library.version}", settings=settings, not_applied=not_applied)
+
+
+class OpenMPI(Flavour):
     name = "openmpi"
+    library_name = "Open MPI"
+    help = "Open MPI 4 and 5"
+    rank_variables = (
+        RankVariables(
+            "Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"
+        ),
+    )
     soname = "libmpi.so.40"
+    set_up = "make setup"
+    transports_help = "ob1, ucx or cm"
+    variable_prefixes = ("OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_")
+    binding_variable = BINDING
+    report_variables: ClassVar = {"OMPI_MCA_pml_base_verbose": "10"}
+    transport_pattern = re.compile(r"select: component (\w+) selected")
+    # Open MPI 5's mpirun cannot always listen for its ranks; a second start works.
+    transient_failure = (b"listener thread failed to start", "its listener thread failed to start")
+    settings_reader = ParameterReport()
+    horovodrun_starts = True
+    srun_mpi = "pmix"
 
     def find(self, environment: dict[str, str]) -> Library:
         mpirun = shutil.which("mpirun", path=environment.get("PATH", os.defpath))
@@ -76,9 +142,6 @@ class OpenMPI:
         anywhere = {f"{PML}_ucx_tls": "any", f"{PML}_ucx_devices": "any"} if library.transport == "ucx" else {}
         return {**anywhere, **environment, PML: library.transport}
 
-    def split_devices_variable(self, library: Library) -> str | None:
-        return None
-
     def other_release(self, file: Path | None, library: Library) -> str | None:
         """Open MPI 4 and 5 share a soname, but a rank of one is not known to the other's mpirun."""
         prefix = Path(library.launcher or "").resolve().parent.parent
@@ -88,11 +151,31 @@ class OpenMPI:
         same = version is None or version.partition(".")[0] == library.version.partition(".")[0]
         return None if same else f"Open MPI {version}"
 
+    def command_line(
+        self, np: int, command: list[str], variables: Mapping[str, str], library: Library
+    ) -> CommandParts | None:
+        """mpirun's: MCA parameters as such, other variables passed on."""
+        settings = [
+            ["--mca", name.removeprefix(PREFIX), value] if name.startswith(PREFIX) else ["-x", f"{name}={value}"]
+            for name, value in variables.items()
+            if name != BINDING
+        ]
+        launcher = library.launcher or "mpirun"
+        return [[launcher, "-np", str(np), *placing(variables, library)], *settings, command]
+
+    def works_with_horovodrun(self, transport: str | None) -> bool:
+        """Its mpirun line asks Open MPI for ob1, whatever the environment says."""
+        return transport in (None, LIBRARY_DECIDES, "ob1")
+
+    def horovodrun_options(self, variables: Mapping[str, str], library: Library) -> list[str]:
+        """Horovod 0.28 spells the binding as Open MPI 5 does not know it."""
+        return [f"--binding-args={' '.join(placing(variables, library))}"]
+
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
         environment = {**defaults(job, library), **job.environment, **(ROOT_ALLOWED if os.geteuid() == 0 else {})}
         words = arguments(job, rank_program, library)
-        yield [start_launcher(words, loopback.launcher_environment(job, environment), job.run)]
+        yield [start_launcher(words, with_loopback_library(job, environment, unless=TCP_CHOICES), job.run)]
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
@@ -136,15 +219,71 @@ def over_nodes(job: Job, library: Library) -> list[str]:
 def defaults(job: Job, library: Library) -> dict[str, str]:
     """MCA parameters that follow from where the ranks run; the user's own, given with --env, win."""
     if job.nodes.are_here:
-        return loopback.of_open_mpi(job)
+        # Not UCX's connections, over which a rank reaches one that it spawns.
+        return {TCP_INTERFACES: job.nodes.nodes[0].interface} if is_kept_to_loopback(job, unless=TCP_CHOICES) else {}
     # Nodes with one address would otherwise choose among their machine's other ones, and not know whom a call comes from.
     subnet = f"{job.nodes.nodes[0].address}/32" if job.nodes.share_an_address else job.nodes.subnet
-    network = {"OMPI_MCA_btl_tcp_if_include": subnet} if subnet else {}
+    network = {TCP_INTERFACES: subnet} if subnet else {}
     # mpirun counts this machine's cores once for each node on it, and its ranks then spin while the one they wait for has no core.
     crowded = (
         {"OMPI_MCA_mpi_yield_when_idle": "true"} if job.nodes.on_this_machine and job.np > available_cores() else {}
     )
     return {**network, **crowded}
+
+
+def same(asked: str, used: str | None) -> bool:
+    """Whether the value that Open MPI prints is the one that was asked for, in other words."""
+    if used is None:
+        return False
+    words, shown = asked.strip().lower(), used.strip().lower()
+    if words == shown or any(words in spellings and shown in spellings for spellings in (TRUE, FALSE)):
+        return True
+    number = re.fullmatch(r"(\d+)([kmg]?)b?", words)
+    return number is not None and shown == str(int(number[1]) * UNITS.get(number[2], 1))
+
+
+@dataclass
+class Parameter:
+    """What ompi_info says of one: its value in the job's environment, and the names of its values by number where they have names."""
+
+    value: str = ""
+    names: dict[str, str] = field(default_factory=dict)
+
+
+def _why(asked: str, used: str | None, parameter: Parameter | None) -> str | None:
+    """None when it was taken after all: values of a list are printed by name, and may be asked for by number."""
+    if used is None:
+        return "Open MPI knows no such parameter" if parameter is None else "Open MPI has not read it in this job"
+    named = parameter is not None and parameter.names.get(asked) == used
+    return None if named else f"{asked} was asked for, {used} is in effect"
+
+
+def parameters(job: LaunchedJob) -> dict[str, Parameter]:
+    """Every parameter that ompi_info knows; empty without ompi_info."""
+    info = Path(job.library.launcher or "mpirun").parent / "ompi_info"
+    try:
+        listed = subprocess.run(
+            [info, "--all", "--parsable"],
+            env=dict(job.environment),
+            capture_output=True,
+            text=True,
+            timeout=INFO_SECONDS,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return parse(listed)
+
+
+def parse(listed: str) -> dict[str, Parameter]:
+    """The parameters in what `ompi_info --all --parsable` prints."""
+    found: defaultdict[str, Parameter] = defaultdict(Parameter)
+    for name, kind, rest in re.findall(r"^mca:\w+:\w+:param:(\w+):(\w+):(.*)$", listed, re.MULTILINE):
+        if kind == "value":
+            found[name].value = rest.strip('"')  # it quotes what holds a colon
+        elif kind == "enumerator":
+            number, _, word = rest.removeprefix("value:").partition(":")
+            found[name].names[number] = word
+    return dict(found)
 
 
 register(OpenMPI())

@@ -2,7 +2,7 @@
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import DevicesAsked, Library
-from hvscale.launch.flavours import Flavour
+from hvscale.launch.flavours import FLAVOURS, Flavour
 
 POLICIES = ("own", "all", "split")
 
@@ -19,8 +19,9 @@ def asked(policy: str, flavour: Flavour, library: Library) -> DevicesAsked:
         return DevicesAsked(policy=policy)
     variable = flavour.split_devices_variable(library)
     if variable is None:
+        able = [one.own_device_list for one in FLAVOURS.all().values() if one.own_device_list]
         raise RequestError(
-            f"--devices split: {flavour.name} {library.version} cannot, it sees the GPUs of its process (MVAPICH2-GDR has a list of its "
-            "own); what comes nearest is --devices all and torch.cuda.set_device(hvd.local_rank()) in the program"
+            f"--devices split: {flavour.name} {library.version} uses the GPUs that its process sees; only {' and '.join(able)} can do this. "
+            "Use --devices all, and torch.cuda.set_device(hvd.local_rank()) in the program"
         )
     return DevicesAsked(policy=policy, library_variable=variable)

@@ -13,8 +13,6 @@ from hvscale.launch.mpi.mpi_library import LINKED_MPI, library_version
 # Debian gives MPICH's library a name of its own.
 SONAMES = {"libmpich.so.12": "libmpi.so.12"}
 REBUILD = "run `make setup` again"
-# What makes an environment whose Horovod is built for an ABI.
-SET_UP = {"libmpi.so.40": "make setup", "libmpi.so.12": "make setup MPI=mpich"}
 
 
 def horovod_library(command: list[str], environment: dict[str, str]) -> Path | None:
@@ -60,11 +58,11 @@ def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | 
 def check(command: list[str], environment: dict[str, str], flavour: flavours.Flavour, library: Library) -> None:
     """Raises RequestError when the command's Horovod is linked to another MPI than the one that `flavour` launches."""
     horovod = horovod_library(command, environment)
-    if horovod is None or flavour.soname is None:
+    if horovod is None or not flavour.has_mpi:
         return
     linked = linked_mpi(horovod, environment)
     if linked is None:
-        raise RequestError(f"{horovod} was built without MPI, so {flavour.name} cannot run it: use --mpi gloo")
+        raise RequestError(f"{horovod} was built without MPI, so {flavour.name} cannot run it: {without_mpi()}")
     soname, file = linked
     if file is None and soname == flavour.soname:
         raise RequestError(
@@ -74,7 +72,7 @@ def check(command: list[str], environment: dict[str, str], flavour: flavours.Fla
     if other:
         raise RequestError(
             f"{horovod} is built for {other} ({soname}), but {library.launcher} is {flavour.name} {library.version}: "
-            f"the ranks would not find each other. {remedy(soname, flavour)}, or --mpi gloo"
+            f"the ranks would not find each other. {remedy(soname, flavour)}, or {without_mpi()}"
         )
 
 
@@ -84,12 +82,15 @@ def owner(soname: str, file: Path | None) -> str:
     return flavours.described(said) if said else " or ".join(flavours.of_soname(soname)) or "another MPI"
 
 
+def without_mpi() -> str:
+    """What starts this Horovod whatever MPI it was built for."""
+    return "use --mpi " + " or ".join(name for name, flavour in flavours.FLAVOURS.all().items() if not flavour.has_mpi)
+
+
 def remedy(soname: str, flavour: flavours.Flavour) -> str:
     """How Horovod and the launcher come together."""
     if soname == flavour.soname:
         return "Take the one's folder out of LD_LIBRARY_PATH or the other's out of PATH"
-    if flavour.soname in SET_UP:
-        return (
-            f"Use the --mpi that Horovod was built for, or `{SET_UP[flavour.soname]}` for one built for {flavour.name}"
-        )
+    if flavour.set_up:
+        return f"Use the --mpi that Horovod was built for, or `{flavour.set_up}` for one built for {flavour.name}"
     return "Use the --mpi that Horovod was built for"

@@ -4,8 +4,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from hvscale.core.run_folder import Library
+from hvscale.launch.flavours import CommandParts, Flavour, RankVariables
 from hvscale.launch.job import Job
 from hvscale.launch.mpi import mpi_library
 from hvscale.launch.mpi.mpi_library import told_by
@@ -15,6 +17,26 @@ SONAME = "libmpi.so.12"
 LAUNCHER = "mpiexec.hydra"
 # Programs beside the launcher that name their library: MVAPICH2 has both, its own first.
 NAMERS = (("mpiname", "-a"), ("mpichversion",))
+BINDING = "HYDRA_BINDING"
+
+
+class HydraFlavour(Flavour):
+    """What the flavours of MPICH's ABI have in common."""
+
+    rank_variables: ClassVar[tuple[RankVariables, ...]] = (
+        RankVariables("a launcher of the MPICH family", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    )
+    soname = SONAME
+    set_up = "make setup MPI=mpich"
+    binding_variable = BINDING
+
+    def command_line(
+        self, np: int, command: list[str], variables: Mapping[str, str], library: Library
+    ) -> CommandParts | None:
+        """mpiexec.hydra's; a binding is an option of its own."""
+        settings = [["-genv", name, value] for name, value in variables.items() if name != BINDING]
+        binding = ["-bind-to", variables[BINDING]] if variables.get(BINDING) else []
+        return [[library.launcher or LAUNCHER, "-np", str(np), *binding], *settings, command]
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,23 @@
-"""An MPI's own launcher as a process: its output in the run's launcher.log, and never alive without its controller."""
+"""An MPI's own launcher as a process: its output in the run's launcher.log, and never alive without its controller.
+
+On one host it and its ranks listen on the loopback interface only, where no other host reaches them.
+"""
 
 import ctypes
 import signal
 import subprocess
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from hvscale.core.built_library import built_library, preloaded
+from hvscale.core.errors import RequestError
 from hvscale.core.files import open_new
+from hvscale.launch.job import Job
+from hvscale.launch.supervision.init_marker import LIBRARY
 
 PR_SET_PDEATHSIG = 1
+# Read by the preloaded library: what MPI binds to every address, it binds to the loopback address.
+LOOPBACK_SWITCH = {"HVSCALE_LOOPBACK": "1"}
 
 
 def start_launcher(arguments: list[str], environment: dict[str, str], run: Path) -> "subprocess.Popen[bytes]":
@@ -27,3 +37,21 @@ def start_launcher(arguments: list[str], environment: dict[str, str], run: Path)
             start_new_session=True,
             preexec_fn=end_with_controller,
         )
+
+
+def is_kept_to_loopback(job: Job, unless: Collection[str] = ()) -> bool:
+    """True on one host, unless the user set one of the variables `unless`, by which the library chooses its interfaces."""
+    return job.nodes.are_here and not any(name in job.environment for name in unless)
+
+
+def with_loopback_library(job: Job, environment: Mapping[str, str], unless: Collection[str] = ()) -> dict[str, str]:
+    """The launcher's environment, with the library that keeps its listeners to the loopback interface, where it is installed.
+
+    Its ranks inherit the switch, and have the library anyway.
+    """
+    if not is_kept_to_loopback(job, unless):
+        return dict(environment)
+    try:
+        return {**environment, **LOOPBACK_SWITCH, **preloaded(built_library(LIBRARY), environment)}
+    except RequestError:
+        return dict(environment)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvscale.launch.flavours import FLAVOURS
+
 # The standard's C functions of which every ABI has the same form. Open MPI and MPICH have the last one, and MPICH after MPI_Init only.
 START_ALONE = """
 import ctypes, sys
@@ -17,9 +19,6 @@ query = getattr(mpi, "MPIX_Query_cuda_support", None)
 print("cuda", "unknown" if query is None else bool(query()), flush=True)
 mpi.MPI_Finalize()
 """
-# Each library ignores the others' words.
-TALKATIVE = {"OMPI_MCA_pml_base_verbose": "10", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
-CHOSEN = (re.compile(r"select: component (\w+) selected"), re.compile(r"^==== (\w+) netmod", re.MULTILINE))
 PROBE_SECONDS = 60
 
 
@@ -36,16 +35,20 @@ class Probed:
 def probe(library: Path, environment: Mapping[str, str] = os.environ) -> Probed:
     """Load libmpi in a process of its own, start and finish MPI there. Takes a second with Open MPI."""
     command = [sys.executable, "-I", "-S", "-c", START_ALONE, str(library)]
+    known = FLAVOURS.all().values()
+    # Each library ignores the others' variables.
+    reporting = {name: value for flavour in known for name, value in flavour.report_variables.items()}
     try:
         asked = subprocess.run(
-            command, env={**environment, **TALKATIVE}, capture_output=True, text=True, timeout=PROBE_SECONDS
+            command, env={**environment, **reporting}, capture_output=True, text=True, timeout=PROBE_SECONDS
         )
     except subprocess.TimeoutExpired:
         return Probed(problem=f"it did not start within {PROBE_SECONDS} s")
     said = asked.stdout + asked.stderr
     if asked.returncode != 0:
         return Probed(problem=(asked.stderr.strip().splitlines() or [f"it ended with status {asked.returncode}"])[-1])
-    chosen = next((match[1].lower() for pattern in CHOSEN if (match := pattern.search(said))), "")
+    patterns = [flavour.transport_pattern for flavour in known if flavour.transport_pattern is not None]
+    chosen = next((match[1].lower() for pattern in patterns if (match := pattern.search(said))), "")
     return Probed(transport=chosen, cuda_aware="cuda True" in said, ucx_with_cuda=ucx_with_cuda(library))
 
 

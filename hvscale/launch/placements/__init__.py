@@ -1,28 +1,29 @@
 """The places where ranks can run. Each is one file in this folder that registers itself: `docker:rank` and `docker:node` are docker.py's.
 
-A file is loaded when its placement, or one that is not known, is asked for.
+What differs between placements is an attribute or a method of `Placement`, and stands in the
+placement's own file. docs/how-to/extend.md shows how to add one.
 """
 
-import importlib
-import pkgutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
 from hvscale.core.errors import RequestError
+from hvscale.core.registry import Registry
 from hvscale.core.run_folder import Library
 from hvscale.launch.nodes.labels import RunLabel
 from hvscale.launch.nodes.nodes import Nodes
 from hvscale.launch.placement_options import PlacementOptions
 
-__all__ = ["Placement", "PlacementOptions", "Request", "get", "names", "register"]
+__all__ = ["Placement", "PlacementOptions", "PlacementRequest", "get", "names", "register"]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a placement needs to know to make room for a job; in `problems` it says what it could not remove afterwards."""
+class PlacementRequest:
+    """What a placement needs to know to make the nodes of a job; it adds to `problems` what it could not remove afterwards."""
 
     np: int
     command: list[str]
@@ -37,63 +38,57 @@ class Request:
         return RunLabel.of(self.run)
 
 
-class Placement(Protocol):
-    """A way to make nodes. `takes` names the options of PlacementOptions that mean something to it."""
+class Placement(ABC):
+    """A way to make nodes. A subclass sets what has no default here."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def takes(self) -> frozenset[str]: ...
+    name: str
+    """What --placement and run.json call it."""
+    help: str
+    """Where the ranks run, in a few words, for the help of --placement."""
+    takes: frozenset[str] = frozenset()
+    """The options of PlacementOptions that mean something to it."""
+    on_this_machine: ClassVar[bool] = True
+    """Whether its ranks always run on this machine, in this machine's memory."""
 
+    @abstractmethod
     def readiness(self) -> str:
-        """What there is for it on this machine, in words. Raises RequestError, saying how to get it, when something lacks; starts nothing."""
+        """What this machine has for it. Raises RequestError, with how to install it, when something is missing; starts nothing."""
 
+    @abstractmethod
     def check(self, options: PlacementOptions, np: int) -> None:
-        """Raises RequestError, saying how to mend it, when this machine cannot do what is asked for; starts nothing."""
+        """Raises RequestError, with how to fix it, when this machine cannot do what is asked for; starts nothing."""
 
-    def prepare(self, request: Request) -> AbstractContextManager[Nodes]:
+    @abstractmethod
+    def prepare(self, request: PlacementRequest) -> AbstractContextManager[Nodes]:
         """Make the nodes; everything is freed on exit, however the run ends. Raises RequestError when it fails half-way."""
 
 
-_placements: dict[str, Placement] = {}
+PLACEMENTS: Registry[Placement] = Registry("placement", __name__)
 
 
 def register(placement: Placement) -> None:
-    _placements[placement.name] = placement
+    PLACEMENTS.register(placement.name, placement)
 
 
 def names() -> list[str]:
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    return sorted(_placements)
+    return PLACEMENTS.names()
 
 
-def readiness(name: str) -> str:
-    """What there is for a placement; raises RequestError with what lacks."""
-    return known(name).readiness()
-
-
-def known(name: str) -> Placement:
-    """Raises RequestError for one that is not."""
-    file = name.partition(":")[0]
-    if file in {module.name for module in pkgutil.iter_modules(__path__)}:
-        importlib.import_module(f"{__name__}.{file}")
-    if name not in _placements:
-        raise RequestError(f"--placement {name}: unknown placement; known are {', '.join(names())}")
-    return _placements[name]
+def named(name: str) -> Placement:
+    """Raises RequestError, suggesting the nearest one, for an unknown placement."""
+    return PLACEMENTS.get(name, "--placement")
 
 
 def get(options: PlacementOptions, np: int) -> Placement:
-    """The placement asked for, after it has said that it can be had.
+    """The placement asked for, after its own check of the request.
 
-    Raises RequestError for an unknown one, for an option that means nothing to it, and for what its own check finds.
+    Raises RequestError for an unknown one, for an option that it does not take, and for what its check finds.
     """
-    name = options.name
-    placement = known(name)
+    placement = named(options.name)
     for option in sorted(options.asked() - placement.takes):
-        takers = [other for other in names() if option in _placements[other].takes]
+        takers = [name for name, other in PLACEMENTS.all().items() if option in other.takes]
         raise RequestError(
-            f"--{option.replace('_', '-')} means nothing to --placement {name}: it is for {', '.join(takers)}"
+            f"--{option.replace('_', '-')} means nothing to --placement {placement.name}: it is for {', '.join(takers)}"
         )
     placement.check(options, np)
     return placement

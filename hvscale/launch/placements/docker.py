@@ -19,7 +19,7 @@ from hvscale.launch.containers.mounts import volumes
 from hvscale.launch.nodes import link
 from hvscale.launch.nodes.labels import RunLabel
 from hvscale.launch.nodes.nodes import Node, Nodes, blocks
-from hvscale.launch.placements import PlacementOptions, Request, register
+from hvscale.launch.placements import Placement, PlacementOptions, PlacementRequest, register
 from hvscale.launch.rank_side import node_probe
 from hvscale.launch.supervision import limits, waiting
 
@@ -32,11 +32,11 @@ POWERS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30}
 UNWANTED = ("TMPDIR", "XDG_RUNTIME_DIR")
 
 
-class Docker:
+class Docker(Placement):
     """`takes_ranks_per_container` is False where each rank gets a container of its own."""
 
-    def __init__(self, name: str, takes_ranks_per_container: bool) -> None:
-        self.name = name
+    def __init__(self, name: str, help: str, takes_ranks_per_container: bool) -> None:
+        self.name, self.help = name, help
         self.takes = frozenset({"link", "network", "shm_size", "cma", "container_gpus", "image", "mount"}) | (
             {"ranks_per_container"} if takes_ranks_per_container else set()
         )
@@ -45,7 +45,7 @@ class Docker:
         return self.ready_with(DEFAULT_IMAGE)
 
     def ready_with(self, image: str) -> str:
-        """Raises RequestError when Docker or the image lacks."""
+        """Raises RequestError when Docker or the image is missing."""
         engine.command()
         with engine.connection() as client:
             require_image(client, image)
@@ -57,7 +57,7 @@ class Docker:
             link.bits_per_second(options.link)
         self.ready_with(options.image or DEFAULT_IMAGE)
 
-    def slots(self, request: Request) -> list[int]:
+    def slots(self, request: PlacementRequest) -> list[int]:
         """Ranks for each container."""
         if "ranks_per_container" not in self.takes:
             return [1] * request.np
@@ -65,7 +65,7 @@ class Docker:
         return blocks(request.np, -(-request.np // per_container))
 
     @contextmanager
-    def prepare(self, request: Request) -> Iterator[Nodes]:
+    def prepare(self, request: PlacementRequest) -> Iterator[Nodes]:
         options, label, slots = request.options, request.label, self.slots(request)
         kind = options.network or "bridge"
         with ExitStack() as stack:
@@ -123,7 +123,7 @@ def container_gpus(options: PlacementOptions, slots: list[int]) -> list[list[int
 
 
 @contextmanager
-def running(client: Any, request: Request, image: Any, network: str, slots: list[int]) -> Iterator[list[Any]]:
+def running(client: Any, request: PlacementRequest, image: Any, network: str, slots: list[int]) -> Iterator[list[Any]]:
     """One container for each entry of `slots`; they are removed on exit with all that runs in them."""
     import docker
 
@@ -251,5 +251,5 @@ def fates(client: Any, containers: list[Any]) -> dict[str, str]:
     return lost
 
 
-register(Docker("docker:rank", takes_ranks_per_container=False))
-register(Docker("docker:node", takes_ranks_per_container=True))
+register(Docker("docker:rank", "a container for each rank", takes_ranks_per_container=False))
+register(Docker("docker:node", "containers of several ranks", takes_ranks_per_container=True))

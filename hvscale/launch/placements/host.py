@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hvscale.launch.nodes.nodes import Node, Nodes
-from hvscale.launch.placements import PlacementOptions, Request, register
+from hvscale.launch.placements import Placement, PlacementOptions, PlacementRequest, register
 
 
-class Host:
+class Host(Placement):
     name = "host"
-    takes: frozenset[str] = frozenset()
+    help = "processes of this machine"
 
     def readiness(self) -> str:
         return "nothing more is needed"
@@ -19,7 +19,7 @@ class Host:
         """Nothing is needed."""
 
     @contextmanager
-    def prepare(self, request: Request) -> Iterator[Nodes]:
+    def prepare(self, request: PlacementRequest) -> Iterator[Nodes]:
         yield Nodes((Node(name=socket.gethostname(), slots=request.np),))
 
 

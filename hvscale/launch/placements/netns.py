@@ -8,7 +8,7 @@ from hvscale.core.errors import RequestError
 from hvscale.launch.nodes import link, network_namespaces
 from hvscale.launch.nodes.nodes import Node, Nodes, blocks
 from hvscale.launch.nodes.tools import call, require
-from hvscale.launch.placements import PlacementOptions, Request, register
+from hvscale.launch.placements import Placement, PlacementOptions, PlacementRequest, register
 
 DEFAULT_NODES = 2
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
@@ -16,8 +16,9 @@ PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
 IN_NAMESPACE = ("unshare", "--uts", "/bin/sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"')
 
 
-class NetworkNamespaces:
+class NetworkNamespaces(Placement):
     name = "netns"
+    help = "network namespaces that emulate nodes"
     takes = frozenset({"nodes", "link"})
 
     def readiness(self) -> str:
@@ -43,7 +44,7 @@ class NetworkNamespaces:
             link.bits_per_second(options.link)
 
     @contextmanager
-    def prepare(self, request: Request) -> Iterator[Nodes]:
+    def prepare(self, request: PlacementRequest) -> Iterator[Nodes]:
         options = request.options
         slots = blocks(request.np, min(options.nodes or DEFAULT_NODES, request.np))
         interface = network_namespaces.NODE_INTERFACE

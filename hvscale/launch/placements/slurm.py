@@ -13,7 +13,7 @@ from typing import Any
 from hvscale.core.errors import RequestError
 from hvscale.launch.nodes.nodes import Node, Nodes
 from hvscale.launch.nodes.tools import call, require
-from hvscale.launch.placements import PlacementOptions, Request, register
+from hvscale.launch.placements import Placement, PlacementOptions, PlacementRequest, register
 from hvscale.launch.rank_side import node_probe
 from hvscale.launch.supervision import limits, waiting
 
@@ -24,8 +24,10 @@ STATE_SECONDS = 15.0
 ANY_PORT = 9  # nothing is sent to it
 
 
-class Slurm:
+class Slurm(Placement):
     name = "slurm"
+    help = "the nodes of a Slurm allocation"
+    on_this_machine = False
     takes = frozenset({"nodes", "sbatch", "submit", "sbatch_option"})
 
     def readiness(self) -> str:
@@ -56,7 +58,7 @@ class Slurm:
             )
 
     @contextmanager
-    def prepare(self, request: Request) -> Iterator[Nodes]:
+    def prepare(self, request: PlacementRequest) -> Iterator[Nodes]:
         job = os.environ["SLURM_JOB_ID"]
         names = call(["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]]).split()
         left, slots = request.np, []

@@ -18,7 +18,7 @@ from typing import Any
 from hvscale.core.errors import RequestError
 from hvscale.launch.nodes.nodes import STATUS_OF_SSH_ITSELF, Node, Nodes
 from hvscale.launch.nodes.tools import require
-from hvscale.launch.placements import PlacementOptions, Request, register
+from hvscale.launch.placements import Placement, PlacementOptions, PlacementRequest, register
 from hvscale.launch.rank_side import host_preflight
 from hvscale.launch.supervision import interrupts, limits, waiting
 
@@ -38,8 +38,10 @@ HOSTFILE_LINE = re.compile(
 )
 
 
-class Ssh:
+class Ssh(Placement):
     name = "ssh"
+    help = "other hosts"
+    on_this_machine = False
     takes = frozenset({"hosts", "hostfile"})
 
     def readiness(self) -> str:
@@ -55,7 +57,7 @@ class Ssh:
             )
 
     @contextmanager
-    def prepare(self, request: Request) -> Iterator[Nodes]:
+    def prepare(self, request: PlacementRequest) -> Iterator[Nodes]:
         hosts = [(name, slots) for name, slots in fill(asked_hosts(request.options), request.np) if slots]
         peers: list[Peer] = []
         try:

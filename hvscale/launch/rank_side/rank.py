@@ -1,11 +1,15 @@
-"""Runs inside the job, once for each rank: starts the user's command and keeps what happens to it.
+"""Runs inside the job, once for each rank: starts the user's command and records its output and its end.
 
-Standard library only and no import of hvscale, because a rank may run where only the run folder and Python are at hand. It is started as
-`python -I -S rank.py RUN` by mpirun or by the Gloo flavour, reads the command from RUN/run.json, writes RUN/logs/rank-NNNNN.log while the
-command runs, and RUN/ranks/rank-NNNNN.json when it starts and when it ends. Its own exit status is the command's, or 128 + signal.
+Standard library only and no import of hvscale, because a rank may run where only the run folder and
+Python are available. The flavour's launcher starts it as `python -I -S rank.py RUN RANK_VARIABLES
+LOCAL_RANK_VARIABLES`; the last two are the variables, separated by commas, in which that launcher
+may write this rank's number and its number on the node. It reads the command from RUN/run.json,
+writes RUN/logs/rank-NNNNN.log while the command runs, and RUN/ranks/rank-NNNNN.json when the command
+starts and when it ends. Its own exit status is the command's, or 128 + signal.
 
-It is two processes: the one that the launcher knows, and below it, in a session of its own, the keeper, which is the command's parent. Hydra
-answers an abort with SIGKILL to the launched process group: the keeper is not in it and still writes down the rank's last words and its end.
+It is two processes: the one that the launcher started, and below it, in a session of its own, the
+supervisor, which is the command's parent. Hydra answers an abort with SIGKILL to the process group
+that it started. The supervisor is not in that group, so it still records the rank's last output and its end.
 """
 
 import contextlib
@@ -22,12 +26,6 @@ import time
 import tty
 from types import FrameType
 
-# Where each launcher says which rank this is: Open MPI, Horovod's Gloo, MPICH and its kin, MVAPICH2's mpirun_rsh.
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
-# The same launchers' numbers on the node.
-LOCAL_RANK_VARIABLES = (
-    "OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
-)  # fmt: skip
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 CHECK_SECONDS = 1.0
 DRAIN_SECONDS = 0.5
@@ -41,7 +39,8 @@ STATUS_WRONG_REQUEST = 2
 STATUS_NOT_FOUND = 127
 
 
-def number_from(names: tuple[str, ...]) -> int:
+def number_from(names: list[str]) -> int:
+    """The value of the first of these environment variables that is set."""
     for name in names:
         if name in os.environ:
             return int(os.environ[name])
@@ -53,11 +52,13 @@ def offered_devices() -> int:
     return sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir("/dev"))  # noqa: PTH208
 
 
-def device_variables(asked: dict[str, str | None], environment: dict[str, str], offered: int) -> dict[str, str]:
+def device_variables(
+    asked: dict[str, str | None], environment: dict[str, str], offered: int, local_rank_variables: list[str]
+) -> dict[str, str]:
     """What gives this rank its devices. ValueError when it has none of its own although its node has GPUs."""
     if asked["policy"] == "all":
         return {}
-    local = number_from(LOCAL_RANK_VARIABLES)
+    local = number_from(local_rank_variables)
     listed = environment.get(VISIBLE) or ",".join(map(str, range(offered)))
     devices = listed.split(",") if listed else []
     if devices and local >= len(devices):
@@ -76,7 +77,7 @@ def rank_file(run: str, rank: int) -> str:
 
 
 def write_json(path: str, document: dict[str, object]) -> None:
-    """Whole or not at all: the controller may read at any moment. A full disk must not take the job down."""
+    """Whole or not at all: the controller may read at any moment. A full disk must not end the job."""
     temporary = f"{path}.{os.getpid()}"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -154,9 +155,9 @@ def start_command(command: list[str], environment: dict[str, str]) -> tuple[int,
 
 
 def copy_until_end(pid: int, master: int, launched: int, log: Log) -> tuple[int, bool, float]:
-    """Copy the command's output into the log until it ends; returns its wait status, whether it was taken down, and when it wrote last.
+    """Copy the command's output into the log until it ends; returns its wait status, whether its launcher had gone, and when it wrote last.
 
-    `launched` is a pipe that closes with the launched process: the command is then taken down.
+    `launched` is a pipe that closes with the launched process: the command is then killed.
     """
     status: int | None = None
     give_up_at = kill_at = float("inf")
@@ -203,8 +204,8 @@ def forward_signals_to(pid: int) -> None:
         signal.signal(forwarded, forward)
 
 
-def keep(run: str, rank: int, launched: int) -> int:
-    """The keeper: run the command, write its log, its start and its end. Returns the command's exit status, or 128 + signal."""
+def supervise(run: str, rank: int, local_rank_variables: list[str], launched: int) -> int:
+    """The supervisor: run the command, write its log, its start and its end. Returns the command's exit status, or 128 + signal."""
     with open(os.path.join(run, "run.json")) as stream:  # noqa: PTH118, PTH123
         job = json.load(stream)
     environment = {**os.environ, **job["rank_environment"]}
@@ -216,7 +217,7 @@ def keep(run: str, rank: int, launched: int) -> int:
 
     offered = offered_devices()
     try:
-        environment |= device_variables(job["devices"], environment, offered)
+        environment |= device_variables(job["devices"], environment, offered, local_rank_variables)
     except ValueError as error:
         log.write(f"{error}\n".encode(errors=BYTES))
         write_end(run, rank, os.getpid(), {"exit_status": STATUS_WRONG_REQUEST})
@@ -229,10 +230,10 @@ def keep(run: str, rank: int, launched: int) -> int:
     state |= {"pid": pid, "started_at": time.time()}
     write_json(state_path, state)
 
-    status, taken_down, wrote_at = copy_until_end(pid, master, launched, log)
+    status, killed_by_launcher, wrote_at = copy_until_end(pid, master, launched, log)
     ended_at = time.time()
-    if taken_down:
-        state |= {"taken_down": True, "wrote_at": wrote_at}
+    if killed_by_launcher:
+        state |= {"killed_by_launcher": True, "wrote_at": wrote_at}
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         write_json(state_path, {**state, "signal": signal_name(number), "ended_at": ended_at})
@@ -241,42 +242,43 @@ def keep(run: str, rank: int, launched: int) -> int:
     return os.WEXITSTATUS(status)
 
 
-def wait_for(keeper: int, done: int, run: str, rank: int) -> int:
-    """The keeper's exit status; when the launcher goes first, this process goes, too, and the keeper ends the command.
+def wait_for(supervisor: int, done: int, run: str, rank: int) -> int:
+    """The supervisor's exit status; when the launcher goes first, this process goes, too, and the supervisor ends the command.
 
-    A keeper that was killed is reported in its place: Hydra ends no job for a rank's bad status.
+    A supervisor that was killed is reported in its place: Hydra ends no job for a rank's bad status.
     """
     launcher = os.getppid()
     while not select.select([done], [], [], CHECK_SECONDS)[0]:
         if os.getppid() != launcher:
             return 128 + signal.SIGHUP
-    status = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
+    status = os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1])
     if status >= 0:
         return status
-    write_end(run, rank, keeper, {"signal": signal_name(-status)})
+    write_end(run, rank, supervisor, {"signal": signal_name(-status)})
     return 128 - status
 
 
 def main() -> int:
-    run, rank = sys.argv[1], number_from(RANK_VARIABLES)
+    run, rank_variables, local_rank_variables = sys.argv[1], sys.argv[2].split(","), sys.argv[3].split(",")
+    rank = number_from(rank_variables)
     launched, held = os.pipe()  # `held` closes with this process
-    done, keepers_end = os.pipe()
-    keeper = os.fork()
-    if keeper == 0:
+    done, supervisors_end = os.pipe()
+    supervisor = os.fork()
+    if supervisor == 0:
         os.close(held)
         os.close(done)
         os.setsid()
         try:
-            status = keep(run, rank, launched)
+            status = supervise(run, rank, local_rank_variables, launched)
         except BaseException:
             sys.excepthook(*sys.exc_info())  # the traceback module costs 10 ms to import
             status = 1
             write_end(run, rank, os.getpid(), {"exit_status": status})
         os._exit(status)
     os.close(launched)
-    os.close(keepers_end)
-    forward_signals_to(keeper)
-    return wait_for(keeper, done, run, rank)
+    os.close(supervisors_end)
+    forward_signals_to(supervisor)
+    return wait_for(supervisor, done, run, rank)
 
 
 if __name__ == "__main__":

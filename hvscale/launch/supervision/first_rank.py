@@ -4,12 +4,10 @@ import time
 from pathlib import Path
 
 from hvscale.core.run_folder import Library, RunFolder
+from hvscale.launch import flavours
 from hvscale.launch.job import Job
 from hvscale.launch.supervision import limits
 from hvscale.launch.supervision.outcome import Failure, launcher_of
-
-# What Open MPI 5's mpirun says when it cannot listen for its ranks; a second start works.
-LISTENER_FAILURE = b"listener thread failed to start"
 
 
 class FirstRank:
@@ -42,8 +40,9 @@ class FirstRank:
             return ""
         if hung:
             return f"{launcher_of(library)} started no rank within {self.seconds:g} s and was ended"
-        if ended_badly and LISTENER_FAILURE in self.log.read_bytes():
-            return f"{launcher_of(library)} started no rank because its listener thread failed to start"
+        transient = flavours.get(library.flavour).transient_failure
+        if ended_badly and transient is not None and transient[0] in self.log.read_bytes():
+            return f"{launcher_of(library)} started no rank because {transient[1]}"
         return ""
 
     def failure(self, library: Library, reason: str) -> Failure:

@@ -51,7 +51,7 @@ def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
     Where the launcher took all down at once, as Hydra does after an abort, it is the one that wrote last: it said that it aborts.
     """
     failed = [entry for entry in ranks if entry.signal or entry.exit_status]
-    by_itself = [entry for entry in failed if not entry.taken_down]
+    by_itself = [entry for entry in failed if not entry.killed_by_launcher]
     if failed and not by_itself:
         return max(failed, key=lambda entry: entry.wrote_at)
     return min(by_itself, key=lambda entry: entry.ended_at or float("inf"), default=None)

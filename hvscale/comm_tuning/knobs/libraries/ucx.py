@@ -2,7 +2,7 @@
 
 from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, Target, register
 from hvscale.comm_tuning.knobs.values import Bytes, Names, Switch
-from hvscale.launch.mpi.transport import LIBRARY_DECIDES
+from hvscale.launch.flavours import LIBRARY_DECIDES
 
 INFO = "ucx_info -c -f"
 # The names that UCX_TLS takes, aliases too.

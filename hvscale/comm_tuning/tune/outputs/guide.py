@@ -19,7 +19,7 @@ from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, outputs
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 from hvscale.core.statistics import Estimate, percent
 from hvscale.core.units import human_bytes, human_range, human_seconds
-from hvscale.launch.mpi.transport import LIBRARY_DECIDES
+from hvscale.launch.flavours import LIBRARY_DECIDES
 from hvscale.profiling.compare import Comparison, Gain
 from hvscale.studies.run_report.compare_tables import human_calls, human_gain, human_interval, human_verdict
 from hvscale.studies.scaling.output import WIDEST, human, is_known

@@ -2,9 +2,9 @@
 
 import shlex
 
-from hvscale.comm_tuning.tune.outputs.commands import MCA
 from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.launch.flavours.openmpi import PREFIX
 
 FILE = "openmpi-mca-params.conf"
 HEAD = """\
@@ -14,9 +14,9 @@ HEAD = """\
 
 
 def text(tuned: TunedJob) -> str:
-    own, others = tuned.beginning(MCA), tuned.others(MCA)
+    own, others = tuned.beginning(PREFIX), tuned.others(PREFIX)
     left = f"# No parameters of Open MPI, so env.sh alone sets them: {', '.join(others)}\n" if others else ""
-    return HEAD + left + "".join(f"{name.removeprefix(MCA)} = {word}\n" for name, word in own.items())
+    return HEAD + left + "".join(f"{name.removeprefix(PREFIX)} = {word}\n" for name, word in own.items())
 
 
 register(
