@@ -4,10 +4,10 @@ PYTHON ?= python3
 MPI = openmpi
 
 # These run in .venv, whatever MPI says.
-demo test lint: override MPI = openmpi
+demo test check lint docs: override MPI = openmpi
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-mpich demo test lint clean
+.PHONY: help setup setup-dev setup-docs setup-mpich demo check test lint docs clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -22,8 +22,14 @@ setup-dev: ## the same, and what the tests need
 setup-mpich:
 	@$(PYTHON) setup/install.py --mpi mpich --dev
 
+setup-docs:
+	@$(PYTHON) setup/install.py --mpi openmpi --docs
+
 demo: setup ## train, profile and report in about a minute
 	@.venv/bin/hvscale demo
+
+check: lint ## run the linters and the unit tests: what to run before each commit
+	@.venv/bin/python -m pytest --numprocesses 2 -m "not system and not slow"
 
 test: setup-dev setup-mpich lint ## run the linters and all tests
 	@.venv/bin/python -m pytest --numprocesses 2
@@ -33,6 +39,10 @@ lint: setup-dev ## check style and types
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy
 
-clean: ## remove .venv, .venv-mpich and what tools left; the cache of built wheels stays
-	@rm -rf .venv .venv-setup .venv-mpich .venv-mpich-setup build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+docs: setup-docs ## build the documentation's site into site/
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+	@echo "open site/index.html"
+
+clean: ## remove .venv, .venv-mpich, site and what tools left; the cache of built wheels stays
+	@rm -rf .venv .venv-setup site .venv-mpich .venv-mpich-setup build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find hvscale tests setup -name __pycache__ -type d -prune -exec rm -rf {} +

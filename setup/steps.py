@@ -17,6 +17,7 @@ from uv_tool import get_uv, uv_can_be_had
 from wheel_cache import build_wheel, cache_folder, find_wheel
 
 CLONE = Path(__file__).resolve().parent.parent
+EXTRA_GROUPS = ("dev", "docs")  # of pyproject.toml; each is an option
 EXIT_WRONG_REQUEST = 2
 EXIT_INTERRUPTED = 130
 
@@ -25,15 +26,17 @@ def main(arguments: Sequence[str]) -> int:
     """Run the set-up and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="setup/install.py",
-        description="Set up hvscale in .venv, or in .venv-mpich for --mpi mpich (docs/install.md).",
+        description="Set up hvscale in .venv, or in .venv-mpich for --mpi mpich (docs/how-to/install.md).",
     )
     parser.add_argument("--dev", action="store_true", help="also install what the tests and linters need")
+    parser.add_argument("--docs", action="store_true", help="also install what the documentation's site is built with")
     parser.add_argument("--mpi", choices=CHOICES, default="openmpi", help="the MPI that Horovod is built against")
     options = parser.parse_args(arguments)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end_early)
     try:
-        set_up(CHOICES[options.mpi], dev=options.dev)
+        extra = [group for group in EXTRA_GROUPS if getattr(options, group)]
+        set_up(CHOICES[options.mpi], extra)
     except SetUpError as error:
         say(str(error))
         return EXIT_WRONG_REQUEST
@@ -53,7 +56,7 @@ def end_early(_number: int, _frame: FrameType | None) -> None:
     raise InterruptedBySignal
 
 
-def set_up(choice: Choice, *, dev: bool) -> None:
+def set_up(choice: Choice, extra_groups: list[str]) -> None:
     """Bring the choice's environment to what uv.lock and the chosen MPI ask for; next to nothing happens when it is there already."""
     lock_file = CLONE / "uv.lock"
     cache = cache_folder()
@@ -65,16 +68,16 @@ def set_up(choice: Choice, *, dev: bool) -> None:
         check_that_horovod_can_be_compiled(compilers)
     environment = Environment(CLONE, choice.folder, get_uv(cache, locked_uv))
     with environment.held_by_this_set_up():
-        fill(environment, cache, recipe, dev=dev)
+        fill(environment, cache, recipe, extra_groups)
 
 
-def fill(environment: Environment, cache: Path, recipe: Recipe, *, dev: bool) -> None:
+def fill(environment: Environment, cache: Path, recipe: Recipe, extra_groups: list[str]) -> None:
     """Install the locked packages, then Horovod's wheel."""
     installed = environment.installed_horovod() or ""
     is_current = f"/{recipe.key}/" in installed
     groups = ["horovod", "horovod-build", *([recipe.mpi.dependency_group] if recipe.mpi.dependency_group else [])]
     # With another Horovod goes another MPI: then whatever this choice does not ask for is taken out.
-    environment.sync([*groups, *(["dev"] if dev else [])], keep_others=is_current)
+    environment.sync([*groups, *extra_groups], keep_others=is_current)
     wheel = find_wheel(cache, recipe.key) or build_wheel(cache, recipe, environment.folder)
     if not is_current or environment.installed_horovod() != installed:
         environment.install_horovod(wheel)

@@ -1,4 +1,4 @@
-/* The decision table in its compact form (docs/broadcast.md): which algorithm a broadcast takes. Knows nothing of MPI. */
+/* The decision table in its compact form (docs/explanation/broadcast.md): which algorithm a broadcast takes. Knows nothing of MPI. */
 #ifndef HVBCAST_TABLE_H
 #define HVBCAST_TABLE_H
 

@@ -1,4 +1,4 @@
-/* The profile file, byte for byte: docs/profile-format.md. A change of meaning raises HVPROF_VERSION. */
+/* The profile file, byte for byte: docs/reference/profile-format.md. A change of meaning raises HVPROF_VERSION. */
 #ifndef HVPROF_FORMAT_H
 #define HVPROF_FORMAT_H
 

@@ -1,4 +1,4 @@
-/* The file of NCCL's calls, byte for byte: docs/nccl-profile.md. A change of meaning raises NCCL_FILE_VERSION. */
+/* The file of NCCL's calls, byte for byte: docs/reference/nccl-profile.md. A change of meaning raises NCCL_FILE_VERSION. */
 #ifndef HVPROF_NCCL_RECORD_H
 #define HVPROF_NCCL_RECORD_H
 

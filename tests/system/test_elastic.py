@@ -317,7 +317,7 @@ def test_another_number_of_ranks_goes_on_in_the_same_epoch(hvscale: Run, tmp_pat
 
 @pytest.fixture
 def ssh_job(job: Callable[..., Any], ssh: SshHosts, tmp_path: Path) -> Callable[..., Any]:
-    """A rank on each of `alpha` and `beta`, which horovodrun reaches by ssh from a third host, as docs/train.md has it."""
+    """A rank on each of `alpha` and `beta`, which horovodrun reaches by ssh from a third host, as docs/how-to/train.md has it."""
     wrapper = tmp_path / "ssh"  # horovodrun calls ssh by this name, and has no option for a configuration
     _, *options = ssh.ssh.split()
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {" ".join(options)} -o ServerAliveInterval=2 "$@"\n')

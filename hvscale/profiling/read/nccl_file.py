@@ -1,4 +1,4 @@
-"""The file that hvprof's NCCL plug-in writes (docs/nccl-profile.md): its layout, and reading it whatever state it is in."""
+"""The file that hvprof's NCCL plug-in writes (docs/reference/nccl-profile.md): its layout, and reading it whatever state it is in."""
 
 import os
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The profile file that hvprof writes (docs/profile-format.md): its layout, and reading it whatever state it is in."""
+"""The profile file that hvprof writes (docs/reference/profile-format.md): its layout, and reading it whatever state it is in."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

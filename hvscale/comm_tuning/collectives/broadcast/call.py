@@ -56,7 +56,7 @@ def broadcast(
     if status == INVALID:
         raise RequestError(
             f"broadcast: {algorithm}, chunk {chunk}, depth {depth}, radix {radix}: not one of flat, chain, k-nomial, two-level and library, or "
-            "a number outside its limits: docs/broadcast.md"
+            "a number outside its limits: docs/explanation/broadcast.md"
         )
     if status == LEFT_TO_THE_LIBRARY:
         communicator.Bcast([memory, count, datatype], root)

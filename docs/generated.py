@@ -1,0 +1,160 @@
+"""The pages that are made from the code when the site is built: commands, knobs and JSON schemas. A hook of MkDocs."""
+
+import importlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from pydantic import BaseModel
+from typer.main import get_command
+
+import hvscale
+from hvscale.cli.main import PANELS, app
+from hvscale.comm_tuning.knobs.table import RESTARTS, KnobRow, knobs
+
+COMMANDS = "reference/commands"
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages of the commands into the navigation, below their index."""
+    pages = [{name: f"{COMMANDS}/{name}.md"} for names in PANELS.values() for name in names]
+    for section in config.nav or []:
+        for entry in section.get("Reference", []):
+            if isinstance(entry, dict) and "Commands" in entry:
+                entry["Commands"] = [f"{COMMANDS}/index.md", *pages]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages to those of docs/."""
+    for path, text in pages():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    yield from command_pages()
+    yield "reference/knobs.md", knobs_page()
+    yield from schema_pages()
+
+
+def command_pages() -> Iterator[tuple[str, str]]:
+    """A page for each command, and the list of all of them by panel."""
+    root: Any = get_command(app)
+    context = root.make_context("hvscale", [], resilient_parsing=True)
+    index = ["# Commands", "", "Each page shows what `hvscale COMMAND --help` prints.", ""]
+    for panel, names in PANELS.items():
+        index += [f"## {panel}", "", "| Command | |", "| --- | --- |"]
+        for name in names:
+            command = root.get_command(context, name)
+            index.append(f"| [`{name}`]({name}.md) | {cell(first_sentence(command))} |")
+            yield f"{COMMANDS}/{name}.md", f"# hvscale {name}\n\n" + "\n".join(command_section(command, name, context))
+        index.append("")
+    yield f"{COMMANDS}/index.md", "\n".join(index)
+
+
+def command_section(command: Any, path: str, parent: Any) -> Iterator[str]:
+    """The help of a command, and of a group the sections of its sub-commands."""
+    context = type(parent)(command, info_name=path, parent=parent)
+    yield from (help_text(command), "")
+    if getattr(command, "commands", None):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            yield from (f"## hvscale {path} {name}", "")
+            yield from command_section(inner, f"{path} {name}", parent)
+        return
+    usage = " ".join(piece for param in command.get_params(context) for piece in param.get_usage_pieces(context))
+    yield from ("```console", f"$ hvscale {path} [OPTIONS] {usage}".rstrip(), "```", "")
+    records = [(kind_of(param), param.get_help_record(context)) for param in command.get_params(context)]
+    for kind in ("Argument", "Option"):
+        rows = [record for own, record in records if own == kind and record and record[0] != "--help"]
+        if rows:
+            yield from (
+                f"| {kind} | |",
+                "| --- | --- |",
+                *(f"| `{cell(left)}` | {cell(right)} |" for left, right in rows),
+                "",
+            )
+
+
+def kind_of(param: Any) -> str:
+    return "Argument" if param.param_type_name == "argument" else "Option"
+
+
+def help_text(command: Any) -> str:
+    return re.sub(r"\n{3,}", "\n\n", (command.help or "").replace("\b", "").replace("\f", "")).strip()
+
+
+def first_sentence(command: Any) -> str:
+    return help_text(command).split("\n\n")[0].replace("\n", " ")
+
+
+def cell(text: str) -> str:
+    """Text that may stand in a cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def knobs_page() -> str:
+    """Each knob, and how every library spells it."""
+    lines = [
+        "# Knobs",
+        "",
+        "What `--set KNOB=VALUE` takes, with each library's own names. `hvscale knobs` prints the same.",
+        "",
+    ]
+    last = ""
+    for row in knobs().rows:
+        if row.knob != last:
+            head = "| Library | Variable (default) | Values | Read at | Needs | Source |"
+            lines += ["", f"## {row.knob}", "", f"{row.meaning}", "", head, "| --- | --- | --- | --- | --- | --- |"]
+            last = row.knob
+        lines.append(knob_line(row))
+    return "\n".join(lines) + "\n"
+
+
+def knob_line(row: KnobRow) -> str:
+    variables = ", ".join(
+        f"`{name}` ({default})" if default else f"`{name}`" for name, default in row.variables.items()
+    )
+    needs = "; ".join(filter(None, [f"messages over {row.transport}" if row.transport else "", row.needs]))
+    cells = (row.library, variables, f"{row.values} {row.unit}".strip(), RESTARTS[row.restart], needs, row.source)
+    return "| " + " | ".join(cell(text.replace("<", "&lt;").replace("*", "\\*")) for text in cells) + " |"
+
+
+def schema_pages() -> Iterator[tuple[str, str]]:
+    """The JSON schema of every document, and the list of them."""
+    lines = [
+        "# JSON schemas",
+        "",
+        "Every document names its schema in the key `schema`. These files describe them in JSON Schema, made from the",
+        "classes that write and read the documents.",
+        "",
+        "| Document | What it is | Schema |",
+        "| --- | --- | --- |",
+    ]
+    for name, model in sorted(documents().items()):
+        file = name.removeprefix("hvscale/").replace("/", "-") + ".json"
+        doc = (model.__doc__ or "").strip().split("\n\n")[0]
+        lines.append(f"| `{name}` | {cell(doc)} | [{file}](schemas/{file}) |")
+        yield f"reference/schemas/{file}", json.dumps(model.model_json_schema(by_alias=True), indent=2) + "\n"
+    yield "reference/schemas.md", "\n".join(lines) + "\n"
+
+
+def documents() -> dict[str, type[BaseModel]]:
+    """The class of each document by the name in its key `schema`."""
+    package = Path(hvscale.__file__).parent
+    found = {}
+    for file in sorted(package.rglob("*.py")):
+        if 'alias="schema"' not in file.read_text():
+            continue
+        module = importlib.import_module(".".join(file.relative_to(package.parent).with_suffix("").parts))
+        for kind in vars(module).values():
+            if isinstance(kind, type) and issubclass(kind, BaseModel) and "schema_" in kind.model_fields:
+                default = kind.model_fields["schema_"].default
+                if isinstance(default, str):
+                    found[default] = kind
+    return found
