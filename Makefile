@@ -40,7 +40,7 @@ lint: setup-dev ## check style and types
 	@.venv/bin/mypy
 
 docs: setup-docs ## build the documentation's site into site/
-	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 	@echo "open site/index.html"
 
 clean: ## remove .venv, .venv-mpich, site and what tools left; the cache of built wheels stays

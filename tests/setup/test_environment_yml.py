@@ -88,4 +88,4 @@ def test_only_conda_forge() -> None:
 
 def test_install_guide_builds_the_locked_horovod_for_conda() -> None:
     (locked,) = locked_versions("horovod")
-    assert f" horovod=={locked}\n" in (CLONE / "docs" / "install.md").read_text()
+    assert f" horovod=={locked}\n" in (CLONE / "docs" / "how-to" / "install.md").read_text()
