@@ -17,12 +17,12 @@ from hvscale.bench.collectives.sizes import named_sizes, parse_size, series
 from hvscale.cli import main
 from hvscale.comm_tuning.collectives.study import parse_nps
 from hvscale.core.errors import RequestError
+from hvscale.core.numbers import parse_ranks
 from hvscale.launch.nodes.link import bits_per_second
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements.docker import shm_bytes
 from hvscale.launch.placements.ssh import asked_hosts
 from hvscale.profiling.analyze.bins import parse_bins
-from hvscale.studies.scaling.work import parse_ranks
 from hvscale.trainer.data.sources import parse_range
 
 NO_NUMBERS = ("nan", "inf", "-inf", "1e400", "", "two", "3;5", "9" * 5000, "-1e30")

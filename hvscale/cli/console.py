@@ -3,17 +3,12 @@
 import functools
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from hvscale.core.csv_text import csv_text
 from hvscale.core.documents import to_json
-from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import write_text
 from hvscale.core.terminal import printable, rank_line
 
 if TYPE_CHECKING:
@@ -60,15 +55,6 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 
 def print_json(document: "BaseModel | StudyDocument") -> None:
     print(to_json(document))
-
-
-def write_csv(path: Path, rows: Sequence[BaseModel]) -> None:
-    """One line for each row, its fields as columns. Raises RequestError when `path` cannot be written."""
-    documents = [row.model_dump(mode="json") for row in rows]
-    try:
-        write_text(path, csv_text(list(documents[0]) if documents else [], documents))
-    except OSError as error:
-        raise RequestError(f"cannot write {path}: {error.strerror}") from error
 
 
 def say(text: str, code: str = "") -> None:

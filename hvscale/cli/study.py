@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hvscale.cli.console import print_json, print_message, print_warning
 
 if TYPE_CHECKING:
-    from hvscale.studies.base import RunsDocument, StudyInTurns
     from hvscale.studies.folder import StudyDocument
+    from hvscale.studies.interleaved import InterleavedDocument, InterleavedStudy
 
 Document = TypeVar("Document", bound="StudyDocument")
-DocumentOfRuns = TypeVar("DocumentOfRuns", bound="RunsDocument")
+DocumentOfRuns = TypeVar("DocumentOfRuns", bound="InterleavedDocument")
 
 
 def measure(
-    study: "StudyInTurns[DocumentOfRuns, Any, Any]",
+    study: "InterleavedStudy[DocumentOfRuns, Any, Any]",
     json: bool,
     csv: Path | None,
     *,
@@ -24,11 +24,11 @@ def measure(
     last: str,
 ) -> None:
     """Make the study's starts. The rest is `print_document`'s."""
-    from hvscale.studies.scaling.output import RunsShown
+    from hvscale.report.progress import RunProgress
 
     try:
-        with RunsShown(len(study.starts), study.document.repeats) as shown:
-            study.measure(starting=shown.starting, measured=shown.measured, warn=print_warning)
+        with RunProgress(len(study.starts), study.document.repeats) as progress:
+            study.measure(progress, print_warning)
     finally:
         if study.has_figures():
             print_document(study.document, json, csv, write=write, show=show, last=last)

@@ -14,7 +14,7 @@ def print_breakdown(
     breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None, unasked: bool = True
 ) -> None:
     """`unasked`: whether to explain the table was left to the size of the run."""
-    from hvscale.studies.run_report.breakdown_tables import point_to_point_table, table, write_csv
+    from hvscale.studies.run_report.breakdown_tables import point_to_point_table, table, write_breakdown_csv
     from hvscale.studies.run_report.explanation_tables import explanation_tables
 
     shown = [
@@ -23,7 +23,7 @@ def print_breakdown(
         *([point_to_point_table(breakdown)] if breakdown.point_to_point else []),
         *explanation_tables(breakdown),
     ]
-    print_document(breakdown, shown, write_csv, json, csv)
+    print_document(breakdown, shown, write_breakdown_csv, json, csv)
     if unasked and not breakdown.explained:
         print_message("a large run, so nothing is said beyond its table: --explain does")
 

@@ -11,7 +11,7 @@ from hvscale.comm_tuning.knobs.settings import target_of, with_settings
 from hvscale.comm_tuning.knobs.settings_file import with_settings_file
 from hvscale.core.errors import RequestError
 from hvscale.core.statistics import Estimate, estimate, percent, ratio
-from hvscale.studies.interleaved import Turns, TurnsDocument, verdict
+from hvscale.studies.comparison import ComparisonDocument, ComparisonStudy
 
 VERB = "compare-settings"
 # What a name ends with that is a file's.
@@ -29,7 +29,7 @@ class SettingsRow(BaseModel):
     gain: Estimate | None
 
 
-class SettingsComparison(TurnsDocument):
+class SettingsComparison(ComparisonDocument):
     """What `hvscale compare-settings --json` prints, by alias, and the folder's compare-settings.json."""
 
     schema_: Annotated[Literal["hvscale/compare-settings/1"], Field(alias="schema")] = "hvscale/compare-settings/1"
@@ -54,7 +54,7 @@ class SettingsComparison(TurnsDocument):
                 )
 
 
-def settings_turns(
+def settings_study(
     names: list[str],
     command: list[str],
     *,
@@ -62,7 +62,7 @@ def settings_turns(
     metric: str | None,
     bins: str,
     launch: dict[str, Any],
-) -> Turns[SettingsComparison]:
+) -> ComparisonStudy[SettingsComparison]:
     """What measures `command` under each of the settings. `launch`: keywords of `hvscale.launch.launch`.
 
     Raises RequestError for what cannot be measured; starts nothing.
@@ -70,7 +70,9 @@ def settings_turns(
     if len(names) < 2 or len({label(name) for name in names}) != len(names):
         raise RequestError(f"{','.join(names)}: name two settings or more, each once, of {known()}")
     jobs = {name: job_of(name, command, launch) for name in names}
-    return Turns(VERB, SettingsComparison, jobs, command, repeats=repeats, metric=metric, bins=bins, label=label)
+    return ComparisonStudy(
+        VERB, SettingsComparison, jobs, command, repeats=repeats, metric=metric, bins=bins, label=label
+    )
 
 
 def known() -> str:
@@ -119,6 +121,6 @@ def settings_rows(document: SettingsComparison) -> list[list[str]]:
             words = [percent(gain.mean), "", "unknown: one start"]
         else:
             interval = f"{percent(gain.low)} to {percent(gain.high)}"
-            words = [percent(gain.mean), interval, verdict(gain, "faster", "slower")]
+            words = [percent(gain.mean), interval, gain.verdict("faster", "slower")]
         rows.append([row.settings, f"{row.throughput.mean:.4g}", *words])
     return rows

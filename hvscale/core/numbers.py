@@ -1,4 +1,4 @@
-"""The numbers that options take, each finite and with bounds, and the words that are read as numbers: sizes and lists."""
+"""The types of numeric options, each with its bounds, and the parsing of sizes and lists of numbers."""
 
 import re
 from collections.abc import Iterator
@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import Field
 from pydantic.fields import FieldInfo
+
+from hvscale.core.errors import RequestError
 
 MOST_RANKS = 1_000_000
 MOST_BYTES = 2**63 - 1  # what a file, a message and a C long can have
@@ -66,13 +68,29 @@ def _constraints(annotation: Any) -> Iterator[Any]:
 
 
 def read_size(text: str) -> int | None:
-    """Bytes of `8`, `64K`, `1.5M`, `1GiB`: units of 1024. None for anything else, and for more than `MOST_BYTES`."""
+    """The bytes of `8`, `64K`, `1.5M`, `1GiB`, in units of 1024; None for anything else and above `MOST_BYTES`."""
     match = SIZE.fullmatch(text.strip())
     size = int(Decimal(match[1]) * UNITS[match[2].upper()]) if match else None
     return size if size is not None and size <= MOST_BYTES else None
 
 
 def read_whole(text: str, least: int, most: int) -> int | None:
-    """The whole number that `text` is in digits; None for anything else, and outside `least` to `most`."""
+    """The whole number in `text`; None for anything else, and outside `least` to `most`."""
     match = WHOLE.fullmatch(text)
     return int(match[1]) if match and least <= int(match[1]) <= most else None
+
+
+def parse_ranks(text: str, option: str = "--np", what: str = "ranks") -> list[int]:
+    """The numbers of `1,2,4`, in the order given. Raises RequestError for an invalid one and for one given twice."""
+    found = []
+    for word in text.split(","):
+        number = read_whole(word, 1, MOST_RANKS)
+        if number is None:
+            raise RequestError(
+                f"{option} {text}: {word.strip() or 'nothing'!r} is not a number of {what}; write {option} 1,2,4"
+            )
+        found.append(number)
+    twice = sorted({np for np in found if found.count(np) > 1})
+    if twice:
+        raise RequestError(f"{option} {text}: {twice[0]} is given twice; use --repeat for more measurements of each")
+    return found

@@ -1,10 +1,11 @@
-"""Sizes and times as people read them, with three digits."""
+"""Numbers, sizes and times for people, with three digits."""
 
+WIDEST_INTERVAL = 100  # high / low; a wider interval says nothing and spoils a table or a plot
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
 def human_bytes(size: float) -> str:
-    """As a table shows it, with three digits: 128 KiB, 1.5 GiB."""
+    """128 KiB, 1.5 GiB."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size >= unit:
             return f"{_three_digits(size / unit)} {name}"
@@ -12,7 +13,7 @@ def human_bytes(size: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """As a table shows it, with three digits: 12.3 ms, 4.56 us."""
+    """12.3 ms, 4.56 us."""
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if seconds >= unit:
             return f"{_three_digits(seconds / unit)} {name}"
@@ -24,7 +25,7 @@ def _three_digits(value: float) -> str:
 
 
 def human_range(bytes_min: int, bytes_max: int | None) -> str:
-    """A bin by its edges. The lower one is that of the bin below: 128 KiB-16 MiB begins just above 128 KiB."""
+    """A bin by its edges, the lower one exclusive: 128 KiB-16 MiB begins just above 128 KiB."""
     if bytes_max is None:
         return f"> {human_bytes(bytes_min - 1)}"
     low, high = human_bytes(bytes_min - 1 if bytes_min > 1 else bytes_min), human_bytes(bytes_max)
@@ -35,5 +36,28 @@ def human_range(bytes_min: int, bytes_max: int | None) -> str:
 
 
 def human_share(share: float) -> str:
-    """In percent, without its sign."""
+    """A share in percent, without the sign."""
     return "<1" if 0 < share < 0.005 else f"{share:.0%}".rstrip("%")
+
+
+def human_number(value: float | None, digits: int = 3) -> str:
+    """A number in a table: 0.963, 98.2, 1234, 5.34e+09; "-" for None."""
+    if value is None:
+        return "-"
+    if not 1e-3 <= value < 1e6:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:.0f}" if value >= 10**digits else f"{value:#.{digits}g}".rstrip(".")
+
+
+def human_interval(low: float | None, high: float | None, digits: int = 3) -> str:
+    """`1.2 to 1.4`, "-" if it is not known, or that it is too wide to say anything."""
+    if low is None or high is None:
+        return "-"
+    if not is_narrow(low, high):
+        return f"> factor {WIDEST_INTERVAL}"
+    return f"{human_number(low, digits)} to {human_number(high, digits)}"
+
+
+def is_narrow(low: float | None, high: float | None) -> bool:
+    """Whether an interval is known and says anything: that of two noisy runs can span many powers of ten."""
+    return low is not None and high is not None and high <= WIDEST_INTERVAL * low

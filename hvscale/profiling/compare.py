@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.core.statistics import percentile_interval, resampled_means
 from hvscale.core.units import human_bytes
 from hvscale.profiling.analyze.bins import Bins, parse_bins
 from hvscale.profiling.analyze.breakdown import read_recording, require_complete
@@ -22,8 +23,7 @@ Verdict = Literal["less", "more", "no difference", "unknown"]
 Floats = NDArray[np.float64]
 
 SAME_WORK = 0.01  # the part of a run's bytes (or calls) by which two runs of the same work may differ
-RESAMPLES = 2000
-# Neighbouring steps are alike, so steps are drawn again in blocks of neighbours. Fewer than FEWEST blocks tell no interval.
+# Neighbouring steps are alike, so the bootstrap draws blocks of neighbours. Fewer than FEWEST blocks give no interval.
 BLOCKS, FEWEST = 64, 3
 CALL_BLOCKS = 16  # without steps: few, so that each holds about as many calls
 CLOCK_SLACK = timedelta(seconds=1)  # of the host that started the run
@@ -299,9 +299,9 @@ def _gain(before: Floats, weights_before: Floats, after: Floats, weights_after: 
         gain = 100 * (1 - seconds_after / seconds_before)
         if min(len(before), len(after)) >= FEWEST:
             with np.errstate(divide="ignore", invalid="ignore"):
-                ratios = _resampled(after, weights_after, 1) / _resampled(before, weights_before, 0)
+                ratios = resampled_means(after, weights_after, 1) / resampled_means(before, weights_before, 0)
             ratios = ratios[np.isfinite(ratios)]
-            low, high = (float(100 * (1 - ratio)) for ratio in np.percentile(ratios, (97.5, 2.5)))
+            low, high = percentile_interval(100 * (1 - ratios))
             verdict = "no difference" if low <= 0 <= high else "less" if low > 0 else "more"
     return Gain(
         seconds_before=seconds_before,
@@ -311,14 +311,6 @@ def _gain(before: Floats, weights_before: Floats, after: Floats, weights_after: 
         gain_percent_high=high,
         verdict=verdict,
     )
-
-
-def _resampled(seconds: Floats, weights: Floats, seed: int) -> Floats:
-    """Means for a step over blocks drawn with replacement; the seed is fixed, so that a table comes out the same again."""
-    blocks = len(seconds)
-    drawn = np.random.default_rng(seed).multinomial(blocks, np.full(blocks, 1 / blocks), RESAMPLES)
-    means: Floats = (drawn @ seconds) / (drawn @ weights)
-    return means
 
 
 def _whole_step(before: Recorded, after: Recorded) -> Gain | None:

@@ -1,15 +1,8 @@
-"""The look of all tables, in the terminal and as CSV files."""
-
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+"""Tables in the terminal and on pages."""
 
 from pydantic import BaseModel
 from rich import box
 from rich.table import Table
-
-from hvscale.core.csv_text import csv_text
-from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import write_text
 
 
 class TableModel(BaseModel):
@@ -37,11 +30,3 @@ def plain_table(title: str | None, caption: str | None, first: str, *columns: st
     for name in columns:
         result.add_column(name, justify="right", no_wrap=True)
     return result
-
-
-def write_rows(path: Path, columns: Sequence[str], rows: Iterable[BaseModel]) -> None:
-    """A CSV file with a header. Raises RequestError when `path` cannot be written."""
-    try:
-        write_text(path, csv_text(columns, [row.model_dump() for row in rows]))
-    except OSError as error:
-        raise RequestError(f"cannot write {path}: {error.strerror}") from error

@@ -36,7 +36,7 @@ Document = TypeVar("Document", bound=StudyDocument)
 
 
 @contextmanager
-def alone_in(path: Path) -> Iterator[None]:
+def lock_folder(path: Path) -> Iterator[None]:
     """Make the folder where it is not there, and hold it for this process; empty at the end, one that it made is removed.
 
     Raises RequestError when it cannot be made, or another process or another user has it.
@@ -59,7 +59,7 @@ def refuse_unless_empty(folder: Path) -> None:
         raise RequestError(f"{folder} holds something else already: give another folder with --run")
 
 
-def left_in(file: Path, asked: Document, same: tuple[str, ...]) -> Document | None:
+def load_previous(file: Path, asked: Document, same: tuple[str, ...]) -> Document | None:
     """The document that an earlier call has left in `file` of a study's folder; None where the folder is new.
 
     Raises RequestError where it holds something else, or a study that differs from what is `asked` in one of the fields `same`.
@@ -81,11 +81,11 @@ def left_in(file: Path, asked: Document, same: tuple[str, ...]) -> Document | No
 def study_in(path: Path, file: Path, asked: Document, same: tuple[str, ...], runs: str) -> Iterator[Document | None]:
     """The folder, new or as an earlier call left it, for this process alone; `file` in it holds the study's document, which it gives if it is there.
 
-    A new one in which nothing was started, so that no folder matches `runs`, goes again. Raises as `alone_in` and `left_in`.
+    A new one in which nothing was started, so that no folder matches `runs`, goes again. Raises as `lock_folder` and `load_previous`.
     """
     new = not file.exists()
-    with alone_in(path):
-        before = left_in(file, asked, same)
+    with lock_folder(path):
+        before = load_previous(file, asked, same)
         try:
             yield before
         finally:

@@ -1,160 +1,130 @@
-"""One command in several ways, such as under settings or in placements: fresh starts in turns, profiled, in a folder that is gone on with."""
+"""A study that starts each of several variants afresh, once in every round: A B C, A B C, ..."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Collection
+from typing import Any, Generic, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from hvscale.core.errors import RequestError, UntrustedError
-from hvscale.core.run_folder import RunFolder, default_run_path
-from hvscale.core.statistics import CONFIDENCE, Estimate
-from hvscale.profiling.analyze.bins import parse_bins
-from hvscale.profiling.compare import Comparison, compare
-from hvscale.studies.base import Measured, Starting, StudyInTurns
-from hvscale.studies.folder import State
-from hvscale.studies.profiled_launch import profiled_launch
-from hvscale.studies.scaling.study import settings
-from hvscale.studies.throughput import Metric, Source, find_throughput, rank_seconds, read_throughput
+from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.launch.controller import RunInterruptedError
+from hvscale.launch.mpi.reported_library import require_asked_library
+from hvscale.studies.base import Study, Warn
+from hvscale.studies.folder import StudyDocument, finished_or_new
 
 
-class Turn(BaseModel):
-    """One start of the command. `throughput`: of all ranks together, None where nothing tells it; `seconds`: as `rank_seconds`.
+class ProgressReporter(Protocol):
+    """Hears of each run; `report.progress.RunProgress` shows it on a terminal."""
 
-    Both are None where it failed, and `problem` says why.
-    """
+    def starting(self, what: str, repeat: int) -> None: ...
 
-    name: str
-    repeat: int
-    folder: str
-    throughput: float | None = None
-    source: Source | None = None
-    seconds: float | None = None
-    problem: str | None = None
+    def measured(self, what: str, repeat: int, value: float | None, unit: str | None) -> None:
+        """`value`: None if the run failed."""
 
 
-class TurnsDocument(BaseModel):
-    """A comparison in turns. `launch`: what was asked of it under each name, the first of which is the base.
+class RunOfStudy(Protocol):
+    """One start, as the document has it. `problem`: why it does not count."""
 
-    `unit` is that of the throughputs, where it is known; `profiles`: the base's last run beside each of the others', by message size.
-    """
+    problem: str | None
 
-    model_config = ConfigDict(populate_by_name=True)
 
-    schema_: Annotated[str, Field(alias="schema")]
-    state: State = "running"
-    folder: str
-    command: list[str]
-    np: int
-    launch: dict[str, dict[str, Any]]
-    metric: str | None
+class InterleavedDocument(StudyDocument, Protocol):
+    """That of a study in turns: `repeats` rounds of `runs`."""
+
     repeats: int
-    confidence: float = CONFIDENCE
-    measured_by: Literal["throughput", "seconds"] | None = None
-    unit: str | None = None
-    runs: list[Turn] = []
-    profiles: list[Comparison] = []
-    warnings: list[str] = []
+    runs: list[Any]
 
-    def measured(self, name: str, by: Literal["throughput", "seconds"]) -> dict[int, float]:
-        """What the starts under this name have given, by repeat."""
-        found = {turn.repeat: getattr(turn, by) for turn in self.runs if turn.name == name}
-        return {repeat: value for repeat, value in found.items() if value is not None}
+    def tabulate(self) -> None:
+        """Make the tables, over the runs so far."""
+
+
+Document = TypeVar("Document", bound=InterleavedDocument)
+Variant = TypeVar("Variant")  # hashable
+Run = TypeVar("Run", bound=RunOfStudy)
+
+
+class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
+    """One that starts each of `starts` once in each round; what failed is in `failed` and is not started again."""
+
+    failing = "{what} failed in repeat {repeat}"
+
+    def __init__(self, document: Document, starts: Collection[Variant]) -> None:
+        super().__init__(document)
+        self.starts = starts
+        self.failed: set[Variant] = set()
+
+    def measure(self, progress: ProgressReporter, warn: Warn) -> None:
+        """Make the runs that the folder does not hold yet.
+
+        A variant that failed once is not started again; its failure, a RankFailedError or UntrustedError, is raised
+        after all other variants have been measured. Raises RequestError and RunInterruptedError at once. What was
+        measured until then is kept.
+        """
+        with self.at_work(warn):
+            self.run_rounds(progress)
+
+    def run_rounds(self, progress: ProgressReporter) -> None:
+        for repeat in range(1, self.document.repeats + 1):
+            for variant in self.starts:
+                if variant not in self.failed:
+                    progress.starting(self.name(variant), repeat)
+                    done = self.start(variant, repeat)
+                    progress.measured(self.name(variant), repeat, *self.figure(done))
+
+    def start(self, variant: Variant, repeat: int) -> Run:
+        """Start it, unless a finished run is there, and add what came of it to the document."""
+        run, is_there = finished_or_new(self.path / f"{self.label(variant)}-repeat-{repeat}")
+        done = self.record(variant, repeat, run.path.name)
+        try:
+            if not is_there:
+                self.launch(variant, run)
+            require_asked_library(run.read())
+            self.read(variant, run, done)
+        except RequestError:
+            raise
+        except RunInterruptedError:
+            done.problem = "interrupted"
+            self.document.runs.append(done)
+            raise
+        except HvscaleError as error:
+            what = self.name(variant)
+            done.problem = str(error)
+            self.failed.add(variant)
+            self.failure = self.failure or named_failure(what, error)
+            self.warn(f"{self.failing.format(what=what, repeat=repeat)} and is not started again: {error}")
+        self.document.runs.append(done)
+        self.write("running")
+        return done
+
+    def tabulate(self) -> None:
+        self.document.tabulate()
+
+    def name(self, variant: Variant) -> str:
+        """For people."""
+        return str(variant)
 
     @abstractmethod
-    def tabulate(self) -> None:
-        """Make the rows, over the runs so far."""
+    def label(self, variant: Variant) -> str:
+        """For the folders of its runs."""
+
+    @abstractmethod
+    def record(self, variant: Variant, repeat: int, folder: str) -> Run:
+        """A start of which nothing is known yet, as the document has it."""
+
+    @abstractmethod
+    def launch(self, variant: Variant, run: RunFolder) -> None:
+        """Raises as `hvscale.launch.launch`."""
+
+    @abstractmethod
+    def read(self, variant: Variant, run: RunFolder, done: Run) -> None:
+        """Put what a finished run has left into its record. Raises UntrustedError where that is no measurement."""
+
+    @abstractmethod
+    def figure(self, done: Run) -> tuple[float | None, str | None]:
+        """What is shown of a start, None where it failed, and its unit."""
 
 
-Document = TypeVar("Document", bound=TurnsDocument)
-
-
-class Turns(StudyInTurns[Document, str, Turn]):
-    """One comparison."""
-
-    starts: Mapping[str, Mapping[str, Any]]
-    same = ("command", "np", "launch")  # more repeats may be asked for, and another metric
-    failing = "{what}, repeat {repeat} failed"
-
-    def __init__(
-        self,
-        verb: str,
-        make: Callable[..., Document],
-        jobs: Mapping[str, Mapping[str, Any]],
-        command: list[str],
-        *,
-        repeats: int,
-        metric: str | None,
-        bins: str,
-        label: Callable[[str], str],
-    ) -> None:
-        """`jobs`: by name the keywords of `hvscale.launch.launch`; `label`: of a name, for its runs' folders; `make`: the document's class.
-
-        Raises RequestError for what cannot be measured; writes nothing.
-        """
-        if repeats < 1:
-            raise RequestError(f"--repeat {repeats}: at least one start of each is needed")
-        parse_bins(bins)
-        self.metric = Metric.parse(metric) if metric is not None else None
-        self.verb, self.bins, self.label_of = verb, bins, label
-        asked = next(iter(jobs.values()))
-        document = make(
-            folder=str((asked["run_path"] or default_run_path([verb, *command])).absolute()),
-            command=command,
-            np=asked["np"],
-            launch={name: settings(**job) for name, job in jobs.items()},
-            metric=metric,
-            repeats=repeats,
-        )
-        super().__init__(document, jobs)
-
-    def take_turns(self, starting: Starting, measured: Measured) -> None:
-        super().take_turns(starting, measured)
-        self.compare_profiles()
-
-    def label(self, name: str) -> str:
-        return self.label_of(name)
-
-    def record(self, name: str, repeat: int, folder: str) -> Turn:
-        return Turn(name=name, repeat=repeat, folder=folder)
-
-    def launch(self, name: str, run: RunFolder) -> None:
-        options = {**self.starts[name], "run_path": run.path}
-        profiled_launch(command=self.document.command, warn=self.warn, **options)
-
-    def read(self, name: str, run: RunFolder, done: Turn) -> None:
-        """The first run decides whether throughput or, where nothing tells it, seconds are compared."""
-        document = self.document
-        look = read_throughput if document.measured_by == "throughput" else find_throughput
-        found = look(run, document.np, self.metric, self.warn)
-        if document.measured_by is None:
-            document.measured_by = "seconds" if found is None else "throughput"
-        if document.measured_by == "seconds":
-            document.unit = "s"
-        elif found is not None:
-            done.throughput, done.source, document.unit = found.value, found.source, found.unit
-        done.seconds = rank_seconds(run)
-
-    def figure(self, done: Turn) -> tuple[float | None, str | None]:
-        return done.throughput if self.document.measured_by == "throughput" else done.seconds, self.document.unit
-
-    def has_figures(self) -> bool:
-        return any(turn.problem is None for turn in self.document.runs)
-
-    def compare_profiles(self) -> None:
-        last = {turn.name: turn.folder for turn in self.document.runs if turn.problem is None}
-        first, *others = self.starts
-        for name in others:
-            if first in last and name in last:
-                before, after = RunFolder(self.path / last[first]), RunFolder(self.path / last[name])
-                try:
-                    self.document.profiles.append(compare(before, after, self.bins))
-                except (RequestError, UntrustedError) as error:
-                    self.warn(f"the profiles of {first} and {name} cannot be compared: {error}")
-
-
-def verdict(ratio: Estimate, above: str, below: str) -> str:
-    """What a ratio says: one of the two words, "no difference" when its interval holds 1, or "unknown" when it has none."""
-    if ratio.low is None or ratio.high is None:
-        return "unknown"
-    return "no difference" if ratio.low <= 1 <= ratio.high else above if ratio.mean > 1 else below
+def named_failure(what: str, error: HvscaleError) -> HvscaleError:
+    """The same failure, which says of what it is."""
+    if isinstance(error, RankFailedError):
+        return RankFailedError(f"{what}: {error}", error.last_lines)
+    return error

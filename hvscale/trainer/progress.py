@@ -7,34 +7,28 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
-from hvscale.core.plain_rich import PlainColumn, PlainConsole
+from hvscale.core.plain_rich import PlainColumn
+from hvscale.report.progress import ProgressBar
 from hvscale.trainer.steps import Step, parse_step
 
 PLAIN_LINE_EVERY_SECONDS = 5.0
 LONGEST_TWO_LINES = 2048  # bytes of steps.jsonl; a line has about 250
 
 
-class Bar:
+class Bar(ProgressBar):
     """Steps done, images/s, loss and the time left. Also for a process that watches a run from outside (`follow`)."""
 
     def __init__(self, decimals: int = 2) -> None:
         """`decimals` of the loss."""
+        figures, left = PlainColumn("{task.fields[figures]}"), TimeRemainingColumn()
+        super().__init__(None, MofNCompleteColumn(), figures, time=left, figures="")
         self.decimals = decimals
-        self.progress = Progress(
-            PlainColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            PlainColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(),
-            console=PlainConsole(stderr=True),
-        )
-        self.task = self.progress.add_task("starting", total=None, figures="")
 
     def show(self, step: Step) -> None:
         figures = f"{step.images / step.seconds:6.1f} images/s  loss {loss_text(step, self.decimals):>6}  left"
-        self.progress.update(self.task, description="training", total=step.steps, completed=step.step, figures=figures)
+        self.update(description="training", total=step.steps, completed=step.step, figures=figures)
 
     def follow(self, steps_file: Path) -> None:
         """Show the last whole line of a steps.jsonl that another process is writing; nothing when there is none yet."""
@@ -47,15 +41,6 @@ class Bar:
         if last:
             with suppress(ValueError):  # a damaged line: the next one is shown
                 self.show(parse_step(last))
-
-    def __enter__(self) -> "Bar":
-        self.progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.progress.stop()
 
 
 class PlainLines:

@@ -1,69 +1,12 @@
-"""Box plots against their definition, and overheads against SciPy's bootstrap."""
+"""The tables and figures of the applications against their formulas."""
 
 import json
 import statistics
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import bootstrap
 
 from hvscale.bench.applications.document import ApplicationDocument, ApplicationRun
 from hvscale.bench.applications.page import page
-from hvscale.core.box_statistics import box, overhead
-
-seconds = st.floats(1e-6, 1e6)
-
-
-@given(st.lists(seconds, min_size=2, max_size=40))
-def test_a_box_is_what_its_definition_says(values: list[float]) -> None:
-    found = box(values)
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    assert (found.quartile_low, found.median, found.quartile_high) == pytest.approx((low, middle, high), rel=1e-12)
-    reach = 1.5 * (found.quartile_high - found.quartile_low)
-    beyond = [value for value in values if not found.quartile_low - reach <= value <= found.quartile_high + reach]
-    assert found.outliers == sorted(beyond)
-    assert found.whisker_low <= found.quartile_low
-    assert found.whisker_high >= found.quartile_high
-    inside = [value for value in values if value not in found.outliers]
-    assert all(found.whisker_low <= value <= found.whisker_high for value in inside)
-
-
-def test_one_value_is_its_own_box() -> None:
-    assert set(box([3.0]).model_dump(exclude={"outliers"}).values()) == {3.0}
-
-
-def test_an_overhead_and_its_interval_are_those_of_a_paired_bootstrap() -> None:
-    generator = np.random.default_rng(1)
-    base = generator.normal(10, 0.2, 12)
-    mood = generator.normal(0, 0.5, 12)  # of the machine, the same for both in a round
-    values = 1.07 * (base + mood) + generator.normal(0, 0.1, 12)
-    base += mood
-    found = overhead(dict(enumerate(values)), dict(enumerate(base)))
-    assert found is not None
-    assert found.percent_low is not None
-    assert found.percent_high is not None
-    assert found.percent == pytest.approx(100 * (np.median(values) / np.median(base) - 1))
-    theirs = bootstrap(
-        (values, base),
-        lambda ours, others, axis: 100 * (np.median(ours, axis=axis) / np.median(others, axis=axis) - 1),
-        paired=True,
-        method="percentile",
-        n_resamples=10_000,
-        rng=2,
-    ).confidence_interval
-    width = theirs.high - theirs.low
-    assert found.percent_low == pytest.approx(theirs.low, abs=0.1 * width)
-    assert found.percent_high == pytest.approx(theirs.high, abs=0.1 * width)
-
-
-def test_overheads_are_of_rounds_that_both_have() -> None:
-    assert overhead({1: 2.0}, {2: 1.0}) is None
-    one = overhead({1: 3.0, 2: 100.0}, {1: 2.0, 3: 1.0})
-    assert one is not None
-    assert (one.percent, one.percent_low, one.percent_high) == (50, None, None)
-
 
 TIMES = {
     ("-O2", "host", 1): [8.0, 9.0, 10.0],

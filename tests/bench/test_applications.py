@@ -15,6 +15,7 @@ from hvscale.bench.applications.study import ApplicationStudy
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.launch.placement_options import PlacementOptions
+from hvscale.report.progress import RunProgress
 from tests.conftest import PROGRAMS as PROGRAMS_OF_THE_ENVIRONMENT
 
 
@@ -136,9 +137,7 @@ def test_a_folder_of_other_sizes_is_not_gone_on_with(tmp_path: Path) -> None:
     before = study("stencil", path=tmp_path, size=["x=10"])
     before.write("running")
     with pytest.raises(RequestError, match="holds another study: its sizes differs"):
-        study("stencil", path=tmp_path, size=["x=11"]).measure(
-            starting=lambda *told: None, measured=lambda *told: None, warn=lambda text: None
-        )
+        study("stencil", path=tmp_path, size=["x=11"]).measure(RunProgress(1, 1), warn=lambda text: None)
     assert [file.name for file in tmp_path.iterdir()] == ["bench-app.json"]
 
 
@@ -147,7 +146,7 @@ def test_a_study_gone_on_with_that_does_not_compile_has_failed(tmp_path: Path) -
     asked.write("running")
     (tmp_path / "np-1-repeat-1").mkdir()
     with pytest.raises(RequestError, match="no-such-flag"):
-        asked.measure(starting=lambda *told: None, measured=lambda *told: None, warn=lambda text: None)
+        asked.measure(RunProgress(1, 1), warn=lambda text: None)
     assert json.loads((tmp_path / "bench-app.json").read_text())["state"] == "failed"
 
 

@@ -9,9 +9,9 @@ import pytest
 from hvscale.core.errors import RequestError
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.profiling.compare import Comparison, ComparisonRow
-from hvscale.studies.compare_placements import PlacementComparison, placement_turns
-from hvscale.studies.compare_placements_output import placements_table, where_from
-from hvscale.studies.interleaved import Turn
+from hvscale.studies.comparison import RepeatedRun
+from hvscale.studies.placement_comparison.output import placements_table, where_from
+from hvscale.studies.placement_comparison.study import PlacementComparison, placement_study
 
 T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
 
@@ -43,7 +43,7 @@ def document(by: str, host: list[float | None], other: list[float | None]) -> Pl
     for name, values in (("host", host), ("docker:node", other)):
         for repeat, value in enumerate(values, 1):
             figures = {} if value is None else {"seconds": 1.0, by: value}
-            made.runs.append(Turn.model_validate({"name": name, "repeat": repeat, "folder": "run", **figures}))
+            made.runs.append(RepeatedRun.model_validate({"name": name, "repeat": repeat, "folder": "run", **figures}))
     made.tabulate()
     return made
 
@@ -108,12 +108,12 @@ def test_a_wrong_request_is_refused_before_anything_starts(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
     with pytest.raises(RequestError, match=said):
-        placement_turns(names, ["true"], repeats=1, metric=None, bins="study", launch=launch(**options))
+        placement_study(names, ["true"], repeats=1, metric=None, bins="study", launch=launch(**options))
     assert not list(tmp_path.iterdir())
 
 
 def test_an_option_goes_to_the_placements_that_know_it_and_the_others_are_named() -> None:
-    turns = placement_turns(
+    turns = placement_study(
         ["host", "ssh"], ["true"], repeats=1, metric=None, bins="study", launch=launch(hosts="a:1,b:1")
     )
     assert turns.document.launch["host"]["placement"] == {"placement": "host"}

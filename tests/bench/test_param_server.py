@@ -205,7 +205,7 @@ def launch(**placement: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"workers": "0"}, "--workers 0: '0' is no number of workers; write --workers 1,2,4"),
+        ({"workers": "0"}, "--workers 0: '0' is not a number of workers; write --workers 1,2,4"),
         ({"workers": "1", "operations": "allreduce"}, "one worker has nobody to all-reduce with: --workers 2"),
         ({"operations": "brodcast"}, "--operation brodcast: unknown value; did you mean broadcast?"),
         ({"backends": ("gl0o",)}, "--backend gl0o: unknown back end; did you mean gloo?"),

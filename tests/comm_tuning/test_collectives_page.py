@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hvscale.cli.console import write_csv
 from hvscale.comm_tuning.collectives.decide.cost_model import wire_seconds
 from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, TOLD, Choice, Measurements, Place, Point
 from hvscale.comm_tuning.collectives.document import TuneCollectives
 from hvscale.comm_tuning.collectives.report import tables
 from hvscale.comm_tuning.collectives.report.figures import gain_ticks, place_figures, places, reach
 from hvscale.comm_tuning.collectives.report.page import page
+from hvscale.report.csv_file import write_csv
 from tests.comm_tuning.collective_studies import (
     DOUBLING,
     FLAT,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hvscale
-from hvscale.core.csv_text import csv_text
 from hvscale.core.terminal import printable, rank_line
+from hvscale.report.csv_file import csv_text
 
 PACKAGE = Path(hvscale.__file__).parent
 OF_PLAIN_RICH = PACKAGE / "core/plain_rich.py"
@@ -41,6 +41,7 @@ def test_only_the_plain_console_and_column_are_used() -> None:
                     "BarColumn",
                     "MofNCompleteColumn",
                     "Progress",
+                    "ProgressColumn",
                     "SpinnerColumn",
                     "TimeElapsedColumn",
                     "TimeRemainingColumn",

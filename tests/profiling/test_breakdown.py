@@ -18,7 +18,7 @@ from hvscale.profiling import Breakdown, Events, Recording, tabulate
 from hvscale.profiling.analyze.bins import Bins, parse_bins
 from hvscale.profiling.analyze.breakdown import breakdown
 from hvscale.profiling.analyze.grouping import busbw_factors
-from hvscale.studies.run_report.breakdown_tables import table, write_csv
+from hvscale.studies.run_report.breakdown_tables import table, write_breakdown_csv
 from tests.profiling import made
 from tests.profiling.conftest import MakeRun
 
@@ -215,14 +215,14 @@ def test_the_document(make_run: MakeRun, tmp_path: Path) -> None:
     assert sum(row["calls"] for row in document["rows"]) == 100
     assert Breakdown.model_validate(document) == result
 
-    write_csv(result, tmp_path / "out.csv")
+    write_breakdown_csv(result, tmp_path / "out.csv")
     with (tmp_path / "out.csv").open() as stream:
         lines = list(csv.DictReader(stream))
     assert len(lines) == len(document["rows"]) + len(document["rank_rows"])
     assert [line["rank"] for line in lines].count("") == len(document["rows"])
     assert int(lines[0]["bytes"]) == document["rows"][0]["bytes"]
     with pytest.raises(RequestError, match="cannot write"):
-        write_csv(result, tmp_path / "no" / "out.csv")
+        write_breakdown_csv(result, tmp_path / "no" / "out.csv")
 
 
 def test_a_folder_that_is_not_a_run(tmp_path: Path) -> None:

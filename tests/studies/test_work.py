@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
-from hvscale.studies.scaling.work import Work, parse_ranks
+from hvscale.core.numbers import parse_ranks
+from hvscale.studies.scaling.work import Work
 
 TRAIN = ["/usr/bin/hvscale", "train", "edsr"]
 

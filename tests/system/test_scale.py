@@ -356,9 +356,9 @@ def test_output_that_tells_no_throughput_is_named(
     ("arguments", "said"),
     [
         (["--np", "1,1", "--", "true"], "--np 1,1: 1 is given twice"),
-        (["--np", "0,1", "--", "true"], "--np 0,1: '0' is no number of ranks"),
-        (["--np", "1,two", "--", "true"], "--np 1,two: 'two' is no number of ranks"),
-        (["--np", "1,", "--", "true"], "--np 1,: 'nothing' is no number of ranks"),
+        (["--np", "0,1", "--", "true"], "--np 0,1: '0' is not a number of ranks"),
+        (["--np", "1,two", "--", "true"], "--np 1,two: 'two' is not a number of ranks"),
+        (["--np", "1,", "--", "true"], "--np 1,: 'nothing' is not a number of ranks"),
         (["--", "true"], "--np"),
         (["--np", "1", "--repeat", "0", "--", "true"], "--repeat 0: input should be greater"),
         (["--np", "1", "--metric", "(", "--", "true"], "--metric '(' is not a regular expression"),

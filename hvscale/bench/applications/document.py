@@ -10,8 +10,8 @@ from hvscale.bench.applications import APPLICATIONS
 from hvscale.bench.applications.build import Compiler
 from hvscale.bench.applications.counters import Counters
 from hvscale.bench.applications.programs.network import NetworkResult
-from hvscale.core.box_statistics import CONFIDENCE, Box, box, overhead
 from hvscale.core.run_folder import Host, Library
+from hvscale.core.statistics import CONFIDENCE, Box, box, overhead
 from hvscale.studies.folder import State
 
 

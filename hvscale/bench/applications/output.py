@@ -11,9 +11,9 @@ from hvscale.bench.applications.document import (
     CountersRow,
     Variant,
 )
-from hvscale.core.units import human_bytes, human_seconds
-from hvscale.report.tables import TableModel, write_rows
-from hvscale.studies.scaling.output import human
+from hvscale.core.units import human_bytes, human_number, human_seconds
+from hvscale.report.csv_file import write_csv
+from hvscale.report.tables import TableModel
 
 NOT_SUPPORTED = "not supported"
 NO_FLAGS = "(no flags)"
@@ -51,7 +51,7 @@ def times(document: ApplicationDocument) -> TableModel:
     """A row for each variant."""
     caption = [
         f"best flags on {best.placement}: {best.flags or NO_FLAGS} "
-        f"({human(best.sum_of_median_seconds, 4)} s, the medians added over np)"
+        f"({human_number(best.sum_of_median_seconds, 4)} s, the medians added over np)"
         for best in document.best_flags
     ]
     caption.append(f"seconds; outliers: beyond 1.5 quartile ranges; speed-up: median(np {document.base_np}) / median")
@@ -66,10 +66,10 @@ def times(document: ApplicationDocument) -> TableModel:
 def time_cells(row: ApplicationRow) -> list[str]:
     return [
         str(row.runs),
-        human(row.median_seconds, 4),
-        f"{human(row.quartile_low_seconds, 4)} to {human(row.quartile_high_seconds, 4)}",
-        ", ".join(human(value, 3) for value in row.outlier_seconds) or "-",
-        human(row.speed_up),
+        human_number(row.median_seconds, 4),
+        f"{human_number(row.quartile_low_seconds, 4)} to {human_number(row.quartile_high_seconds, 4)}",
+        ", ".join(human_number(value, 3) for value in row.outlier_seconds) or "-",
+        human_number(row.speed_up),
     ]
 
 
@@ -141,15 +141,15 @@ def bandwidths(document: ApplicationDocument) -> TableModel:
 def bandwidth_cells(row: BandwidthRow) -> list[str]:
     return [
         human_bytes(row.bytes),
-        human(row.median_gigabytes_per_second),
-        f"{human(row.quartile_low_gigabytes_per_second)} to {human(row.quartile_high_gigabytes_per_second)}",
-        human(row.slowest_gigabytes_per_second),
+        human_number(row.median_gigabytes_per_second),
+        f"{human_number(row.quartile_low_gigabytes_per_second)} to {human_number(row.quartile_high_gigabytes_per_second)}",
+        human_number(row.slowest_gigabytes_per_second),
     ]
 
 
 def write_application_csv(document: ApplicationDocument, path: Path) -> None:
     """The columns of the JSON document's rows; of the network its bandwidths. Raises RequestError when `path` cannot be written."""
     if document.bandwidth:
-        write_rows(path, list(BandwidthRow.model_fields), document.bandwidth)
+        write_csv(path, document.bandwidth)
     else:
-        write_rows(path, list(ApplicationRow.model_fields), document.rows)
+        write_csv(path, document.rows)

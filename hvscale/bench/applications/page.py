@@ -6,7 +6,7 @@ from hvscale.bench.applications import APPLICATIONS
 from hvscale.bench.applications.document import ApplicationDocument, counting
 from hvscale.bench.applications.output import NO_FLAGS, sizes, tables
 from hvscale.report.figures import GREY, OPERATION_COLOURS, style
-from hvscale.report.study_page import study_page
+from hvscale.report.page import study_page
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 

@@ -14,22 +14,22 @@ from hvscale.bench.applications.counters import Counters, read_counters, with_pe
 from hvscale.bench.applications.document import ApplicationDocument, ApplicationRun, CountersRow, Variant
 from hvscale.core.documents import parse_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
+from hvscale.core.numbers import parse_ranks
 from hvscale.core.run_folder import RunFolder, default_run_path
 from hvscale.core.units import human_bytes
 from hvscale.launch.controller import RunInterruptedError, launch
 from hvscale.launch.mpi.reported_library import KnownLibrary
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.supervision.output import lines_of
-from hvscale.studies.base import Measured, Starting, StudyInTurns
-from hvscale.studies.compare_placements import options_of_each
 from hvscale.studies.folder import finished_or_new
+from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
+from hvscale.studies.placement_comparison.study import options_of_each
 from hvscale.studies.scaling.study import settings
-from hvscale.studies.scaling.work import parse_ranks
 
 ELSEWHERE = ("ssh", "slurm")  # where this machine's memory says nothing
 
 
-class ApplicationStudy(StudyInTurns[ApplicationDocument, Variant, ApplicationRun]):
+class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, ApplicationRun]):
     """One measurement of a program."""
 
     verb = "bench app"
@@ -116,19 +116,19 @@ class ApplicationStudy(StudyInTurns[ApplicationDocument, Variant, ApplicationRun
                 shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def take_turns(self, starting: Starting, measured: Measured) -> None:
-        self.start_serial(starting)
-        super().take_turns(starting, measured)
+    def run_rounds(self, progress: ProgressReporter) -> None:
+        self.start_serial(progress)
+        super().run_rounds(progress)
         if self.count and self.application.is_timed:
-            self.count_all(starting)
+            self.count_all(progress)
 
-    def start_serial(self, starting: Starting) -> None:
+    def start_serial(self, progress: ProgressReporter) -> None:
         """Start each build on one rank where others are checked against that and np 1 is not measured."""
         if not self.application.needs_serial_run or 1 in self.document.np:
             return
         for flags in self.document.flags:
             serial = Variant(flags=flags, placement=self.document.placements[0], np=1)
-            starting(f"{serial}, to check the others against", 0)
+            progress.starting(f"{serial}, to check the others against", 0)
             if self.start(serial, 0).problem is not None:
                 self.failed |= {variant for variant in self.starts if variant.flags == flags}
 
@@ -177,14 +177,14 @@ class ApplicationStudy(StudyInTurns[ApplicationDocument, Variant, ApplicationRun
             return "there is no run on one rank to check it against, since that failed"
         return self.application.problem(result, self.document.sizes, self.serial.get(variant.flags))
 
-    def count_all(self, starting: Starting) -> None:
+    def count_all(self, progress: ProgressReporter) -> None:
         """One more start of each variant with perf around its ranks, because counting may cost time; where that fails nothing else is lost."""
         problems: dict[str, str] = {}
         for variant in self.starts:
             if variant in self.failed:
                 continue
             if variant.placement not in problems:
-                starting(f"{variant}, counting", self.document.repeats)
+                progress.starting(f"{variant}, counting", self.document.repeats)
                 try:
                     self.document.counters.append(CountersRow(**dict(variant), counters=self.counted(variant)))
                     continue

@@ -34,7 +34,7 @@ from hvscale.core.documents import to_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path, write_text
 from hvscale.launch.controller import RunInterruptedError
-from hvscale.studies.folder import alone_in, refuse_unless_empty
+from hvscale.studies.folder import lock_folder, refuse_unless_empty
 
 PATHS: tuple[Way, ...] = ("host", "staged", "aware", "nccl")
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
@@ -190,7 +190,7 @@ class Bench:
                 self.document.warnings.append(text)
                 warn(text)
 
-        with alone_in(self.path):
+        with lock_folder(self.path):
             refuse_unless_empty(self.path)
             self.measure_all(starting, measured, warn_once)
         if self.document.wrong:

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.bench.collectives.request import Device, FirstWrong, InPlace, Measured, Way
-from hvscale.bench.collectives.summary import CONFIDENCE, summarise
+from hvscale.bench.collectives.summary import summarise
 from hvscale.core.run_folder import Host
+from hvscale.core.statistics import CONFIDENCE
 
 State = Literal["waiting", "running", "finished", "failed", "interrupted"]
 

@@ -12,7 +12,7 @@ from hvscale.bench.collectives.document import BenchDocument, BenchRow, main_row
 from hvscale.bench.collectives.output import tables
 from hvscale.core.units import human_bytes
 from hvscale.report.figures import GREY, INK, OPERATION_COLOURS, RULE, script_safe
-from hvscale.report.study_page import TEMPLATES
+from hvscale.report.page import TEMPLATES
 
 
 def page(document: BenchDocument) -> str:

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from pydantic import BaseModel
-from scipy import special
 
-CONFIDENCE = 0.95
+from hvscale.core.statistics import CONFIDENCE, student
 
 
 class Summary(BaseModel):
@@ -29,13 +28,7 @@ class Summary(BaseModel):
 def summarise(seconds: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
     """Of one sample or more. The arithmetic mean, as nccl-tests and OSU print it, with Student's t interval."""
     values = np.asarray(seconds, np.float64)
-    mean = float(values.mean())
-    low = high = None
-    if len(values) > 1:
-        # Student's t by scipy.special, because scipy.stats takes two seconds to import.
-        quantile = float(special.stdtrit(len(values) - 1, (1 + confidence) / 2))
-        reach = quantile * float(values.std(ddof=1)) / len(values) ** 0.5
-        low, high = mean - reach, mean + reach
+    mean, low, high = student(values, confidence)
     return Summary(
         mean=mean,
         low=low,

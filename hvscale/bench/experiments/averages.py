@@ -5,10 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 from pydantic import BaseModel
 
-from hvscale.bench.collectives.summary import summarise
 from hvscale.bench.experiments.series import Series
-from hvscale.core.box_statistics import Values, ends, medians_of_draws, overhead
-from hvscale.core.statistics import ratio
+from hvscale.core.statistics import Values, overhead, percentile_interval, ratio, resampled_medians, student
 
 Seconds = Mapping[int, float]
 
@@ -59,7 +57,7 @@ def growth(last: tuple[Series, Series], first: tuple[Series, Series], confidence
     if last[0].average == "median":
         low = high = None
         if len(rounds) > 1:
-            low, high = ends(difference(medians_of_draws(values)), confidence)
+            low, high = percentile_interval(difference(resampled_medians(values)), confidence)
         return Percent(percent=float(difference(np.median(values, axis=0))), low=low, high=high)
-    over = summarise(list(difference(values)), confidence)
-    return Percent(percent=over.mean, low=over.low, high=over.high)
+    percent, low, high = student(difference(values), confidence)
+    return Percent(percent=percent, low=low, high=high)

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hvscale.bench.experiments.statements import CONFIDENCE, Comparison, Finding
+from hvscale.bench.experiments.statements import Comparison, Finding
 from hvscale.core.run_folder import Host
+from hvscale.core.statistics import CONFIDENCE
 from hvscale.studies.folder import State
 
 

@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 from hvscale.bench.experiments.document import ExperimentDocument, StatementRow
 from hvscale.bench.experiments.output import heading, table
 from hvscale.report.figures import BLUE, GREY, INK, ORANGE, style
-from hvscale.report.study_page import study_page
+from hvscale.report.page import study_page
 
 MOST = 40  # of a statement that people can still read; those that decide come first
 COLOURS = {True: BLUE, None: GREY, False: ORANGE}

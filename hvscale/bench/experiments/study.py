@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from hvscale.bench.collectives.rank_job import one_of
 from hvscale.bench.experiments import experiment_file
@@ -15,14 +16,21 @@ from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.run_folder import default_run_path
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.studies.base import Study, Warn
+from hvscale.studies.interleaved import ProgressReporter
 
 
-class Shown(Protocol):
-    """What is shown of a measurement while it goes on."""
+@dataclass(frozen=True)
+class NamedProgress:
+    """Reports the runs of one measurement, with its name before each."""
 
-    def starting(self, what: str, repeat: int) -> None: ...
+    name: str
+    progress: ProgressReporter
 
-    def measured(self, what: str, repeat: int, value: float | None, unit: str | None) -> None: ...
+    def starting(self, what: str, repeat: int) -> None:
+        self.progress.starting(f"{self.name}: {what}", repeat)
+
+    def measured(self, what: str, repeat: int, value: float | None, unit: str | None) -> None:
+        self.progress.measured(f"{self.name}: {what}", repeat, value, unit)
 
 
 class ExperimentStudy(Study[ExperimentDocument]):
@@ -69,27 +77,23 @@ class ExperimentStudy(Study[ExperimentDocument]):
         )
         return cls(experiment, document, measurements)
 
-    def measure(self, *, showing: Callable[[int, int], AbstractContextManager[Shown]], warn: Warn) -> None:
-        """Make what the folder does not hold. `showing(starts, repeats)` shows each of the measurements.
+    def measure(self, reporter: Callable[[int, int], AbstractContextManager[ProgressReporter]], warn: Warn) -> None:
+        """Make what the folder does not hold. `reporter(starts, repeats)` is entered for each of the measurements.
 
         One that fails does not keep the others from being made; its failure is raised after them, RankFailedError or UntrustedError. Raises
         RequestError and RunInterruptedError at once. What was measured until then is kept in any case.
         """
         with self.at_work(warn):
             for record, measurement in zip(self.document.measurements, self.measurements, strict=True):
-                with showing(measurement.starts, measurement.repeats) as shown:
-                    self.measure_one(record, measurement, shown)
+                with reporter(measurement.starts, measurement.repeats) as progress:
+                    self.measure_one(record, measurement, progress)
 
-    def measure_one(self, record: MeasurementRecord, measurement: Measurement, shown: Shown) -> None:
+    def measure_one(self, record: MeasurementRecord, measurement: Measurement, progress: ProgressReporter) -> None:
         record.state = "running"
         self.write("running")
         try:
             measurement.measure(
-                starting=lambda what, repeat: shown.starting(f"{record.name}: {what}", repeat),
-                measured=lambda what, repeat, value, unit: shown.measured(
-                    f"{record.name}: {what}", repeat, value, unit
-                ),
-                warn=lambda text: self.warn(f"{record.name}: {text}"),
+                NamedProgress(record.name, progress), warn=lambda text: self.warn(f"{record.name}: {text}")
             )
         except HvscaleError as error:
             record.state, record.problem = "failed", str(error)

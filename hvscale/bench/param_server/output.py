@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from hvscale.bench.param_server.document import Exchange, Extremes, ServerDocument, ServerRow
-from hvscale.core.units import human_bytes, human_seconds
-from hvscale.report.tables import TableModel, write_rows
-from hvscale.studies.scaling.output import WIDEST, is_known
+from hvscale.core.units import WIDEST_INTERVAL, human_bytes, human_seconds, is_narrow
+from hvscale.report.csv_file import write_csv
+from hvscale.report.tables import TableModel
 
 
 def tables(document: ServerDocument) -> list[TableModel]:
@@ -48,7 +48,7 @@ def latencies(document: ServerDocument) -> TableModel:
 def seconds_interval(low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return "-"
-    return f"{human_seconds(low)} to {human_seconds(high)}" if is_known(low, high) else f"> factor {WIDEST}"
+    return f"{human_seconds(low)} to {human_seconds(high)}" if is_narrow(low, high) else f"> factor {WIDEST_INTERVAL}"
 
 
 def place(row: ServerRow | Exchange) -> str:
@@ -97,10 +97,10 @@ def saved_cells(row: Extremes | Exchange) -> list[str]:
         return ["-", "-"]
     if low is None or high is None:
         return [f"{percent:.1f}", "-"]
-    interval = f"{low:.1f} to {high:.1f}" if is_known(1 - high / 100, 1 - low / 100) else f"> factor {WIDEST}"
+    interval = f"{low:.1f} to {high:.1f}" if is_narrow(1 - high / 100, 1 - low / 100) else f"> factor {WIDEST_INTERVAL}"
     return ["no difference" if low <= 0 <= high else f"{percent:.1f}", interval]
 
 
-def write_csv(document: ServerDocument, path: Path) -> None:
+def write_server_csv(document: ServerDocument, path: Path) -> None:
     """The columns of the JSON document's rows. Raises RequestError when `path` cannot be written."""
-    write_rows(path, list(ServerRow.model_fields), document.rows)
+    write_csv(path, document.rows)

@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 from hvscale.bench.param_server.document import ServerDocument
 from hvscale.bench.param_server.output import tables, what
 from hvscale.report.figures import OPERATION_COLOURS, style
-from hvscale.report.study_page import study_page
+from hvscale.report.page import study_page
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 

@@ -24,11 +24,11 @@ from hvscale.bench.param_server.document import REPLACEMENT, ServerDocument, Ser
 from hvscale.cli.launch_options import resolve
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.host import gpus
+from hvscale.core.numbers import parse_ranks
 from hvscale.core.run_folder import RunFolder, default_run_path
 from hvscale.launch.placement_options import PlacementOptions
-from hvscale.studies.base import StudyInTurns
-from hvscale.studies.compare_placements import options_of_each
-from hvscale.studies.scaling.work import parse_ranks
+from hvscale.studies.interleaved import InterleavedStudy
+from hvscale.studies.placement_comparison.study import options_of_each
 
 USUAL = {"cpu": ["mpi", "gloo"], "cuda": ["mpi", "nccl"]}
 
@@ -58,7 +58,7 @@ class Start:
     launch: dict[str, Any]
 
 
-class ServerStudy(StudyInTurns[ServerDocument, Variant, ServerRun]):
+class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
     """One measurement of the exchange."""
 
     verb = "bench param-server"

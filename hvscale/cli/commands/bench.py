@@ -9,10 +9,11 @@ from hvscale.bench.collectives.operations import COLLECTIVES, Collective
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.cli.app import new_app
 from hvscale.cli.commands import bench_app, bench_experiment, bench_param_server
-from hvscale.cli.console import print_json, print_message, print_text, print_warning, write_csv
+from hvscale.cli.console import print_json, print_message, print_text, print_warning
 from hvscale.cli.launch_options import SUBMISSION, takes_launch_options
 from hvscale.cli.options import Csv, Json
 from hvscale.core.numbers import GrowthFactor, Percent, RootRank, limits
+from hvscale.report.csv_file import write_csv
 
 app = new_app(
     "Make the measurements of published studies again, anywhere ranks can be started: collectives, a parameter server, MPI programs."
@@ -129,7 +130,7 @@ def bench(
 ) -> None:
     from hvscale.bench.collectives.controller import Bench, Options
     from hvscale.bench.collectives.output import check_layout, tables
-    from hvscale.bench.collectives.progress import SizesShown
+    from hvscale.bench.collectives.progress import SizesProgress
 
     check_layout(layout)
     options = Options(
@@ -152,7 +153,7 @@ def bench(
     measurement = Bench.of(collective, options, launch_options)
     document = measurement.document
     try:
-        with SizesShown(measurement) as shown:
+        with SizesProgress(measurement) as shown:
             measurement.measure(starting=shown.starting, measured=shown.measured, warn=print_warning)
     finally:
         if document.rows:

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from hvscale.cli.app import new_app
-from hvscale.cli.console import print_text, print_warning, write_csv
+from hvscale.cli.console import print_text, print_warning
 from hvscale.cli.launch_options import SUBMISSION, takes_launch_options
 from hvscale.cli.options import Csv, Json, folder_of
 from hvscale.cli.study import print_document
+from hvscale.report.csv_file import write_csv
 
 app = new_app()
 
@@ -37,11 +38,11 @@ def bench_experiment(
     """
     from hvscale.bench.experiments.output import text
     from hvscale.bench.experiments.study import ExperimentStudy
-    from hvscale.studies.scaling.output import RunsShown
+    from hvscale.report.progress import RunProgress
 
     study = ExperimentStudy.of(file, part, launch_options, run)
     try:
-        study.measure(showing=RunsShown, warn=print_warning)
+        study.measure(RunProgress, print_warning)
     finally:
         if study.document.statements and study.page.exists():
             print_document(

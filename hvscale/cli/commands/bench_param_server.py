@@ -81,7 +81,7 @@ def bench_param_server(
 
     Example: `hvscale bench param-server --workers 1,2,4 --backend openmpi,mpich --placement docker:rank,docker:node,host`
     """
-    from hvscale.bench.param_server.output import tables, write_csv
+    from hvscale.bench.param_server.output import tables, write_server_csv
     from hvscale.bench.param_server.study import Options, ServerStudy
 
     options = Options(
@@ -102,7 +102,7 @@ def bench_param_server(
         study,
         json,
         csv,
-        write=write_csv,
+        write=write_server_csv,
         show=lambda document: results().print(*(one.table() for one in tables(document)), sep="\n\n"),
         last=f"bench folder: {study.path}\nplots: {study.page}",
     )

@@ -47,8 +47,8 @@ def compare_placements(
 
     Example: `hvscale compare-placements host,docker:node,docker:rank -np 4 --repeat 5 -- ./any_mpi_program`
     """
-    from hvscale.studies.compare_placements import PlacementComparison, placement_turns
-    from hvscale.studies.compare_placements_output import placements_table, where_from, write_placements_csv
+    from hvscale.studies.placement_comparison.output import placements_table, where_from, write_placements_csv
+    from hvscale.studies.placement_comparison.study import PlacementComparison, placement_study
     from hvscale.studies.run_report.compare_tables import comparison_table
 
     def show(document: PlacementComparison) -> None:
@@ -57,5 +57,5 @@ def compare_placements(
             results().print(where_from(profile), soft_wrap=True)
 
     names = [name.strip() for name in placements.split(",")]
-    turns = placement_turns(names, command, repeats=repeat, metric=metric, bins=bins, launch=launch_options)
+    turns = placement_study(names, command, repeats=repeat, metric=metric, bins=bins, launch=launch_options)
     measure(turns, json, csv, write=write_placements_csv, show=show, last=f"folder: {turns.path}")

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from hvscale.cli.app import new_app
-from hvscale.cli.console import results, write_csv
+from hvscale.cli.console import results
 from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
 from hvscale.cli.options import Bins, Command, Csv, Json, Metric
 from hvscale.cli.study import measure
 from hvscale.core.numbers import Repeats, limits
+from hvscale.report.csv_file import write_csv
 
 app = new_app()
 
@@ -46,7 +47,7 @@ def compare_settings(
     Example: `hvscale compare-settings mpi,mpi-reg,mpi-opt -np 2 -- hvscale train edsr-baseline --steps 50 --threads 1`;
     `hvscale compare-settings defaults,settings.toml -np 2 -- python train.py`
     """
-    from hvscale.comm_tuning.compare_settings import SettingsComparison, settings_rows, settings_turns
+    from hvscale.comm_tuning.compare_settings import SettingsComparison, settings_rows, settings_study
     from hvscale.report.tables import plain_table
     from hvscale.studies.run_report.compare_tables import comparison_table
 
@@ -64,7 +65,7 @@ def compare_settings(
             table.add_row(*cells)
         results().print(table, *map(comparison_table, document.profiles), sep="\n\n")
 
-    turns = settings_turns(
+    turns = settings_study(
         settings.split(","), command, repeats=repeat, metric=metric, bins=bins, launch=launch_options
     )
     measure(

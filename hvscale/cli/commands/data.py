@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import new_app
-from hvscale.cli.console import messages, print_json, print_message, print_table, results, write_csv
+from hvscale.cli.console import messages, print_json, print_message, print_table, results
 from hvscale.cli.options import Csv, Json
 from hvscale.core.errors import EXIT_WRONG_REQUEST, RequestError
 from hvscale.core.numbers import SmallCount, limits
+from hvscale.report.csv_file import write_csv
 
 app = new_app("Make and check images before training uses them.")
 

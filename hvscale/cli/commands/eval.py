@@ -5,8 +5,9 @@ from typing import Any
 
 from hvscale.cli.app import new_app
 from hvscale.cli.config_options import options_of
-from hvscale.cli.console import print_json, print_message, print_table, results, write_csv
+from hvscale.cli.console import print_json, print_message, print_table, results
 from hvscale.cli.options import Csv, Json
+from hvscale.report.csv_file import write_csv
 from hvscale.trainer.config import checked
 from hvscale.trainer.inference.config import EvalConfig
 

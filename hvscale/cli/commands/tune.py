@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from hvscale.cli.app import new_app
-from hvscale.cli.console import print_json, print_message, print_warning, results, write_csv
+from hvscale.cli.console import print_json, print_message, print_warning, results
 from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
 from hvscale.cli.options import COMMAND_LAST, Command, Csv, Json, folder_of
 from hvscale.core.numbers import Count, Minutes, Repeats, Seconds, limits
+from hvscale.report.csv_file import write_csv
 
 app = new_app()
 
@@ -81,7 +82,7 @@ def tune(
     Example: `hvscale tune -np 2 --minutes 10 -- hvscale train edsr-baseline --threads 1`
     """
     from hvscale.comm_tuning.tune.study import TuneStudy
-    from hvscale.comm_tuning.tune.tables import TrialsShown, space_table, trial_rows, trials_table, verdict
+    from hvscale.comm_tuning.tune.tables import TrialProgress, space_table, trial_rows, trials_table, verdict
 
     study = TuneStudy.of(
         command,
@@ -97,7 +98,7 @@ def tune(
         options=launch_options,
     )
     try:
-        with TrialsShown(study) as shown:
+        with TrialProgress(study) as shown:
             study.run(shown, print_warning)
     finally:
         document = study.document

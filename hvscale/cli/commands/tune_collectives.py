@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from hvscale.cli.app import new_app
-from hvscale.cli.console import print_json, print_message, print_warning, results, write_csv
+from hvscale.cli.console import print_json, print_message, print_warning, results
 from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
 from hvscale.cli.options import Csv, Json, folder_of
 from hvscale.core.numbers import Minutes, limits
+from hvscale.report.csv_file import write_csv
 
 app = new_app()
 
@@ -68,7 +69,7 @@ def tune_collectives(
     Example: `hvscale tune-collectives -np 4 --placement netns --nodes 4 --link 1gbit --minutes 10`, then
     `hvscale launch -np 4 --collectives FOLDER/collectives.toml -- python train.py`
     """
-    from hvscale.comm_tuning.collectives.report.progress import MeasuringShown
+    from hvscale.comm_tuning.collectives.report.progress import CollectivesProgress
     from hvscale.comm_tuning.collectives.report.tables import rows, terminal_tables, verdict
     from hvscale.comm_tuning.collectives.study import CollectivesStudy
 
@@ -85,7 +86,7 @@ def tune_collectives(
         options=launch_options,
     )
     try:
-        with MeasuringShown(study) as shown:
+        with CollectivesProgress(study) as shown:
             study.measure(shown, print_warning)
     finally:
         document = study.document

@@ -315,7 +315,7 @@ class CollectivesStudy(Study[TuneCollectives]):
 
         return page(self.document)
 
-    def take_up(self, before: TuneCollectives) -> None:
+    def resume(self, before: TuneCollectives) -> None:
         """Go on with what an earlier call has measured."""
         kept = self.document
         self.document = before.model_copy(

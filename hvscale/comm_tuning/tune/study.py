@@ -31,7 +31,7 @@ from hvscale.launch.mpi.reported_library import require_asked_library
 from hvscale.profiling.analyze.breakdown import read_recording, require_complete
 from hvscale.profiling.analyze.period import share_of_a_step
 from hvscale.profiling.compare import compare
-from hvscale.studies.folder import alone_in, left_in
+from hvscale.studies.folder import load_previous, lock_folder
 from hvscale.studies.profiled_launch import profiled_launch
 from hvscale.studies.throughput import Metric
 
@@ -472,7 +472,7 @@ class TuneStudy:
     @contextmanager
     def open_folder(self) -> Iterator[None]:
         """Make the folder, or take up the study in it, for this process alone. A new one in which nothing was started goes again."""
-        with alone_in(self.path):
+        with lock_folder(self.path):
             new = not self.tune_json.exists()
             self.take_up()
             try:
@@ -483,7 +483,7 @@ class TuneStudy:
 
     def take_up(self) -> None:
         """What an earlier call has left in the folder. Raises RequestError when it is something else, or was asked something else."""
-        before = left_in(self.tune_json, self.document, SAME)
+        before = load_previous(self.tune_json, self.document, SAME)
         if before is None:
             return
         self.document = before.model_copy(update={"folder": str(self.path)})

@@ -1,22 +1,18 @@
 """A tuning study for people: what is shown while it goes on, its tables, and its trials as rows of a CSV file."""
 
-import sys
-from types import TracebackType
-from typing import Self
-
 from pydantic import BaseModel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
 from hvscale.comm_tuning.tune.document import Trial, TrialState, TuneDocument
 from hvscale.comm_tuning.tune.job_space import Settings
 from hvscale.comm_tuning.tune.scores import ratios
 from hvscale.comm_tuning.tune.study import TuneStudy
-from hvscale.core.plain_rich import PlainColumn, PlainConsole
+from hvscale.core.plain_rich import PlainColumn
 from hvscale.core.statistics import Estimate
-from hvscale.core.terminal import printable
+from hvscale.core.units import human_interval, human_number
+from hvscale.report.progress import ProgressBar
 from hvscale.report.tables import plain_table
-from hvscale.studies.scaling.output import human, human_interval
 
 BEST_SHOWN = 10
 
@@ -94,7 +90,7 @@ def trials_table(document: TuneDocument) -> Table:
     for row in shown:
         gain = percent(row.ratio) if document.trials[row.number].settings else ""
         interval = human_interval(row.throughput_low, row.throughput_high, 4)
-        result.add_row(str(row.number), row.settings, human(row.throughput, 4), interval, gain)
+        result.add_row(str(row.number), row.settings, human_number(row.throughput, 4), interval, gain)
     for row in failed:
         result.add_row(str(row.number), row.settings, row.state, "", "")
     return result
@@ -136,51 +132,30 @@ def gain_in_words(gain: Estimate) -> str:
     return f"{percent(gain.mean)} ({percent(gain.low)} to {percent(gain.high)})"
 
 
-class TrialsShown:
-    """On stderr: a line for each trial, and on a terminal a bar over all of them with the best so far."""
+class TrialProgress(ProgressBar):
+    """A line for each trial, and a bar over all of them with the best gain so far."""
 
     def __init__(self, study: TuneStudy) -> None:
+        super().__init__(study.trials, MofNCompleteColumn(), PlainColumn("{task.fields[best]}"), best="")
         self.study, self.best = study, 1.0
-        self.progress = Progress(
-            PlainColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            PlainColumn("{task.fields[best]}"),
-            TimeElapsedColumn(),
-            console=PlainConsole(stderr=True),
-            disable=not sys.stderr.isatty(),
-        )
-        self.task = self.progress.add_task("starting", total=study.trials, best="")
 
     def trial(self, settings: Settings) -> None:
-        self.progress.update(self.task, description=f"trying {in_words(settings)}")
+        self.update(description=f"trying {in_words(settings)}")
 
     def told(self, trial: Trial, ratio: float) -> None:
         if trial.state == "measured":
             self.best = max(self.best, ratio)
-        self.progress.update(self.task, advance=1, best=f"best {percent(self.best)}")
+        self.update(advance=1, best=f"best {percent(self.best)}")
         found = trial.throughput
         if trial.state in ("measured", "stopped early") and found is not None:
             gain = f", {percent(ratio)}" if trial.settings else ""
-            figure = f"{human(found.mean, 4)} {self.study.document.unit or ''}".rstrip() + gain
+            figure = f"{human_number(found.mean, 4)} {self.study.document.unit or ''}".rstrip() + gain
             figure += f" ({trial.state})" * (trial.state != "measured")
         else:
             figure = f"{trial.state}: {trial.problem}"
-        self.say(f"trial {trial.number}: {in_words(trial.settings)}: {figure}")
+        self.print(f"trial {trial.number}: {in_words(trial.settings)}: {figure}")
 
     def pair(self, settings: Settings, number: int, pairs: int) -> None:
         if number == 1:
-            self.say(f"proof: {in_words(settings)} and the defaults in turns, {pairs} pairs of fresh starts")
-        self.progress.update(self.task, description=f"proof, pair {number}", total=pairs, completed=number - 1)
-
-    def say(self, text: str) -> None:
-        print(printable(text, sys.stderr), file=sys.stderr, flush=True)
-
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.progress.stop()
+            self.print(f"proof: {in_words(settings)} and the defaults in turns, {pairs} pairs of fresh starts")
+        self.update(description=f"proof, pair {number}", total=pairs, completed=number - 1)

@@ -7,7 +7,8 @@ from rich.table import Table
 
 from hvscale.core.units import human_bytes, human_range, human_seconds, human_share
 from hvscale.profiling.analyze.breakdown import Breakdown, RankRow, Row
-from hvscale.report.tables import plain_table, write_rows
+from hvscale.report.csv_file import write_csv
+from hvscale.report.tables import plain_table
 
 
 def _human_bandwidth(gigabytes_per_second: float | None) -> str:
@@ -76,6 +77,6 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def write_csv(breakdown: Breakdown, path: Path) -> None:
+def write_breakdown_csv(breakdown: Breakdown, path: Path) -> None:
     """The columns of the JSON document; `rank` is empty in the rows over all ranks. Raises RequestError when `path` cannot be written."""
-    write_rows(path, ["rank", *Row.model_fields], [*breakdown.rows, *breakdown.rank_rows])
+    write_csv(path, [*breakdown.rows, *breakdown.rank_rows], ["rank", *Row.model_fields])

@@ -6,7 +6,8 @@ from rich.table import Table
 
 from hvscale.core.units import human_range, human_seconds
 from hvscale.profiling.compare import Comparison, ComparisonRow, Gain
-from hvscale.report.tables import plain_table, write_rows
+from hvscale.report.csv_file import write_csv
+from hvscale.report.tables import plain_table
 
 
 def human_gain(gain: Gain) -> str:
@@ -71,4 +72,4 @@ def human_calls(calls: float) -> str:
 def write_comparison_csv(comparison: Comparison, path: Path) -> None:
     """The columns of the JSON document's rows, and the total. Raises RequestError when `path` cannot be written."""
     columns = ["operation", *(name for name in ComparisonRow.model_fields if name != "operation")]
-    write_rows(path, columns, [*comparison.rows, comparison.total])
+    write_csv(path, [*comparison.rows, comparison.total], columns)

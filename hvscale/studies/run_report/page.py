@@ -24,7 +24,7 @@ from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explain, j
 from hvscale.profiling.analyze.exposed import ExposedCommunication
 from hvscale.profiling.compare import Comparison, Gain, Recorded, compare_recorded, read_recorded
 from hvscale.report.figures import script_safe
-from hvscale.report.study_page import TEMPLATES
+from hvscale.report.page import TEMPLATES
 from hvscale.studies.run_report.compare_tables import human_calls, human_gain, human_interval, human_verdict
 from hvscale.studies.run_report.explanation_tables import (
     clock_sentence,

@@ -8,10 +8,11 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from hvscale import __version__
+from hvscale.core.units import is_narrow
 from hvscale.report.figures import BLUE, GREY, INK, RULE, script_safe
-from hvscale.report.study_page import TEMPLATES
+from hvscale.report.page import TEMPLATES
 from hvscale.studies.scaling.document import ScalingDocument, ScalingRow
-from hvscale.studies.scaling.output import caption, cells, columns, is_known
+from hvscale.studies.scaling.output import caption, cells, columns
 
 
 def page(document: ScalingDocument) -> str:
@@ -90,7 +91,7 @@ def _reaches(rows: list[ScalingRow], name: str) -> tuple[list[float], list[float
     up, down = [], []
     for row in rows:
         value, low, high = (getattr(row, column) for column in (name, f"{name}_low", f"{name}_high"))
-        known = is_known(low, high)
+        known = is_narrow(low, high)
         up.append(high - value if known else 0.0)
         down.append(value - low if known else 0.0)
     return up, down

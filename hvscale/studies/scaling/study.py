@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from hvscale.core.errors import RequestError
+from hvscale.core.numbers import parse_ranks
 from hvscale.core.run_folder import RunFolder, default_run_path
 from hvscale.launch.controller import launch
 from hvscale.launch.environment import named, recordable
-from hvscale.studies.base import Measured, Starting, StudyInTurns
+from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 from hvscale.studies.scaling.document import ScalingDocument, ScalingRun
-from hvscale.studies.scaling.work import Scaling, Work, parse_ranks
+from hvscale.studies.scaling.work import Scaling, Work
 from hvscale.studies.throughput import Metric, read_throughput
 
 
-class ScalingStudy(StudyInTurns[ScalingDocument, int, ScalingRun]):
+class ScalingStudy(InterleavedStudy[ScalingDocument, int, ScalingRun]):
     """One measurement of scaling, in turns on each np."""
 
     verb = "scale"
@@ -62,8 +63,8 @@ class ScalingStudy(StudyInTurns[ScalingDocument, int, ScalingRun]):
             document.warnings.append(f"np 1 is not measured: speed-up and efficiency are over np {min(nps)}")
         return cls(work, document, found, options)
 
-    def take_turns(self, starting: Starting, measured: Measured) -> None:
-        super().take_turns(starting, measured)
+    def run_rounds(self, progress: ProgressReporter) -> None:
+        super().run_rounds(progress)
         self.warn_of_threads()
 
     def name(self, np: int) -> str:

@@ -7,28 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from hvscale.core.errors import RequestError
-from hvscale.core.numbers import MOST_BYTES, MOST_RANKS, read_whole
+from hvscale.core.numbers import MOST_BYTES, read_whole
 from hvscale.trainer.config import TrainConfig
 
 Scaling = Literal["weak", "strong"]
 SHARE = re.compile(r"\{([0-9]{1,18})/np\}")
 BATCH = "--batch-size"
-
-
-def parse_ranks(text: str, option: str = "--np", what: str = "ranks") -> list[int]:
-    """`1,2,4`, in the order given. Raises RequestError for what is no number of ranks, and for one that is given twice."""
-    found = []
-    for word in text.split(","):
-        number = read_whole(word, 1, MOST_RANKS)
-        if number is None:
-            raise RequestError(
-                f"{option} {text}: {word.strip() or 'nothing'!r} is no number of {what}; write {option} 1,2,4"
-            )
-        found.append(number)
-    twice = sorted({np for np in found if found.count(np) > 1})
-    if twice:
-        raise RequestError(f"{option} {text}: {twice[0]} is given twice; for more measurements of each use --repeat")
-    return found
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from hvscale.bench.experiments.series import Series
 from hvscale.core.registry import Registry
 from hvscale.core.run_folder import Host
 from hvscale.launch.placement_options import PlacementOptions
-from hvscale.studies.base import Measured, Starting, StudyInTurns, Warn
+from hvscale.studies.base import Warn
+from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 
 Collectives = Literal["library", "table"]
-Study = TypeVar("Study", bound=StudyInTurns[Any, Any, Any])
+Study = TypeVar("Study", bound=InterleavedStudy[Any, Any, Any])
 
 
 class Measurement(Protocol):
@@ -31,7 +32,7 @@ class Measurement(Protocol):
     @property
     def host(self) -> Host | None: ...
 
-    def measure(self, *, starting: Starting, measured: Measured, warn: Warn) -> None:
+    def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         """Make what the folder does not hold, as the engines of the commands do it, and raise what they raise."""
 
     def series(self) -> list[Series]:
@@ -50,8 +51,8 @@ class MeasurementInTurns(Generic[Study]):
         found: Host | None = self.study.document.host
         return found
 
-    def measure(self, *, starting: Starting, measured: Measured, warn: Warn) -> None:
-        self.study.measure(starting=starting, measured=measured, warn=warn)
+    def measure(self, progress: ProgressReporter, warn: Warn) -> None:
+        self.study.measure(progress, warn)
 
 
 class Entry(BaseModel, ABC):

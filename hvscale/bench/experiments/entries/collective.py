@@ -19,8 +19,9 @@ from hvscale.core.files import read_text
 from hvscale.core.run_folder import Host
 from hvscale.core.units import human_bytes
 from hvscale.launch.controller import RunInterruptedError
-from hvscale.studies.base import Measured, Starting, Warn
-from hvscale.studies.compare_placements import options_of_each
+from hvscale.studies.base import Warn
+from hvscale.studies.interleaved import ProgressReporter
+from hvscale.studies.placement_comparison.study import options_of_each
 
 # What makes two measurements the same.
 SAME = ("collective", "dtype", "device", "in_place", "iterations", "warmup", "settings")
@@ -113,7 +114,7 @@ class CollectiveMeasurement:
     def host(self) -> Host | None:
         return next((document.host for document in self.documents.values() if document.host is not None), None)
 
-    def measure(self, *, starting: Starting, measured: Measured, warn: Warn) -> None:
+    def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         """A variant that failed is not started again; its failure is raised after all others have been measured."""
         for text in self.warnings:
             warn(text)
@@ -128,7 +129,7 @@ class CollectiveMeasurement:
                     document = bench.document
                     try:
                         bench.measure(
-                            starting=lambda start, where=variant, round_=repeat: starting(  # type: ignore[misc]
+                            starting=lambda start, where=variant, round_=repeat: progress.starting(  # type: ignore[misc]
                                 f"{where}, {start.entry.name}", round_
                             ),
                             measured=lambda row: None,
@@ -144,7 +145,7 @@ class CollectiveMeasurement:
                 for entry in document.backends:
                     rows = [row for row in document.rows if row.backend == entry.name]
                     largest = rows[-1] if rows else None
-                    measured(
+                    progress.measured(
                         f"{variant}, {entry.name}",
                         repeat,
                         largest.seconds if largest is not None else None,

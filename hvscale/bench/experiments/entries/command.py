@@ -12,8 +12,8 @@ from hvscale.cli.launch_options import resolve
 from hvscale.core.run_folder import Host, RunFolder
 from hvscale.core.statistics import as_columns, estimate
 from hvscale.profiling.analyze.breakdown import breakdown
-from hvscale.studies.compare_placements import options_of_each
-from hvscale.studies.interleaved import Turns, TurnsDocument
+from hvscale.studies.comparison import ComparisonDocument, ComparisonStudy
+from hvscale.studies.placement_comparison.study import options_of_each
 
 JOB, THROUGHPUT = "job", "throughput"
 
@@ -29,7 +29,7 @@ class CommandRow(BaseModel):
     seconds_high: float | None
 
 
-class CommandDocument(TurnsDocument):
+class CommandDocument(ComparisonDocument):
     """bench-command.json in the measurement's folder. `messages`: by a run's folder the seconds of each operation, as `message_seconds`."""
 
     schema_: Annotated[Literal["hvscale/bench-command/1"], Field(alias="schema")] = "hvscale/bench-command/1"
@@ -96,7 +96,7 @@ class Command(WithTable):
             }
             asked = {**launch, "np": self.np, "run_path": path, "placement": each[placement]}
             jobs[name] = resolve(self.command, by(collectives, asked))
-        turns = Turns(
+        turns = ComparisonStudy(
             "bench command",
             CommandDocument,
             jobs,
@@ -111,10 +111,10 @@ class Command(WithTable):
         return CommandMeasurement(turns, wheres)
 
 
-class CommandMeasurement(MeasurementInTurns[Turns[CommandDocument]]):
+class CommandMeasurement(MeasurementInTurns[ComparisonStudy[CommandDocument]]):
     """`wheres`: what the series of each name are told by."""
 
-    def __init__(self, turns: Turns[CommandDocument], wheres: dict[str, dict[Key, Value]]) -> None:
+    def __init__(self, turns: ComparisonStudy[CommandDocument], wheres: dict[str, dict[Key, Value]]) -> None:
         super().__init__(turns)
         self.wheres = wheres
 

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from hvscale.bench.experiments.averages import Percent
 from hvscale.bench.experiments.series import Key, Range, Selector, Series, describe, selected, word
 from hvscale.core.registry import Registry
+from hvscale.core.statistics import CONFIDENCE
 
 Verdict = Literal["holds", "does not hold", "cannot be said here"]
-CONFIDENCE = 0.95
 NOTHING = "nothing that it speaks of was measured"
 
 

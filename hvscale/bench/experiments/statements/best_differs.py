@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Literal
 
 from hvscale.bench.experiments.series import Key, Series, Where, selected, word
 from hvscale.bench.experiments.statements import (
-    CONFIDENCE,
     NOTHING,
     Finding,
     Limit,
@@ -17,6 +16,7 @@ from hvscale.bench.experiments.statements import (
     widened,
 )
 from hvscale.bench.experiments.statements.faster import saved
+from hvscale.core.statistics import CONFIDENCE
 
 
 @register

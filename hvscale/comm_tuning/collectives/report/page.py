@@ -21,10 +21,9 @@ from hvscale.comm_tuning.collectives.report.tables import (
     sizes_shown,
     verdict,
 )
-from hvscale.core.units import human_bytes
+from hvscale.core.units import human_bytes, human_number
 from hvscale.report.figures import script_safe
-from hvscale.report.study_page import TEMPLATES
-from hvscale.studies.scaling.output import human
+from hvscale.report.page import TEMPLATES
 
 
 def page(document: TuneCollectives) -> str:
@@ -83,6 +82,7 @@ def gain_in_words(rows: list[SizeRow]) -> str:
         return f"No difference to the library at any of {len(rows)} sizes."
     least = min(rows, key=lambda row: row.gain)
     return (
-        f"The table is {human(mean_gain(rows))} times as fast as the library with nothing set: geometric mean over {len(rows)} sizes. "
-        f"At most {human(most.gain)} times, at {human_bytes(most.bytes)}; at least {human(least.gain)} times, at {human_bytes(least.bytes)}."
+        f"The table is {human_number(mean_gain(rows))} times as fast as the library with nothing set: geometric mean over {len(rows)} sizes. "
+        f"At most {human_number(most.gain)} times, at {human_bytes(most.bytes)}; at least {human_number(least.gain)} times, "
+        f"at {human_bytes(least.bytes)}."
     )

@@ -1,26 +1,20 @@
-"""What is shown while collectives are measured: one line for the job at work, and how far all of them are."""
+"""The progress bar of `hvscale tune-collectives`."""
 
-from types import TracebackType
 from typing import Self
-
-from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
 from hvscale.comm_tuning.collectives.document import Job
 from hvscale.comm_tuning.collectives.measure.request import Answer, Sample, Trying
 from hvscale.comm_tuning.collectives.study import CollectivesStudy
-from hvscale.core.plain_rich import PlainColumn, PlainConsole
 from hvscale.core.units import human_bytes
+from hvscale.report.progress import ProgressBar
 
 
-class MeasuringShown:
-    """A bar over the sizes of all jobs, on stderr."""
+class CollectivesProgress(ProgressBar):
+    """A bar over the sizes of all jobs; it appears with the first job, so that an error before it is one line."""
 
     def __init__(self, study: CollectivesStudy) -> None:
+        super().__init__(None, description="")
         self.study = study
-        self.progress = Progress(
-            PlainColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=PlainConsole(stderr=True)
-        )
-        self.task = self.progress.add_task("", total=None)
         self.sizes = 0  # of the jobs before this one
         self.seen: set[int] = set()
         self.where = ""
@@ -28,14 +22,7 @@ class MeasuringShown:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.where:
-            self.progress.stop()
-
     def job(self, job: Job, sizes: list[int]) -> None:
-        # Not before: what is refused is said in one line.
         self.progress.start()
         document = self.study.document
         self.sizes += len(self.seen)
@@ -45,14 +32,13 @@ class MeasuringShown:
         ) + len(sizes)
         eager = f", eager limit {human_bytes(job.eager_limit_bytes)}" if job.eager_limit_bytes else ""
         self.where = f"np {job.np}, {job.operation}{eager}"
-        self.progress.update(self.task, total=self.sizes + left, completed=self.sizes, description=self.where)
+        self.update(total=self.sizes + left, completed=self.sizes, description=self.where)
 
     def answer(self, answer: Answer) -> None:
         if isinstance(answer, Trying | Sample):
             self.seen.add(answer.bytes)
             choice = answer.choice if isinstance(answer, Trying) else answer.choices[0]
-            self.progress.update(
-                self.task,
+            self.update(
                 description=f"{self.where}, {human_bytes(answer.bytes)}: {choice}",
                 completed=self.sizes + len(self.seen) - 1,
             )

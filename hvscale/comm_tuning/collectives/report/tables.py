@@ -11,9 +11,8 @@ from hvscale.comm_tuning.collectives.decide.decide import LOSS, EagerLimitRow, S
 from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, TOLD, Choice, Place
 from hvscale.comm_tuning.collectives.document import TuneCollectives
 from hvscale.comm_tuning.collectives.tables.table import Operation, Rule
-from hvscale.core.units import human_bytes, human_seconds
+from hvscale.core.units import human_bytes, human_number, human_seconds
 from hvscale.report.tables import TableModel, plain_table
-from hvscale.studies.scaling.output import human
 
 # A number of bytes is a chunk's or a segment's; the others have their names.
 COUNTED = ("depth", "radix", "channels")
@@ -110,7 +109,7 @@ def verdict(document: TuneCollectives) -> str:
         return "nothing is decided: the library with nothing set was measured nowhere"
     if all(of_rule(rule) == LIBRARY for rule in decision.table.rule) and decision.table.eager_limit_bytes is None:
         return "leave it to the library: nothing measured is faster beyond the noise"
-    return f"the table is {human(decision.gain)} times as fast as the library with nothing set: geometric mean over all sizes"
+    return f"the table is {human_number(decision.gain)} times as fast as the library with nothing set: geometric mean over all sizes"
 
 
 def tables(document: TuneCollectives) -> list[TableModel]:
@@ -166,7 +165,7 @@ def sizes_shown(document: TuneCollectives) -> TableModel:
     known = any(wire(document, place, 1) for place in places)
     groups = {}
     for place, found in places.items():
-        last = ["all", "geometric mean", "", "", human(mean_gain(found)), *([""] if known else [])]
+        last = ["all", "geometric mean", "", "", human_number(mean_gain(found)), *([""] if known else [])]
         groups[place_in_words(place)] = [*(cells(document, row, known) for row in found), last]
     caption = ["gain: the library's time with nothing set, divided by the table's; medians of the slowest rank"]
     if known:
@@ -194,8 +193,8 @@ def cells(document: TuneCollectives, row: SizeRow, known: bool) -> list[str]:
         in_words(row.choice),
         human_seconds(row.library_seconds),
         human_seconds(row.table_seconds),
-        (human(row.gain) if row.apart else "no difference") + UNDECIDED * row.undecided,
-        *([human(row.table_seconds / bound) if bound else "-"] if known else []),
+        (human_number(row.gain) if row.apart else "no difference") + UNDECIDED * row.undecided,
+        *([human_number(row.table_seconds / bound) if bound else "-"] if known else []),
     ]
 
 
@@ -213,8 +212,8 @@ def eager_limits_shown(document: TuneCollectives) -> TableModel:
 def eager_limit_cells(row: EagerLimitRow) -> list[str]:
     return [
         limit_in_words(row.eager_limit_bytes),
-        human(row.gain),
-        human(row.least_gain),
+        human_number(row.gain),
+        human_number(row.least_gain),
         "taken" if row.taken else "not measured everywhere" if row.gain is None else "",
     ]
 
@@ -230,7 +229,7 @@ def fits_shown(fits: list[Fit]) -> TableModel:
             fit.level,
             limit_in_words(fit.eager_limit_bytes),
             human_or_zero(1e6 * fit.start_seconds),
-            "-" if fit.bytes_per_second is None else human(fit.bytes_per_second / 1e9),
+            "-" if fit.bytes_per_second is None else human_number(fit.bytes_per_second / 1e9),
             human_or_zero(1e6 * fit.rendezvous_seconds),
             human_or_zero(fit.error_percent),
             str(fit.points),
@@ -246,4 +245,4 @@ def fits_shown(fits: list[Fit]) -> TableModel:
 
 
 def human_or_zero(value: float) -> str:
-    return human(value) if value else "0"
+    return human_number(value) if value else "0"

@@ -18,11 +18,10 @@ from hvscale.comm_tuning.tune.outputs.effects import DEFAULT, KnobEffect, effect
 from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, outputs
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 from hvscale.core.statistics import Estimate, percent
-from hvscale.core.units import human_bytes, human_range, human_seconds
+from hvscale.core.units import WIDEST_INTERVAL, human_bytes, human_number, human_range, human_seconds, is_narrow
 from hvscale.launch.flavours import LIBRARY_DECIDES
 from hvscale.profiling.compare import Comparison, Gain
 from hvscale.studies.run_report.compare_tables import human_calls, human_gain, human_interval, human_verdict
-from hvscale.studies.scaling.output import WIDEST, human, is_known
 
 TEMPLATES = Path(__file__).parent / "templates"
 TRIALS_SHOWN = 30
@@ -169,8 +168,8 @@ class Guide:
             number=trial.number,
             settings=words(trial.settings) or None,
             state=trial.state,
-            throughput=human(found.mean, 4) if found else "-",
-            interval=f"{human(found.low, 4)} to {human(found.high, 4)}" if found and known else "-",
+            throughput=human_number(found.mean, 4) if found else "-",
+            interval=f"{human_number(found.low, 4)} to {human_number(found.high, 4)}" if found and known else "-",
             gain=percent(found.mean / base.mean) if found and base and trial.settings else "-",
             problem=trial.problem or "",
         )
@@ -259,8 +258,8 @@ def change(gain: Estimate) -> str:
 def interval(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
         return "its interval is not known"
-    if not is_known(gain.low, gain.high):
-        return f"its 95 % interval spans more than a factor of {WIDEST}"
+    if not is_narrow(gain.low, gain.high):
+        return f"its 95 % interval spans more than a factor of {WIDEST_INTERVAL}"
     return f"95 % interval {percent(gain.low)} to {percent(gain.high)}"
 
 
@@ -268,8 +267,8 @@ def effect_interval(effect: KnobEffect) -> str:
     found = effect.ratio
     if found is None or found.low is None or found.high is None:
         return "-"
-    if not is_known(found.low, found.high):
-        return f"> factor {WIDEST}"
+    if not is_narrow(found.low, found.high):
+        return f"> factor {WIDEST_INTERVAL}"
     return f"{percent(found.low)} to {percent(found.high)}"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
-from hvscale.core.csv_text import csv_text
+from hvscale.report.csv_file import csv_text
 
 COLUMNS = ("kind", "number", "start", "state", "throughput", "throughput_low", "throughput_high", "unit")
 LAST_COLUMNS = ("steps", "seconds", "run", "problem")

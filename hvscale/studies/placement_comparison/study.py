@@ -8,7 +8,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.statistics import Estimate, as_columns, estimate, ratio
 from hvscale.launch import placements
 from hvscale.launch.placement_options import PlacementOptions
-from hvscale.studies.interleaved import Turns, TurnsDocument, verdict
+from hvscale.studies.comparison import ComparisonDocument, ComparisonStudy
 
 VERB = "compare-placements"
 
@@ -34,7 +34,7 @@ class PlacementRow(BaseModel):
     verdict: str | None
 
 
-class PlacementComparison(TurnsDocument):
+class PlacementComparison(ComparisonDocument):
     """What `hvscale compare-placements --json` prints, by alias, and the folder's compare-placements.json."""
 
     schema_: Annotated[Literal["hvscale/compare-placements/1"], Field(alias="schema")] = "hvscale/compare-placements/1"
@@ -54,7 +54,7 @@ class PlacementComparison(TurnsDocument):
             **as_columns("throughput", estimate(list(throughputs.values())) if throughputs else None),
             **as_columns("seconds", estimate(list(seconds.values()))),
             **as_columns("overhead_percent", time.change_percent() if time is not None else None),
-            verdict=verdict(time, "slower", "faster") if time is not None else None,
+            verdict=time.verdict("slower", "faster") if time is not None else None,
         )
 
     def time_ratio(self, first: str, name: str) -> Estimate | None:
@@ -64,7 +64,7 @@ class PlacementComparison(TurnsDocument):
         return ratio(self.measured(name, "seconds"), self.measured(first, "seconds"))
 
 
-def placement_turns(
+def placement_study(
     names: list[str],
     command: list[str],
     *,
@@ -72,7 +72,7 @@ def placement_turns(
     metric: str | None,
     bins: str,
     launch: dict[str, Any],
-) -> Turns[PlacementComparison]:
+) -> ComparisonStudy[PlacementComparison]:
     """What measures `command` in each of the placements. `launch`: keywords of `hvscale.launch.launch`, whose placement holds options for all.
 
     Raises RequestError for what cannot be measured; starts nothing.
@@ -83,7 +83,7 @@ def placement_turns(
         )
     each, unknown = options_of_each(names, launch["placement"], launch["np"])
     jobs = {name: {**launch, "placement": options} for name, options in each.items()}
-    turns = Turns(
+    turns = ComparisonStudy(
         VERB,
         PlacementComparison,
         jobs,

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from rich.table import Table
 
-from hvscale.core.units import human_range, human_seconds
+from hvscale.core.units import human_interval, human_number, human_range, human_seconds
 from hvscale.profiling.compare import Comparison, ComparisonRow
-from hvscale.report.tables import plain_table, write_rows
-from hvscale.studies.compare_placements import PlacementComparison, PlacementRow
-from hvscale.studies.scaling.output import human, human_interval
+from hvscale.report.csv_file import write_csv
+from hvscale.report.tables import plain_table
+from hvscale.studies.placement_comparison.study import PlacementComparison, PlacementRow
 
 SAID = {None: "", "unknown": "unknown: one round"}
 
@@ -38,7 +38,7 @@ def cells(row: PlacementRow, by_seconds: bool) -> list[str]:
     return [
         row.placement,
         str(row.runs),
-        human(value[0], 4),
+        human_number(value[0], 4),
         human_interval(value[1], value[2], 4),
         signed(row.overhead_percent),
         f"{signed(low)} to {signed(high)}" if low is not None and high is not None else "",
@@ -72,4 +72,4 @@ def growth(row: ComparisonRow) -> float:
 
 def write_placements_csv(document: PlacementComparison, path: Path) -> None:
     """The columns of the JSON document's rows. Raises RequestError when `path` cannot be written."""
-    write_rows(path, list(PlacementRow.model_fields), document.rows)
+    write_csv(path, document.rows)

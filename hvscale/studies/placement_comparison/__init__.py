@@ -1,0 +1,1 @@
+"""Placements compared: the overhead of each over the first, and the messages that it goes into."""

@@ -1,0 +1,181 @@
+"""Averages and confidence intervals, against their properties and against SciPy."""
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from hvscale.core.statistics import (
+    box,
+    estimate,
+    overhead,
+    percentile_interval,
+    resampled_means,
+    resampled_medians,
+    student,
+    welch_ratio,
+)
+
+speeds = st.floats(1e-3, 1e6)
+
+
+@given(st.lists(speeds, min_size=1, max_size=8), st.floats(1e-3, 1e3))
+def test_the_unit_does_not_matter(values: list[float], factor: float) -> None:
+    one, other = estimate(values), estimate([factor * value for value in values])
+    assert other.mean == pytest.approx(factor * one.mean)
+    if one.low is None or one.high is None:
+        assert (other.low, other.high) == (None, None)
+    else:
+        assert other.low == pytest.approx(factor * one.low, rel=1e-6)
+        assert other.high == pytest.approx(factor * one.high, rel=1e-6)
+
+
+@given(st.lists(speeds, min_size=2, max_size=8))
+def test_the_interval_holds_the_mean_and_the_mean_lies_among_the_values(values: list[float]) -> None:
+    found = estimate(values)
+    assert found.low is not None
+    assert found.high is not None
+    slack = 1e-9 * found.mean
+    assert found.low - slack <= found.mean <= found.high + slack
+    assert min(values) - slack <= found.mean <= max(values) + slack
+
+
+@given(st.lists(speeds, min_size=2, max_size=8))
+def test_a_ratio_turned_round_has_the_interval_turned_round(ratios: list[float]) -> None:
+    one, other = estimate(ratios), estimate([1 / ratio for ratio in ratios])
+    assert other.mean == pytest.approx(1 / one.mean)
+    assert one.low is not None
+    assert other.high == pytest.approx(1 / one.low, rel=1e-6)
+
+
+def test_one_measurement_tells_no_interval() -> None:
+    found = estimate([5.0])
+    assert (found.mean, found.low, found.high) == (5, None, None)
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 5])
+def test_the_interval_covers_what_it_promises(repeats: int) -> None:
+    draw = np.random.default_rng(7)
+    found = [estimate(np.exp(draw.normal(math.log(40), 0.1, repeats)).tolist()) for _ in range(2000)]
+    inside = [row.low <= 40 <= row.high for row in found if row.low is not None and row.high is not None]
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
+
+
+@given(st.lists(speeds, min_size=2, max_size=8), st.lists(speeds, min_size=2, max_size=8))
+def test_a_ratio_of_two_groups_turned_round_has_the_interval_turned_round(
+    first: list[float], second: list[float]
+) -> None:
+    one, other = welch_ratio(first, second), welch_ratio(second, first)
+    assert one.low is not None
+    assert one.high is not None
+    assert other.low is not None
+    assert other.mean == pytest.approx(1 / one.mean)
+    assert other.low * one.high == pytest.approx(1, rel=1e-6)
+    assert one.low <= one.mean <= one.high
+
+
+def test_student_and_welch_are_scipys() -> None:
+    draw = np.random.default_rng(3)
+    first, second = draw.normal(10, 1, 5), draw.normal(11, 3, 7)
+    mean, low, high = student(first)
+    theirs = stats.ttest_1samp(first, 0).confidence_interval(0.95)
+    assert (mean, low, high) == pytest.approx((first.mean(), theirs.low, theirs.high))
+    found = welch_ratio(np.exp(first).tolist(), np.exp(second).tolist())
+    theirs = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((math.exp(theirs.low), math.exp(theirs.high)))
+
+
+@given(st.lists(speeds, min_size=2, max_size=8), st.floats(0.5, 0.999))
+def test_a_higher_confidence_gives_a_wider_interval(values: list[float], confidence: float) -> None:
+    _, low, high = student(values, confidence)
+    _, lower, higher = student(values, (1 + confidence) / 2)
+    assert None not in (low, high, lower, higher)
+    assert lower <= low <= high <= higher  # type: ignore[operator]
+
+
+def test_one_value_has_no_interval() -> None:
+    assert student([5.0]) == (5, None, None)
+    assert (welch_ratio([2.0], [1.0, 1.0]).low, welch_ratio([2.0], [1.0, 1.0]).high) == (None, None)
+
+
+@given(st.lists(st.tuples(speeds, st.floats(1, 100)), min_size=1, max_size=20), st.integers(0, 3))
+def test_resampled_means_lie_among_the_blocks_and_are_the_same_again(
+    blocks: list[tuple[float, float]], seed: int
+) -> None:
+    sums, weights = np.array([rate * weight for rate, weight in blocks]), np.array([weight for _, weight in blocks])
+    found = resampled_means(sums, weights, seed)
+    assert (found == resampled_means(sums, weights, seed)).all()
+    rates = sums / weights
+    assert rates.min() * (1 - 1e-9) <= found.min() <= found.max() <= rates.max() * (1 + 1e-9)
+
+
+def test_resampled_means_have_the_standard_error_of_a_mean() -> None:
+    values = np.random.default_rng(5).normal(10, 2, 64)
+    found = resampled_means(values, np.ones(64), 0)
+    assert found.std() == pytest.approx(values.std() / 8, rel=0.05)
+    low, high = percentile_interval(found)
+    assert (high - low) / 2 == pytest.approx(1.96 * values.std() / 8, rel=0.1)
+
+
+@given(st.lists(st.lists(speeds, min_size=2, max_size=2), min_size=1, max_size=9))
+def test_resampled_medians_lie_among_the_rounds(rounds: list[list[float]]) -> None:
+    values = np.array(rounds)
+    found = resampled_medians(values)
+    assert (found >= values.min(axis=0)).all()
+    assert (found <= values.max(axis=0)).all()
+
+
+seconds = st.floats(1e-6, 1e6)
+
+
+@given(st.lists(seconds, min_size=2, max_size=40))
+def test_a_box_is_what_its_definition_says(values: list[float]) -> None:
+    found = box(values)
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    assert (found.quartile_low, found.median, found.quartile_high) == pytest.approx((low, middle, high), rel=1e-12)
+    reach = 1.5 * (found.quartile_high - found.quartile_low)
+    beyond = [value for value in values if not found.quartile_low - reach <= value <= found.quartile_high + reach]
+    assert found.outliers == sorted(beyond)
+    assert found.whisker_low <= found.quartile_low
+    assert found.whisker_high >= found.quartile_high
+    inside = [value for value in values if value not in found.outliers]
+    assert all(found.whisker_low <= value <= found.whisker_high for value in inside)
+
+
+def test_one_value_is_its_own_box() -> None:
+    assert set(box([3.0]).model_dump(exclude={"outliers"}).values()) == {3.0}
+
+
+def test_an_overhead_and_its_interval_are_those_of_a_paired_bootstrap() -> None:
+    generator = np.random.default_rng(1)
+    base = generator.normal(10, 0.2, 12)
+    mood = generator.normal(0, 0.5, 12)  # of the machine, the same for both in a round
+    values = 1.07 * (base + mood) + generator.normal(0, 0.1, 12)
+    base += mood
+    found = overhead(dict(enumerate(values)), dict(enumerate(base)))
+    assert found is not None
+    assert found.percent_low is not None
+    assert found.percent_high is not None
+    assert found.percent == pytest.approx(100 * (np.median(values) / np.median(base) - 1))
+    theirs = stats.bootstrap(
+        (values, base),
+        lambda ours, others, axis: 100 * (np.median(ours, axis=axis) / np.median(others, axis=axis) - 1),
+        paired=True,
+        method="percentile",
+        n_resamples=10_000,
+        rng=2,
+    ).confidence_interval
+    width = theirs.high - theirs.low
+    assert found.percent_low == pytest.approx(theirs.low, abs=0.1 * width)
+    assert found.percent_high == pytest.approx(theirs.high, abs=0.1 * width)
+
+
+def test_overheads_are_of_rounds_that_both_have() -> None:
+    assert overhead({1: 2.0}, {2: 1.0}) is None
+    one = overhead({1: 3.0, 2: 100.0}, {1: 2.0, 3: 1.0})
+    assert one is not None
+    assert (one.percent, one.percent_low, one.percent_high) == (50, None, None)
