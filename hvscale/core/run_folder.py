@@ -28,6 +28,7 @@ ABANDONED = "the run was interrupted: its hvscale process was killed before it c
 OPEN_STATES = ("starting", "running")
 # Room for the last state of run.json on a disk that fills up meanwhile, beside what it holds at the start.
 RESERVE_BYTES, RESERVE_BYTES_PER_RANK = 4096, 1024
+DEFAULT_PLACEMENT = "host"
 LIBRARIES_NAMED = 4  # in one sentence
 
 
@@ -60,7 +61,7 @@ class Library(BaseModel):
     """A communication library as it names itself.
 
     `transports` are those it was built with, in its own words (Open MPI: its pml; MPICH: its netmod); `transport` is the one asked for
-    or that it takes by itself, "auto" when it decides at start.
+    or that it takes by itself, "auto" when it decides at start. `has_mpi`: False where its calls are Horovod's alone.
     """
 
     flavour: str
@@ -68,6 +69,7 @@ class Library(BaseModel):
     launcher: str | None = None
     transport: str = ""
     transports: list[str] = []
+    has_mpi: bool = True
 
     @property
     def name(self) -> str:
@@ -186,7 +188,7 @@ class RunRecord(BaseModel):
     np: int
     library: Library
     libraries_reported: list[ReportedLibrary] = []
-    placement: str = "host"
+    placement: str = DEFAULT_PLACEMENT
     devices: DevicesAsked = DevicesAsked()
     placement_settings: dict[str, Any] = {}
     nodes: list[NodeRecord] = []

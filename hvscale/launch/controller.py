@@ -71,7 +71,7 @@ def launch(
     np: int,
     command: list[str],
     *,
-    mpi: str = "openmpi",
+    mpi: str = flavours.DEFAULT,
     env: list[str] | None = None,
     transport_name: str | None = None,
     devices: str = "all",

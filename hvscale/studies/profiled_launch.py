@@ -20,7 +20,7 @@ def profiled_launch(np: int, command: list[str], timeline: bool = False, **optio
 
     def instrument(run: RunFolder, record: RunRecord, environment: dict[str, str]) -> dict[str, str]:
         recorded.append(run)
-        under_gloo = record.library.flavour == "gloo"
+        under_gloo = not record.library.has_mpi
         large_counts = has_large_counts(command, environment, record.library)
         mpi = {} if under_gloo else profiling.preload_environment(run, environment, large_counts=large_counts)
         horovod = profiling.timeline_environment(run) if timeline or under_gloo else {}

@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
@@ -16,21 +15,13 @@ from hvscale.core.cpu_defaults import ON_CPU
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.core.run_folder import Library
 from hvscale.core.trial_protocol import TrialFolder
+from hvscale.launch import flavours
 from hvscale.trainer.system.persistent_mpi import hold_mpi
 
 T = TypeVar("T")
 
-# Where launchers say how many ranks they started and which this one is: size, rank, who.
-LAUNCHERS = (
-    ("HOROVOD_SIZE", "HOROVOD_RANK", "horovodrun"),
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI's mpirun"),
-    ("PMI_SIZE", "PMI_RANK", "a launcher of the MPICH family"),
-    ("HVSCALE_NP", "HVSCALE_RANK", "hvscale launch"),
-)
-# Each family's shared library is named by its ABI; MVAPICH2 and Intel MPI have MPICH's.
-MPI_FLAVOURS = {"libmpi.so.40": "openmpi", "libmpi.so.12": "mpich"}
-# How those that share the ABI begin what they say of themselves.
-BY_TEXT = {"MVAPICH2": "mvapich2", "Intel(R) MPI": "intelmpi", "MPICH Version": "mpich", "Open MPI": "openmpi"}
+# Where hvscale launch says how many ranks it started; the launchers that it calls say which one this is.
+LAUNCHED_SIZE = "HVSCALE_NP"
 
 
 class RanksChangedError(Exception):
@@ -46,10 +37,9 @@ class Ranks:
         """Raises RequestError when a launcher started this process and Horovod cannot join the others."""
         self.hvd: ModuleType | None = None
         self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
-        for size_name, rank_name, launcher in LAUNCHERS:
-            if size_name in os.environ:
-                self._join(int(os.environ[size_name]), int(os.environ.get(rank_name, "0")), launcher)
-                break
+        place = launched_place()
+        if place is not None:
+            self._join(*place)
 
     def _join(self, launched: int, launched_rank: int, launcher: str) -> None:
         self.rank, self.size = launched_rank, launched
@@ -65,7 +55,7 @@ class Ranks:
         except (ImportError, OSError, ValueError) as error:
             self.fail(RequestError(f"{launcher} started {launched} ranks, but Horovod cannot be used: {error}"))
         if hvd.size() != launched:
-            built_for = MPI_FLAVOURS.get(loaded_mpi() or "", "no MPI")
+            built_for = " or ".join(flavours.of_soname(loaded_mpi() or "")) or "no MPI"
             self.fail(
                 RequestError(
                     f"{launcher} started {launched} ranks, but Horovod sees {hvd.size()}: it is built for {built_for}. "
@@ -80,7 +70,7 @@ class Ranks:
         if self.hvd is None:
             return Library(flavour="none", version="one process alone")
         if self.hvd.gloo_enabled():
-            return Library(flavour="gloo", version=f"inside Horovod {metadata.version('horovod')}")
+            return without_mpi().find({})
         soname = loaded_mpi()
         if soname is None:
             return Library(flavour="unknown", version="unknown")
@@ -145,22 +135,34 @@ class Ranks:
         raise SystemExit(error.exit_status)
 
 
+def without_mpi() -> flavours.Flavour:
+    """The flavour that Horovod uses where it has no MPI."""
+    return next(flavour for flavour in flavours.FLAVOURS.all().values() if not flavour.has_mpi)
+
+
+def launched_place() -> tuple[int, int, str] | None:
+    """How many ranks the launcher of this process started, which one this is, and which launcher; None when it was started alone."""
+    for one in flavours.all_rank_variables():
+        if one.size in os.environ:
+            return int(os.environ[one.size]), int(os.environ.get(one.rank, "0")), one.launcher
+    return (int(os.environ[LAUNCHED_SIZE]), 0, "hvscale launch") if LAUNCHED_SIZE in os.environ else None
+
+
 def started_as_rank_zero() -> bool:
-    """Whether this process is the one to print: rank 0 by what its launcher says, or alone."""
-    for size_name, rank_name, _ in LAUNCHERS:
-        if size_name in os.environ:
-            return os.environ.get(rank_name, "0") == "0"
-    return True
+    """Whether this process is the one to print: rank 0 according to its launcher, or alone."""
+    place = launched_place()
+    return place is None or place[1] == 0
 
 
 def library_of(text: str) -> Library:
-    """The library that says this of itself; "unknown" where it is none of BY_TEXT."""
-    flavour = next((name for start, name in BY_TEXT.items() if text.lstrip().startswith(start)), "unknown")
+    """The library that MPI_Get_library_version describes in this text; "unknown" where no flavour recognizes it."""
+    flavour, _ = flavours.named(text) or ("unknown", "")
     first = (text.strip().splitlines() or [""])[0]
     return Library(flavour=flavour, version=" ".join(first.partition(",")[0].split()))
 
 
 def loaded_mpi() -> str | None:
-    """The name of the MPI library that this process has loaded, one of MPI_FLAVOURS."""
+    """The name of the MPI library that this process has loaded, one that a flavour knows; None without one."""
     maps = Path("/proc/self/maps").read_text()
-    return next((soname for soname in MPI_FLAVOURS if soname in maps), None)
+    known = dict.fromkeys(flavour.soname for flavour in flavours.all_with_mpi() if flavour.soname)
+    return next((soname for soname in known if soname in maps), None)

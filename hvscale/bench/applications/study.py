@@ -20,13 +20,15 @@ from hvscale.core.units import human_bytes
 from hvscale.launch.controller import RunInterruptedError, launch
 from hvscale.launch.mpi.reported_library import KnownLibrary
 from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.placements import PLACEMENTS
 from hvscale.launch.supervision.output import lines_of
 from hvscale.studies.folder import finished_or_new
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 from hvscale.studies.placement_comparison.study import options_of_each
 from hvscale.studies.scaling.study import settings
 
-ELSEWHERE = ("ssh", "slurm")  # where this machine's memory says nothing
+# This machine's memory says nothing about these.
+ELSEWHERE = tuple(name for name, placement in PLACEMENTS.all().items() if not placement.on_this_machine)
 
 
 class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, ApplicationRun]):

@@ -14,10 +14,11 @@ from hvscale.launch.controller import launch
 from hvscale.launch.environment import clean, named, recordable
 from hvscale.launch.mpi import prefixes
 from hvscale.launch.mpi.reported_library import KnownLibrary, require_asked_library
+from hvscale.launch.placements import PLACEMENTS
 
 COMMAND = ["python", "-m", "hvscale.bench.collectives.rank_side.rank"]
 # Placements whose ranks have this machine's memory.
-ON_THIS_MACHINE = ("host", "netns", "docker:rank", "docker:node")
+ON_THIS_MACHINE = tuple(name for name, placement in PLACEMENTS.all().items() if placement.on_this_machine)
 
 
 class NewLines:

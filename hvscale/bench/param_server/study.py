@@ -26,6 +26,7 @@ from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.host import gpus
 from hvscale.core.numbers import parse_ranks
 from hvscale.core.run_folder import RunFolder, default_run_path
+from hvscale.launch import placements
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.studies.interleaved import InterleavedStudy
 from hvscale.studies.placement_comparison.study import options_of_each
@@ -219,7 +220,7 @@ def ranks(variant: Variant) -> int:
 
 def whole_container(place: PlacementOptions, np: int) -> PlacementOptions:
     """As the study has its several workers in a container: all in one, unless it was asked for otherwise."""
-    if place.placement != "docker:node" or place.ranks_per_container is not None:
+    if "ranks_per_container" not in placements.named(place.name).takes or place.ranks_per_container is not None:
         return place
     return place.model_copy(update={"ranks_per_container": np})
 

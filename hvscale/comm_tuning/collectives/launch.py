@@ -10,6 +10,7 @@ from hvscale.comm_tuning.collectives.tables.files import Job, environment, write
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, read_table
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library, RunFolder, RunRecord, cannot_write, write_atomically
+from hvscale.launch import flavours
 from hvscale.launch.mpi import mpi_library
 from hvscale.launch.mpi.hydra import SONAME
 from hvscale.launch.supervision.processes import NP_VARIABLE
@@ -32,8 +33,8 @@ class Collectives:
         """Raises RequestError for a table that cannot be read, or says more than the library can be told, and without MPI for one that is not
         NCCL's."""
         table = read_table(path)
-        if mpi == "gloo" and (table.mpi != NCCL or table.broadcasts):
-            raise RequestError(f"--collectives {path}: it is for MPI's collectives, and this job is --mpi gloo")
+        if not flavours.get(mpi).has_mpi and (table.mpi != NCCL or table.broadcasts):
+            raise RequestError(f"--collectives {path}: it is for MPI's collectives, and this job is --mpi {mpi}")
         on_a_node: dict[tuple[str, int], int] = {}
         for rule in table.rule if table.mpi == mpi and table.names_algorithms else []:
             known = on_a_node.setdefault((rule.operation, rule.np), rule.ranks_per_node)

@@ -33,7 +33,7 @@ from hvscale.comm_tuning.collectives.tables.library_algorithms import spelling_o
 from hvscale.comm_tuning.collectives.tables.table import Operation
 from hvscale.core.errors import RankFailedError, RequestError, UntrustedError
 from hvscale.core.numbers import read_whole
-from hvscale.core.run_folder import RunFolder, default_run_path, write_text
+from hvscale.core.run_folder import DEFAULT_PLACEMENT, RunFolder, default_run_path, write_text
 from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 from hvscale.launch.controller import launch
@@ -98,8 +98,8 @@ class CollectivesStudy(Study[TuneCollectives]):
         np, mpi = options["np"], options["mpi"]
         if np < 2:
             raise RequestError(f"-np {np}: a rank alone sends no messages; give -np 2 or more")
-        if mpi == "gloo":
-            raise RequestError("--mpi gloo: its algorithms cannot be chosen; this is for MPI's collectives")
+        if not flavours.get(mpi).has_mpi:
+            raise RequestError(f"--mpi {mpi}: its algorithms cannot be chosen; this is for MPI's collectives")
         if minutes is not None and minutes <= 0:
             raise RequestError(f"--minutes {minutes:g}: give a number above 0")
         operations = parse_operations(ops)
@@ -442,7 +442,7 @@ def parse_eager_limits(text: str | None, options: dict[str, Any]) -> list[int | 
     spelling = spelling_of(options["mpi"], "eager_threshold")
     carried = spelling is not None and options["transport_name"] in (None, spelling.transport)
     if text is None:
-        return [None, EAGER_LIMIT] if carried and options["placement"].name != "host" else [None]
+        return [None, EAGER_LIMIT] if carried and options["placement"].name != DEFAULT_PLACEMENT else [None]
     if text == "own":
         return [None]
     if not carried:

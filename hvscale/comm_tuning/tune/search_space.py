@@ -71,7 +71,7 @@ def own_threads(seen: JobProfile) -> str | None:
 
 
 def eager_limit(seen: JobProfile) -> str | None:
-    if seen.flavour == "openmpi" and seen.nodes == 1 and seen.transport == "ob1":
+    if seen.nodes == 1 and seen.transport == "ob1":
         return "one node: over shared memory Open MPI has a limit of its own"
     return None
 

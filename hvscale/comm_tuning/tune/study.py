@@ -25,6 +25,7 @@ from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, Unt
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path, write_text
 from hvscale.core.statistics import Estimate, estimate
 from hvscale.core.trial_protocol import TrialFolder
+from hvscale.launch import flavours
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.environment import named, recordable_requests
 from hvscale.launch.mpi.reported_library import require_asked_library
@@ -239,7 +240,7 @@ class TuneStudy:
 
     def can_go_on(self, outcome: TrialOutcome) -> bool:
         """Whether another trial may follow in the same start."""
-        fine = outcome.state == "measured" and self.takes_commands and self.options["mpi"] != "gloo"
+        fine = outcome.state == "measured" and self.takes_commands and flavours.get(self.options["mpi"]).has_mpi
         return fine and not self.is_over()
 
     def to_beat(self) -> float | None:

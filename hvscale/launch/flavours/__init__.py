@@ -37,6 +37,7 @@ class RankVariables:
     rank: str
     size: str
     local_rank: str
+    set_by_slurm: bool = False  # Slurm's srun sets them, too, and they mean its own tasks below another launcher
 
 
 class Flavour(ABC):
@@ -73,6 +74,10 @@ class Flavour(ABC):
     """The release that selects its GPUs by a variable of its own, for an error about --devices split."""
     settings_reader: ClassVar[SettingsReader | None] = None
     """Asks the library which settings it uses."""
+    layers: ClassVar[frozenset[str]] = frozenset()
+    """The communication libraries below it that have knobs of their own, by the names of their knob libraries."""
+    horovod_controller: ClassVar[str] = "mpi"
+    """What Horovod's option --controller calls it."""
     horovodrun_starts: ClassVar[bool] = False
     """Whether Horovod's own launcher can start it."""
     reduce_scatter_in_horovod: ClassVar[bool] = True
@@ -157,8 +162,9 @@ def of_soname(soname: str) -> list[str]:
 
 
 def all_rank_variables() -> list[RankVariables]:
-    """Those of every launcher, each once."""
-    return list(dict.fromkeys(one for flavour in FLAVOURS.all().values() for one in flavour.rank_variables))
+    """Those of every launcher, each once: where several are set, the first holds."""
+    found = dict.fromkeys(one for flavour in FLAVOURS.all().values() for one in flavour.rank_variables)
+    return sorted(found, key=lambda one: one.set_by_slurm)
 
 
 def named(text: str) -> tuple[str, str] | None:

@@ -20,6 +20,7 @@ class Gloo(Flavour):
     help = "no MPI at all"
     rank_variables = (RankVariables("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),)
     variable_prefixes = ("GLOO_",)
+    horovod_controller = "gloo"
     horovodrun_starts = True
     reduce_scatter_in_horovod = False
 
@@ -28,7 +29,7 @@ class Gloo(Flavour):
             version = f"inside Horovod {metadata.version('horovod')}"
         except metadata.PackageNotFoundError as error:
             raise RequestError("Horovod is not installed, and Gloo is a part of it: run `make setup`") from error
-        return Library(flavour=self.name, version=version, transport=TRANSPORT, transports=[TRANSPORT])
+        return Library(flavour=self.name, version=version, transport=TRANSPORT, transports=[TRANSPORT], has_mpi=False)
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:

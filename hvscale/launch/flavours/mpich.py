@@ -98,6 +98,7 @@ class MPICH(hydra.HydraFlavour):
     name = "mpich"
     library_name = "MPICH"
     help = "MPICH 4 and 5"
+    layers = frozenset({"ucx"})
     transports_help = "ucx or ofi"
     variable_prefixes = ("MPICH_", "MPIR_CVAR_")
     report_variables: ClassVar = {"MPIR_CVAR_DEBUG_SUMMARY": "1"}

@@ -89,6 +89,7 @@ class OpenMPI(Flavour):
     transports_help = "ob1, ucx or cm"
     variable_prefixes = ("OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_")
     binding_variable = BINDING
+    layers = frozenset({"ucx"})
     report_variables: ClassVar = {"OMPI_MCA_pml_base_verbose": "10"}
     transport_pattern = re.compile(r"select: component (\w+) selected")
     # Open MPI 5's mpirun cannot always listen for its ranks; a second start works.

@@ -24,7 +24,7 @@ class HydraFlavour(Flavour):
     """What the flavours of MPICH's ABI have in common."""
 
     rank_variables: ClassVar[tuple[RankVariables, ...]] = (
-        RankVariables("a launcher of the MPICH family", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+        RankVariables("a launcher of the MPICH family", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", set_by_slurm=True),
     )
     soname = SONAME
     set_up = "make setup MPI=mpich"

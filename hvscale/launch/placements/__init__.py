@@ -13,12 +13,21 @@ from typing import ClassVar
 
 from hvscale.core.errors import RequestError
 from hvscale.core.registry import Registry
-from hvscale.core.run_folder import Library
+from hvscale.core.run_folder import DEFAULT_PLACEMENT, Library
 from hvscale.launch.nodes.labels import RunLabel
 from hvscale.launch.nodes.nodes import Nodes
 from hvscale.launch.placement_options import PlacementOptions
 
-__all__ = ["Placement", "PlacementOptions", "PlacementRequest", "get", "names", "register"]
+__all__ = [
+    "DEFAULT_PLACEMENT",
+    "Placement",
+    "PlacementOptions",
+    "PlacementRequest",
+    "get",
+    "named",
+    "names",
+    "register",
+]
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def first_recording(run: RunFolder, detail: bool) -> Recording:
                 recording.warnings.append(ABANDONED)
             return recording
     record = run.read()
-    source = "horovod-timeline" if record.library.flavour.lower() == "gloo" else "hvprof"
+    source = "hvprof" if record.library.has_mpi else "horovod-timeline"
     warnings = reasons(run, record, list(range(record.np))) if source == "hvprof" else []
     incomplete = "; ".join(warnings) or None
     warnings += [ABANDONED] if record.was_abandoned else []

@@ -9,10 +9,10 @@ from hvscale.bench.collectives.elements import Carried
 from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, PythonWork, Work
 from hvscale.bench.collectives.request import Request
 from hvscale.core.errors import RequestError
+from hvscale.launch.flavours import DEFAULT, FLAVOURS
 
 # Its bfloat16 is there in name only: it does not add it up.
 DTYPES = ("float32", "float64", "float16")
-FLAVOURS = ("openmpi", "mpich", "mvapich2", "intelmpi", "gloo")
 OUT_OF_PLACE = frozenset({"allreduce", "broadcast", "allgather", "reduce-scatter", "alltoall", "barrier"})
 IN_PLACE = frozenset({"allreduce", "broadcast"})
 
@@ -106,13 +106,12 @@ def without_nccl(command: list[str], environment: dict[str, str]) -> str:
     return "this Horovod is built without NCCL: run `make setup` on a machine with CUDA, which builds it in"
 
 
-for flavour in FLAVOURS:
+for flavour in FLAVOURS.all().values():
     register(
         Backend(
-            name=f"horovod-{flavour}",
-            flavour=flavour,
-            # Horovod 0.28 has a reduce-scatter over MPI and NCCL alone.
-            out_of_place=OUT_OF_PLACE - ({"reduce-scatter"} if flavour == "gloo" else set()),
+            name=f"horovod-{flavour.name}",
+            flavour=flavour.name,
+            out_of_place=OUT_OF_PLACE - (set() if flavour.reduce_scatter_in_horovod else {"reduce-scatter"}),
             in_place=IN_PLACE,
             dtypes=DTYPES,
             paths={**HOST, "cuda": ("staged",)},
@@ -124,7 +123,7 @@ for flavour in FLAVOURS:
 register(
     Backend(
         name="horovod-nccl",
-        flavour="openmpi",
+        flavour=DEFAULT,
         out_of_place=OUT_OF_PLACE,
         in_place=IN_PLACE,
         dtypes=DTYPES,

@@ -15,8 +15,8 @@ from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operand
 from hvscale.bench.collectives.rank_side.timed_library import CFunction, sum_address, time_calls
 from hvscale.bench.collectives.request import Device, Request
 from hvscale.core.errors import HvscaleError, RequestError
+from hvscale.launch.flavours import all_with_mpi
 
-FLAVOURS = ("openmpi", "mpich", "mvapich2", "intelmpi")
 FROM_DEVICE, TO_DEVICE = 2, 1  # cudaMemcpyKind
 
 
@@ -226,11 +226,11 @@ class MpiWork(Work):
         return int(buffer.host_address if isinstance(buffer, CudaBuffer) and self.engine.staged else buffer.address)
 
 
-for flavour in FLAVOURS:
+for flavour in all_with_mpi():
     register(
         Backend(
-            name=flavour,
-            flavour=flavour,
+            name=flavour.name,
+            flavour=flavour.name,
             out_of_place=frozenset(COLLECTIVES.all()) - {"broadcast"},
             in_place=frozenset(COLLECTIVES.all()) - {"barrier"},
             dtypes=tuple(DTYPES),

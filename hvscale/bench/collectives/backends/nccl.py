@@ -4,6 +4,7 @@ from hvscale.bench.collectives.backends import Backend, register
 from hvscale.bench.collectives.elements import DTYPES
 from hvscale.bench.collectives.rank_side.torch_group import IN_PLACE, OUT_OF_PLACE, TorchGroup
 from hvscale.core.host import gpus
+from hvscale.launch.flavours import FLAVOURS
 
 
 def problem(command: list[str], environment: dict[str, str]) -> str:
@@ -17,7 +18,8 @@ def problem(command: list[str], environment: dict[str, str]) -> str:
 register(
     Backend(
         name="nccl",
-        flavour="gloo",
+        # PyTorch's ranks need no MPI.
+        flavour=next(name for name, flavour in FLAVOURS.all().items() if not flavour.has_mpi),
         out_of_place=OUT_OF_PLACE,
         in_place=IN_PLACE,
         dtypes=tuple(DTYPES),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hvscale.bench.collectives.backends import Backend, register
-from hvscale.bench.collectives.backends.mpi import FLAVOURS, MpiEngine
+from hvscale.bench.collectives.backends.mpi import MpiEngine
 from hvscale.bench.collectives.backends.nccl import problem
 from hvscale.bench.collectives.elements import DTYPES, Carried
 from hvscale.bench.collectives.memory import CHIEF, SERVER
@@ -12,6 +12,7 @@ from hvscale.bench.collectives.rank_side.engine import Operands, PythonWork, Wor
 from hvscale.bench.collectives.rank_side.torch_group import IN_PLACE, OUT_OF_PLACE, call_of
 from hvscale.bench.collectives.request import Request, run_of_this_rank
 from hvscale.core.errors import RequestError
+from hvscale.launch.flavours import all_with_mpi
 
 
 class NcclOverMpi(MpiEngine):
@@ -99,11 +100,11 @@ class NcclOverMpi(MpiEngine):
         return hand_in
 
 
-for flavour in FLAVOURS:
+for flavour in all_with_mpi():
     register(
         Backend(
-            name=f"nccl-{flavour}",
-            flavour=flavour,
+            name=f"nccl-{flavour.name}",
+            flavour=flavour.name,
             out_of_place=OUT_OF_PLACE,
             in_place=IN_PLACE,
             dtypes=tuple(DTYPES),

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from hvscale.bench.experiments.series import Series
 from hvscale.core.registry import Registry
-from hvscale.core.run_folder import Host
+from hvscale.core.run_folder import DEFAULT_PLACEMENT, Host
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.studies.base import Warn
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
@@ -61,7 +61,7 @@ class Entry(BaseModel, ABC):
     model_config = ConfigDict(extra="forbid")
 
     measure: str
-    placement: Annotated[tuple[str, ...], Field(min_length=1)] = ("host",)
+    placement: Annotated[tuple[str, ...], Field(min_length=1)] = (DEFAULT_PLACEMENT,)
     nodes: PositiveInt | None = None
     link: str | None = None
     repeat: PositiveInt

@@ -18,6 +18,7 @@ from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.files import read_text
 from hvscale.core.run_folder import Host
 from hvscale.core.units import human_bytes
+from hvscale.launch import flavours
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.studies.base import Warn
 from hvscale.studies.interleaved import ProgressReporter
@@ -105,7 +106,7 @@ class CollectiveMeasurement:
         names = self.entry.backend
         if variant.collectives == "library":
             return names
-        over_mpi = [one.name for one in backends.named(names, self.launch["mpi"]) if one.flavour != "gloo"]
+        over_mpi = [one.name for one in backends.named(names, self.launch["mpi"]) if flavours.get(one.flavour).has_mpi]
         if not over_mpi:
             raise RequestError(f"--collectives is for back ends over MPI, and there is none among {', '.join(names)}")
         return over_mpi

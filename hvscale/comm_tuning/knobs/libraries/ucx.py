@@ -2,7 +2,7 @@
 
 from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, Target, register
 from hvscale.comm_tuning.knobs.values import Bytes, Names, Switch
-from hvscale.launch.flavours import LIBRARY_DECIDES
+from hvscale.launch.flavours import FLAVOURS, LIBRARY_DECIDES
 
 INFO = "ucx_info -c -f"
 # The names that UCX_TLS takes, aliases too.
@@ -21,7 +21,7 @@ register(
     KnobLibrary(
         key="ucx",
         name="UCX",
-        flavours=("openmpi", "mpich"),
+        flavours=tuple(name for name, flavour in FLAVOURS.all().items() if "ucx" in flavour.layers),
         in_job=in_job,
         spellings=(
             Spelling(

@@ -13,7 +13,7 @@ from hvscale.launch.mpi.mpi_library import MPI4PY_LIBRARY
 
 # Paths of this machine are no settings.
 PATHS = ("LD_LIBRARY_PATH", "FI_PROVIDER_PATH", MPI4PY_LIBRARY)
-NOT_ASKED: dict[str, Any] = {"mpi": "openmpi", "env": [], "transport_name": None, "devices": "all", "knobs": {}}
+NOT_ASKED: dict[str, Any] = {"mpi": flavours.DEFAULT, "env": [], "transport_name": None, "devices": "all", "knobs": {}}
 
 
 @dataclass(frozen=True)

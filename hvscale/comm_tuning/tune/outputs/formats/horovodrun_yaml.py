@@ -7,6 +7,7 @@ from decimal import Decimal
 from hvscale.comm_tuning.tune.outputs.commands import uses_horovodrun
 from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.launch import flavours
 
 MIB = 2**20
 # horovodrun computes in floats what is no whole MiB, and Horovod reads whole digits only.
@@ -45,7 +46,7 @@ def text(tuned: TunedJob) -> str:
     parts = ["# For horovodrun --config-file; the command line goes first.\n"]
     if left:
         parts.append(f"# It has no words for these, which env.sh sets: {', '.join(sorted(left))}\n")
-    parts.append(f"controller: {'gloo' if tuned.flavour == 'gloo' else 'mpi'}\n")
+    parts.append(f"controller: {flavours.get(tuned.flavour).horovod_controller}\n")
     if params:
         parts.append("params:\n" + "".join(f"  {key}: {said}\n" for key, said in params.items()))
     return "".join(parts)

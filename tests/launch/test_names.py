@@ -1,0 +1,86 @@
+"""A flavour's or a placement's name stands in its own file alone: whatever differs is an attribute there."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hvscale
+from hvscale.launch import environment, flavours, placements
+from hvscale.launch.flavours import RankVariables
+
+PACKAGE = Path(hvscale.__file__).parent
+# The same word with another meaning, by file.
+OTHER_MEANINGS = {
+    "bench/collectives/backends/__init__.py": {"host"},  # memory that messages lie in
+    "bench/collectives/backends/horovod.py": {"gloo"},  # Horovod's word for what carries its messages
+    "bench/collectives/backends/mpi.py": {"host"},
+    "bench/collectives/controller.py": {"host"},
+    "bench/collectives/rank_side/torch_group.py": {"gloo"},  # a back end of torch.distributed
+    "bench/collectives/request.py": {"host"},
+    "bench/param_server/study.py": {"gloo"},  # a back end of bench
+    "comm_tuning/collectives/measure/rank.py": {"host"},
+    "launch/flavours/openmpi.py": {"ssh"},  # how Open MPI's mpirun starts its daemons
+    "launch/mpi/hydra.py": {"ssh"},  # how Hydra starts its proxies
+    "launch/nodes/network_namespaces.py": {"netns"},  # a word of ip(8)
+    "launch/rank_side/rank.py": {"host"},  # a key of the rank's file
+    "profiling/read/nccl_file.py": {"host"},  # a field of the header
+    "profiling/read/profile_file.py": {"host"},
+}
+DEFAULTS = {"launch/flavours/__init__.py": {flavours.DEFAULT}, "core/run_folder.py": {placements.DEFAULT_PLACEMENT}}
+# The options that mean something to one placement alone say so in their help.
+PLACEMENT_OPTIONS = {"launch/placement_options.py": {"host", "ssh", "slurm"}}
+ALLOWED = [OTHER_MEANINGS, DEFAULTS, PLACEMENT_OPTIONS]
+
+
+def literals(file: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def test_the_name_of_a_flavour_or_placement_stands_in_its_own_file_alone() -> None:
+    names = {*flavours.names(), *placements.names()}
+    found = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        path = file.relative_to(PACKAGE).as_posix()
+        allowed = set().union(*(known.get(path, set()) for known in ALLOWED))
+        # A knob library, a table's format and what belongs to one placement bear the name in the file's own.
+        allowed |= {name for name in names if file.stem.lstrip("_").startswith(name.partition(":")[0])}
+        found += [f"{path}:{line}: {text!r}" for line, text in literals(file) if text in names - allowed]
+    assert found == []
+
+
+def test_the_words_with_other_meanings_are_still_there() -> None:
+    for path, words in {**OTHER_MEANINGS, **PLACEMENT_OPTIONS}.items():
+        assert words <= {text for _, text in literals(PACKAGE / path)}, path
+
+
+def test_each_launcher_s_rank_variables_are_known_and_those_that_slurm_sets_come_last() -> None:
+    known = flavours.all_rank_variables()
+    assert {one.rank for one in known} == {"OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK"}
+    assert [one.rank for one in known][-1] == "PMI_RANK"
+    for flavour in flavours.FLAVOURS.all().values():
+        assert flavour.rank_variables, flavour.name
+        assert flavour.library_name, flavour.name
+        assert flavour.help, flavour.name
+
+
+def test_a_flavour_s_variables_are_settings_and_pass_as_it_says() -> None:
+    caller = {
+        "OMPI_MCA_pml": "ob1",
+        "MV2_X": "1",
+        "I_MPI_PIN": "1",
+        "I_MPI_ROOT": "/opt",
+        "HOME": "/root",
+        "OTHER": "1",
+    }
+    assert environment.clean(caller) == {"I_MPI_ROOT": "/opt", "HOME": "/root"}
+    assert environment.dropped_knobs({}, caller) == ["I_MPI_PIN", "I_MPI_ROOT", "MV2_X", "OMPI_MCA_pml"]
+    assert environment.has_public_value("HYDRA_BINDING")
+
+
+@pytest.mark.parametrize("name", flavours.names())
+def test_a_rank_s_variables_are_given_in_full(name: str) -> None:
+    assert all(isinstance(one, RankVariables) and one.local_rank for one in flavours.get(name).rank_variables)
