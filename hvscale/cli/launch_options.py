@@ -132,7 +132,7 @@ def takes_launch_options(
             return
         keywords = resolve(values.get("command", []), keywords)
         if keywords["placement"].sbatch is not None and not keywords["placement"].submit:
-            from hvscale.launch.nodes.slurm_job import write_job_script
+            from hvscale.launch.placements._slurm_job import write_job_script
 
             print(printable(write_job_script(command.__name__, values["command"], **keywords), sys.stdout))
             return
@@ -179,7 +179,7 @@ def set_knobs(command: list[str], launch: dict[str, Any]) -> dict[str, Any]:
     if not requests:
         return {**launch, "knobs": {}}
     from hvscale.comm_tuning.knobs.settings import parse, with_settings
-    from hvscale.launch.nodes.slurm_job import is_inside_an_allocation
+    from hvscale.launch.placements._slurm_job import is_inside_an_allocation
 
     placement = launch["placement"]
     if placement.sbatch is not None or (placement.submit and not is_inside_an_allocation()):

@@ -25,9 +25,9 @@ from hvscale.launch.cleanup import shared_memory
 from hvscale.launch.job import Job
 from hvscale.launch.mpi import devices as job_devices
 from hvscale.launch.mpi import horovod_build, prefixes, reported_library
-from hvscale.launch.nodes import slurm_job
 from hvscale.launch.nodes.nodes import Nodes, lost_mark
 from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.placements import _slurm_job
 from hvscale.launch.rank_side import rank
 from hvscale.launch.supervision import init_marker, limits, processes, waiting
 from hvscale.launch.supervision.first_rank import FirstRank
@@ -106,10 +106,10 @@ def launch(
     if show is not None:
         show = flavour.without_report(passed, show)
     options = placement or PlacementOptions()
-    if options.submit and not slurm_job.is_inside_an_allocation():
+    if options.submit and not _slurm_job.is_inside_an_allocation():
         run = RunFolder((run_path or default_run_path(command)).absolute())
         verb = "profile" if instrument else "launch"
-        script = slurm_job.job_script(
+        script = _slurm_job.job_script(
             verb,
             command,
             placement=options,
@@ -208,15 +208,15 @@ def launch(
 
 def submit_and_follow(script: str, run: RunFolder, np: int, show: Show | None, watch: Watch | None) -> None:
     """Have Slurm run the script, and show what its ranks write. Raises what a launch here would raise."""
-    slurm_job.prepare_folder(run)
+    _slurm_job.prepare_folder(run)
     with catching_signals() as caught:
         try:
-            number = slurm_job.submit(script, run)
+            number = _slurm_job.submit(script, run)
         except InterruptedWaitError as error:
             unsure = "`squeue --me` says whether Slurm has taken the job"
             raise RunInterruptedError(caught[0], run, unsure) from error
         try:
-            slurm_job.follow(
+            _slurm_job.follow(
                 number,
                 run,
                 np,
@@ -230,7 +230,7 @@ def submit_and_follow(script: str, run: RunFolder, np: int, show: Show | None, w
             raise
     if caught:
         raise RunInterruptedError(caught[0], run)
-    slurm_job.outcome(number, run)
+    _slurm_job.outcome(number, run)
 
 
 def run_job(

@@ -8,7 +8,7 @@ from typing import Any
 
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob, names_of
 from hvscale.launch import flavours
-from hvscale.launch.nodes.slurm_job import OPTIONS
+from hvscale.launch.placements._slurm_job import OPTIONS
 
 # Words of the variables that bind ranks, in srun's.
 SRUN_BINDING = {"core": "cores", "socket": "sockets", "numa": "ldoms"}
