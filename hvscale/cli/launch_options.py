@@ -1,4 +1,4 @@
-"""The options of every command that starts ranks, in one place. No import of the launcher: a rank that shows --help must not load it."""
+"""The options of every command that starts ranks, in one place. No import of the controller: a rank that shows --help must not load it."""
 
 import functools
 import inspect
@@ -13,19 +13,20 @@ from pydantic.fields import FieldInfo
 
 from hvscale.core.numbers import Ranks, Seconds, limits
 from hvscale.core.terminal import printable
+from hvscale.launch import flavours
 from hvscale.launch.placement_options import PlacementOptions, metavar_of
 
 Np = Annotated[int, typer.Option("-np", "--np", metavar="N", help="How many ranks to start.", **limits(Ranks))]
 Mpi = Annotated[
     str,
-    typer.Option("--mpi", metavar="FLAVOUR", help="What starts the ranks: openmpi, mpich, mvapich2, intelmpi or gloo."),
+    typer.Option("--mpi", metavar="FLAVOUR", help=flavours.mpi_help()),
 ]
 Transport = Annotated[
     str | None,
     typer.Option(
         "--transport",
         metavar="NAME",
-        help="What carries the messages: ob1, ucx or cm (openmpi), ucx or ofi (mpich), shm:ofi, ofi or shm (intelmpi); else the library decides.",
+        help=flavours.transport_help(),
     ),
 ]
 Devices = Annotated[
@@ -107,7 +108,7 @@ def takes_launch_options(
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
         for name, hint, default in [
             ("np", Np, 1),
-            ("mpi", Mpi, "openmpi"),
+            ("mpi", Mpi, flavours.DEFAULT),
             ("transport_name", Transport, None),
             ("devices", Devices, "all"),
             ("env", Env, []),

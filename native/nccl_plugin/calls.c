@@ -40,6 +40,7 @@ static void job_rank(uint32_t *rank, uint32_t *size)
     static const char *const names[][2] = {
         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
         {"HOROVOD_RANK", "HOROVOD_SIZE"},
+        {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
         {"PMI_RANK", "PMI_SIZE"},
         {"RANK", "WORLD_SIZE"},
         {"SLURM_PROCID", "SLURM_NTASKS"},

@@ -28,7 +28,11 @@ OTHER_MEANINGS = {
     "profiling/read/nccl_file.py": {"host"},  # a field of the header
     "profiling/read/profile_file.py": {"host"},
 }
-DEFAULTS = {"launch/flavours/__init__.py": {flavours.DEFAULT}, "core/run_folder.py": {placements.DEFAULT_PLACEMENT}}
+DEFAULTS = {
+    "launch/options.py": {flavours.DEFAULT},
+    "launch/flavours/__init__.py": {flavours.DEFAULT},
+    "core/run_folder.py": {placements.DEFAULT_PLACEMENT},
+}
 # The options that mean something to one placement alone say so in their help.
 PLACEMENT_OPTIONS = {"launch/placement_options.py": {"host", "ssh", "slurm"}}
 ALLOWED = [OTHER_MEANINGS, DEFAULTS, PLACEMENT_OPTIONS]
@@ -84,3 +88,17 @@ def test_a_flavour_s_variables_are_settings_and_pass_as_it_says() -> None:
 @pytest.mark.parametrize("name", flavours.names())
 def test_a_rank_s_variables_are_given_in_full(name: str) -> None:
     assert all(isinstance(one, RankVariables) and one.local_rank for one in flavours.get(name).rank_variables)
+
+
+def test_the_help_names_every_flavour_and_placement() -> None:
+    assert all(name in flavours.mpi_help() for name in flavours.names())
+    assert "ob1, ucx or cm (openmpi)" in flavours.transport_help()
+    assert all(name in placements.placement_help() for name in placements.names())
+
+
+def test_the_nccl_plugin_knows_every_launcher_s_variables() -> None:
+    """It runs in programs that hvscale did not start, too, and reads no Python."""
+    sources = Path(__file__).parents[2].glob("native/nccl_plugin/*.c")
+    text = "".join(source.read_text() for source in sources)
+    for one in flavours.all_rank_variables():
+        assert f'{{"{one.rank}", "{one.size}"}}' in text, one.rank

@@ -152,6 +152,20 @@ def names() -> list[str]:
     return FLAVOURS.names()
 
 
+def mpi_help() -> str:
+    """The help of --mpi."""
+    known = ", ".join(f"{name} ({flavour.help})" for name, flavour in FLAVOURS.all().items())
+    return f"What starts the ranks: {known}."
+
+
+def transport_help() -> str:
+    """The help of --transport."""
+    choices = (
+        f"{flavour.transports_help} ({name})" for name, flavour in FLAVOURS.all().items() if flavour.transports_help
+    )
+    return f"What carries the messages: {', '.join(choices)}. [default: the library decides]"
+
+
 def all_with_mpi() -> list[Flavour]:
     return [flavour for flavour in FLAVOURS.all().values() if flavour.has_mpi]
 

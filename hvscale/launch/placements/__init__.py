@@ -83,6 +83,12 @@ def names() -> list[str]:
     return PLACEMENTS.names()
 
 
+def placement_help() -> str:
+    """The help of --placement."""
+    known = ", ".join(f"{name} ({placement.help})" for name, placement in PLACEMENTS.all().items())
+    return f"Where the ranks run: {known}. [default: {DEFAULT_PLACEMENT}]"
+
+
 def named(name: str) -> Placement:
     """Raises RequestError, suggesting the nearest one, for an unknown placement."""
     return PLACEMENTS.get(name, "--placement")
