@@ -163,7 +163,7 @@ def transport_help() -> str:
     choices = (
         f"{flavour.transports_help} ({name})" for name, flavour in FLAVOURS.all().items() if flavour.transports_help
     )
-    return f"What carries the messages: {', '.join(choices)}. [default: the library decides]"
+    return f"What carries the messages: {'; '.join(choices)}. [default: the library decides]"
 
 
 def all_with_mpi() -> list[Flavour]:
