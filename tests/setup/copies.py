@@ -14,7 +14,7 @@ TOOLS = ("bash", "sh", "env", "make", "cc", "c++", "gcc", "as", "ld", "uv", "rm"
 def copy_clone(folder: Path) -> Path:
     """Copy what a set-up reads, without .venv."""
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
-    for name in ("setup", "hvscale"):
+    for name in ("setup", "hvscale", "native"):
         shutil.copytree(CLONE / name, folder / name, ignore=ignored)
     for name in FILES_OF_A_SET_UP:
         shutil.copy(CLONE / name, folder / name)

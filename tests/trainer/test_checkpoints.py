@@ -101,7 +101,7 @@ def test_none_and_only_damaged_ones(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from hvscale.trainer.checkpoints import Folder
+from hvscale.trainer.checkpoints.store import Folder
 from tests.trainer.test_checkpoints import checkpoint
 step = 0
 while True:
