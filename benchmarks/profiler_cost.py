@@ -17,9 +17,9 @@ from rich.table import Table
 from hvscale.profiling import library_path
 
 HERE = Path(__file__).parent
-HVPROF = HERE.parent / "hvscale" / "profiling" / "hvprof"
-RECORDER = ("recorder.c", "counters.c", "file_space.c", "mapped_file.c")
-FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-pthread"]
+NATIVE = HERE.parent / "native"
+RECORDER = ("hvprof/recorder.c", "hvprof/counters.c", "common/file_space.c", "common/log.c", "common/mapped_file.c")
+FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-pthread", f"-I{NATIVE}", f"-I{NATIVE / 'hvprof'}"]
 
 
 def measure(command: list[str], environment: dict[str, str]) -> list[float]:
@@ -40,7 +40,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         record, calls = Path(folder, "record"), Path(folder, "calls")
         subprocess.run(
-            ["cc", *FLAGS, "-I", HVPROF, "-o", record, HERE / "profiler_cost.c", *(HVPROF / name for name in RECORDER)],
+            ["cc", *FLAGS, "-o", record, HERE / "profiler_cost.c", *(NATIVE / name for name in RECORDER)],
             check=True,
         )
         mpicc = Path(sys.executable).with_name("mpicc")

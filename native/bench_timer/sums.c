@@ -1,3 +1,4 @@
+/* Sums of float16 and bfloat16 numbers, with the best instructions of the processor. */
 #include "sums.h"
 
 #include <stddef.h>
@@ -29,7 +30,10 @@ static float float_of(uint32_t bits)
     return value;
 }
 
-/* A float32 holds 24 digits, twice the 11 of float16 and two more: its rounding changes nothing of the second one. */
+/*
+ * A float32 has 24 binary digits, two more than twice the 11 of float16: adding in float32 and
+ * rounding twice gives the same as rounding once.
+ */
 #if defined(__aarch64__)
 static void plain_float16(const uint16_t *own, uint16_t *other, size_t length)
 {
@@ -59,7 +63,7 @@ static uint16_t to_float16(float value)
         return (uint16_t)(sign | 0x7e00);
     if (rest >= bits_of(0x1p16f))
         return (uint16_t)(sign | 0x7c00);
-    /* Below the smallest normal number: beside 0.5 a float32 has steps of 2^-24, those of float16, and rounds to them. */
+    /* Below the smallest normal number: next to 0.5, float32 has the same steps of 2^-24 as float16, and rounds to them. */
     if (rest < bits_of(0x1p-14f))
         return (uint16_t)(sign | (bits_of(float_of(rest) + 0.5f) - bits_of(0.5f)));
     return (uint16_t)(sign | ((rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13));
@@ -72,7 +76,7 @@ static void plain_float16(const uint16_t *own, uint16_t *other, size_t length)
 }
 #endif
 
-/* The upper half is a bfloat16; the lower half of each argument is 0. */
+/* Adds two bfloat16 numbers, each in the upper half of its argument; the lower halves are 0. */
 static inline uint32_t sum_of_bfloat16(uint32_t a, uint32_t b)
 {
     float sum = float_of(a) + float_of(b);
@@ -80,7 +84,7 @@ static inline uint32_t sum_of_bfloat16(uint32_t a, uint32_t b)
     return (sum != sum ? bits | 0x400000 : rounded) & 0xffff0000;
 }
 
-/* Two at a time and without branches: the compiler makes vectors of it that neither widen nor narrow. */
+/* Two at a time and without branches, so that the compiler vectorises it without widening or narrowing. */
 static inline __attribute__((always_inline)) void add_bfloat16(const uint16_t *own, uint16_t *other, size_t length)
 {
     size_t i = 0;
@@ -126,7 +130,7 @@ __attribute__((target("avx512f"))) static void avx512_float16(const uint16_t *ow
 }
 
 #if HAS_FP16
-/* The processor's own sums of float16. */
+/* Uses the processor's float16 addition. */
 __attribute__((target("avx512fp16"))) static void fp16_float16(const uint16_t *own, uint16_t *other, size_t length)
 {
     size_t i = 0;

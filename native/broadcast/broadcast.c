@@ -1,4 +1,6 @@
-/* The broadcast itself, and the two ways to it: in front of MPI_Bcast, by the decision table, and by an explicit choice. */
+/*
+ * Broadcasts in place of MPI_Bcast by the decision table, or by an explicit choice from Python.
+ */
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
@@ -8,13 +10,15 @@
 #include <string.h>
 
 #include "broadcast.h"
-#include "calls.h"
 #include "channel.h"
+#include "common/log.h"
 #include "data.h"
+#include "mpi_abi/init_chain.h"
 #include "pipeline.h"
-#include "say.h"
 #include "table.h"
 #include "trees.h"
+
+const char log_name[] = "hvbcast";
 
 #define TABLE "HVBCAST_TABLE"
 #define COUNTS "HVBCAST_COUNTS"
@@ -28,9 +32,19 @@ struct request {
     uint64_t element; /* bytes */
 };
 
-static _Atomic(function) library_entry;
+static _Atomic(fn_ptr) mpi_entry; /* a function of the MPI library that the program calls */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool ready;
+
+void *require_memory(size_t count, size_t size)
+{
+    void *memory = calloc(count, size);
+    if (memory == NULL && count > 0) {
+        log_line("out of memory (%zu times %zu bytes): the broadcast cannot be made", count, size);
+        abort();
+    }
+    return memory;
+}
 
 static bool counting;
 static _Atomic unsigned long long counts[ALGORITHMS];
@@ -41,7 +55,7 @@ static void count_one(enum algorithm algorithm)
         counts[algorithm]++;
 }
 
-static void say_counts(void)
+static void log_counts(void)
 {
     char line[256];
     size_t used = 0;
@@ -49,27 +63,27 @@ static void say_counts(void)
         return;
     for (enum algorithm i = LIBRARY; i < ALGORITHMS; i++)
         used += (size_t)snprintf(line + used, sizeof line - used, "%s %llu %s", used > 0 ? "," : "", counts[i], algorithm_name(i));
-    say("broadcasts of rank 0:%s", line);
+    log_line("broadcasts of rank 0:%s", line);
 }
 
 static void set_up(void)
 {
     int started = 0;
-    if (!calls_find(atomic_load(&library_entry))) {
-        say("the MPI library lacks a function that a broadcast needs (MPI 3.0 or later has them): broadcasts are left to it");
+    if (!mpi_abi_load(atomic_load(&mpi_entry))) {
+        log_line("the MPI library lacks a function that a broadcast needs (MPI 3.0 or later has them): broadcasts are left to it");
         return;
     }
     mpi.initialized(&started);
-    if (!started || !channels_start(say_counts)) {
-        say("MPI_Init was not called (a session?): broadcasts are left to the MPI library");
+    if (!started || !channels_start(log_counts)) {
+        log_line("MPI_Init was not called (a session?): broadcasts are left to the MPI library");
         return;
     }
     int rank;
-    mpi.comm_rank(mpi.world, &rank);
+    mpi.comm_rank(mpi.comm_world, &rank);
     const char *path = getenv(TABLE), *wrong = path != NULL ? table_read(path) : NULL;
-    /* Said once; where it is another rank's alone, comparing tables tells. */
+    /* Logged by rank 0 only; a table that is wrong on another rank shows when the tables are compared. */
     if (wrong != NULL && rank == 0)
-        say("%s=%s: %s: broadcasts are left to the MPI library", TABLE, path, wrong);
+        log_line("%s=%s: %s: broadcasts are left to the MPI library", TABLE, path, wrong);
     counting = rank == 0 && getenv(COUNTS) != NULL;
     ready = true;
 }
@@ -80,17 +94,17 @@ static bool is_ready(void)
     return ready;
 }
 
-/* NULL for what the library is to judge, or has nothing to do for; with MPI's error code in `status`. */
+/* NULL if MPI itself is to handle the call (invalid or empty), or with MPI's error code in `status`. */
 static struct channel *channel_for(const struct request *r, int *status)
 {
     *status = 0;
-    if (r->count <= 0 || r->communicator == mpi.no_communicator || r->type == mpi.no_type)
+    if (r->count <= 0 || r->communicator == mpi.comm_null || r->type == mpi.datatype_null)
         return NULL;
     struct channel *c = channel_of(r->communicator, status);
     return c == NULL || c->size < 2 || r->root < 0 || r->root >= c->size ? NULL : c;
 }
 
-/* Fills in the bytes of an element. False for what is the library's, too. */
+/* Fills in the bytes of an element. False if MPI itself is to handle the call. */
 static bool measure(struct request *r)
 {
     long long element = 0;
@@ -102,7 +116,7 @@ static bool measure(struct request *r)
 
 static int tree(const struct channel *c, const struct request *r, const struct choice *choice, struct data *data)
 {
-    struct place place = {.children = needed_memory((size_t)c->size, sizeof *place.children)};
+    struct tree_place place = {.children = require_memory((size_t)c->size, sizeof *place.children)};
     tree_place(choice->algorithm, choice->radix, (c->rank - r->root + c->size) % c->size, c->size, &place);
     for (int i = 0; i < place.count; i++)
         place.children[i] = (place.children[i] + r->root) % c->size;
@@ -120,22 +134,24 @@ static int tree(const struct channel *c, const struct request *r, const struct c
     return status;
 }
 
-static void put(void *memory, const char *chunk, uint64_t bytes)
+static void share_chunk(void *memory, const char *chunk, uint64_t bytes)
 {
     node_memory_put(memory, chunk, bytes);
 }
 
-/* Nodes in a chain, from one rank of each to one of the next: the root on its own, elsewhere the first; each shares what it gets with the
- * others of its node. */
+/*
+ * The nodes form a chain through one rank of each: the root on its node, the first rank elsewhere.
+ * That rank shares the data with the others of its node through shared memory.
+ */
 static int two_level(struct channel *c, const struct request *r, const struct choice *choice, struct data *data)
 {
     uint64_t bytes = (uint64_t)r->count * r->element;
     int roots_leader = c->leaders[r->root], own_leader = c->leaders[c->rank];
-    int speaker = own_leader == roots_leader ? r->root : own_leader;
+    int relay = own_leader == roots_leader ? r->root : own_leader;
     bool shares = c->memory.size > 1;
     if (shares)
-        node_memory_divide(&c->memory, choice->chunk, choice->depth, c->rank == speaker);
-    if (c->rank != speaker) {
+        node_memory_divide(&c->memory, choice->chunk, choice->depth, c->rank == relay);
+    if (c->rank != relay) {
         for (uint64_t i = 0; i < chunks_of(bytes, choice->chunk); i++)
             node_memory_take(&c->memory, data->bytes + i * choice->chunk, bytes_of_chunk(bytes, choice->chunk, i));
         return 0;
@@ -157,13 +173,13 @@ static int two_level(struct channel *c, const struct request *r, const struct ch
         .bytes = bytes,
         .chunk = choice->chunk,
         .depth = choice->depth,
-        .arrived = shares ? put : NULL,
+        .arrived = shares ? share_chunk : NULL,
         .context = &c->memory,
     });
 }
 
-/* On an open channel. Gives MPI's error code. */
-static int carry_out(struct channel *c, const struct request *r, struct choice choice)
+/* On an open channel. Returns MPI's error code. */
+static int execute(struct channel *c, const struct request *r, struct choice choice)
 {
     struct data data;
     bool is_root = c->rank == r->root;
@@ -178,32 +194,32 @@ static int carry_out(struct channel *c, const struct request *r, struct choice c
     return status != 0 ? status : closed;
 }
 
-/* The library's words for an error, as its own broadcast would have them. */
-static int ended(int status, word communicator)
+/* Passes an error to the communicator's error handler, as MPI_Bcast does. */
+static int finish(int status, word communicator)
 {
     if (status != 0)
-        calls.comm_call_errhandler(communicator, status);
+        mpi.comm_call_errhandler(communicator, status);
     return status;
 }
 
-/* What makes the table's rules less than certain here, once each. */
-static void say_doubts(const struct channel *c)
+/* Warns once for each reason why the table may not fit this job. */
+static void warn_about_table(const struct channel *c)
 {
-    static atomic_flag said_ranks = ATOMIC_FLAG_INIT, said_library = ATOMIC_FLAG_INIT;
+    static atomic_flag warned_ranks = ATOMIC_FLAG_INIT, warned_library = ATOMIC_FLAG_INIT;
     if (c->rank != 0)
         return;
-    if (c->rules.ranks != c->size && !atomic_flag_test_and_set(&said_ranks))
-        say("the decision table has no rules for %d ranks: taking those for %d", c->size, c->rules.ranks);
-    /* Whose library it is that has MPICH's ABI, or MPI's own, cannot be told. */
-    bool is_open_mpi = strcmp(mpi.flavour, "Open MPI") == 0, for_open_mpi = strcmp(table_made_with(), "openmpi") == 0;
-    if (strcmp(mpi.flavour, "MPI ABI") != 0 && is_open_mpi != for_open_mpi && !atomic_flag_test_and_set(&said_library))
-        say("the decision table was made with %s, and this is %s: its rules are taken all the same", table_made_with(), mpi.flavour);
+    if (c->rules.ranks != c->size && !atomic_flag_test_and_set(&warned_ranks))
+        log_line("the decision table has no rules for %d ranks: using those for %d", c->size, c->rules.ranks);
+    /* Several libraries share MPICH's ABI, and any may have the standard one. */
+    bool is_open_mpi = strcmp(mpi.name, "Open MPI") == 0, for_open_mpi = strcmp(table_made_with(), "openmpi") == 0;
+    if (strcmp(mpi.name, "MPI ABI") != 0 && is_open_mpi != for_open_mpi && !atomic_flag_test_and_set(&warned_library))
+        log_line("the decision table was made with %s, but this is %s: its rules are used anyway", table_made_with(), mpi.name);
 }
 
-/* `done` false: nothing has been sent, the library is to do it; that is to cost as little as can be. */
-static int by_rule(struct channel *c, struct request *r, bool *done)
+/* `done` false: nothing was sent and MPI_Bcast is to do it; this path must cost as little as possible. */
+static int broadcast_by_rule(struct channel *c, struct request *r, bool *done)
 {
-    if ((c->compared && !c->rules.ours) || !measure(r))
+    if ((c->compared && !c->rules.any_ours) || !measure(r))
         return 0;
     uint64_t bytes = (uint64_t)r->count * r->element;
     int status = channel_compare(c);
@@ -215,54 +231,57 @@ static int by_rule(struct channel *c, struct request *r, bool *done)
     if (status != 0)
         return status;
     struct choice choice = table_choose(&c->rules, c->ranks_per_node, bytes);
-    say_doubts(c);
+    warn_about_table(c);
     *done = choice.algorithm != LIBRARY;
-    return *done ? carry_out(c, r, choice) : 0;
+    return *done ? execute(c, r, choice) : 0;
 }
 
-static int by_table(struct request *r, bool *done)
+static int broadcast_by_table(struct request *r, bool *done)
 {
     int status;
     struct channel *c = channel_for(r, &status);
     *done = status != 0;
     if (c != NULL)
-        status = by_rule(c, r, done);
-    return *done ? ended(status, r->communicator) : 0;
+        status = broadcast_by_rule(c, r, done);
+    return *done ? finish(status, r->communicator) : 0;
 }
 
-static function found(_Atomic(function) *known, const char *name, const void *caller)
+static fn_ptr find_once(_Atomic(fn_ptr) *known, const char *name, const void *caller)
 {
-    function entry = atomic_load_explicit(known, memory_order_acquire);
+    fn_ptr entry = atomic_load_explicit(known, memory_order_acquire);
     if (entry == NULL) {
-        entry = needed(library_find(name, caller), name);
-        atomic_store(&library_entry, entry);
+        entry = require_fn(mpi_find(name, caller), name);
+        atomic_store(&mpi_entry, entry);
         atomic_store_explicit(known, entry, memory_order_release);
     }
     return entry;
 }
 
-void broadcast_compare_tables(const void *caller)
+/* After MPI_Init, so that ranks with different tables are told before the job begins. */
+static void compare_tables(const void *caller)
 {
-    static _Atomic(function) known;
+    static _Atomic(fn_ptr) known;
     int status;
-    found(&known, "PMPI_Bcast", caller);
-    struct channel *all = is_ready() ? channel_of(mpi.world, &status) : NULL;
+    find_once(&known, "PMPI_Bcast", caller);
+    struct channel *all = is_ready() ? channel_of(mpi.comm_world, &status) : NULL;
     if (all != NULL && all->size > 1)
         channel_compare(all);
 }
+
+const struct init_hooks init_hooks = {.after = compare_tables};
 
 static int32_t as_int(word argument)
 {
     return (int32_t)argument;
 }
 
-static bool by_table_of(word buffer, int64_t count, word type, word root, word communicator, int *status)
+static bool handled_by_table(word buffer, int64_t count, word type, word root, word communicator, int *status)
 {
     if (!is_ready())
         return false;
     struct request request = {(void *)buffer, count, as_handle(type), as_int(root), as_handle(communicator), 0};
     bool done;
-    *status = by_table(&request, &done);
+    *status = broadcast_by_table(&request, &done);
     if (!done)
         count_one(LIBRARY);
     return done;
@@ -270,13 +289,15 @@ static bool by_table_of(word buffer, int64_t count, word type, word root, word c
 
 typedef int (*bcast_function)(word, word, word, word, word);
 
-/* hvprof's own, where that is preloaded, before this library or behind it: they call hvscale_PMPI_Bcast and hvscale_PMPI_Bcast_c. NULL without it,
- * and where it has no such function. */
+/*
+ * hvprof's MPI_Bcast and MPI_Bcast_c, if it is preloaded before or after this library; else NULL.
+ * They record the call and make it with hvscale_PMPI_Bcast and hvscale_PMPI_Bcast_c below.
+ */
 static struct {
     bcast_function bcast, bcast_c;
 } profiler;
 
-static bcast_function of_object(const char *name, const void *base)
+static bcast_function find_in_object(const char *name, const void *base)
 {
     void *candidates[] = {dlsym(RTLD_DEFAULT, name), dlsym(RTLD_NEXT, name)};
     bcast_function found = NULL;
@@ -287,33 +308,33 @@ static bcast_function of_object(const char *name, const void *base)
     return found;
 }
 
-static void look_for_profiler(void)
+static void find_profiler(void)
 {
     void *step = dlsym(RTLD_DEFAULT, "hvprof_step");
     Dl_info object;
     if (step == NULL || dladdr(step, &object) == 0)
         return;
-    profiler.bcast = of_object("MPI_Bcast", object.dli_fbase);
-    profiler.bcast_c = of_object("MPI_Bcast_c", object.dli_fbase);
+    profiler.bcast = find_in_object("MPI_Bcast", object.dli_fbase);
+    profiler.bcast_c = find_in_object("MPI_Bcast_c", object.dli_fbase);
 }
 
-static void profiler_first(void)
+static void find_profiler_once(void)
 {
-    static pthread_once_t looked = PTHREAD_ONCE_INIT;
-    pthread_once(&looked, look_for_profiler);
+    static pthread_once_t once_only = PTHREAD_ONCE_INIT;
+    pthread_once(&once_only, find_profiler);
 }
 
 static int bcast(word buffer, word count, word type, word root, word communicator, const void *caller)
 {
-    static _Atomic(function) known;
-    function library = found(&known, "PMPI_Bcast", caller);
+    static _Atomic(fn_ptr) known;
+    fn_ptr library = find_once(&known, "PMPI_Bcast", caller);
     int status;
-    if (by_table_of(buffer, as_int(count), type, root, communicator, &status))
+    if (handled_by_table(buffer, as_int(count), type, root, communicator, &status))
         return status;
     return ((bcast_function)library)(buffer, count, type, root, communicator);
 }
 
-/* What hvprof makes its call with. */
+/* hvprof makes its call with this. */
 EXPORTED int hvscale_PMPI_Bcast(word buffer, word count, word type, word root, word communicator);
 int hvscale_PMPI_Bcast(word buffer, word count, word type, word root, word communicator)
 {
@@ -323,13 +344,13 @@ int hvscale_PMPI_Bcast(word buffer, word count, word type, word root, word commu
 EXPORTED int MPI_Bcast(word buffer, word count, word type, word root, word communicator);
 int MPI_Bcast(word buffer, word count, word type, word root, word communicator)
 {
-    profiler_first();
+    find_profiler_once();
     if (profiler.bcast != NULL)
         return profiler.bcast(buffer, count, type, root, communicator);
     return bcast(buffer, count, type, root, communicator, __builtin_return_address(0));
 }
 
-/* For a library without large counts: mpi4py takes MPI_Bcast_c where it finds one, and finds ours. */
+/* For an MPI library without large counts: mpi4py calls MPI_Bcast_c if it finds one, and it finds ours. */
 static int bcast_by_int(word buffer, int64_t count, word type, word root, word communicator, bcast_function call)
 {
     word repeated;
@@ -339,21 +360,21 @@ static int bcast_by_int(word buffer, int64_t count, word type, word root, word c
     if (status == 0)
         status = call(buffer, 1, repeated, root, communicator);
     if (status == 0)
-        calls.type_free(&repeated);
+        mpi.type_free(&repeated);
     return status;
 }
 
-/* `call`: what makes it where the library has none with a large count. */
+/* `call` makes the broadcast if the MPI library has no MPI_Bcast_c. */
 static int bcast_c(word buffer, word count, word type, word root, word communicator, const void *caller, bcast_function call)
 {
-    static _Atomic(function) known;
-    found(&known, "PMPI_Bcast", caller);
+    static _Atomic(fn_ptr) known;
+    find_once(&known, "PMPI_Bcast", caller);
     int status;
-    if (!is_ready() || calls.bcast_c == NULL)
+    if (!is_ready() || mpi.bcast_c == NULL)
         return bcast_by_int(buffer, (int64_t)count, type, root, communicator, call);
-    if (by_table_of(buffer, (int64_t)count, type, root, communicator, &status))
+    if (handled_by_table(buffer, (int64_t)count, type, root, communicator, &status))
         return status;
-    return calls.bcast_c(buffer, count, type, root, communicator);
+    return mpi.bcast_c(buffer, count, type, root, communicator);
 }
 
 EXPORTED int hvscale_PMPI_Bcast_c(word buffer, word count, word type, word root, word communicator);
@@ -362,37 +383,40 @@ int hvscale_PMPI_Bcast_c(word buffer, word count, word type, word root, word com
     return bcast_c(buffer, count, type, root, communicator, __builtin_return_address(0), hvscale_PMPI_Bcast);
 }
 
-/* With a large count, as mpi4py calls it. */
+/* Called by mpi4py. */
 EXPORTED int MPI_Bcast_c(word buffer, word count, word type, word root, word communicator);
 int MPI_Bcast_c(word buffer, word count, word type, word root, word communicator)
 {
-    profiler_first();
+    find_profiler_once();
     if (profiler.bcast_c != NULL)
         return profiler.bcast_c(buffer, count, type, root, communicator);
     return bcast_c(buffer, count, type, root, communicator, __builtin_return_address(0), MPI_Bcast);
 }
 
-enum { LEFT = -1, INVALID = -2 };
+enum { LEFT_TO_MPI = -1, INVALID_CHOICE = -2 };
 
-/* By an explicit choice, the same in all ranks. Gives MPI's error code, LEFT for what is the library's, INVALID for a choice that cannot be. */
+/*
+ * Broadcasts by an explicit choice, the same in all ranks. Returns MPI's error code, LEFT_TO_MPI if
+ * the caller has to call MPI_Bcast, or INVALID_CHOICE.
+ */
 EXPORTED int hvbcast_broadcast(void *buffer, int64_t count, word type, int root, word communicator, const char *algorithm, uint64_t chunk,
                                int depth, int radix);
 int hvbcast_broadcast(void *buffer, int64_t count, word type, int root, word communicator, const char *algorithm, uint64_t chunk, int depth,
                       int radix)
 {
-    static _Atomic(function) known;
-    found(&known, "PMPI_Bcast", __builtin_return_address(0));
+    static _Atomic(fn_ptr) known;
+    find_once(&known, "PMPI_Bcast", __builtin_return_address(0));
     struct choice choice = {.algorithm = algorithm_named(algorithm), .chunk = chunk, .depth = depth, .radix = radix};
     int status;
     if (!choice_valid(&choice))
-        return INVALID;
+        return INVALID_CHOICE;
     if (!is_ready() || choice.algorithm == LIBRARY)
-        return LEFT;
+        return LEFT_TO_MPI;
     struct request request = {buffer, count, as_handle(type), root, as_handle(communicator), 0};
     struct channel *c = channel_for(&request, &status);
     if (status == 0 && (c == NULL || !measure(&request)))
-        return LEFT;
+        return LEFT_TO_MPI;
     if (status == 0)
         status = channel_open(c);
-    return ended(status != 0 ? status : carry_out(c, &request, choice), request.communicator);
+    return finish(status != 0 ? status : execute(c, &request, choice), request.communicator);
 }

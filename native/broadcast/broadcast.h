@@ -1,9 +1,10 @@
+/* What all parts of the broadcast use. */
 #ifndef HVBCAST_BROADCAST_H
 #define HVBCAST_BROADCAST_H
 
-#define EXPORTED __attribute__((visibility("default")))
+#include <stddef.h>
 
-/* Have all ranks of the job compare their decision tables; after MPI_Init, which `caller` has called. */
-void broadcast_compare_tables(const void *caller);
+/* Zeroed memory. Aborts if there is none, because the other ranks would wait for this one. */
+void *require_memory(size_t count, size_t size);
 
 #endif

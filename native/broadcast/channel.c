@@ -1,3 +1,4 @@
+/* Creates, opens and closes channels, which are attributes of communicators. */
 #include "channel.h"
 
 #include <pthread.h>
@@ -6,14 +7,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "calls.h"
-#include "say.h"
+#include "broadcast.h"
+#include "common/log.h"
+#include "mpi_abi/mpi_abi.h"
 #include "table.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct channel *channels;
-static _Atomic uint64_t generation = 1; /* goes up when a communicator is freed: its handle may be given out again */
-static int key; /* of the attribute that a channel is */
+static _Atomic uint64_t generation = 1; /* rises when a communicator is freed: MPI may reuse its handle */
+static int key; /* of the attribute that holds a channel */
 static void (*call_at_end)(void);
 static word own; /* a duplicate of MPI_COMM_SELF */
 
@@ -21,22 +23,22 @@ static void close_channel(struct channel *c)
 {
     if (c->open) {
         node_memory_close(&c->memory);
-        calls.comm_free(&c->node);
-        calls.comm_free(&c->messages);
+        mpi.comm_free(&c->node);
+        mpi.comm_free(&c->messages);
         free(c->leaders);
     }
     c->open = false;
 }
 
-static int not_copied(word communicator, int this_key, void *extra, void *value, void *copied, int *keep)
+static int do_not_copy(word communicator, int this_key, void *extra, void *value, void *copied, int *keep)
 {
     (void)communicator, (void)this_key, (void)extra, (void)value, (void)copied;
     *keep = 0;
     return 0;
 }
 
-/* The program frees a communicator, which all its members do together. */
-static int communicator_gone(word communicator, int this_key, void *value, void *extra)
+/* The program frees a communicator, collectively. */
+static int delete_channel(word communicator, int this_key, void *value, void *extra)
 {
     (void)communicator, (void)this_key, (void)extra;
     struct channel *c = value;
@@ -59,16 +61,19 @@ static int by_number(const void *a, const void *b)
     return (first > second) - (first < second);
 }
 
-/* MPI_Finalize deletes the attributes of MPI_COMM_SELF first, while everything still works. Threads may have made channels in another order
- * on another rank: they are closed in the order of their numbers. */
-static int job_ends(word communicator, int this_key, void *value, void *extra)
+/*
+ * MPI_Finalize deletes the attributes of MPI_COMM_SELF first, while MPI still works. Channels are
+ * closed in the order of their numbers, because threads may have created them in another order on
+ * another rank.
+ */
+static int close_all_channels(word communicator, int this_key, void *value, void *extra)
 {
     (void)communicator, (void)this_key, (void)value, (void)extra;
     size_t count = 0;
     call_at_end();
     for (struct channel *c = channels; c != NULL; c = c->next)
         count++;
-    struct channel **all = needed_memory(count, sizeof *all);
+    struct channel **all = require_memory(count, sizeof *all);
     count = 0;
     for (struct channel *c = channels; c != NULL; c = c->next)
         all[count++] = c;
@@ -77,7 +82,7 @@ static int job_ends(word communicator, int this_key, void *value, void *extra)
         close_channel(all[i]);
     free(all);
     if (own != 0)
-        calls.comm_free(&own);
+        mpi.comm_free(&own);
     return 0;
 }
 
@@ -85,10 +90,10 @@ bool channels_start(void (*at_end)(void))
 {
     call_at_end = at_end;
     int end_key;
-    return calls.comm_create_keyval(not_copied, communicator_gone, &key, NULL) == 0 &&
-        calls.comm_create_keyval(not_copied, job_ends, &end_key, NULL) == 0 &&
-        calls.comm_set_attr(mpi.self, end_key, NULL) == 0 && calls.comm_dup(mpi.self, &own) == 0 &&
-        calls.comm_set_errhandler(own, mpi.errors_return) == 0;
+    return mpi.comm_create_keyval(do_not_copy, delete_channel, &key, NULL) == 0 &&
+        mpi.comm_create_keyval(do_not_copy, close_all_channels, &end_key, NULL) == 0 &&
+        mpi.comm_set_attr(mpi.comm_self, end_key, NULL) == 0 && mpi.comm_dup(mpi.comm_self, &own) == 0 &&
+        mpi.comm_set_errhandler(own, mpi.errors_return) == 0;
 }
 
 word channel_own(void)
@@ -96,20 +101,20 @@ word channel_own(void)
     return own;
 }
 
-static struct channel *find(word communicator, int *status)
+static struct channel *find_or_create(word communicator, int *status)
 {
     struct channel *c = NULL;
     int found = 0, inter = 0;
-    *status = calls.comm_get_attr(communicator, key, &c, &found);
+    *status = mpi.comm_get_attr(communicator, key, &c, &found);
     if (*status == 0 && !found)
         *status = mpi.comm_test_inter(communicator, &inter);
     if (*status != 0 || found || inter)
         return found ? c : NULL;
-    c = needed_memory(1, sizeof *c);
+    c = require_memory(1, sizeof *c);
     c->of = communicator;
     mpi.comm_rank(communicator, &c->rank);
     mpi.comm_size(communicator, &c->size);
-    *status = calls.comm_set_attr(communicator, key, c);
+    *status = mpi.comm_set_attr(communicator, key, c);
     if (*status != 0) {
         free(c);
         return NULL;
@@ -123,7 +128,7 @@ static struct channel *find(word communicator, int *status)
 
 struct channel *channel_of(word communicator, int *status)
 {
-    /* Looking it up costs as much as a small broadcast in shared memory. */
+    /* Cached: a look-up costs as much as a small broadcast in shared memory. */
     static _Thread_local struct {
         uint64_t generation;
         struct channel *channel;
@@ -131,39 +136,39 @@ struct channel *channel_of(word communicator, int *status)
     uint64_t now = atomic_load_explicit(&generation, memory_order_acquire);
     *status = 0;
     if (last.generation != now || last.channel == NULL || last.channel->of != communicator) {
-        last.channel = find(communicator, status);
+        last.channel = find_or_create(communicator, status);
         last.generation = now;
     }
     return last.channel;
 }
 
-/* Every member's `mine` in `all`. */
-static int tell(word communicator, const void *mine, void *all, size_t bytes)
+/* Collects every member's `mine` in `all`. */
+static int allgather_bytes(word communicator, const void *mine, void *all, size_t bytes)
 {
-    return calls.allgather(mine, (int)bytes, mpi.byte, all, (int)bytes, mpi.byte, communicator);
+    return mpi.allgather(mine, (int)bytes, mpi.type_byte, all, (int)bytes, mpi.type_byte, communicator);
 }
 
 int channel_compare(struct channel *c)
 {
-    static atomic_flag said = ATOMIC_FLAG_INIT;
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (c->compared)
         return 0;
-    uint64_t mine = table_checksum(), *all = needed_memory((size_t)c->size, sizeof *all);
-    int status = tell(c->of, &mine, all, sizeof mine), other = 0;
+    uint64_t mine = table_checksum(), *all = require_memory((size_t)c->size, sizeof *all);
+    int status = allgather_bytes(c->of, &mine, all, sizeof mine), other = 0;
     while (status == 0 && other < c->size && all[other] == all[0])
         other++;
     c->compared = status == 0;
     if (status == 0 && other == c->size)
         c->rules = table_rules(c->size);
-    if (status == 0 && other < c->size && c->rank == 0 && !atomic_flag_test_and_set(&said))
-        say("rank 0 and rank %d of %d have different decision tables, or one has none: broadcasts are left to the MPI library. Give all ranks "
+    if (status == 0 && other < c->size && c->rank == 0 && !atomic_flag_test_and_set(&warned))
+        log_line("rank 0 and rank %d of %d have different decision tables, or one has none: broadcasts are left to the MPI library. Give all ranks "
             "the same table", other, c->size);
     free(all);
     return status;
 }
 
 /* What each member tells the others. */
-struct told {
+struct member {
     uint64_t number;
     int leader; /* of its node */
     bool has_gpu;
@@ -172,23 +177,23 @@ struct told {
 /* The first member on this node. */
 static int find_leader(struct channel *c, int *leader)
 {
-    int status = calls.comm_split_type(c->messages, mpi.shared, c->rank, mpi.no_info, &c->node);
+    int status = mpi.comm_split_type(c->messages, mpi.comm_type_shared, c->rank, mpi.info_null, &c->node);
     if (status != 0)
         return status;
-    calls.comm_set_errhandler(c->node, mpi.errors_return);
+    mpi.comm_set_errhandler(c->node, mpi.errors_return);
     mpi.comm_rank(c->node, &c->memory.rank);
     mpi.comm_size(c->node, &c->memory.size);
-    int *members = needed_memory((size_t)c->memory.size, sizeof *members);
-    status = tell(c->node, &c->rank, members, sizeof *members);
+    int *members = require_memory((size_t)c->memory.size, sizeof *members);
+    status = allgather_bytes(c->node, &c->rank, members, sizeof *members);
     *leader = members[0];
     free(members);
     return status;
 }
 
-static void note_nodes(struct channel *c, const struct told *all)
+static void set_nodes(struct channel *c, const struct member *all)
 {
-    int *ranks = needed_memory((size_t)c->size, sizeof *ranks);
-    c->leaders = needed_memory(2 * (size_t)c->size, sizeof *c->leaders);
+    int *ranks = require_memory((size_t)c->size, sizeof *ranks);
+    c->leaders = require_memory(2 * (size_t)c->size, sizeof *c->leaders);
     c->nodes = c->leaders + c->size;
     c->number = all[0].number;
     c->memory_allowed = true;
@@ -198,7 +203,7 @@ static void note_nodes(struct channel *c, const struct told *all)
             c->nodes[c->node_count++] = i;
         if (++ranks[leader] > c->ranks_per_node)
             c->ranks_per_node = ranks[leader];
-        /* Buffers may lie on the GPU, where only MPI itself may read them. */
+        /* Buffers may be in GPU memory, which only MPI may read. */
         c->memory_allowed = c->memory_allowed && !all[i].has_gpu;
     }
     free(ranks);
@@ -208,39 +213,39 @@ int channel_open(struct channel *c)
 {
     if (c->open)
         return 0;
-    int status = calls.comm_dup(c->of, &c->messages);
+    int status = mpi.comm_dup(c->of, &c->messages);
     if (status != 0)
         return status;
-    calls.comm_set_errhandler(c->messages, mpi.errors_return);
+    mpi.comm_set_errhandler(c->messages, mpi.errors_return);
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    struct told mine = {.number = ((uint64_t)now.tv_sec << 30 | (uint64_t)now.tv_nsec) ^ (uint64_t)getpid() << 44};
+    struct member mine = {.number = ((uint64_t)now.tv_sec << 30 | (uint64_t)now.tv_nsec) ^ (uint64_t)getpid() << 44};
     mine.has_gpu = access("/proc/driver/nvidia/version", F_OK) == 0;
     status = find_leader(c, &mine.leader);
     if (status != 0)
         return status;
-    struct told *all = needed_memory((size_t)c->size, sizeof *all);
-    status = tell(c->messages, &mine, all, sizeof mine);
+    struct member *all = require_memory((size_t)c->size, sizeof *all);
+    status = allgather_bytes(c->messages, &mine, all, sizeof mine);
     if (status == 0)
-        note_nodes(c, all);
+        set_nodes(c, all);
     free(all);
     c->open = status == 0;
     return status;
 }
 
-/* Whether this rank has the node's memory. */
+/* Whether this rank shares the node's memory. */
 static bool share_memory(struct channel *c)
 {
-    struct node_memory_place place = {.file = -1}, *all = needed_memory((size_t)c->memory.size, sizeof *all);
-    bool shared = c->memory.rank != 0 || node_memory_make(&c->memory, &place);
-    if (tell(c->node, &place, all, sizeof place) != 0)
+    struct node_memory_place place = {.file = -1}, *all = require_memory((size_t)c->memory.size, sizeof *all);
+    bool shared = c->memory.rank != 0 || node_memory_create(&c->memory, &place);
+    if (allgather_bytes(c->node, &place, all, sizeof place) != 0)
         shared = false;
     else if (c->memory.rank != 0)
         shared = node_memory_attach(&c->memory, &all[0]);
     free(all);
-    /* Not before the others have attached it. */
-    char ready = shared, *others = needed_memory((size_t)c->memory.size, 1);
-    tell(c->node, &ready, others, 1);
+    /* The file must stay open until the others have attached it. */
+    char ready = shared, *others = require_memory((size_t)c->memory.size, 1);
+    allgather_bytes(c->node, &ready, others, 1);
     free(others);
     if (place.file >= 0)
         close(place.file);
@@ -251,16 +256,16 @@ bool channel_has_memory(struct channel *c)
 {
     if (c->memory_tried || !c->memory_allowed)
         return c->has_memory;
-    static atomic_flag said = ATOMIC_FLAG_INIT;
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
     c->memory.progress = c->messages;
     c->memory.progress_rank = c->rank;
-    char mine = c->memory.size == 1 || share_memory(c), *all = needed_memory((size_t)c->size, 1);
+    char mine = c->memory.size == 1 || share_memory(c), *all = require_memory((size_t)c->size, 1);
     c->memory_tried = true;
-    c->has_memory = tell(c->messages, &mine, all, 1) == 0;
+    c->has_memory = allgather_bytes(c->messages, &mine, all, 1) == 0;
     for (int i = 0; i < c->size; i++)
         c->has_memory = c->has_memory && all[i];
-    if (!c->has_memory && c->rank == 0 && !atomic_flag_test_and_set(&said))
-        say("ranks of one node cannot share memory: two-level broadcasts are a chain through all ranks");
+    if (!c->has_memory && c->rank == 0 && !atomic_flag_test_and_set(&warned))
+        log_line("ranks of one node cannot share memory: two-level broadcasts are a chain through all ranks");
     free(all);
     return c->has_memory;
 }

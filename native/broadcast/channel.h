@@ -1,49 +1,52 @@
-/* What a broadcast needs to know of a communicator: messages of its own, the nodes of its members, whether they have the same table. */
+/* What a broadcast needs of a communicator: private messages, its nodes, whether all members have the same table. */
 #ifndef HVBCAST_CHANNEL_H
 #define HVBCAST_CHANNEL_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "library.h"
+#include "mpi_abi/mpi_abi.h"
 #include "node_memory.h"
 #include "table.h"
 
-/* Lives as long as the program's communicator, as an attribute of it. */
+/* An attribute of the program's communicator: it lives as long. */
 struct channel {
-    word of; /* the program's communicator, with one group */
+    word of; /* the program's intra-communicator */
     int rank, size;
     bool compared;
-    struct rules rules; /* none before, and where its members have different tables */
-    bool open; /* what follows is there */
+    struct rules rules; /* none before `compared`, or if the tables differ */
+    bool open; /* the fields below are valid */
     uint64_t number; /* the same in all members */
-    word messages; /* a duplicate that has none of the program's messages */
-    word node; /* the members on this node */
+    word messages; /* a duplicate, without the program's messages */
+    word node; /* the members on this rank's node */
     int *leaders; /* for each member, the first one on its node */
-    int *nodes; /* the leaders alone, in order */
+    int *nodes; /* each node's first member, in order */
     int node_count;
-    int ranks_per_node; /* the most */
+    int ranks_per_node; /* the maximum */
     bool memory_allowed, memory_tried, has_memory; /* the same in all members */
     struct node_memory memory;
     struct channel *next;
 };
 
-/* Once in this process, after MPI_Init; `at_end` is called as MPI_Finalize begins. False when MPI does not allow it. */
+/* Called once, after MPI_Init; `at_end` runs as MPI_Finalize begins. False if MPI refuses. */
 bool channels_start(void (*at_end)(void));
 
-/* A communicator with this rank alone, and with none of the program's messages. */
+/* A communicator of this rank alone, without the program's messages. */
 word channel_own(void);
 
-/* NULL for two groups, and with MPI's error code in `status`. This and the following are called by one thread for one communicator. */
+/*
+ * NULL for an inter-communicator, or with MPI's error code in `status`. This and the functions below
+ * are called by one thread at a time for each communicator.
+ */
 struct channel *channel_of(word communicator, int *status);
 
-/* Brings the rules when all members have the same table; said where they have not. Collective the first time. Gives MPI's error code. */
+/* Sets the rules if all members have the same table, else warns. Collective the first time. Returns MPI's error code. */
 int channel_compare(struct channel *channel);
 
-/* Collective the first time. Gives MPI's error code. */
+/* Fills in the fields after `open`. Collective the first time. Returns MPI's error code. */
 int channel_open(struct channel *channel);
 
-/* Whether the ranks of each node share memory. Collective the first time, on an open channel. */
+/* Whether the ranks of each node share memory. The channel must be open. Collective the first time. */
 bool channel_has_memory(struct channel *channel);
 
 #endif

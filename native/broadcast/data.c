@@ -1,65 +1,68 @@
+/* Packs and unpacks buffers whose type is not contiguous. */
 #include "data.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "calls.h"
-#include "say.h"
+#include "broadcast.h"
+#include "mpi_abi/mpi_abi.h"
 
 enum { PIECE = 1 << 30 }; /* bytes */
 enum { BLOCK = 1 << 20 }; /* elements */
 
-/* What a type was made from. */
+/* Numbers of the arguments that a type was created with. */
 struct envelope {
     int64_t integers, addresses, large, types;
 };
 
-static int look_at(word type, struct envelope *envelope)
+static int get_envelope(word type, struct envelope *envelope)
 {
     int integers = 0, addresses = 0, types = 0, combiner, status;
     *envelope = (struct envelope){0};
     /* The older call refuses types that were made with large counts. */
-    if (calls.type_get_envelope_c != NULL)
-        return calls.type_get_envelope_c(type, &envelope->integers, &envelope->addresses, &envelope->large, &envelope->types, &combiner);
-    status = calls.type_get_envelope(type, &integers, &addresses, &types, &combiner);
+    if (mpi.type_get_envelope_c != NULL)
+        return mpi.type_get_envelope_c(type, &envelope->integers, &envelope->addresses, &envelope->large, &envelope->types, &combiner);
+    status = mpi.type_get_envelope(type, &integers, &addresses, &types, &combiner);
     envelope->integers = integers;
     envelope->addresses = addresses;
     envelope->types = types;
     return status;
 }
 
-/* The one type that `type` repeats; `place` holds the library's own form of its handle, which is to be freed if it is not predefined. */
-static int base_of(word type, const struct envelope *e, word *place)
+/* The one type that `type` repeats, in `base`; the caller frees it if it is not predefined. */
+static int base_of(word type, const struct envelope *e, word *base)
 {
     int integer;
     intptr_t no_address;
     int64_t large;
-    *place = 0;
-    if (calls.type_get_envelope_c != NULL)
-        return calls.type_get_contents_c(type, e->integers, 0, e->large, 1, &integer, &no_address, &large, place);
-    return calls.type_get_contents(type, (int)e->integers, 0, 1, &integer, &no_address, place);
+    *base = 0;
+    if (mpi.type_get_envelope_c != NULL)
+        return mpi.type_get_contents_c(type, e->integers, 0, e->large, 1, &integer, &no_address, &large, base);
+    return mpi.type_get_contents(type, (int)e->integers, 0, 1, &integer, &no_address, base);
 }
 
-/* Elements that lie one behind another, in the order of their type's signature: of a predefined type without holes, or of one that only
- * repeats such a type. All others count as not contiguous. */
+/*
+ * Whether the elements are contiguous and in the order of their type's signature: a predefined type
+ * without holes, or one that only repeats such a type. False for all others.
+ */
 static bool is_contiguous(word type)
 {
     struct envelope e, base_envelope;
     long long size = 0;
     intptr_t low = 0, extent = 0;
     word base;
-    if (mpi.type_size(type, &size) != 0 || calls.type_get_extent(type, &low, &extent) != 0 || low != 0 || extent != size ||
-        look_at(type, &e) != 0)
+    if (mpi.type_size(type, &size) != 0 || mpi.type_get_extent(type, &low, &extent) != 0 || low != 0 || extent != size ||
+        get_envelope(type, &e) != 0)
         return false;
     if (e.types == 0)
         return true;
-    /* MPI_Type_dup has no argument beside the type, MPI_Type_contiguous one count; what else is built on one type has more. */
+    /* MPI_Type_dup has no argument but the type, MPI_Type_contiguous one count; other types of one type have more. */
     if (e.types != 1 || e.addresses != 0 || e.integers + e.large > 1 || base_of(type, &e, &base) != 0)
         return false;
     bool contiguous = is_contiguous(base);
-    if (look_at(base, &base_envelope) == 0 && base_envelope.types > 0)
-        calls.type_free(&base);
+    if (get_envelope(base, &base_envelope) == 0 && base_envelope.types > 0)
+        mpi.type_free(&base);
     return contiguous;
 }
 
@@ -68,9 +71,9 @@ int data_repeat(int64_t count, word type, word *made)
     intptr_t low, extent;
     word block = 0;
     *made = 0;
-    int status = calls.type_get_extent(type, &low, &extent);
+    int status = mpi.type_get_extent(type, &low, &extent);
     if (status == 0)
-        status = calls.type_contiguous(BLOCK, type, &block);
+        status = mpi.type_contiguous(BLOCK, type, &block);
     if (status != 0)
         return status;
     int counts[] = {(int)(count / BLOCK), (int)(count % BLOCK)};
@@ -78,26 +81,26 @@ int data_repeat(int64_t count, word type, word *made)
     char types[2 * sizeof(word)];
     memcpy(types, &block, mpi.handle_bytes);
     memcpy(types + mpi.handle_bytes, &type, mpi.handle_bytes);
-    status = calls.type_create_struct(2, counts, places, types, made);
-    calls.type_free(&block);
-    return status == 0 ? calls.type_commit(made) : status;
+    status = mpi.type_create_struct(2, counts, places, types, made);
+    mpi.type_free(&block);
+    return status == 0 ? mpi.type_commit(made) : status;
 }
 
-/* An element that is too large for MPI_Pack, whose sizes are ints: sent by this rank to itself. */
+/* An element too large for MPI_Pack, whose sizes are ints: this rank sends it to itself. */
 static int copy_huge(const struct data *d, char *element, char *bytes, bool out, word own)
 {
     word type;
     struct any_status ignored;
-    int status = data_repeat((int64_t)d->element, mpi.byte, &type);
+    int status = data_repeat((int64_t)d->element, mpi.type_byte, &type);
     if (status != 0)
         return status;
-    status = out ? calls.sendrecv(element, 1, d->type, 0, 0, bytes, 1, type, 0, 0, own, &ignored)
-                 : calls.sendrecv(bytes, 1, type, 0, 0, element, 1, d->type, 0, 0, own, &ignored);
-    calls.type_free(&type);
+    status = out ? mpi.sendrecv(element, 1, d->type, 0, 0, bytes, 1, type, 0, 0, own, &ignored)
+                 : mpi.sendrecv(bytes, 1, type, 0, 0, element, 1, d->type, 0, 0, own, &ignored);
+    mpi.type_free(&type);
     return status;
 }
 
-/* Between the program's buffer and the packed bytes: `out` of the buffer, or into it. */
+/* Copies between the program's buffer and the packed bytes: `out` of the buffer, or into it. */
 static int copy(const struct data *d, bool out, word own)
 {
     int64_t at_once = d->element < PIECE ? PIECE / (int64_t)d->element : 1;
@@ -110,9 +113,9 @@ static int copy(const struct data *d, bool out, word own)
         if (size > INT_MAX)
             status = copy_huge(d, elements, bytes, out, own);
         else if (out)
-            status = calls.pack(elements, count, d->type, bytes, (int)size, &position, own);
+            status = mpi.pack(elements, count, d->type, bytes, (int)size, &position, own);
         else
-            status = calls.unpack(bytes, (int)size, &position, elements, count, d->type, own);
+            status = mpi.unpack(bytes, (int)size, &position, elements, count, d->type, own);
     }
     return status;
 }
@@ -123,11 +126,11 @@ int data_open(struct data *d, void *buffer, int64_t count, word type, uint64_t e
     if (is_contiguous(type))
         return 0;
     intptr_t low;
-    int status = calls.type_get_extent(type, &low, &d->extent);
+    int status = mpi.type_get_extent(type, &low, &d->extent);
     if (status != 0)
         return status;
     d->packed = true;
-    d->bytes = needed_memory((size_t)count, element);
+    d->bytes = require_memory((size_t)count, element);
     status = filled ? copy(d, true, own) : 0;
     if (status != 0)
         data_close(d, false, own);

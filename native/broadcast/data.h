@@ -1,16 +1,16 @@
-/* The program's buffer as plain bytes in the order of its type's signature: what ranks with different types agree on. */
+/* A broadcast buffer as plain bytes in the order of its type's signature, on which ranks with different types agree. */
 #ifndef HVBCAST_DATA_H
 #define HVBCAST_DATA_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "library.h"
+#include "mpi_abi/mpi_abi.h"
 
 struct data {
     char *bytes;
     bool packed; /* `bytes` is a copy */
-    /* The program's: */
+    /* The program's arguments: */
     char *buffer;
     int64_t count;
     word type;
@@ -18,13 +18,13 @@ struct data {
     intptr_t extent;
 };
 
-/* Makes a type, to be freed, of so many elements, however many these are. Gives MPI's error code. */
+/* Creates a type of `count` elements, which may exceed an int; the caller frees it. Returns MPI's error code. */
 int data_repeat(int64_t count, word type, word *made);
 
-/* Gives MPI's error code. With `filled` the bytes are those of the buffer; `own` is a communicator with this rank alone. */
+/* Packs the buffer if `filled`, else only makes room. `own`: a communicator of this rank alone. Returns MPI's error code. */
 int data_open(struct data *data, void *buffer, int64_t count, word type, uint64_t element, bool filled, word own);
 
-/* Frees what data_open took; with `changed` the buffer gets the bytes before. */
+/* Copies the bytes back into the buffer if `changed`, and frees them. */
 int data_close(struct data *data, bool changed, word own);
 
 #endif

@@ -1,3 +1,4 @@
+/* A ring of chunks in a memory file, with a counter for each rank. */
 #include "node_memory.h"
 
 #include <fcntl.h>
@@ -10,12 +11,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "calls.h"
-#include "file_space.h"
+#include "common/file_space.h"
+#include "mpi_abi/mpi_abi.h"
 
-enum { LINE = 64, PAGE = 4096, LOOKS = 200 };
+enum { LINE = 64, PAGE = 4096, POLLS_BEFORE_PROGRESS = 200 };
 
-/* Counts of chunks since the memory was made, in cache lines of their own; behind those of all ranks, at the next page, the chunks. */
+/* Counts of chunks since the start, each in a cache line of its own. The chunks follow at the next page. */
 struct shared {
     uint64_t mark;
     _Alignas(LINE) _Atomic uint64_t put;
@@ -42,14 +43,14 @@ static bool map(struct node_memory *m, int file)
     return m->shared != NULL;
 }
 
-bool node_memory_make(struct node_memory *m, struct node_memory_place *place)
+bool node_memory_create(struct node_memory *m, struct node_memory_place *place)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     place->pid = (int)getpid();
     place->mark = ((uint64_t)now.tv_sec << 30 | (uint64_t)now.tv_nsec) ^ (uint64_t)place->pid << 40;
     place->file = memfd_create("hvbcast", MFD_CLOEXEC);
-    /* Taken now: a page that cannot be had later would kill the rank. */
+    /* Reserved now: a missing page would kill the rank later. */
     if (place->file < 0 || file_space_reserve(place->file, all_bytes(m)) != 0 || !map(m, place->file))
         return false;
     m->shared->mark = place->mark;
@@ -64,7 +65,7 @@ bool node_memory_attach(struct node_memory *m, const struct node_memory_place *p
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0)
         return false;
-    /* In another container the number may be another process's. */
+    /* In another container the process number may belong to a different process. */
     bool attached = fstat(file, &found) == 0 && S_ISREG(found.st_mode) && (uint64_t)found.st_size == all_bytes(m) && map(m, file);
     close(file);
     if (attached && m->shared->mark != place->mark) {
@@ -81,23 +82,23 @@ void node_memory_close(struct node_memory *m)
     m->shared = NULL;
 }
 
-/* A program may count on it that its other messages move on while it waits in a broadcast. */
-static void go_on(const struct node_memory *m)
+/* A program may rely on progress of its other messages while it waits in a broadcast. */
+static void make_progress(const struct node_memory *m)
 {
     struct any_status status;
     int found;
-    calls.iprobe(m->progress_rank, 0, m->progress, &found, &status);
+    mpi.iprobe(m->progress_rank, 0, m->progress, &found, &status);
     sched_yield();
 }
 
 static void await(const struct node_memory *m, const _Atomic uint64_t *count, uint64_t wanted)
 {
-    for (unsigned looks = 1; atomic_load_explicit(count, memory_order_acquire) < wanted; looks++)
-        if (looks % LOOKS == 0)
-            go_on(m);
+    for (unsigned polls = 1; atomic_load_explicit(count, memory_order_acquire) < wanted; polls++)
+        if (polls % POLLS_BEFORE_PROGRESS == 0)
+            make_progress(m);
 }
 
-/* All others have taken the chunks before `wanted`. */
+/* Waits until all others have taken the chunks before `wanted`. */
 static void await_others(const struct node_memory *m, uint64_t wanted)
 {
     for (int i = 0; i < m->size; i++)
@@ -121,7 +122,7 @@ void node_memory_divide(struct node_memory *m, uint64_t chunk, int depth, bool g
     uint64_t slots = NODE_MEMORY_BYTES / chunk;
     if (slots > (uint64_t)depth)
         slots = (uint64_t)depth;
-    /* Somebody may still read by the old division. */
+    /* Another rank may still read by the old division. */
     if (gives && (chunk != m->chunk || slots != m->slots))
         await_others(m, m->passed);
     m->chunk = chunk;

@@ -1,13 +1,14 @@
+/* Forwards chunks with non-blocking sends and receives. */
 #include "pipeline.h"
 
 #include <stdlib.h>
 
-#include "calls.h"
-#include "say.h"
+#include "broadcast.h"
+#include "mpi_abi/mpi_abi.h"
 
 enum { TAG = 0 };
 
-/* Requests in places of their own: libraries differ in how they lay out an array of them. */
+/* One request each: the layout of an array of requests depends on the ABI. */
 struct slot {
     word request;
     bool busy;
@@ -39,7 +40,7 @@ static int receive(struct flow *flow, uint64_t number)
     const struct pipeline *p = flow->pipeline;
     struct slot *slot = &flow->receiving[number % flow->depth];
     int bytes = (int)bytes_of_chunk(p->bytes, p->chunk, number);
-    int status = mpi.irecv(chunk_at(p, number), bytes, mpi.byte, p->from, TAG, p->communicator, &slot->request);
+    int status = mpi.irecv(chunk_at(p, number), bytes, mpi.type_byte, p->from, TAG, p->communicator, &slot->request);
     slot->busy = status == 0;
     return status;
 }
@@ -52,14 +53,14 @@ static int send(struct flow *flow, uint64_t number)
         struct slot *slot = &flow->sending[(size_t)i * flow->depth + number % flow->depth];
         status = wait(slot);
         if (status == 0) {
-            status = calls.isend(chunk_at(p, number), bytes, mpi.byte, p->to[i], TAG, p->communicator, &slot->request);
+            status = mpi.isend(chunk_at(p, number), bytes, mpi.type_byte, p->to[i], TAG, p->communicator, &slot->request);
             slot->busy = status == 0;
         }
     }
     return status;
 }
 
-static int move(struct flow *flow)
+static int forward_all(struct flow *flow)
 {
     const struct pipeline *p = flow->pipeline;
     int status = 0;
@@ -81,14 +82,14 @@ static int move(struct flow *flow)
     return status;
 }
 
-/* After an error: what has not completed is given up. */
-static void give_up(struct slot *slots, size_t count, bool cancel)
+/* After an error: abandons what has not completed. */
+static void abandon(struct slot *slots, size_t count, bool cancel)
 {
     for (size_t i = 0; i < count; i++) {
         if (slots[i].busy && cancel)
             mpi.cancel(&slots[i].request);
         if (slots[i].busy)
-            calls.request_free(&slots[i].request);
+            mpi.request_free(&slots[i].request);
     }
 }
 
@@ -97,12 +98,12 @@ int pipeline_run(const struct pipeline *p)
     struct flow flow = {.pipeline = p, .chunks = chunks_of(p->bytes, p->chunk)};
     flow.depth = flow.chunks < (uint64_t)p->depth ? flow.chunks : (uint64_t)p->depth;
     size_t sending = (size_t)p->receivers * flow.depth;
-    flow.receiving = needed_memory(flow.depth + sending, sizeof *flow.receiving);
+    flow.receiving = require_memory(flow.depth + sending, sizeof *flow.receiving);
     flow.sending = flow.receiving + flow.depth;
-    int status = move(&flow);
+    int status = forward_all(&flow);
     if (status != 0) {
-        give_up(flow.receiving, flow.depth, true);
-        give_up(flow.sending, sending, false);
+        abandon(flow.receiving, flow.depth, true);
+        abandon(flow.sending, sending, false);
     }
     free(flow.receiving);
     return status;

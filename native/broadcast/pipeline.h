@@ -1,28 +1,28 @@
-/* A broadcast's data on its way through this rank: received in chunks from one rank, handed on to others. */
+/* Receives a broadcast's data in chunks from one rank and forwards them to others. */
 #ifndef HVBCAST_PIPELINE_H
 #define HVBCAST_PIPELINE_H
 
 #include <stdint.h>
 
-#include "library.h"
+#include "mpi_abi/mpi_abi.h"
 
 struct pipeline {
     word communicator;
-    int from; /* -1: the data is here */
+    int from; /* -1: this rank has the data */
     const int *to;
     int receivers;
     char *data;
     uint64_t bytes;
     uint64_t chunk;
-    int depth; /* chunks that are received, and handed on, at one time */
-    void (*arrived)(void *context, const char *chunk, uint64_t bytes); /* NULL: nobody else wants to know */
+    int depth; /* chunks in flight, on each side */
+    void (*arrived)(void *context, const char *chunk, uint64_t bytes); /* called for each chunk; may be NULL */
     void *context;
 };
 
-/* Gives MPI's error code; no request is left in either case. */
+/* Returns MPI's error code; no request stays open in either case. */
 int pipeline_run(const struct pipeline *pipeline);
 
-/* How many chunks there are, and the bytes of one of them. */
+/* The number of chunks, and the bytes of one. */
 static inline uint64_t chunks_of(uint64_t bytes, uint64_t chunk)
 {
     return bytes / chunk + (bytes % chunk != 0);

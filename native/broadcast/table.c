@@ -1,3 +1,4 @@
+/* Parses the compact decision table and looks up its rules. */
 #include "table.h"
 
 #include <errno.h>
@@ -65,7 +66,7 @@ static int by_ranks(const void *a, const void *b)
     return (one > other) - (one < other);
 }
 
-static bool read_maker(const char *line)
+static bool read_made_with(const char *line)
 {
     int end = 0;
     return sscanf(line, "mpi %31[a-z0-9]%n", table.made_with, &end) == 1 && line[end] == '\0';
@@ -83,7 +84,7 @@ static bool read_rule(const char *line, struct rule *rule)
     return choice_valid(&rule->choice);
 }
 
-/* The file's text with a 0 behind it; NULL, with errno, when it cannot be had. */
+/* The file's text, terminated by 0; NULL, with errno, if it cannot be read. */
 static char *read_text(const char *path, size_t *length)
 {
     FILE *file = fopen(path, "re");
@@ -103,9 +104,9 @@ static const char *read_rules(char *text, size_t length)
     memset(&table, 0, sizeof table);
     char *check = length > strlen(LAST_LINE) ? strstr(text, "\n" LAST_LINE) : NULL;
     if (strncmp(text, FIRST_LINE, strlen(FIRST_LINE)) != 0)
-        return "it is no decision table of hvscale";
+        return "it is not a decision table of hvscale";
     if (check == NULL || strlen(text) != length)
-        return "it was cut short";
+        return "it is truncated";
     check++;
     uint64_t sum = hash(text, (size_t)(check - text));
     char expected[64];
@@ -122,11 +123,11 @@ static const char *read_rules(char *text, size_t length)
     for (char *line = text + strlen(FIRST_LINE), *next; *line != '\0'; line = next) {
         next = strchr(line, '\n');
         *next++ = '\0';
-        if (table.made_with[0] == '\0' && read_maker(line))
+        if (table.made_with[0] == '\0' && read_made_with(line))
             continue;
         if (!read_rule(line, &table.rules[table.count])) {
             table.count = 0;
-            return "it has a rule that this hvscale does not know";
+            return "it has a rule that this version of hvscale does not know";
         }
         table.count++;
     }
@@ -174,7 +175,7 @@ struct rules table_rules(int ranks)
             continue;
         if (found.count++ == 0)
             found.first = &table.rules[i];
-        found.ours = found.ours || table.rules[i].choice.algorithm != LIBRARY;
+        found.any_ours = found.any_ours || table.rules[i].choice.algorithm != LIBRARY;
     }
     return found;
 }
@@ -194,12 +195,12 @@ bool table_may_choose(const struct rules *rules, uint64_t bytes)
 
 struct choice table_choose(const struct rules *rules, int ranks_per_node, uint64_t bytes)
 {
-    int on_a_node = 0;
+    int per_node = 0;
     for (size_t i = 0; i < rules->count; i++)
-        if (on_a_node == 0 || nearer(rules->first[i].ranks_per_node, on_a_node, ranks_per_node))
-            on_a_node = rules->first[i].ranks_per_node;
+        if (per_node == 0 || nearer(rules->first[i].ranks_per_node, per_node, ranks_per_node))
+            per_node = rules->first[i].ranks_per_node;
     for (size_t i = 0; i < rules->count; i++)
-        if (rules->first[i].ranks_per_node == on_a_node && holds(&rules->first[i], bytes))
+        if (rules->first[i].ranks_per_node == per_node && holds(&rules->first[i], bytes))
             return rules->first[i].choice;
     return (struct choice){.algorithm = LIBRARY};
 }

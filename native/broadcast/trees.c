@@ -1,20 +1,21 @@
+/* Flat, chain and k-nomial trees. */
 #include "trees.h"
 
-/* A member's number in base `radix` names its way from the root: without its last non-zero digit it is its parent's. */
-static void k_nomial(int radix, int number, int size, struct place *place)
+/* The digits of a rank's number in base `radix` are its path from the root: the parent's number lacks the last non-zero digit. */
+static void k_nomial(int radix, int number, int size, struct tree_place *place)
 {
-    long long unit = 1; /* of the lowest digit that is not 0; for the root, above all digits */
+    long long unit = 1; /* of the lowest non-zero digit; for the root, above all digits */
     while (unit < size && number / unit % radix == 0)
         unit *= radix;
     if (number > 0)
         place->parent = (int)(number - number / unit % radix * unit);
-    /* The largest subtrees first: they take longest. */
+    /* Largest subtrees first: they take longest. */
     for (unit /= radix; unit > 0; unit /= radix)
         for (int digit = 1; digit < radix && number + digit * unit < size; digit++)
             place->children[place->count++] = (int)(number + digit * unit);
 }
 
-void tree_place(enum algorithm algorithm, int radix, int number, int size, struct place *place)
+void tree_place(enum algorithm algorithm, int radix, int number, int size, struct tree_place *place)
 {
     place->parent = -1;
     place->count = 0;

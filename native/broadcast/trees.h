@@ -1,17 +1,16 @@
-/* Who hands a broadcast's data on to whom. */
+/* Which rank sends to which in a broadcast. */
 #ifndef HVBCAST_TREES_H
 #define HVBCAST_TREES_H
 
 #include "table.h"
 
-/* Of `size` members numbered from the root, member `number`'s parent (-1: none) and, in order of their start, its children.
- * `children` has room for all members. */
-struct place {
-    int parent;
+/* One rank's place in the tree; ranks are numbered from the root. */
+struct tree_place {
+    int parent; /* -1: this is the root */
     int count;
-    int *children;
+    int *children; /* in the order of sending; the caller provides room for all ranks */
 };
 
-void tree_place(enum algorithm algorithm, int radix, int number, int size, struct place *place);
+void tree_place(enum algorithm algorithm, int radix, int number, int size, struct tree_place *place);
 
 #endif

@@ -1,17 +1,19 @@
+/* Aligns the ranks' clocks by timed round trips to rank 0. */
 #include "clocks.h"
 
 #include <fcntl.h>
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "common/log.h"
 #include "format.h"
 #include "profiler.h"
 #include "recorder.h"
 
 enum { TAG = 31807, ROUNDS = 16 };
-enum { DONE = 1, ASK = 2 }; /* what a rank says to rank 0 */
+enum { DONE = 1, ASK = 2 }; /* requests to rank 0 */
 
-#define PATIENCE_NS ((uint64_t)10 * 1000000000u)
+#define TIMEOUT_NS ((uint64_t)10 * 1000000000u)
 
 static uint64_t add_bytes(uint64_t hash, const char *bytes, ssize_t count)
 {
@@ -20,7 +22,7 @@ static uint64_t add_bytes(uint64_t hash, const char *bytes, ssize_t count)
     return hash;
 }
 
-/* The same number wherever CLOCK_MONOTONIC is the same clock: one boot of one kernel, one time namespace. 0: not known. */
+/* Equal on processes that share one CLOCK_MONOTONIC: one boot of one kernel, one time namespace. 0: unknown. */
 static uint64_t this_clock(void)
 {
     char text[256];
@@ -31,7 +33,7 @@ static uint64_t this_clock(void)
     if (length <= 0)
         return 0;
     uint64_t hash = add_bytes(0xCBF29CE484222325u, text, length);
-    /* Kernels before 5.6 have no such link, and one clock for all. */
+    /* Kernels before 5.6 have no such link and one clock for all processes. */
     return add_bytes(hash, text, readlink("/proc/self/ns/time", text, sizeof text));
 }
 
@@ -40,28 +42,28 @@ enum { WORDS = 3 };
 static void send(uint64_t first, uint64_t second, uint64_t third, int to)
 {
     uint64_t message[WORDS] = {first, second, third};
-    mpi.send(message, sizeof message, mpi.byte, to, TAG, mpi.world);
+    mpi.send(message, sizeof message, mpi.type_byte, to, TAG, mpi.comm_world);
 }
 
-/* False when nothing came: a rank that was started without this library does not answer, and must not hold up the job for ever. */
+/* False after a timeout: a rank that was started without hvprof does not answer, and must not block the job. */
 static bool receive(uint64_t message[WORDS], int from)
 {
     word request = 0;
-    uint64_t status[32]; /* larger than any library's MPI_Status */
+    struct any_status status;
     int done = 0;
-    mpi.irecv(message, WORDS * sizeof *message, mpi.byte, from, TAG, mpi.world, &request);
-    for (uint64_t begin = hvprof_now(); !done && hvprof_now() - begin < PATIENCE_NS;)
-        mpi.test(&request, &done, status);
+    mpi.irecv(message, WORDS * sizeof *message, mpi.type_byte, from, TAG, mpi.comm_world, &request);
+    for (uint64_t begin = hvprof_now(); !done && hvprof_now() - begin < TIMEOUT_NS;)
+        mpi.test(&request, &done, &status);
     if (!done) {
         mpi.cancel(&request);
-        mpi.wait(&request, status);
+        mpi.wait(&request, &status);
     }
     return done;
 }
 
 static struct clock_offset not_measured(int peer)
 {
-    hvprof_say("rank %d did not answer in 10 s (started without hvprof?): clocks are not compared", peer);
+    log_line("rank %d did not answer within 10 s (started without hvprof?): clocks are not aligned", peer);
     return (struct clock_offset){.error_ns = HVPROF_UNKNOWN_ERROR};
 }
 

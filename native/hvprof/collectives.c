@@ -1,4 +1,4 @@
-/* The collectives that this library puts before the real ones. mpi.h is not included: one build serves every ABI. */
+/* Wraps every MPI collective of collectives.def: calls the real one and records time, bytes and buffer. */
 #include "communicators.h"
 #include "format.h"
 #include "operations.h"
@@ -9,21 +9,26 @@
 #define NO_ROOT (-1)
 #define NO_REDUCTION (-1)
 
-/* One call, as the rules for its bytes see it. */
+/* One call, as the rules of collectives.def see it. */
 struct call {
     const word *arguments;
     struct communicator *communicator;
     bool large; /* its counts are MPI_Count */
 };
 
-static int32_t integer(const struct call *c, int argument)
+static word argument(const struct call *c, int number)
 {
-    return (int32_t)c->arguments[argument];
+    return c->arguments[number];
 }
 
-static int64_t count_at(const struct call *c, int argument)
+static int32_t integer(const struct call *c, int number)
 {
-    return c->large ? (int64_t)c->arguments[argument] : integer(c, argument);
+    return (int32_t)c->arguments[number];
+}
+
+static int64_t count_at(const struct call *c, int number)
+{
+    return c->large ? (int64_t)c->arguments[number] : integer(c, number);
 }
 
 static int64_t count_in(const struct call *c, int array, int i)
@@ -32,96 +37,112 @@ static int64_t count_in(const struct call *c, int array, int i)
     return c->large ? ((const int64_t *)counts)[i] : ((const int32_t *)counts)[i];
 }
 
-static bool in_place(const struct call *c, int argument)
+static bool in_place(const struct call *c, int number)
 {
-    return c->arguments[argument] == mpi.in_place;
+    return c->arguments[number] == mpi.in_place;
 }
 
-/* The ranks that blocks go to or come from: those of the other group, if there is one. */
+/* The ranks that blocks are exchanged with: those of the other group, if there is one. */
 static int peers(const struct call *c)
 {
     return c->communicator->inter ? c->communicator->remote_size : c->communicator->size;
 }
 
-static bool is_root(const struct call *c, int argument)
+static bool is_root(const struct call *c, int number)
 {
-    return integer(c, argument) == (c->communicator->inter ? mpi.root : c->communicator->rank);
+    return integer(c, number) == (c->communicator->inter ? mpi.root : c->communicator->rank);
 }
 
-/* Between two groups, the ranks beside the root's take part with MPI_PROC_NULL, and their other arguments mean nothing. */
-static bool is_bystander(const struct call *c, int argument)
+/* In the root's group of an inter-communicator, the other ranks pass MPI_PROC_NULL and otherwise meaningless arguments. */
+static bool is_bystander(const struct call *c, int number)
 {
-    return argument != NO_ROOT && integer(c, argument) == mpi.proc_null;
+    return number != NO_ROOT && integer(c, number) == mpi.proc_null;
 }
 
-static bool is_bitwise(const struct call *c, int argument)
+static bool is_bitwise(const struct call *c, int number)
 {
-    if (argument == NO_REDUCTION)
+    if (number == NO_REDUCTION)
         return false;
-    word reduction = as_handle(c->arguments[argument]);
-    return reduction == mpi.bitwise[0] || reduction == mpi.bitwise[1] || reduction == mpi.bitwise[2];
+    word reduction = as_handle(c->arguments[number]);
+    return reduction == mpi.bitwise_ops[0] || reduction == mpi.bitwise_ops[1] || reduction == mpi.bitwise_ops[2];
 }
 
-static uint64_t one(const struct call *c, int count, int type)
+/*
+ * Rules for bytes. A block is a count of elements of one type; per_... gives the sum of the blocks
+ * for each peer, for each member of the own group, or for each neighbor that this rank receives
+ * from. _v: the counts stand in an array. _w: the types do, too.
+ */
+
+static uint64_t block(const struct call *c, int count, int type)
 {
     return bytes_of(count_at(c, count), c->arguments[type]);
 }
 
-static uint64_t each_same(const struct call *c, int count, int type)
+static uint64_t per_peer(const struct call *c, int count, int type)
 {
-    return (uint64_t)peers(c) * one(c, count, type);
+    return (uint64_t)peers(c) * block(c, count, type);
 }
 
-static uint64_t each_local_same(const struct call *c, int count, int type)
+static uint64_t per_member(const struct call *c, int count, int type)
 {
-    return (uint64_t)c->communicator->size * one(c, count, type);
+    return (uint64_t)c->communicator->size * block(c, count, type);
 }
 
-static uint64_t sum_of(const struct call *c, int counts, int type, int members)
+static uint64_t per_neighbor(const struct call *c, int count, int type)
+{
+    return (uint64_t)communicator_neighbours(c->communicator) * block(c, count, type);
+}
+
+static uint64_t sum_v(const struct call *c, int counts, int type, int blocks)
 {
     int64_t sum = 0;
-    for (int i = 0; i < members; i++)
+    for (int i = 0; i < blocks; i++)
         sum += count_in(c, counts, i);
     return bytes_of(sum, c->arguments[type]);
 }
 
-static uint64_t each(const struct call *c, int counts, int type)
+static uint64_t per_peer_v(const struct call *c, int counts, int type)
 {
-    return sum_of(c, counts, type, peers(c));
+    return sum_v(c, counts, type, peers(c));
 }
 
-static uint64_t each_local(const struct call *c, int counts, int type)
+static uint64_t per_member_v(const struct call *c, int counts, int type)
 {
-    return sum_of(c, counts, type, c->communicator->size);
+    return sum_v(c, counts, type, c->communicator->size);
 }
 
-static uint64_t each_neighbour_same(const struct call *c, int count, int type)
+static uint64_t per_neighbor_v(const struct call *c, int counts, int type)
 {
-    return (uint64_t)communicator_neighbours(c->communicator) * one(c, count, type);
+    return sum_v(c, counts, type, communicator_neighbours(c->communicator));
 }
 
-static uint64_t each_neighbour(const struct call *c, int counts, int type)
-{
-    return sum_of(c, counts, type, communicator_neighbours(c->communicator));
-}
-
-static uint64_t typed(const struct call *c, int counts, int types, int members)
+static uint64_t sum_w(const struct call *c, int counts, int types, int blocks)
 {
     const char *type = (const char *)c->arguments[types];
     uint64_t sum = 0;
-    for (int i = 0; i < members; i++, type += mpi.handle_bytes)
+    for (int i = 0; i < blocks; i++, type += mpi.handle_bytes)
         sum += bytes_of(count_in(c, counts, i), handle_at((word)type));
     return sum;
 }
 
-/* The buffer that a rank gives its part from; in place, the one where it already lies. */
+static uint64_t per_peer_w(const struct call *c, int counts, int types)
+{
+    return sum_w(c, counts, types, peers(c));
+}
+
+static uint64_t per_neighbor_w(const struct call *c, int counts, int types)
+{
+    return sum_w(c, counts, types, communicator_neighbours(c->communicator));
+}
+
+/* The buffer that this rank contributes from: the receive buffer if the call is in place. */
 static word own_part(const struct call *c, int send, int receive)
 {
     return c->arguments[in_place(c, send) ? receive : send];
 }
 
-/* Looks at a call after it succeeded: only then are its arguments known to be sound. */
-static void look_at(struct call *c, struct hvprof_message *message, int communicator, int root)
+/* Called after MPI has succeeded: only then are the arguments known to be valid. */
+static void describe(struct call *c, struct hvprof_message *message, int communicator, int root)
 {
     c->communicator = communicator_of(as_handle(c->arguments[communicator]));
     message->communicator = communicator_index(c->communicator);
@@ -129,11 +150,11 @@ static void look_at(struct call *c, struct hvprof_message *message, int communic
     message->root = root == NO_ROOT ? HVPROF_NO_ROOT : integer(c, root);
 }
 
-#define DESCRIBE(is_large, arity, communicator, root_argument, reduction, buffer_rule, bytes_rule) \
+#define DESCRIBE(is_large, arity, communicator, root, reduction, buffer_rule, bytes_rule) \
     const word arguments[] = {ARGUMENTS_##arity}; \
     struct call call = {.arguments = arguments, .large = is_large}, *c = &call; \
-    look_at(c, &message, communicator, root_argument); \
-    bool bystander = is_bystander(c, root_argument); \
+    describe(c, &message, communicator, root); \
+    bool bystander = is_bystander(c, root); \
     message.bytes = bystander ? 0 : (bytes_rule); \
     message.buffer = bystander ? 0 : (buffer_rule); \
     message.flags = is_bitwise(c, reduction) ? HVPROF_BITWISE : 0;
@@ -153,7 +174,7 @@ static void look_at(struct call *c, struct hvprof_message *message, int communic
     }
 
 #define STARTED(name, find, call_real, is_large, code, arity, ...) \
-    __attribute__((visibility("default"))) int MPI_##name(PARAMETERS_##arity, word request); \
+    EXPORTED int MPI_##name(PARAMETERS_##arity, word request); \
     int MPI_##name(PARAMETERS_##arity, word request) \
     { \
         find \
@@ -185,6 +206,6 @@ static void look_at(struct call *c, struct hvprof_message *message, int communic
 #define LARGE_COUNTS(...)
 #endif
 
-#define WITHOUT_COUNT SMALL_COUNTS
+#define COLLECTIVE_WITHOUT_COUNT(...) SMALL_COUNTS(__VA_ARGS__)
 #define COLLECTIVE(...) SMALL_COUNTS(__VA_ARGS__) LARGE_COUNTS(__VA_ARGS__)
 #include "collectives.def"

@@ -1,3 +1,4 @@
+/* Gives each communicator an identity that all its members agree on, without messages. */
 #include "communicators.h"
 
 #include <pthread.h>
@@ -11,23 +12,25 @@
 
 enum { BUCKETS = 256, RECENT = 4 };
 
-/* How many communicators of one parent with the same members have been made. */
-struct made {
+/* The number of communicators that one parent has made with the same members. */
+struct created {
     uint64_t key;
     uint32_t count;
-    struct made *next;
+    struct created *next;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct communicator *buckets[BUCKETS];
-static struct communicator *unused; /* never handed back: a thread may still hold one */
-static struct made *all_made[BUCKETS];
-static uint32_t unnamed; /* communicators with an identity of this process's own */
-static _Atomic uint64_t generation = 1;
+static struct communicator *unused; /* reused but never freed: a thread may still hold one */
+static struct created *all_created[BUCKETS];
+static uint32_t own_identities; /* handed out by this process */
+static _Atomic uint64_t generation = 1; /* rises when a handle is freed */
+/* Stands for any communicator without memory for an entry. Recording has stopped then; calls only need a valid pointer. */
+static struct communicator without_memory = {.indexed = true, .neighbours = 1};
 
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
-    /* Added first: small numbers that are equal must not cancel to 0, which here means unknown. */
+    /* The sum comes first: equal small numbers must not cancel to 0, which means unknown. */
     value = (value + 0x9E3779B97F4A7C15u) * 0xBF58476D1CE4E5B9u;
     hash = (hash ^ value ^ value >> 31) * 0x9E3779B97F4A7C15u;
     return hash ^ hash >> 29;
@@ -41,27 +44,33 @@ static size_t bucket_of(uint64_t key)
 static uint64_t world_identity(void)
 {
     int size = 0;
-    mpi.comm_size(mpi.world, &size);
+    mpi.comm_size(mpi.comm_world, &size);
     return mix(1, (uint64_t)size);
 }
 
 static uint64_t own_identity(void)
 {
     int rank = 0;
-    mpi.comm_rank(mpi.world, &rank);
-    return mix(mix(mix(world_identity(), (uint64_t)rank), (uint64_t)getpid()), ++unnamed);
+    mpi.comm_rank(mpi.comm_world, &rank);
+    return mix(mix(mix(world_identity(), (uint64_t)rank), (uint64_t)getpid()), ++own_identities);
 }
 
-/* The hash of a group's ranks in MPI_COMM_WORLD, in order; frees the group. 0 when some come from another MPI_COMM_WORLD. */
+/*
+ * The hash of a group's ranks in MPI_COMM_WORLD, in order; frees the group. 0 if one of them is in
+ * another MPI_COMM_WORLD, or without memory.
+ */
 static uint64_t members(word group)
 {
     word world = 0;
     int size = 0;
-    mpi.comm_group(mpi.world, &world);
+    mpi.comm_group(mpi.comm_world, &world);
     mpi.group_size(group, &size);
-    int *ranks = calloc(2 * (size_t)size + 1, sizeof *ranks), *world_ranks = ranks + size;
+    int *ranks = calloc(2 * (size_t)size + 1, sizeof *ranks);
     uint64_t hash = 0;
-    if (ranks != NULL) {
+    if (ranks == NULL) {
+        hvprof_stop_without_memory();
+    } else {
+        int *world_ranks = ranks + size;
         for (int i = 0; i < size; i++)
             ranks[i] = i;
         mpi.group_translate_ranks(group, size, ranks, world, world_ranks);
@@ -75,7 +84,7 @@ static uint64_t members(word group)
     return hash;
 }
 
-/* The same for both groups in either order, since each side calls the other one remote. */
+/* The hash of both groups of an inter-communicator does not depend on their order: each side calls the other one remote. */
 static uint64_t all_members(const struct communicator *c)
 {
     word group = 0;
@@ -90,17 +99,19 @@ static uint64_t all_members(const struct communicator *c)
 }
 
 /* With `lock` held. */
-static uint32_t count_made(uint64_t key)
+static uint32_t count_created(uint64_t key)
 {
-    struct made **bucket = &all_made[bucket_of(key)];
-    for (struct made *made = *bucket; made != NULL; made = made->next)
-        if (made->key == key)
-            return ++made->count;
-    struct made *made = malloc(sizeof *made);
-    if (made != NULL) {
-        *made = (struct made){.key = key, .next = *bucket};
-        *bucket = made;
+    struct created **bucket = &all_created[bucket_of(key)];
+    for (struct created *known = *bucket; known != NULL; known = known->next)
+        if (known->key == key)
+            return ++known->count;
+    struct created *new = malloc(sizeof *new);
+    if (new == NULL) {
+        hvprof_stop_without_memory();
+        return 0;
     }
+    *new = (struct created){.key = key, .next = *bucket};
+    *bucket = new;
     return 0;
 }
 
@@ -124,14 +135,16 @@ static struct communicator *look_up(word handle)
     return c;
 }
 
-/* With `lock` held. Takes the place of an earlier one whose end was not seen. */
+/* With `lock` held. Replaces an entry of the same handle, whose end went unnoticed. */
 static struct communicator *enter(const struct communicator *described)
 {
     struct communicator *c = look_up(described->handle);
     if (c == NULL) {
         c = unused != NULL ? unused : aligned_alloc(_Alignof(struct communicator), sizeof *c);
-        if (c == NULL)
-            abort();
+        if (c == NULL) {
+            hvprof_stop_without_memory();
+            return &without_memory;
+        }
         if (c == unused)
             unused = c->next;
         struct communicator **bucket = &buckets[bucket_of(described->handle)];
@@ -156,9 +169,9 @@ static struct communicator *find_or_enter(word handle)
     pthread_mutex_lock(&lock);
     c = look_up(handle);
     if (c == NULL) {
-        if (handle == mpi.world)
+        if (handle == mpi.comm_world)
             new.identity = world_identity();
-        else if (handle == mpi.self)
+        else if (handle == mpi.comm_self)
             new.identity = own_identity();
         else
             new.identity = own_identity(), new.own_identity = true;
@@ -203,14 +216,14 @@ void neighbours_of(word handle, int *sources, int *destinations)
 {
     int topology = 0, count = 0, weighted = 0, rank = 0;
     mpi.topo_test(handle, &topology);
-    if (topology == mpi.dist_graph) {
+    if (topology == mpi.topo_dist_graph) {
         mpi.dist_graph_neighbors_count(handle, sources, destinations, &weighted);
         return;
     }
-    if (topology == mpi.cart) {
+    if (topology == mpi.topo_cart) {
         mpi.cartdim_get(handle, &count);
         count *= 2;
-    } else if (topology == mpi.graph) {
+    } else if (topology == mpi.topo_graph) {
         mpi.comm_rank(handle, &rank);
         mpi.graph_neighbors_count(handle, rank, &count);
     }
@@ -229,22 +242,27 @@ int communicator_neighbours(struct communicator *c)
     return known - 1;
 }
 
-/* The identity of a communicator that `parent`, 0 for none, makes; `salt` tells constructions apart that may run at once. 0: none is
- * known to all members. All of them make the communicators of one parent and the same members in one order: the number among these
- * needs no message. */
+/*
+ * The identity of a new communicator of `parent` (0: none). `salt` distinguishes constructions that
+ * may run at the same time. Returns 0 if the members cannot agree on one. All members create the
+ * communicators of one parent with the same members in the same order, so each one's number in that
+ * order needs no message.
+ */
 static uint64_t new_identity(uint64_t parent, uint32_t salt, uint64_t group)
 {
     if (group == 0)
         return 0;
     uint64_t key = mix(mix(mix(4, parent), salt), group);
     pthread_mutex_lock(&lock);
-    uint64_t identity = mix(key, count_made(key));
+    uint64_t identity = mix(key, count_created(key));
     pthread_mutex_unlock(&lock);
     return identity;
 }
 
 void communicator_enter(uint64_t identity, word handle)
 {
+    if (!hvprof_is_recording())
+        return;
     struct communicator new = {.handle = handle, .identity = identity, .own_identity = identity == 0};
     describe(&new);
     pthread_mutex_lock(&lock);
@@ -254,9 +272,9 @@ void communicator_enter(uint64_t identity, word handle)
     pthread_mutex_unlock(&lock);
 }
 
-static void made(uint64_t parent, uint32_t salt, word handle)
+static void enter_created(uint64_t parent, uint32_t salt, word handle)
 {
-    if (handle == mpi.no_communicator)
+    if (handle == mpi.comm_null)
         return;
     struct communicator new = {.handle = handle};
     describe(&new);
@@ -279,14 +297,14 @@ void communicator_gone(word handle)
     pthread_mutex_unlock(&lock);
 }
 
-/* MPI_<name>, its number of arguments, its parent's identity, what tells constructions at the same time apart, its result. */
+/* Wraps MPI_<name>: its number of arguments, the parent's identity, new_identity's salt, the argument that holds the result. */
 #define CONSTRUCTOR(name, arity, parent, salt, result) \
     WRAPPED(name, arity) \
     { \
         FIND(name) \
         int status = REAL(arity); \
         if (status == 0 && profiler_ready()) \
-            made(parent, (uint32_t)(salt), handle_at(result)); \
+            enter_created(parent, (uint32_t)(salt), handle_at(result)); \
         return status; \
     }
 #define PARENT communicator_of(as_handle(a0))->identity
@@ -302,7 +320,7 @@ CONSTRUCTOR(Cart_sub, 3, PARENT, 0, a2)
 CONSTRUCTOR(Graph_create, 6, PARENT, 0, a5)
 CONSTRUCTOR(Dist_graph_create, 9, PARENT, 0, a8)
 CONSTRUCTOR(Dist_graph_create_adjacent, 10, PARENT, 0, a9)
-CONSTRUCTOR(Intercomm_create, 6, 0, a4, a5) /* the two sides have no parent in common */
+CONSTRUCTOR(Intercomm_create, 6, 0, a4, a5) /* the two sides share no parent */
 CONSTRUCTOR(Intercomm_merge, 3, PARENT, 0, a2)
 
 WRAPPED(Comm_idup, 3)
@@ -311,12 +329,12 @@ WRAPPED(Comm_idup, 3)
     int status = REAL(3);
     if (status == 0 && profiler_ready()) {
         struct communicator *parent = communicator_of(as_handle(a0));
-        request_makes_communicator(handle_at(a2), a1, new_identity(parent->identity, 0, all_members(parent)));
+        request_creates_communicator(handle_at(a2), a1, new_identity(parent->identity, 0, all_members(parent)));
     }
     return status;
 }
 
-/* Forgotten before it is freed: afterwards another thread may have been given the handle for a new one. */
+/* Forgets the handle before MPI frees it: afterwards another thread may already own it again. */
 #define DESTRUCTOR(name) \
     WRAPPED(name, 1) \
     { \

@@ -1,16 +1,18 @@
+/* Counts calls in the mapped file. */
 #include "counters.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "mapped_file.h"
+#include "common/log.h"
+#include "common/mapped_file.h"
 #include "recorder.h"
 
 enum {
-    SHARED = HVPROF_COUNTERS - HVPROF_OPERATIONS, /* from here on one for each operation, of all threads, sizes and communicators */
+    SHARED = HVPROF_COUNTERS - HVPROF_OPERATIONS, /* from here on one counter for each operation, shared by all threads, sizes and communicators */
     MOST_KNOWN = COUNTERS_KNOWN * 3 / 4,
 };
-enum { SHORTEST = 6, STEPS_LOG2 = 2 }; /* below 2^6 ns one class of latency, from there four for each doubling */
+enum { SHORTEST = 6, STEPS_LOG2 = 2 }; /* latency classes: one below 2^6 ns, then four for each doubling */
 enum { KEY, CALLS, BYTES, DURATION, LATENCIES }; /* words of a counter */
 
 static struct hvprof_counter *table;
@@ -22,7 +24,7 @@ void counters_open(struct hvprof_counter opened[HVPROF_COUNTERS])
     table = opened;
 }
 
-/* Class c holds the sizes above 2^(c-2) up to and with 2^(c-1); class 0 those without bytes. */
+/* Class c holds sizes above 2^(c-2) and up to 2^(c-1); class 0 holds size 0. */
 static inline uint64_t size_class(uint64_t bytes)
 {
     return bytes > 1 ? 65 - (uint64_t)__builtin_clzll(bytes - 1) : bytes;
@@ -42,7 +44,7 @@ static inline uint64_t key_of(uint16_t operation, uint64_t class, uint16_t flags
     return (uint64_t)ranks << 32 | (uint64_t)thread << 16 | 1u << 15 | (flags & HVPROF_BITWISE) << 13 | class << 6 | operation;
 }
 
-/* Factors with no simple relation to each other: no damage to one word looks like a call that was half counted. */
+/* The factors are unrelated: no damage to a single word looks like a call that was partly counted. */
 static inline uint64_t check_part(uint64_t value, size_t word)
 {
     uint64_t factor = CHECK_FACTOR * (word + 1);
@@ -50,7 +52,7 @@ static inline uint64_t check_part(uint64_t value, size_t word)
     return value * factor;
 }
 
-/* With `lock` held. The key comes last: what a reader finds with a key has a check. */
+/* With `lock` held. The key is stored last: a counter with a key has a check. */
 static void begin(struct hvprof_counter *counter, uint64_t key)
 {
     if (atomic_load_explicit(&counter->key, memory_order_relaxed) != 0)
@@ -59,9 +61,9 @@ static void begin(struct hvprof_counter *counter, uint64_t key)
     atomic_store_explicit(&counter->key, key, memory_order_release);
 }
 
-static struct hvprof_counter *find_room(uint64_t key)
+static struct hvprof_counter *claim(uint64_t key)
 {
-    static bool said;
+    static bool warned;
     pthread_mutex_lock(&lock);
     struct hvprof_counter *counter;
     if (used < SHARED) {
@@ -71,9 +73,9 @@ static struct hvprof_counter *find_room(uint64_t key)
         uint16_t operation = key % HVPROF_OPERATIONS;
         counter = &table[SHARED + operation];
         begin(counter, key_of(operation, HVPROF_ALL_SIZES, 0, 0, 0));
-        if (!said)
-            hvprof_say("more than %d kinds of calls: the later ones are counted without their sizes", SHARED);
-        said = true;
+        if (!warned)
+            log_line("more than %d kinds of calls: later ones are counted without their sizes", SHARED);
+        warned = true;
     }
     pthread_mutex_unlock(&lock);
     return counter;
@@ -84,8 +86,8 @@ static inline struct hvprof_counter *find(struct counters *own, uint64_t key)
     size_t i = key * CHECK_FACTOR >> 56;
     for (; own->known[i].key != key; i = (i + 1) % COUNTERS_KNOWN) {
         if (own->known[i].key == 0) {
-            struct hvprof_counter *found = find_room(key);
-            /* With empty places left, a search ends. */
+            struct hvprof_counter *found = claim(key);
+            /* Some places stay empty, so that every search ends. */
             if (own->count < MOST_KNOWN) {
                 own->known[i].key = key;
                 own->known[i].counter = found;
@@ -112,7 +114,7 @@ void counters_add(struct counters *own, uint16_t operation, uint16_t flags, uint
     size_t latency = latency_class(duration_ns);
     uint64_t change = check_part(1, LATENCIES + latency) + check_part(1, CALLS) + check_part(bytes, BYTES) +
                       check_part(duration_ns, DURATION);
-    /* In this order, from which a reader can tell how far a call that a kill cut short was counted. */
+    /* In this order, so that a reader can tell how much of a call was counted when the process was killed. */
     add(&counter->latencies[latency], 1, shared);
     add(&counter->calls, 1, shared);
     add(&counter->bytes, bytes, shared);

@@ -1,4 +1,4 @@
-/* Exact totals and latency histograms for each operation and size class. Each thread counts in entries of its own. */
+/* Exact totals and latency histograms by operation and size class. Each thread has counters of its own. */
 #ifndef HVPROF_COUNTERS_H
 #define HVPROF_COUNTERS_H
 
@@ -8,9 +8,9 @@
 
 enum { COUNTERS_KNOWN = 256 }; /* a power of two */
 
-/* The counters that one thread has used. Zeroed, with its number, before the first call. */
+/* The counters that one thread has used. All zero, except for the number, before the first call. */
 struct counters {
-    uint16_t thread; /* of no other living thread */
+    uint16_t thread; /* unique among living threads */
     uint16_t count;
     struct {
         uint64_t key;
@@ -18,10 +18,10 @@ struct counters {
     } known[COUNTERS_KNOWN];
 };
 
-/* The table in the file that every later call counts into. */
+/* Sets the file's table, which all later calls count into. */
 void counters_open(struct hvprof_counter table[HVPROF_COUNTERS]);
 
-/* Counts one call; `ranks` of its communicator. One thread at a time for each `own`. */
+/* Counts one call in a communicator of `ranks`. One thread at a time for each `own`. */
 void counters_add(struct counters *own, uint16_t operation, uint16_t flags, uint32_t ranks, uint64_t bytes, uint64_t duration_ns);
 
 #endif

@@ -1,3 +1,4 @@
+/* Makes a call with large counts through the function with int counts. */
 #include "large_counts.h"
 
 #include <stdio.h>
@@ -5,18 +6,23 @@
 #include <string.h>
 
 #include "communicators.h"
+#include "recorder.h"
 
-enum { MOST_ARGUMENTS = 12, ERROR_COUNT = 2 /* MPI_ERR_COUNT in every ABI */ };
+enum {
+    MOST_ARGUMENTS = 12,
+    ON_STACK = 2048, /* elements */
+    ERROR_COUNT = 2, /* MPI_ERR_COUNT in every ABI */
+};
 
-function large_find(struct large_function *known, const char *name, const void *caller)
+fn_ptr large_find(struct large_function *known, const char *name, const void *caller)
 {
-    _Atomic(function) small = NULL;
+    _Atomic(fn_ptr) small = NULL;
     profiler_find(&small, name, caller);
     char large_name[64];
     snprintf(large_name, sizeof large_name, "%s_c", name);
-    function found = library_replacement(large_name);
+    fn_ptr found = mpi_find_replacement(large_name);
     if (found == NULL)
-        found = library_find_beside(large_name, small); /* in no other library: a process may hold several */
+        found = mpi_find_beside(large_name, small); /* a process may hold several MPI libraries */
     atomic_store(&known->is_small, found == NULL);
     found = found != NULL ? found : small;
     atomic_store_explicit(&known->real, found, memory_order_release);
@@ -30,7 +36,7 @@ static bool is_inter(word communicator)
     return inter != 0;
 }
 
-/* Elsewhere than at the root MPI does not look at arrays, and they may be anything. */
+/* Only the root has to pass valid arrays. */
 static bool is_root(word communicator, int32_t root)
 {
     int rank = 0;
@@ -38,10 +44,11 @@ static bool is_root(word communicator, int32_t root)
     return root == (is_inter(communicator) ? mpi.root : rank);
 }
 
-static int elements(char letter, word communicator)
+/* The length of an array of this kind. */
+static int elements(char kind, word communicator)
 {
     int count = 0, sources = 0, destinations = 0;
-    switch (letter) {
+    switch (kind) {
     case 'p':
         (is_inter(communicator) ? mpi.comm_remote_size : mpi.comm_size)(communicator, &count);
         return count;
@@ -50,58 +57,79 @@ static int elements(char letter, word communicator)
         return count;
     default:
         neighbours_of(communicator, &sources, &destinations);
-        return letter == 'i' ? sources : destinations;
+        return kind == 'i' ? sources : destinations;
     }
 }
 
-static bool fits(int64_t value)
+static bool fits(word argument)
 {
+    int64_t value = (int64_t)argument;
     return value == (int32_t)value;
 }
 
-/* Copies an array into `copy`. False when an element does not fit. */
+/* Copies an array into `copy`. False if an element does not fit into an int. */
 static bool narrow(const int64_t *array, int count, int32_t *copy)
 {
     for (int i = 0; i < count; i++) {
-        if (!fits(array[i]))
+        if (!fits((word)array[i]))
             return false;
         copy[i] = (int32_t)array[i];
     }
     return true;
 }
 
-int large_call_small(function small, const char *letters, const word *arguments, int communicator, int root, void **needed)
+/* The lengths of the arrays to copy, and their sum. False if a count does not fit into an int. */
+static bool measure(const struct large_call *call, int lengths[MOST_ARGUMENTS], int *total)
+{
+    word communicator = call->communicator >= 0 ? as_handle(call->arguments[call->communicator]) : 0;
+    bool reads_arrays = call->root < 0 || is_root(communicator, (int32_t)call->arguments[call->root]);
+    for (int i = 0; call->kinds[i] != '\0'; i++) {
+        char kind = call->kinds[i];
+        if (kind == '#' && !fits(call->arguments[i]))
+            return false;
+        if (kind == '-' || kind == '#' || !reads_arrays)
+            continue;
+        /* An all-to-all in place ignores the arguments of the send buffer. */
+        bool ignored = call->arguments[i] == 0 || (kind == 'p' && i < 3 && call->arguments[0] == mpi.in_place);
+        lengths[i] = ignored ? 0 : elements(kind, communicator);
+        *total += lengths[i];
+    }
+    return true;
+}
+
+int large_call_small(fn_ptr small, const struct large_call *call, void **until_complete)
 {
     profiler_ready(); /* fills in `mpi` */
-    int number = (int)strlen(letters), lengths[MOST_ARGUMENTS] = {0}, total = 0;
-    bool has_root = root >= 0, looks = !has_root || is_root(as_handle(arguments[communicator]), (int32_t)arguments[root]);
-    for (int i = 0; i < number; i++) {
-        if (letters[i] == '#' && !fits((int64_t)arguments[i]))
-            return ERROR_COUNT;
-        if (letters[i] == '-' || letters[i] == '#' || !looks)
-            continue;
-        /* An all-to-all in place ignores what is said of the buffer that it sends from. */
-        bool ignored = arguments[i] == 0 || (letters[i] == 'p' && i < 3 && arguments[0] == mpi.in_place);
-        lengths[i] = ignored ? 0 : elements(letters[i], as_handle(arguments[communicator]));
-        total += lengths[i];
+    int lengths[MOST_ARGUMENTS] = {0}, total = 0;
+    if (!measure(call, lengths, &total))
+        return ERROR_COUNT;
+    /* Allocated only when it must be, so that lack of memory seldom matters. */
+    int32_t on_stack[ON_STACK], *copies = on_stack;
+    if (total > ON_STACK || (total > 0 && until_complete != NULL))
+        copies = malloc((size_t)total * sizeof *copies);
+    if (copies == NULL) {
+        hvprof_stop_without_memory();
+        return mpi.err_no_mem;
     }
     word a[MOST_ARGUMENTS] = {0};
-    memcpy(a, arguments, (size_t)number * sizeof *a);
-    int32_t *copies = total > 0 ? malloc((size_t)total * sizeof *copies) : NULL, *next = copies;
-    bool good = total == 0 || copies != NULL;
-    for (int i = 0; good && i < number; i++) {
+    memcpy(a, call->arguments, strlen(call->kinds) * sizeof *a);
+    int32_t *next = copies;
+    bool good = true;
+    for (int i = 0; good && i < MOST_ARGUMENTS; i++) {
         if (lengths[i] == 0)
             continue;
-        good = narrow((const int64_t *)arguments[i], lengths[i], next);
+        good = narrow((const int64_t *)call->arguments[i], lengths[i], next);
         a[i] = (word)next;
         next += lengths[i];
     }
-    /* Arguments beyond those that it has are none of its own. */
+    /* A function ignores arguments beyond its own. */
     int status = !good ? ERROR_COUNT
                        : ((int (*)(PARAMETERS_12))small)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
-    /* Without a profile nobody sees the call complete: what is handed over then stays. */
-    if (needed != NULL && status == 0)
-        *needed = copies;
+    if (copies == on_stack)
+        return status;
+    /* Without a profile nobody sees the call complete: the copies are never freed. */
+    if (until_complete != NULL && status == 0)
+        *until_complete = copies;
     else
         free(copies);
     return status;

@@ -1,5 +1,7 @@
-/* The functions with large counts of MPI 4, MPI_<name>_c. A program that looks whether they are there finds these; where its MPI library has none,
- * the call is made by MPI_<name>. */
+/*
+ * The functions with large counts of MPI 4, MPI_<name>_c. A program that checks whether they exist
+ * finds these. If its MPI library has none, MPI_<name> makes the call.
+ */
 #ifndef HVPROF_LARGE_COUNTS_H
 #define HVPROF_LARGE_COUNTS_H
 
@@ -8,32 +10,48 @@
 _Static_assert(sizeof(word) == sizeof(int64_t), "an argument holds an MPI_Count");
 
 /*
- * What makes arguments those of MPI_<name>, a letter for each: - nothing, it is the same; # it is a count; all others are arrays of counts or
- * displacements, whose elements are int there: p one for each rank that blocks go to or come from, l one for each rank of the own group,
- * i one for each neighbour that this rank receives from, o one for each that it sends to.
+ * `kinds` has a letter for each argument of MPI_<name>_c:
+ *
+ *   -  the same argument as that of MPI_<name>
+ *   #  a count, an int there
+ *
+ * The others are arrays of counts or displacements, ints there, with one element for each
+ *
+ *   p  rank that this rank exchanges blocks with
+ *   l  rank of the own group
+ *   i  neighbor that this rank receives from
+ *   o  neighbor that this rank sends to
  */
-enum { NO_ARRAYS = -1 }; /* instead of the arguments that are the communicator and the root */
+struct large_call {
+    const char *kinds;
+    const word *arguments;
+    int communicator, root; /* their arguments, or NO_ARGUMENT */
+};
+enum { NO_ARGUMENT = -1 };
 
 struct large_function {
-    _Atomic(function) real; /* PMPI_<name>_c, or PMPI_<name> */
+    _Atomic(fn_ptr) real; /* PMPI_<name>_c, or PMPI_<name> */
     _Atomic bool is_small;
 };
 
-/* Finds the real function for MPI_<name>_c, as profiler_find does; `name` is PMPI_<name>. */
-function large_find(struct large_function *known, const char *name, const void *caller);
+/* Like profiler_find for MPI_<name>_c; `name` is PMPI_<name>. */
+fn_ptr large_find(struct large_function *known, const char *name, const void *caller);
 
-/* Calls `small`, a PMPI_<name>, with the arguments of MPI_<name>_c. What had to be copied is freed, or, where MPI needs it until the call completes,
- * handed to `needed`. MPI_ERR_COUNT when something does not fit. */
-int large_call_small(function small, const char *letters, const word *arguments, int communicator, int root, void **needed);
+/*
+ * Calls `small`, a PMPI_<name>, with the arguments of MPI_<name>_c. `until_complete` is NULL for a
+ * blocking call; else it receives memory to be freed once the call has completed, or NULL. Returns
+ * MPI_ERR_COUNT if a value does not fit into an int, MPI_ERR_NO_MEM without memory for the copies.
+ */
+int large_call_small(fn_ptr small, const struct large_call *call, void **until_complete);
 
 #define FIND_LARGE(name) \
     static struct large_function known; \
-    function real = atomic_load_explicit(&known.real, memory_order_acquire); \
+    fn_ptr real = atomic_load_explicit(&known.real, memory_order_acquire); \
     if (real == NULL) \
         real = large_find(&known, "PMPI_" #name, __builtin_return_address(0));
-#define CALL_LARGE(call_real, needed, letters, communicator, root, ...) \
+#define CALL_LARGE(call_real, until_complete, kinds, communicator, root, ...) \
     (atomic_load_explicit(&known.is_small, memory_order_relaxed) \
-         ? large_call_small(real, letters, (const word[]){__VA_ARGS__}, communicator, root, needed) \
+         ? large_call_small(real, &(struct large_call){kinds, (const word[]){__VA_ARGS__}, communicator, root}, until_complete) \
          : (call_real))
 
 #endif

@@ -1,6 +1,8 @@
+/* The names of operations by their code in a profile file. */
 #include "operations.h"
 
-#define COLLECTIVE(name, i_name, operation, code, ...) [code] = operation, [NON_BLOCKING + code] = "i" operation,
+#define OPERATION(name, i_name, operation, code, ...) [code] = operation, [NON_BLOCKING + code] = "i" operation,
+#define COLLECTIVE(...) OPERATION(__VA_ARGS__)
 const char *const operation_names[HVPROF_OPERATIONS] = {
 #include "collectives.def"
     [HVPROF_SEND] = "send",

@@ -1,11 +1,11 @@
-/* Sends and receives: counted by size, without records of their own. */
+/* Wraps sends and receives: counts them by size, without a record for each. */
 #include "format.h"
 #include "operations.h"
 #include "profiler.h"
 #include "recorder.h"
 #include "requests.h"
 
-/* Its end and its bytes, once MPI has accepted the arguments; what goes to or comes from MPI_PROC_NULL moves nothing. */
+/* The message to count, once MPI has accepted the arguments. MPI_PROC_NULL as the other rank moves nothing. */
 #define COUNTED(operation_code, count, type, peer) \
     struct hvprof_message message = {.operation = operation_code, .communicator = HVPROF_NO_COMMUNICATOR, .only_counted = true}; \
     message.start_ns = start; \
@@ -41,7 +41,7 @@
 
 #ifdef HVPROF_LARGE_COUNTS
 #include "large_counts.h"
-#define CALL_ONE(kinds, arity) CALL_LARGE(REAL(arity), NULL, kinds, NO_ARRAYS, NO_ARRAYS, ARGUMENTS_##arity)
+#define CALL_ONE(kinds, arity) CALL_LARGE(REAL(arity), NULL, kinds, NO_ARGUMENT, NO_ARGUMENT, ARGUMENTS_##arity)
 #define LARGE_BLOCKING(name, kinds, arity, operation, count, ...) \
     BLOCKING_CALL(name##_c, FIND_LARGE(name), CALL_ONE(kinds, arity), arity, operation, (int64_t)(count), __VA_ARGS__)
 #define LARGE_STARTED(name, kinds, arity, operation, count, ...) \
@@ -51,11 +51,11 @@
 #define LARGE_STARTED(...)
 #endif
 
-/* MPI_<name>, what is different about its arguments with large counts (large_counts.h), their number, its operation, the bytes' count, type and peer. */
+/* Wraps MPI_<name>: kinds of arguments (large_counts.h), arity, operation; the arguments count, type and other rank. */
 #define BLOCKING(name, kinds, arity, operation, count, ...) \
     BLOCKING_CALL(name, FIND(name), REAL(arity), arity, operation, (int32_t)(count), __VA_ARGS__) \
     LARGE_BLOCKING(name, kinds, arity, operation, count, __VA_ARGS__)
-/* The same and the argument that is the request. */
+/* The same, and the argument that is the request. */
 #define STARTED(name, kinds, arity, operation, count, ...) \
     STARTED_CALL(name, FIND(name), REAL(arity), arity, operation, (int32_t)(count), __VA_ARGS__) \
     LARGE_STARTED(name, kinds, arity, operation, count, __VA_ARGS__)
@@ -73,7 +73,7 @@ STARTED(Ibsend, "-#-----", 7, HVPROF_SEND, a1, a2, a3, a6)
 STARTED(Irsend, "-#-----", 7, HVPROF_SEND, a1, a2, a3, a6)
 STARTED(Irecv, "-#-----", 7, HVPROF_RECEIVE, a1, a2, a3, a6)
 
-/* The rank that a message comes from is not among their arguments. */
+/* The sender is not among the arguments of a matched receive. */
 #define SOME_RANK 0
 BLOCKING(Mrecv, "-#---", 5, HVPROF_RECEIVE, a1, a2, SOME_RANK)
 STARTED(Imrecv, "-#---", 5, HVPROF_RECEIVE, a1, a2, SOME_RANK, a4)

@@ -1,48 +1,49 @@
+/* Opens the profile inside MPI_Init, finds the real MPI functions, and marks steps. */
 #include "profiler.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "clocks.h"
+#include "common/log.h"
 #include "format.h"
+#include "mpi_abi/init_chain.h"
 #include "operations.h"
 #include "recorder.h"
 
-struct library mpi;
-static bool ready;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static _Atomic(function) first_entry;
+static _Atomic(fn_ptr) mpi_entry; /* a function of the MPI library that the program calls */
+static bool inside_mpi_init; /* so all ranks are there, and messages can be exchanged */
 #ifdef HVPROF_LARGE_COUNTS
-static const bool sees_large_counts = true;
+static const bool records_large_counts = true;
 #else
-static const bool sees_large_counts = false;
+static const bool records_large_counts = false;
 #endif
-static bool initialising; /* all ranks are in MPI_Init: messages can be exchanged */
 
 static void set_up(void)
 {
-    if (!library_describe(&mpi, atomic_load(&first_entry))) {
-        hvprof_say("the MPI library lacks a function that a profile needs (MPI 3.0 or later has them): the job goes on without a profile");
+    if (!mpi_abi_load(atomic_load(&mpi_entry))) {
+        log_line("the MPI library lacks a function that a profile needs (MPI 3.0 or later has them): the job continues without a profile");
         return;
     }
-    int started = 0, rank = 0, size = 0, length = 0;
-    mpi.initialized(&started);
-    if (!started) {
-        hvprof_say("MPI_Init was not called (a session?), so the rank is unknown: the job goes on without a profile");
+    int initialized = 0, rank = 0, size = 0, length = 0;
+    mpi.initialized(&initialized);
+    if (!initialized) {
+        log_line("MPI_Init was not called (a session?), so the rank is unknown: the job continues without a profile");
         return;
     }
-    mpi.comm_rank(mpi.world, &rank);
-    mpi.comm_size(mpi.world, &size);
+    mpi.comm_rank(mpi.comm_world, &rank);
+    mpi.comm_size(mpi.comm_world, &size);
     static char version[8192]; /* MPI_MAX_LIBRARY_VERSION_STRING: 256 in Open MPI, 8192 in MPICH */
-    mpi.version(version, &length);
+    mpi.get_library_version(version, &length);
     struct clock_offset clock = {.error_ns = HVPROF_UNKNOWN_ERROR};
-    if (initialising)
+    if (inside_mpi_init)
         clock = clocks_measure(rank, size);
-    bool unseen = !sees_large_counts && library_find_beside("PMPI_Bcast_c", atomic_load(&first_entry)) != NULL;
-    ready = hvprof_open(&(struct hvprof_identity){
+    bool unseen = !records_large_counts && mpi_find_beside("PMPI_Bcast_c", atomic_load(&mpi_entry)) != NULL;
+    hvprof_open(&(struct hvprof_identity){
         .rank = (uint32_t)rank,
         .world_size = (uint32_t)size,
-        .flavour = mpi.flavour,
+        .flavour = mpi.name,
         .library = version,
         .operations = operation_names,
         .operation_count = HVPROF_OPERATIONS,
@@ -55,59 +56,49 @@ static void set_up(void)
 
 bool profiler_ready(void)
 {
+    if (hvprof_is_recording())
+        return true;
     pthread_once(&once, set_up);
-    return ready;
+    return hvprof_is_recording();
 }
 
-function profiler_find(_Atomic(function) *known, const char *name, const void *caller)
+static fn_ptr find_in_mpi(const char *name, const void *caller)
 {
-    function found = library_find(name, caller);
-    if (found == NULL) {
-        hvprof_say("no library in this process has %s: the call cannot be made. Start the job without LD_PRELOAD", name);
-        abort();
-    }
-    atomic_store(&first_entry, found);
-    function replacement = library_replacement(name);
+    fn_ptr found = require_fn(mpi_find(name, caller), name);
+    atomic_store(&mpi_entry, found);
+    return found;
+}
+
+fn_ptr profiler_find(_Atomic(fn_ptr) *known, const char *name, const void *caller)
+{
+    fn_ptr found = find_in_mpi(name, caller), replacement = mpi_find_replacement(name);
     if (replacement != NULL)
         found = replacement;
     atomic_store_explicit(known, found, memory_order_release);
     return found;
 }
 
-/* Marks the begin of a step, for programs that know this library; does nothing before MPI_Init. */
-__attribute__((visibility("default"))) void hvprof_step(void);
+static void open_profile(const void *caller)
+{
+    find_in_mpi("PMPI_Init", caller);
+    inside_mpi_init = true;
+    profiler_ready();
+}
+
+const struct init_hooks init_hooks = {.after = open_profile};
+
+/* Marks the start of a step, for programs that know this library. Does nothing before MPI_Init. */
+EXPORTED void hvprof_step(void);
 void hvprof_step(void)
 {
-    if (atomic_load_explicit(&first_entry, memory_order_acquire) == NULL || !profiler_ready())
+    if (atomic_load_explicit(&mpi_entry, memory_order_acquire) == NULL || !profiler_ready())
         return;
     hvprof_append(&(struct hvprof_message){
         .start_ns = hvprof_now(), .communicator = HVPROF_NO_COMMUNICATOR, .root = HVPROF_NO_ROOT, .operation = HVPROF_STEP});
 }
 
-WRAPPED(Init, 2)
-{
-    FIND(Init)
-    int status = REAL(2);
-    if (status == 0) {
-        initialising = true;
-        profiler_ready();
-    }
-    return status;
-}
-
-WRAPPED(Init_thread, 4)
-{
-    FIND(Init_thread)
-    int status = REAL(4);
-    if (status == 0) {
-        initialising = true;
-        profiler_ready();
-    }
-    return status;
-}
-
-/* The standard declares it with "..." after the level: further arguments are lost, and no library reads any. */
-__attribute__((visibility("default"))) int MPI_Pcontrol(const int level, ...);
+/* The standard declares "..." after the level; no library reads further arguments, so they are dropped. */
+EXPORTED int MPI_Pcontrol(const int level, ...);
 int MPI_Pcontrol(const int level, ...)
 {
     FIND(Pcontrol)

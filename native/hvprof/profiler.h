@@ -1,27 +1,30 @@
-/* What every wrapped function needs: the real one, and whether calls are recorded. */
+/* What every wrapped MPI function needs: the real function, and whether calls are recorded. */
 #ifndef HVPROF_PROFILER_H
 #define HVPROF_PROFILER_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "library.h"
+#include "mpi_abi/mpi_abi.h"
 
-/* Opens the profile when called first, and fills in `mpi`. False: nothing is recorded. */
+/* Fills in `mpi` and opens the profile on the first call. False: nothing is recorded (any more). */
 bool profiler_ready(void);
 
 /* The bytes of `count` elements of a type that MPI has just accepted. */
 static inline uint64_t bytes_of(int64_t count, word type)
 {
     long long size = 0;
-    /* With nothing to send a program may pass no real type. */
+    /* A program with nothing to send may pass a type that does not exist. */
     if (count > 0)
         mpi.type_size(type, &size);
     return count > 0 && size > 0 ? (uint64_t)count * (uint64_t)size : 0;
 }
 
-/* The real function `name`, remembered in `known`. Ends the process where no library has it: the call cannot be made. */
-function profiler_find(_Atomic(function) *known, const char *name, const void *caller);
+/*
+ * Finds the real function `name` and stores it in `known`. Aborts if no library has it, because the
+ * program's call cannot be made.
+ */
+fn_ptr profiler_find(_Atomic(fn_ptr) *known, const char *name, const void *caller);
 
 #define PARAMETERS_1 word a0
 #define PARAMETERS_2 PARAMETERS_1, word a1
@@ -48,13 +51,16 @@ function profiler_find(_Atomic(function) *known, const char *name, const void *c
 #define ARGUMENTS_11 ARGUMENTS_10, a10
 #define ARGUMENTS_12 ARGUMENTS_11, a11
 
-/* The head of MPI_<name>, in front of its body; in the body REAL(name, arity) calls the real function with the same arguments. */
+/*
+ * WRAPPED(name, arity) { FIND(name) ... REAL(arity) ... } defines MPI_<name>: FIND sets `real`, and
+ * REAL calls it with the same arguments.
+ */
 #define WRAPPED(name, arity) \
-    __attribute__((visibility("default"))) int MPI_##name(PARAMETERS_##arity); \
+    EXPORTED int MPI_##name(PARAMETERS_##arity); \
     int MPI_##name(PARAMETERS_##arity)
 #define FIND(name) \
-    static _Atomic(function) known; \
-    function real = atomic_load_explicit(&known, memory_order_acquire); \
+    static _Atomic(fn_ptr) known; \
+    fn_ptr real = atomic_load_explicit(&known, memory_order_acquire); \
     if (real == NULL) \
         real = profiler_find(&known, "PMPI_" #name, __builtin_return_address(0));
 #define REAL(arity) ((int (*)(PARAMETERS_##arity))real)(ARGUMENTS_##arity)

@@ -1,3 +1,4 @@
+/* Appends records to the ring and totals to the counters of the mapped file. */
 #include "recorder.h"
 
 #include <pthread.h>
@@ -6,13 +7,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/log.h"
 #include "counters.h"
 #include "format.h"
 
-/* Sequence numbers that a thread takes at once: threads that all count up one number wait for each other. */
+/* Sequence numbers that a thread reserves at once: threads that share one counter wait for each other. */
 enum { BLOCK = 16 };
 
-const struct mapped_file_kind hvprof_file_kind = {.prefix = "rank", .extension = "hvp", .speaker = "hvprof"};
+const char log_name[] = "hvprof";
+static const struct mapped_file_kind file_kind = {.prefix = "rank", .extension = "hvp"};
 
 static struct {
     struct hvprof_file *file;
@@ -20,13 +23,16 @@ static struct {
     uint32_t communicators; /* entries used */
 } ring;
 
-static _Atomic bool recording;
+_Atomic bool hvprof_recording;
 
-/* What a thread records with. Handed on when it ends, so that numbers of threads, counters and sequence numbers stay few. */
+/*
+ * What a thread records with. When the thread ends, another one reuses it, so that thread numbers,
+ * counters and sequence numbers stay few.
+ */
 struct writer {
-    uint64_t next, end; /* sequence numbers taken and not yet used */
+    uint64_t next, end; /* sequence numbers reserved and not yet used */
     struct counters counters;
-    struct writer *free; /* the next one whose thread has ended */
+    struct writer *free; /* the next writer without a thread */
 };
 
 static _Thread_local struct writer *own;
@@ -34,7 +40,7 @@ static struct writer *free_writers;
 static pthread_mutex_t writers_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t end_of_thread;
 
-static void hand_on(void *writer)
+static void release(void *writer)
 {
     own = NULL;
     pthread_mutex_lock(&writers_lock);
@@ -43,20 +49,21 @@ static void hand_on(void *writer)
     pthread_mutex_unlock(&writers_lock);
 }
 
-/* NULL without memory. */
-static struct writer *new_writer(void)
+/* NULL without memory, or with 65535 threads at once. */
+static struct writer *find_writer(void)
 {
     static uint16_t threads;
     pthread_mutex_lock(&writers_lock);
     struct writer *writer = free_writers;
     if (writer != NULL)
         free_writers = writer->free;
-    /* More threads than numbers, at one time, is more than any system starts. */
     else if (threads < UINT16_MAX && (writer = calloc(1, sizeof *writer)) != NULL)
         writer->counters.thread = threads++;
     pthread_mutex_unlock(&writers_lock);
-    if (writer != NULL)
-        pthread_setspecific(end_of_thread, writer);
+    if (writer != NULL && pthread_setspecific(end_of_thread, writer) != 0) {
+        release(writer);
+        writer = NULL;
+    }
     return own = writer;
 }
 
@@ -88,30 +95,36 @@ static void describe(void *file, const void *described)
     header->check = check_words((const uint64_t *)header, offsetof(struct hvprof_header, reserved_records) / sizeof(uint64_t));
 }
 
-/* The mapping is not handed on to forked children; this keeps them from touching what they no longer have. */
+/* A forked child does not have the mapping: it must not write there. */
 static void stop_in_child(void)
 {
-    atomic_store_explicit(&recording, false, memory_order_relaxed);
+    atomic_store_explicit(&hvprof_recording, false, memory_order_relaxed);
 }
 
-bool hvprof_open(const struct hvprof_identity *identity)
+void hvprof_open(const struct hvprof_identity *identity)
 {
-    ring.capacity = mapped_file_ring_bytes(&hvprof_file_kind) / sizeof(struct hvprof_record);
+    ring.capacity = mapped_file_ring_bytes() / sizeof(struct hvprof_record);
     uint64_t size = sizeof(struct hvprof_file) + ring.capacity * sizeof(struct hvprof_record);
-    if (pthread_key_create(&end_of_thread, hand_on) != 0) {
-        hvprof_say("no key for the threads' own data is left: the job goes on without a profile");
-        return false;
+    if (pthread_key_create(&end_of_thread, release) != 0 || pthread_atfork(NULL, NULL, stop_in_child) != 0) {
+        log_line("no memory or no thread-specific key is left: the job continues without a profile");
+        return;
     }
-    ring.file = mapped_file_make(&hvprof_file_kind, identity->rank, size, describe, identity);
+    ring.file = mapped_file_create(&file_kind, identity->rank, size, describe, identity);
     if (ring.file == NULL)
-        return false;
+        return;
     counters_open(ring.file->counters);
-    pthread_atfork(NULL, NULL, stop_in_child);
-    atomic_store_explicit(&recording, true, memory_order_release);
-    return true;
+    atomic_store_explicit(&hvprof_recording, true, memory_order_release);
 }
 
-/* Behind a full table: one entry for each size, so that at least the size stays right. */
+void hvprof_stop_without_memory(void)
+{
+    if (!atomic_exchange(&hvprof_recording, false))
+        return;
+    atomic_store_explicit(&ring.file->header.stopped_ns, hvprof_now(), memory_order_relaxed);
+    log_line("out of memory: recording stops here, and the job continues");
+}
+
+/* When the table is full, all later communicators of one size share an entry, so that the size stays right. */
 enum { SHARED_ENTRIES = 64 };
 
 static uint32_t shared_entry(uint32_t size)
@@ -124,11 +137,11 @@ static uint32_t shared_entry(uint32_t size)
 
 uint32_t hvprof_add_communicator(uint64_t identity, uint32_t size, uint32_t rank, uint32_t remote_size, uint32_t flags)
 {
-    if (!atomic_load_explicit(&recording, memory_order_acquire))
+    if (!hvprof_is_recording())
         return 0;
     if (ring.communicators >= HVPROF_COMMUNICATORS - SHARED_ENTRIES) {
         if (ring.communicators == HVPROF_COMMUNICATORS - SHARED_ENTRIES)
-            hvprof_say("more than %u communicators: the later ones are not told apart", ring.communicators);
+            log_line("more than %u communicators: later ones are grouped by their size", ring.communicators);
         else if (ring.file->communicators[shared_entry(size)].size == size || ring.communicators == HVPROF_COMMUNICATORS)
             return shared_entry(size);
         flags |= HVPROF_OWN | HVPROF_SHARED;
@@ -148,7 +161,7 @@ static void append(struct writer *writer, const struct hvprof_message *message)
     }
     uint64_t sequence = writer->next++;
     struct hvprof_record *slot = &ring.file->records[(sequence - 1) % ring.capacity];
-    /* The record as words, put together in registers: to assemble it in memory and copy it costs a third more. */
+    /* Assembled in registers: to assemble the record in memory and copy it costs a third more. */
     const uint64_t words[] = {
         sequence,
         message->start_ns,
@@ -170,11 +183,13 @@ static void append(struct writer *writer, const struct hvprof_message *message)
 
 void hvprof_append(const struct hvprof_message *message)
 {
-    if (!atomic_load_explicit(&recording, memory_order_acquire))
+    if (!hvprof_is_recording())
         return;
-    struct writer *writer = own != NULL ? own : new_writer();
-    if (writer == NULL)
+    struct writer *writer = own != NULL ? own : find_writer();
+    if (writer == NULL) {
+        hvprof_stop_without_memory();
         return;
+    }
     bool in_communicator = message->communicator != HVPROF_NO_COMMUNICATOR;
     uint32_t ranks = in_communicator ? ring.file->communicators[message->communicator].size : 0;
     if (!message->only_counted)

@@ -1,23 +1,25 @@
-/* Records and totals of calls in a memory-mapped file. Knows nothing of MPI. */
+/* Writes records and totals of calls into a memory-mapped file. Knows nothing of MPI. */
 #ifndef HVPROF_RECORDER_H
 #define HVPROF_RECORDER_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "mapped_file.h"
+#include "common/mapped_file.h"
 
+/* Facts about the process, as the file's header holds them (format.h). */
 struct hvprof_identity {
     uint32_t rank;
     uint32_t world_size;
     const char *flavour;
     const char *library;
-    const char *const *operations; /* by code; NULL where a code names nothing */
+    const char *const *operations; /* by code; NULL for an unused code */
     unsigned operation_count;
-    int64_t clock_offset_ns; /* as in the header */
+    int64_t clock_offset_ns;
     uint64_t clock_error_ns;
     uint64_t job;
-    uint32_t flags; /* as in the header */
+    uint32_t flags;
 };
 
 struct hvprof_message {
@@ -30,21 +32,35 @@ struct hvprof_message {
     int32_t root;
     uint16_t operation;
     uint16_t flags;
-    bool only_counted; /* no record of its own: point-to-point calls are too many */
+    bool only_counted; /* has no record of its own: there are too many point-to-point calls */
 };
 
-/* Opens this process's file in $HVPROF_DIRECTORY. False, after one line on stderr, when that cannot be done. */
-bool hvprof_open(const struct hvprof_identity *identity);
+/*
+ * Opens this process's file in $HVPROF_DIRECTORY and starts recording. Writes one line to stderr if
+ * that fails. Called once.
+ */
+void hvprof_open(const struct hvprof_identity *identity);
 
-/* Writes a communicator into the file's table and returns its index there. One thread at a time. */
+/* Use hvprof_is_recording. */
+extern _Atomic bool hvprof_recording;
+
+/* False before hvprof_open, if that failed, in a forked child, and after hvprof_stop. */
+static inline bool hvprof_is_recording(void)
+{
+    return atomic_load_explicit(&hvprof_recording, memory_order_acquire);
+}
+
+/*
+ * Ends recording in this process because memory has run out: the job continues, the file keeps what
+ * it holds and is marked as incomplete. The first call writes one line to stderr.
+ */
+void hvprof_stop_without_memory(void);
+
+/* Adds a communicator to the file's table and returns its index. One thread at a time. */
 uint32_t hvprof_add_communicator(uint64_t identity, uint32_t size, uint32_t rank, uint32_t remote_size, uint32_t flags);
 
-/* Counts one call and appends its record; any number of threads at once. Does nothing in a process without an open file. */
+/* Counts one call and appends its record, if the process is recording. Any number of threads at once. */
 void hvprof_append(const struct hvprof_message *message);
-
-/* One line on stderr, beginning "hvprof: ". */
-#define hvprof_say(...) mapped_file_say(&hvprof_file_kind, __VA_ARGS__)
-extern const struct mapped_file_kind hvprof_file_kind;
 
 static inline uint64_t hvprof_now(void)
 {

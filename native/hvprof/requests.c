@@ -1,3 +1,4 @@
+/* Keeps non-blocking calls until a Wait or Test completes their request, and records them then. */
 #include "requests.h"
 
 #include <pthread.h>
@@ -11,14 +12,14 @@ enum { BUCKETS = 256, FEW = 32 };
 struct pending {
     word request;
     struct hvprof_message message;
-    word made; /* where the new communicator's handle will stand; 0: this is a collective */
+    word new_communicator; /* where its handle will be stored; 0: this is a call to record */
     uint64_t identity;
-    void *needed; /* freed with the entry */
-    const void *thread; /* that started it */
+    void *buffer; /* that MPI reads until completion; freed with the entry */
+    const void *thread; /* that started the call */
     struct pending *next;
 };
 
-static _Thread_local char this_thread; /* its address tells threads apart */
+static _Thread_local char this_thread; /* its address identifies the thread */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct bucket {
@@ -31,15 +32,18 @@ static struct bucket *bucket_of(word request)
     return &buckets[request * 0x9E3779B97F4A7C15u >> 56];
 }
 
-/* At the end of its bucket: calls that complete at once may all get the same request, and the oldest is taken first. */
+/* Appends to the bucket: calls that complete immediately may share one request, and the oldest is taken first. */
 static void enter(const struct pending *described)
 {
     struct pending *new = malloc(sizeof *new);
-    if (new == NULL)
+    if (new == NULL) {
+        /* `buffer` stays allocated: MPI still reads it. */
+        hvprof_stop_without_memory();
         return;
+    }
     *new = *described;
     new->thread = &this_thread;
-    /* Before the entry: another thread may hold the same request and take it at once, and the count must never be too low. */
+    /* Counted first: another thread with the same request may take the entry at once, and the count must never be too low. */
     atomic_fetch_add_explicit(&waiting, 1, memory_order_release);
     pthread_mutex_lock(&lock);
     struct bucket *bucket = bucket_of(new->request);
@@ -50,14 +54,14 @@ static void enter(const struct pending *described)
     pthread_mutex_unlock(&lock);
 }
 
-void request_started(word request, const struct hvprof_message *message, void *needed)
+void request_started(word request, const struct hvprof_message *message, void *buffer)
 {
-    enter(&(struct pending){.request = request, .message = *message, .needed = needed});
+    enter(&(struct pending){.request = request, .message = *message, .buffer = buffer});
 }
 
-void request_makes_communicator(word request, word made, uint64_t identity)
+void request_creates_communicator(word request, word new_communicator, uint64_t identity)
 {
-    enter(&(struct pending){.request = request, .made = made, .identity = identity});
+    enter(&(struct pending){.request = request, .new_communicator = new_communicator, .identity = identity});
 }
 
 static struct pending *take(word request)
@@ -65,7 +69,7 @@ static struct pending *take(word request)
     pthread_mutex_lock(&lock);
     struct bucket *bucket = bucket_of(request);
     struct pending **place = NULL;
-    /* Of several, rather one that this thread started. */
+    /* Prefers one that this thread started. */
     for (struct pending **at = &bucket->first; *at != NULL; at = &(*at)->next) {
         if ((*at)->request == request && (place == NULL || (*at)->thread == &this_thread))
             place = at;
@@ -88,18 +92,23 @@ static word request_at(word requests, size_t i)
     return handle_at(requests + i * mpi.handle_bytes);
 }
 
-/* The requests before a call that may complete some: in `few` when they fit. NULL when no call of ours is waiting. */
+/*
+ * Copies the requests before a call that may complete some of them, into `few` if they fit. NULL if
+ * none of the pending calls is ours.
+ */
 static word *copy(size_t count, word requests, word *few)
 {
     if (atomic_load_explicit(&waiting, memory_order_acquire) == 0 || requests == 0 || count > INT32_MAX)
         return NULL;
     word *before = count <= FEW ? few : malloc(count * sizeof *before);
+    if (before == NULL)
+        hvprof_stop_without_memory();
     for (size_t i = 0; before != NULL && i < count; i++)
         before[i] = request_at(requests, i);
     return before;
 }
 
-/* A request that completed has become MPI_REQUEST_NULL, whichever call saw it and whatever that returned. */
+/* A completed request has become MPI_REQUEST_NULL, whichever call completed it and whatever that call returned. */
 static void compare(size_t count, word requests, word *before, word *few, bool completed)
 {
     if (before == NULL)
@@ -107,14 +116,14 @@ static void compare(size_t count, word requests, word *before, word *few, bool c
     uint64_t now = hvprof_now();
     for (size_t i = 0; i < count; i++) {
         struct pending *ended = request_at(requests, i) != before[i] ? take(before[i]) : NULL;
-        if (ended != NULL && ended->made != 0) {
-            communicator_enter(ended->identity, handle_at(ended->made));
+        if (ended != NULL && ended->new_communicator != 0) {
+            communicator_enter(ended->identity, handle_at(ended->new_communicator));
         } else if (ended != NULL && completed) {
             ended->message.duration_ns = now - ended->message.start_ns;
             hvprof_append(&ended->message);
         }
         if (ended != NULL)
-            free(ended->needed);
+            free(ended->buffer);
         free(ended);
     }
     if (before != few)

@@ -1,14 +1,17 @@
-/* Non-blocking calls between their start and the Wait or Test that sees their end. */
+/* Non-blocking calls between their start and the Wait or Test that completes them. */
 #ifndef HVPROF_REQUESTS_H
 #define HVPROF_REQUESTS_H
 
-#include "library.h"
+#include "mpi_abi/mpi_abi.h"
 #include "recorder.h"
 
-/* A call has started: it is recorded when `request` is seen to complete, and `needed`, memory that MPI reads until then or NULL, is freed. */
-void request_started(word request, const struct hvprof_message *message, void *needed);
+/*
+ * A call has started: it is recorded once `request` completes. `buffer` (or NULL) is memory that
+ * MPI reads until then; it is freed afterwards.
+ */
+void request_started(word request, const struct hvprof_message *message, void *buffer);
 
-/* MPI_Comm_idup has started: the communicator at `made` gets its identity when `request` is seen to complete. */
-void request_makes_communicator(word request, word made, uint64_t identity);
+/* MPI_Comm_idup has started: the handle stored at `new_communicator` gets its identity once `request` completes. */
+void request_creates_communicator(word request, word new_communicator, uint64_t identity);
 
 #endif

@@ -1,5 +1,7 @@
-/* Preloaded into a rank: leaves files in the run folder that say that the program has called MPI_Init, that it has come through,
- * and which MPI library it runs on. */
+/*
+ * Preloaded into every rank: creates files in the run folder that show that the program has entered
+ * MPI_Init, that MPI_Init has succeeded, and which MPI library it runs on.
+ */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,37 +12,26 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "library.h"
+#include "common/log.h"
+#include "mpi_abi/init_chain.h"
 
-#define EXPORTED __attribute__((visibility("default")))
-
-/* MPICH's MPI_MAX_LIBRARY_VERSION_STRING, the largest known, and as much again for a library that writes past its own. */
+/* Twice MPICH's MPI_MAX_LIBRARY_VERSION_STRING, the largest known, for a library that writes past its own limit. */
 enum { VERSION_BYTES = 2 * 8192 };
 
-typedef int (*init_function)(int *, char ***);
-typedef int (*init_thread_function)(int *, char ***, int, int *);
-typedef int (*version_function)(char *, int *);
+const char log_name[] = "hvscale";
 
-static const void *program; /* what has called MPI_Init, while it is in there */
-
-EXPORTED const void *hvscale_init_caller(void);
-const void *hvscale_init_caller(void)
-{
-    return program;
-}
-
-/* HVSCALE_INIT_MARKER is the rank's path without an ending. */
-static bool with_ending(char path[PATH_MAX], const char *ending)
+/* HVSCALE_INIT_MARKER is the path of the rank's files without their extension. */
+static bool marker_path(char path[PATH_MAX], const char *extension)
 {
     const char *stem = getenv("HVSCALE_INIT_MARKER");
-    return stem != NULL && snprintf(path, PATH_MAX, "%s.%s", stem, ending) < PATH_MAX;
+    return stem != NULL && snprintf(path, PATH_MAX, "%s.%s", stem, extension) < PATH_MAX;
 }
 
-/* A rank that cannot write is not hindered: it only counts as late. */
-static void leave_a_file(const char *ending)
+/* A rank that cannot write runs on: the launcher only takes it for late. */
+static void create_marker(const char *extension)
 {
     char path[PATH_MAX];
-    if (!with_ending(path, ending))
+    if (!marker_path(path, extension))
         return;
     int file = open(path, O_CREAT | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (file >= 0)
@@ -62,17 +53,20 @@ static bool may_write(size_t bytes)
     return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= bytes;
 }
 
-/* The library's file and, below it, what the library says of itself. One file for each library that the rank's programs start, named after both:
- * the same one again writes nothing. Renamed into place, because the launcher may read at any moment. */
-static void leave_a_report(const char *library_file, const char *version)
+/*
+ * Writes the path of the library's file and, below it, the library's description of itself. A rank
+ * may start several programs: the file is named after its content, so each library is reported
+ * once. It is renamed into place because the launcher may read it at any moment.
+ */
+static void write_report(const char *library_file, const char *version)
 {
-    char ending[64], path[PATH_MAX], temporary[PATH_MAX];
-    snprintf(ending, sizeof ending, "library-%016" PRIx64, hash(hash(UINT64_C(0xcbf29ce484222325), library_file), version));
+    char extension[64], path[PATH_MAX], temporary[PATH_MAX];
+    snprintf(extension, sizeof extension, "library-%016" PRIx64, hash(hash(UINT64_C(0xcbf29ce484222325), library_file), version));
     size_t bytes = strlen(library_file) + 1 + strlen(version);
-    if (!with_ending(path, ending) || access(path, F_OK) == 0 || !may_write(bytes))
+    if (!marker_path(path, extension) || access(path, F_OK) == 0 || !may_write(bytes))
         return;
-    snprintf(ending, sizeof ending, "writing-%ld", (long)getpid());
-    if (!with_ending(temporary, ending))
+    snprintf(extension, sizeof extension, "writing-%ld", (long)getpid());
+    if (!marker_path(temporary, extension))
         return;
     int file = open(temporary, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
     if (file < 0)
@@ -84,7 +78,7 @@ static void leave_a_report(const char *library_file, const char *version)
 
 static void report_library(const void *caller)
 {
-    function entry = library_find("PMPI_Get_library_version", caller);
+    fn_ptr entry = mpi_find("PMPI_Get_library_version", caller);
     void *address;
     memcpy(&address, &entry, sizeof address);
     Dl_info object;
@@ -92,45 +86,23 @@ static void report_library(const void *caller)
         return;
     static char version[VERSION_BYTES];
     int length = 0;
-    if (((version_function)entry)(version, &length) != 0)
+    if (((int (*)(char *, int *))entry)(version, &length) != 0)
         return;
     version[sizeof version - 1] = '\0';
     char file[PATH_MAX];
-    leave_a_report(realpath(object.dli_fname, file) != NULL ? file : object.dli_fname, version);
+    write_report(realpath(object.dli_fname, file) != NULL ? file : object.dli_fname, version);
 }
 
-static function begin(const char *name, const void *caller)
+static void mark_entered(const void *caller)
 {
-    function next = library_next(name, caller);
-    if (next == NULL) {
-        fprintf(stderr, "hvscale: %s is in no library of this process\n", name);
-        abort();
-    }
-    leave_a_file("entered");
-    program = caller;
-    return next;
+    (void)caller;
+    create_marker("entered");
 }
 
-static int end(int status, const void *caller)
+static void mark_started(const void *caller)
 {
-    program = NULL;
-    if (status == 0) {
-        leave_a_file("started");
-        report_library(caller);
-    }
-    return status;
+    create_marker("started");
+    report_library(caller);
 }
 
-EXPORTED int MPI_Init(int *argc, char ***argv)
-{
-    const void *caller = __builtin_return_address(0);
-    function next = begin("MPI_Init", caller);
-    return end(((init_function)next)(argc, argv), caller);
-}
-
-EXPORTED int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
-{
-    const void *caller = __builtin_return_address(0);
-    function next = begin("MPI_Init_thread", caller);
-    return end(((init_thread_function)next)(argc, argv, required, provided), caller);
-}
+const struct init_hooks init_hooks = {.before = mark_entered, .after = mark_started};

@@ -1,5 +1,8 @@
-/* Preloaded into a launcher and its ranks: for a job on one host, what MPI listens on at every address it listens on at the loopback
- * address only. Neither Open MPI nor Hydra has a setting for it. Sockets of the user's own code are left alone. */
+/*
+ * Preloaded into the launcher and the ranks of a job on one host: MPI's sockets that would listen on
+ * all addresses listen on the loopback address instead. Neither Open MPI nor Hydra has a setting for
+ * this. Sockets of the user's own code are unchanged.
+ */
 #include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -12,20 +15,20 @@
 
 typedef int (*bind_function)(int, const struct sockaddr *, socklen_t);
 
-/* How the files begin that hold an MPI's own communication. */
-static const char *const of_mpi[] = {
+/* Names of objects that open sockets for an MPI library begin with one of these. */
+static const char *const mpi_objects[] = {
     "libprrte", "libpmix", "libopen-rte", "libopen-pal", "libmpi", "mca_btl_tcp", "mca_oob_tcp", "mpiexec", "hydra_pmi_proxy",
 };
 
-static bool is_of_mpi(const void *code)
+static bool belongs_to_mpi(const void *code)
 {
     Dl_info object;
     if (dladdr(code, &object) == 0 || object.dli_fname == NULL)
         return false;
     const char *slash = strrchr(object.dli_fname, '/');
     const char *name = slash != NULL ? slash + 1 : object.dli_fname;
-    for (size_t i = 0; i < sizeof of_mpi / sizeof *of_mpi; i++)
-        if (strncmp(name, of_mpi[i], strlen(of_mpi[i])) == 0)
+    for (size_t i = 0; i < sizeof mpi_objects / sizeof *mpi_objects; i++)
+        if (strncmp(name, mpi_objects[i], strlen(mpi_objects[i])) == 0)
             return true;
     return false;
 }
@@ -37,7 +40,7 @@ static bool is_stream(int socket)
     return getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM;
 }
 
-/* False for an address that is not "any". */
+/* Returns whether the address is "any", and the same with the loopback address in `changed`. */
 static bool to_loopback(const struct sockaddr *address, socklen_t length, struct sockaddr_storage *changed)
 {
     if (length > sizeof *changed)
@@ -66,10 +69,10 @@ EXPORTED int bind(int socket, const struct sockaddr *address, socklen_t length)
         errno = ENOSYS;
         return -1;
     }
-    if (getenv("HVSCALE_LOOPBACK") == NULL || address == NULL || !is_of_mpi(__builtin_return_address(0)) ||
+    if (getenv("HVSCALE_LOOPBACK") == NULL || address == NULL || !belongs_to_mpi(__builtin_return_address(0)) ||
         !is_stream(socket) || !to_loopback(address, length, &changed))
         return next(socket, address, length);
     int result = next(socket, (struct sockaddr *)&changed, length);
-    /* A host may have IPv6 but no loopback address in it. */
+    /* A host may have IPv6 without a loopback address. */
     return result != 0 && errno == EADDRNOTAVAIL ? next(socket, address, length) : result;
 }

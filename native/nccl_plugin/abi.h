@@ -1,5 +1,8 @@
-/* What NCCL's profiler interface looks like to a plug-in, versions 1 to 6, as far as this one reads it: the order and types of the
-   fields follow src/include/plugin/nccl_profiler.h and profiler/profiler_v*.h of NVIDIA/nccl (2.23 to 2.30). */
+/*
+ * NCCL's profiler interface, versions 1 to 6, as far as this plug-in reads it. Order and types of the
+ * fields follow src/include/plugin/nccl_profiler.h and profiler/profiler_v*.h of NVIDIA/nccl (2.23 to
+ * 2.30).
+ */
 #ifndef HVPROF_NCCL_ABI_H
 #define HVPROF_NCCL_ABI_H
 
@@ -156,7 +159,7 @@ struct nccl_event_v4 {
     };
 };
 
-/* Versions 5 and 6 differ in kinds of events only; version 6 adds the copy engine's. */
+/* Versions 5 and 6 have the same fields; version 6 adds the copy engine's events. */
 struct nccl_event_v6 {
     uint64_t type;
     void *parent;

@@ -1,8 +1,9 @@
-/* The profiler plug-in that NCCL loads: for each version of its interface, a translation of its events into calls.h. */
+/* The profiler plug-in that NCCL loads: translates the events of each version of its interface for calls_in_flight.h. */
 #include <stdlib.h>
 
 #include "abi.h"
-#include "calls.h"
+#include "calls_in_flight.h"
+#include "common/log.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 #define NAME "hvprof"
@@ -14,8 +15,10 @@ static int init(unsigned interface, void **context, int *mask, uint64_t id, int 
     if (!nccl_open(interface, ranks, rank))
         return NCCL_SUCCESS;
     struct nccl_communicator *communicator = malloc(sizeof *communicator);
-    if (communicator == NULL)
+    if (communicator == NULL) {
+        log_line("out of memory: calls in one NCCL communicator are not recorded, and the job continues");
         return NCCL_SUCCESS;
+    }
     *communicator = (struct nccl_communicator){.id = id, .size = (uint32_t)ranks, .has_kernel_events = interface >= 3};
     *context = communicator;
     *mask = NCCL_COLLECTIVE | NCCL_POINT_TO_POINT;
@@ -39,7 +42,7 @@ static int stop(void *handle)
     return NCCL_SUCCESS;
 }
 
-/* Before version 4 the states that come tell nothing about a kernel. */
+/* Before version 4 no state concerns a kernel. */
 static int ignore_state(void *handle, int state, union nccl_state_arguments *arguments)
 {
     (void)handle, (void)state, (void)arguments;
@@ -53,7 +56,7 @@ static int record_state(void *handle, int state, union nccl_state_arguments *arg
     return NCCL_SUCCESS;
 }
 
-/* Version 1 sends numbers where the later ones send names. */
+/* Version 1 sends numbers, later versions send names. */
 #define NAME_OF(names, number) ((number) < sizeof(names) / sizeof *(names) ? (names)[number] : "")
 static const char *const functions_v1[] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "SendRecv", "Send", "Recv"};
 static const char *const datatypes_v1[] = {"ncclInt8", "ncclUint8", "ncclInt32", "ncclUint32", "ncclInt64", "ncclUint64",
@@ -88,7 +91,7 @@ static int start_v1(void *context, void **handle, struct nccl_event_v1 *event)
     return NCCL_SUCCESS;
 }
 
-/* What versions 2 to 6 name alike; the fields stand elsewhere in each. */
+/* Versions 2 to 6 have the same field names, at other offsets. */
 #define COLLECTIVE(event, id)                        \
     &(struct nccl_call)                              \
     {                                                \
@@ -102,7 +105,7 @@ static int start_v1(void *context, void **handle, struct nccl_event_v1 *event)
         .root = (event)->collective.root,            \
         .channels = (event)->collective.channels,    \
     }
-#define POINT_TO_POINT(event, id, channels_told)      \
+#define POINT_TO_POINT(event, id, channel_count)      \
     &(struct nccl_call)                               \
     {                                                 \
         .function = (event)->point_to_point.function, \
@@ -111,7 +114,7 @@ static int start_v1(void *context, void **handle, struct nccl_event_v1 *event)
         .communicator = (id),                         \
         .rank = (uint32_t)(event)->rank,              \
         .root = (event)->point_to_point.peer,         \
-        .channels = (channels_told),                  \
+        .channels = (channel_count),                  \
     }
 
 static int start_v2(void *context, void **handle, struct nccl_event_v2 *event)
@@ -124,7 +127,7 @@ static int start_v2(void *context, void **handle, struct nccl_event_v2 *event)
     return NCCL_SUCCESS;
 }
 
-/* Version 3 tells the most channels that a collective may take, and nothing of a send. */
+/* Version 3 gives the maximum of channels for a collective, and no number for a send. */
 static int start_v3(void *context, void **handle, struct nccl_event_v3 *event)
 {
     *handle = nccl_nothing();
@@ -135,7 +138,7 @@ static int start_v3(void *context, void **handle, struct nccl_event_v3 *event)
     struct nccl_call call = event->type == NCCL_COLLECTIVE
                                 ? *COLLECTIVE(event, event->collective.communicator)
                                 : *POINT_TO_POINT(event, event->point_to_point.communicator, 0);
-    call.channels_untold = true;
+    call.channels_unknown = true;
     *handle = nccl_begin(context, &call);
     return NCCL_SUCCESS;
 }
@@ -176,7 +179,7 @@ static int start_v6(void *context, void **handle, struct nccl_event_v6 *event)
     return NCCL_SUCCESS;
 }
 
-/* Versions 1 to 3 tell neither the communicator's size nor the rank in it. */
+/* Versions 1 to 3 give neither the communicator's size nor the rank in it. */
 static int init_v1(void **context, int *mask)
 {
     return init(1, context, mask, 0, 0, 0);

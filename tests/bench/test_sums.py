@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from hvscale.bench.collectives.rank_side import timed_library
+from tests.native import BENCH_TIMER, FLAGS, SHARED_LIBRARY
 
 Bits = NDArray[np.uint16]
 INSTRUCTIONS = [b"avx512fp16", b"avx512", b"avx2", b"plain"]
@@ -157,7 +158,6 @@ def test_calls_get_their_arguments_and_are_counted(called: ctypes.CDLL, name: st
     assert called.calls_made() == 5
 
 
-SOURCES = Path(__file__).parents[2] / "native" / "bench_timer"
 UNDER_SANITIZERS = """
 import ctypes, sys
 library, libc = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(None)
@@ -183,9 +183,8 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     if not runtime.is_absolute():
         pytest.skip("the C compiler has no libasan.so")
     library = tmp_path / "libhvbench.so"
-    flags = ["-std=c11", "-g", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE"]
     subprocess.run(
-        ["cc", *flags, "-fsanitize=address,undefined", "-o", str(library), *map(str, SOURCES.glob("*.c"))], check=True
+        ["cc", *FLAGS, *SHARED_LIBRARY, "-fsanitize=address,undefined", "-o", str(library), *BENCH_TIMER], check=True
     )
     options = {"LD_PRELOAD": str(runtime.resolve()), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
     done = subprocess.run(

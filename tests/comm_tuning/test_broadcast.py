@@ -15,12 +15,11 @@ from hvscale.core.built_library import built_library
 from hvscale.launch.supervision import init_marker
 from hvscale.profiling import library_path as hvprof_path
 from hvscale.profiling.analyze.breakdown import breakdown
+from tests.native import BROADCAST, FLAGS, SHARED_LIBRARY
 from tests.profiling.conftest import MakeRun, Mpi
-from tests.profiling.test_sanitizers import FLAGS, PRELOADED
+from tests.profiling.test_sanitizers import PRELOADED
 
 PROGRAMS = Path(__file__).parent / "programs"
-NATIVE = Path(__file__).parents[2] / "native" / "broadcast"
-SHARED = Path(__file__).parents[2] / "native" / "hvprof"
 COUNTS = {"HVBCAST_COUNTS": "1"}
 THREADED = 3 * 40  # by_table.c's broadcasts in threads
 # The rank that a library starts tells its number by one of these; before the program, each gets a table of its own.
@@ -147,9 +146,11 @@ def test_the_nearest_rules_are_taken_and_that_is_said_once(any_mpi: Mpi, tmp_pat
     program = any_mpi.compile("by_table", PROGRAMS)
     done = any_mpi.start(3, [str(program)], {**preload_broadcast(table, {}), **COUNTS})
     assert done.returncode == 0, done.stdout + done.stderr
-    nearest = "hvbcast: the decision table has no rules for 3 ranks: taking those for 4"
+    nearest = "hvbcast: the decision table has no rules for 3 ranks: using those for 4"
     # Whose MPI it is that has the standard's ABI is not known.
-    library = f"hvbcast: the decision table was made with {other}, and this is {any_mpi.flavour}: its rules are taken all the same"
+    library = (
+        f"hvbcast: the decision table was made with {other}, but this is {any_mpi.flavour}: its rules are used anyway"
+    )
     expected = [nearest, *([library] if any_mpi.flavour != "MPI ABI" else [])]
     assert said(done) == [*expected, by_the_table(3)]
 
@@ -202,8 +203,8 @@ def test_several_libraries_in_front_of_mpi_init(open_mpi: Mpi, make_run: MakeRun
     ("damage", "why"),
     [
         (lambda data: data.replace(b" 64 3 2", b" 65 3 2"), "its checksum is wrong"),
-        (lambda data: data[: len(data) // 2], "it was cut short"),
-        (lambda data: b"", "it is no decision table of hvscale"),
+        (lambda data: data[: len(data) // 2], "it is truncated"),
+        (lambda data: b"", "it is not a decision table of hvscale"),
         (lambda data: data + b"x", "its checksum is wrong"),
         (None, "No such file or directory"),
     ],
@@ -234,8 +235,7 @@ def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
     if not found.is_absolute():
         pytest.skip(f"the C compiler has no {runtime}")
     library = folder / "libhvbcast.so"
-    sources = [*NATIVE.glob("*.c"), SHARED / "file_space.c", SHARED / "library.c"]
-    words = [*FLAGS, f"-fsanitize={sanitizer}", f"-I{SHARED}", "-o", str(library), *map(str, sources), "-ldl"]
+    words = [*FLAGS, *SHARED_LIBRARY, f"-fsanitize={sanitizer}", "-o", str(library), *BROADCAST, "-ldl"]
     subprocess.run(["cc", *words], check=True)
     return f"{found.resolve()}:{library}"
 

@@ -21,9 +21,8 @@ from hvscale.comm_tuning.collectives.tables.table import (
     read_table,
 )
 from hvscale.core.errors import RequestError
+from tests.native import FLAGS, NATIVE
 
-NATIVE = Path(__file__).parents[2] / "native" / "broadcast"
-SHARED = Path(__file__).parents[2] / "native" / "hvprof"
 ALGORITHMS = ["library", "flat", "chain", "k-nomial", "two-level"]
 
 
@@ -50,7 +49,7 @@ class Rules(ctypes.Structure):
 
 
 class Place(ctypes.Structure):
-    """`struct place` of trees.h."""
+    """`struct tree_place` of trees.h."""
 
     _fields_ = [("parent", ctypes.c_int), ("count", ctypes.c_int), ("children", ctypes.POINTER(ctypes.c_int))]
 
@@ -59,9 +58,8 @@ class Place(ctypes.Structure):
 def native(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The parts that know nothing of MPI."""
     library = tmp_path_factory.mktemp("native") / "parts.so"
-    sources = [str(NATIVE / f"{name}.c") for name in ("table", "trees", "say")]
-    words = ["-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", f"-I{SHARED}"]
-    subprocess.run(["cc", *words, "-o", str(library), *sources], check=True)
+    sources = [str(NATIVE / "broadcast" / f"{name}.c") for name in ("table", "trees")]
+    subprocess.run(["cc", *FLAGS, "-fPIC", "-shared", "-o", str(library), *sources], check=True)
     loaded = ctypes.CDLL(str(library))
     loaded.table_read.restype = ctypes.c_char_p
     loaded.table_made_with.restype = ctypes.c_char_p

@@ -25,13 +25,11 @@ from hvscale.profiling.read.nccl_file import (
 from hvscale.profiling.read.sources.nccl import read_calls
 from hvscale.profiling.record.nccl import nccl_environment, plugin_path, trim_nccl
 from tests.conftest import Run, run_json
+from tests.native import FLAGS, NCCL_PLUGIN, SHARED_LIBRARY
 from tests.profiling.conftest import PROGRAMS, MakeRun
 from tests.profiling.made import profile, signed_header
 
 VERSIONS = range(1, 7)
-SOURCES = Path(__file__).parents[2] / "native" / "nccl_plugin"
-SHARED_SOURCES = SOURCES.parent / "hvprof"
-FLAGS = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-pthread"]
 CHANNEL_NS = 1000
 # nccl_harness.c: function, data type, algorithm, protocol, count, channels; operation; bytes for 2 ranks
 CALLS = [
@@ -213,7 +211,7 @@ def test_nccl_goes_on_where_its_profile_cannot_be_written(harness: Path, unwrita
     assert done.returncode == 0
     assert done.stdout == "0\n", "no events are asked for"
     assert len(done.stderr.splitlines()) == 1
-    assert "the job goes on without" in done.stderr
+    assert "the job continues without" in done.stderr
     assert not unwritable.exists() or list(unwritable.iterdir()) == []
 
 
@@ -221,7 +219,7 @@ def test_nccl_goes_on_under_a_limit_on_file_sizes(harness: Path, tmp_path: Path)
     done = start(harness, 6, 4, 100, before=["prlimit", "--fsize=100000"], HVPROF_DIRECTORY=str(tmp_path))
     assert done.returncode == 0, "it was killed by SIGXFSZ"
     assert len(done.stderr.splitlines()) == 1
-    assert "(File too large): the job goes on without" in done.stderr
+    assert "(File too large): the job continues without" in done.stderr
 
 
 def test_a_header_that_asks_for_a_terabyte_gets_what_the_file_has(harness: Path, make_run: MakeRun) -> None:
@@ -291,13 +289,11 @@ def test_a_damaged_file_is_said(harness: Path, make_run: MakeRun, at: int, what:
 def test_sanitizers_find_nothing(make_run: MakeRun, tmp_path: Path, sanitizer: str) -> None:
     plugin, harness = tmp_path / "libhvprof-nccl.so", tmp_path / "nccl_harness"
     flags = [*FLAGS, f"-fsanitize={sanitizer}"]
-    shared = ["-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,nodelete"]
     runtime = {"address,undefined": "libasan.so", "thread": "libtsan.so"}[sanitizer]
     asked = subprocess.run(["cc", f"-print-file-name={runtime}"], capture_output=True, text=True, check=False)
     if not Path(asked.stdout.strip()).is_absolute():
         pytest.skip(f"the C compiler has no {runtime}")
-    sources = [*SOURCES.glob("*.c"), SHARED_SOURCES / "file_space.c", SHARED_SOURCES / "mapped_file.c"]
-    subprocess.run(["cc", *flags, *shared, "-I", SHARED_SOURCES, "-o", plugin, *sources], check=True)
+    subprocess.run(["cc", *flags, *SHARED_LIBRARY, "-Wl,-z,nodelete", "-o", plugin, *NCCL_PLUGIN], check=True)
     subprocess.run(["cc", *flags, "-o", str(harness), str(PROGRAMS / "nccl_harness.c"), "-ldl"], check=True)
     run = make_run(1, "NCCL")
     for version in VERSIONS:

@@ -16,6 +16,7 @@ from hvscale.profiling import trim
 from hvscale.profiling.analyze.breakdown import breakdown
 from hvscale.profiling.read.counters import COUNTER, counter_checks, sound_counters
 from hvscale.profiling.read.profile_file import COMMUNICATOR, COUNTERS_START, HEADER, RECORD, RECORDS_START, ProfileFile
+from tests.native import NATIVE
 from tests.profiling import made
 from tests.profiling.conftest import MakeRun
 
@@ -65,8 +66,9 @@ def test_the_layout_is_that_of_the_c_header(tmp_path: Path) -> None:
             for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) printf("%zu ", offsets[i]);
         }}"""
     )
-    sources = Path(__file__).parents[2] / "native" / "hvprof"
-    subprocess.run(["cc", "-std=c11", "-I", str(sources), "-o", str(tmp_path / "layout"), str(program)], check=True)
+    subprocess.run(
+        ["cc", "-std=c11", "-I", str(NATIVE / "hvprof"), "-o", str(tmp_path / "layout"), str(program)], check=True
+    )
     printed = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True).stdout
     ours = [*(HEADER.fields[name][1] for name in HEADER.names), HEADER.itemsize]  # type: ignore[index,union-attr]
     ours += [*(COMMUNICATOR.fields[name][1] for name in COMMUNICATOR.names), COMMUNICATOR.itemsize]  # type: ignore[index,union-attr]

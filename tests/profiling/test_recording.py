@@ -501,7 +501,7 @@ def test_a_job_goes_on_where_its_profile_cannot_be_written(open_mpi: Mpi, unwrit
     assert done.returncode == 0
     lines = [line for line in done.stderr.splitlines() if "hvprof" in line]
     assert len(lines) == 2, "one line for each rank"
-    assert all("the job goes on without" in line for line in lines)
+    assert all("the job continues without" in line for line in lines)
     assert not unwritable.exists() or list(unwritable.iterdir()) == []
 
 

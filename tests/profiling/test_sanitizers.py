@@ -9,10 +9,9 @@ import pytest
 
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.breakdown import breakdown
+from tests.native import FLAGS, HVPROF, NATIVE, SHARED_LIBRARY
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
-SOURCES = Path(__file__).parents[2] / "native" / "hvprof"
-FLAGS = ["-std=c11", "-g", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-D_GNU_SOURCE"]
 # mpirun itself must not load a sanitizer's library: only the program that the ranks become.
 PRELOADED = "import os, sys; os.environ.update(LD_PRELOAD=sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])"
 
@@ -30,12 +29,13 @@ def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
         [
             "cc",
             *FLAGS,
+            *SHARED_LIBRARY,
             *more,
             "-DHVPROF_LARGE_COUNTS",
             f"-fsanitize={sanitizer}",
             "-o",
             str(library),
-            *map(str, SOURCES.glob("*.c")),
+            *HVPROF,
             "-ldl",
         ],
         check=True,
@@ -80,7 +80,7 @@ def test_a_limit_on_file_sizes_costs_the_profile_and_not_the_job(
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     assert len(lines) == 2, done.stderr
-    assert all(line.startswith("hvprof: ") and "(File too large): the job goes on" in line for line in lines)
+    assert all(line.startswith("hvprof: ") and "(File too large): the job continues" in line for line in lines)
     assert list(run.hvprof.iterdir()) == []
 
 
@@ -111,7 +111,7 @@ def test_leak_sanitizer_finds_no_leak_of_ours(open_mpi: Mpi, make_run: MakeRun, 
     assert done.returncode == 0, done.stderr
     assert "Direct leak of" in done.stderr
     allocated_by = [line for line in done.stderr.splitlines() if line.lstrip().startswith("#1 ")]
-    assert [line for line in allocated_by if f"{SOURCES}/" in line] == []
+    assert [line for line in allocated_by if f"{NATIVE}/" in line] == []
 
 
 @pytest.mark.parametrize("arguments", [["overlapping"], ["threads", "3000"]])

@@ -167,7 +167,7 @@ def test_what_is_odd_goes_as_it_would_without_a_table(
     assert done.stdout.count("fine") == 3
     found = counted(run)
     assert (found["two-level"], found["chain"]) == (1, 1)
-    nearest = "hvbcast: the decision table has no rules for 3 ranks: taking those for 2"
+    nearest = "hvbcast: the decision table has no rules for 3 ranks: using those for 2"
     assert done.stdout.count(nearest) + done.stderr.count(nearest) == 1
 
 

@@ -34,6 +34,7 @@ HEADER_FIELDS = [  # name, type, offset
     ("job", "<u8", 1968),
     ("flags", "<u4", 1976),
     ("reserved_records", "<u8", 4032),
+    ("stopped_ns", "<u8", 4040),
 ]
 HEADER = header_layout(HEADER_FIELDS)
 RECORD = np.dtype(
@@ -86,6 +87,7 @@ class Header:
     clock_error_ns: int | None  # of that; None: not measured, the offset is that of the rank's own host
     job: int | None  # the same in all ranks that were initialised together; None: not known
     large_counts_unseen: bool  # the MPI library has functions with large counts, whose calls are not recorded
+    stopped: bool  # the process ran out of memory: later calls are not recorded
     operations: tuple[str, ...]
 
 
@@ -106,6 +108,7 @@ def read_header(path: Path, stream: IO[bytes]) -> Header:
         clock_error_ns=None if fields["clock_error_ns"] == UNKNOWN_ERROR else int(fields["clock_error_ns"]),
         job=int(fields["job"]) or None,
         large_counts_unseen=bool(fields["flags"] & LARGE_COUNTS_UNSEEN),
+        stopped=fields["stopped_ns"] != 0,
         operations=tuple(text(name) for name in fields["operations"]),
     )
 

@@ -13,7 +13,7 @@ WORD_MASK = 2**64 - 1
 
 
 class Call(ctypes.Structure):
-    """`struct call` of native/timed.h."""
+    """`struct call` of native/bench_timer/time_calls.h."""
 
     _fields_ = [
         ("function", ctypes.c_size_t),
@@ -59,6 +59,6 @@ def time_calls(
 
 
 def sum_address(name: str) -> int:
-    """The address of one of native/sums.h's sums, by the best instructions of this processor."""
+    """The address of one of native/bench_timer/sums.h's sums, by the best instructions of this processor."""
     library().hvbench_choose_sums(b"best")
     return int(ctypes.cast(library()[name], ctypes.c_void_p).value or 0)

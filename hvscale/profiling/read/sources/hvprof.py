@@ -47,6 +47,7 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
     incomplete: list[str] = []
     overwritten: defaultdict[int, int] = defaultdict(int)  # by rank
     large_counts_unseen: set[int] = set()  # ranks
+    stopped: set[int] = set()  # ranks
     jobs: defaultdict[int, dict[int, str]] = defaultdict(dict)  # their ranks, and a file of each
     for path in paths:
         try:
@@ -64,6 +65,8 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
         incomplete += [profile.cut_short] if profile.cut_short is not None else []
         if profile.header.large_counts_unseen:
             large_counts_unseen.add(profile.header.rank)
+        if profile.header.stopped:
+            stopped.add(profile.header.rank)
         if profile.overwritten:
             overwritten[profile.header.rank] += profile.overwritten
     if len(errors) == len(paths):
@@ -83,6 +86,10 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
             f"{_list(sorted(large_counts_unseen))}, whose MPI library has them: hvscale found none in that of --mpi "
             f"{record.library.flavour}. Name the ranks' own MPI with --mpi"
         )
+    if stopped:
+        why_stopped = f"rank {_list(sorted(stopped))} ran out of memory: its later calls are not recorded"
+        warnings.append(why_stopped)
+        incomplete.append(why_stopped)
     if overwritten:
         warnings.append(
             f"{sum(overwritten.values())} single calls of rank {_list(sorted(overwritten))} are lost, because the ring of records "

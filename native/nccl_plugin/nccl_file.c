@@ -1,12 +1,15 @@
-#include "record.h"
+/* Writes the file of NCCL's calls. */
+#include "nccl_file.h"
 
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "mapped_file.h"
+#include "common/log.h"
+#include "common/mapped_file.h"
 
-static const struct mapped_file_kind kind = {.prefix = "nccl", .extension = "hvn", .speaker = "hvprof: NCCL"};
+const char log_name[] = "hvprof: NCCL";
+static const struct mapped_file_kind kind = {.prefix = "nccl", .extension = "hvn"};
 static struct nccl_header *header; /* NULL: no file */
 
 struct identity {
@@ -34,7 +37,7 @@ static void describe(void *file, const void *described)
     into->check = check_words((const uint64_t *)into, offsetof(struct nccl_header, recorded) / sizeof(uint64_t));
 }
 
-/* The mapping is not handed on to forked children; this keeps them from touching what they do not have. */
+/* A forked child does not have the mapping: it must not write there. */
 static void stop_in_child(void)
 {
     header = NULL;
@@ -42,14 +45,15 @@ static void stop_in_child(void)
 
 bool nccl_file_open(uint32_t rank, uint32_t job_size, unsigned interface)
 {
-    uint64_t capacity = mapped_file_ring_bytes(&kind) / sizeof(struct nccl_record);
+    uint64_t capacity = mapped_file_ring_bytes() / sizeof(struct nccl_record);
     uint64_t size = sizeof(struct nccl_header) + capacity * sizeof(struct nccl_record);
     struct identity identity = {.rank = rank, .job_size = job_size, .interface = interface, .capacity = capacity};
-    header = mapped_file_make(&kind, rank, size, describe, &identity);
-    if (header == NULL)
+    if (pthread_atfork(NULL, NULL, stop_in_child) != 0) {
+        log_line("out of memory: the job continues without a profile of NCCL");
         return false;
-    pthread_atfork(NULL, NULL, stop_in_child);
-    return true;
+    }
+    header = mapped_file_create(&kind, rank, size, describe, &identity);
+    return header != NULL;
 }
 
 void nccl_file_append(const struct nccl_record *record)

@@ -1,4 +1,5 @@
-#include "calls.h"
+/* Joins NCCL's events into one record for each call. */
+#include "calls_in_flight.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -6,13 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mapped_file.h"
-#include "record.h"
+#include "common/mapped_file.h"
+#include "nccl_file.h"
 
 #define SLOTS 4096 /* calls in flight; CUDA queues about a thousand kernels */
-#define SETTLED 64 /* when this many other calls have come to rest since, a call at rest is over */
+#define IDLE_CALLS 64 /* an idle call is over once this many other calls have become idle after it */
 
-/* A handle is a call's number and, in its lowest byte, a channel or CALL. So an old handle is known as such, and nothing is freed. */
+/*
+ * A handle is a call's number and, in its lowest byte, a channel or CALL: old handles are recognised,
+ * and nothing has to be freed.
+ */
 #define CALL 255u
 #define NOTHING 254u
 _Static_assert(sizeof(void *) == sizeof(uint64_t), "handles hold a number of 56 bits");
@@ -25,16 +29,16 @@ struct slot {
     uint64_t seen_begin_ns, seen_end_ns;
     uint64_t device_begin_ns, device_end_ns;
     unsigned expected, begun, ended; /* channels */
-    bool resting;
+    bool idle;
 };
 
 static struct slot slots[SLOTS];
 static uint64_t calls;
-static uint64_t resting[SETTLED]; /* calls whose channels seen so far have ended, the oldest at `oldest_resting` */
-static unsigned oldest_resting;
+static uint64_t idle[IDLE_CALLS]; /* calls whose channels so far have ended, the oldest at `oldest_idle` */
+static unsigned oldest_idle;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The rank in the job: a communicator may be of a part of it. SLURM_PROCID stands last: under mpirun it is the launcher's. */
+/* The rank in the job, of which a communicator may be a part. SLURM_PROCID comes last: under mpirun it is the launcher's. */
 static void job_rank(uint32_t *rank, uint32_t *size)
 {
     static const char *const names[][2] = {
@@ -55,7 +59,7 @@ static void job_rank(uint32_t *rank, uint32_t *size)
     }
 }
 
-/* A forked child has neither the calls nor the thread that may hold the lock. */
+/* A forked child has no calls, and no thread that could release the lock. */
 static void forget_in_child(void)
 {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -83,7 +87,7 @@ static void *handle_of(uint64_t number, unsigned part)
     return (void *)(uintptr_t)(number << 8 | part);
 }
 
-/* The slot of a handle; NULL when its record is written already, or it never was one. */
+/* The slot of a handle; NULL if its record has been written, or it is no handle. */
 static struct slot *slot_of(void *handle)
 {
     uint64_t number = (uint64_t)(uintptr_t)handle >> 8;
@@ -109,33 +113,33 @@ static void finish(struct slot *slot)
     slot->number = 0;
 }
 
-static bool at_rest(const struct slot *slot)
+static bool is_idle(const struct slot *slot)
 {
     return slot->enqueue_end_ns != 0 && slot->ended == slot->begun;
 }
 
-/* NCCL does not always tell how many channels a call takes: then it is over when it has long been at rest. */
-static void rest(struct slot *slot)
+/* NCCL does not always give the number of channels: then a call is over when it has been idle for long. */
+static void become_idle(struct slot *slot)
 {
-    if (slot->resting)
+    if (slot->idle)
         return;
-    slot->resting = true;
-    struct slot *oldest = slot_of(handle_of(resting[oldest_resting], CALL));
-    resting[oldest_resting] = slot->number;
-    oldest_resting = (oldest_resting + 1) % SETTLED;
+    slot->idle = true;
+    struct slot *oldest = slot_of(handle_of(idle[oldest_idle], CALL));
+    idle[oldest_idle] = slot->number;
+    oldest_idle = (oldest_idle + 1) % IDLE_CALLS;
     if (oldest == NULL)
         return;
-    oldest->resting = false;
-    if (at_rest(oldest))
+    oldest->idle = false;
+    if (is_idle(oldest))
         finish(oldest);
 }
 
 static void finish_if_over(struct slot *slot)
 {
-    if (at_rest(slot) && slot->ended >= slot->expected)
+    if (is_idle(slot) && slot->ended >= slot->expected)
         finish(slot);
-    else if (at_rest(slot) && slot->ended != 0)
-        rest(slot);
+    else if (is_idle(slot) && slot->ended != 0)
+        become_idle(slot);
 }
 
 static void set_name(char field[16], const char *name)
@@ -168,7 +172,7 @@ void *nccl_begin(const struct nccl_communicator *communicator, const struct nccl
             .channels = call->channels,
         },
         .enqueue_begin_ns = clock_ns(CLOCK_MONOTONIC),
-        .expected = !communicator->has_kernel_events ? 0 : call->channels_untold ? UINT_MAX : call->channels,
+        .expected = !communicator->has_kernel_events ? 0 : call->channels_unknown ? UINT_MAX : call->channels,
     };
     set_name(slot->record.function, call->function);
     set_name(slot->record.datatype, call->datatype);
@@ -231,7 +235,7 @@ void nccl_flush(const struct nccl_communicator *communicator)
     pthread_mutex_unlock(&lock);
 }
 
-/* A job that ends without destroying its communicators. */
+/* For a job that ends without destroying its communicators. */
 __attribute__((destructor)) static void flush_at_exit(void)
 {
     nccl_flush(NULL);

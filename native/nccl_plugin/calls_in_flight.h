@@ -1,14 +1,14 @@
-/* NCCL's calls in flight, from their start to the end of their kernels, and their records. Knows no version of NCCL's interface. */
-#ifndef HVPROF_NCCL_CALLS_H
-#define HVPROF_NCCL_CALLS_H
+/* NCCL's calls in flight, from their start to the end of their kernels. Knows no version of NCCL's interface. */
+#ifndef HVPROF_NCCL_CALLS_IN_FLIGHT_H
+#define HVPROF_NCCL_CALLS_IN_FLIGHT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A communicator: NCCL's context. */
+/* A communicator, passed to NCCL as its context. */
 struct nccl_communicator {
-    uint64_t id; /* 0: each call names it */
-    uint32_t size; /* 0: not told */
+    uint64_t id; /* 0: each call gives it */
+    uint32_t size; /* 0: unknown */
     bool has_kernel_events;
 };
 
@@ -22,22 +22,22 @@ struct nccl_call {
     uint32_t rank;
     int32_t root;
     uint8_t channels; /* 0: no kernel events will come */
-    bool channels_untold; /* kernel events will come, no telling how many */
+    bool channels_unknown; /* an unknown number of kernel events will come */
 };
 
-/* Opens the process's profile at the first call. False when there is none. */
+/* Opens the process's profile on the first call. False if there is none. */
 bool nccl_open(unsigned interface, int ranks, int rank);
 
-/* All of these take any handle, also of a call whose record is written already, from any thread. */
+/* These accept any handle from any thread, even of a call whose record has been written. */
 void *nccl_begin(const struct nccl_communicator *communicator, const struct nccl_call *call);
 void *nccl_begin_channel(void *call, uint8_t channel, uint64_t device_ns);
 void nccl_stamp_channel(void *channel, uint64_t device_ns);
 void nccl_end(void *call_or_channel);
 
-/* A handle for an event that is not recorded: versions 1 to 4 send no calls below a group without one. */
+/* A handle for an event that is not recorded: versions 1 to 4 send no calls inside a group without one. */
 void *nccl_nothing(void);
 
-/* Writes the records of calls whose kernels' end was not seen; of every communicator when NULL. */
+/* Writes the records of calls whose kernels have not ended; NULL: in every communicator. */
 void nccl_flush(const struct nccl_communicator *communicator);
 
 #endif

@@ -1,6 +1,6 @@
-/* The file of NCCL's calls, byte for byte: docs/reference/nccl-profile.md. A change of meaning raises NCCL_FILE_VERSION. */
-#ifndef HVPROF_NCCL_RECORD_H
-#define HVPROF_NCCL_RECORD_H
+/* The layout of the file of NCCL's calls, as docs/reference/nccl-profile.md describes it. A change of meaning raises NCCL_FILE_VERSION. */
+#ifndef HVPROF_NCCL_FILE_H
+#define HVPROF_NCCL_FILE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -12,8 +12,8 @@
 
 enum nccl_timing {
     NCCL_ON_DEVICE, /* the GPU's clock, from the first channel's start to the last channel's end */
-    NCCL_SEEN_BY_HOST, /* the same, when NCCL's own thread saw it */
-    NCCL_ENQUEUED, /* no kernel was seen: the host's time for handing the call to the GPU */
+    NCCL_SEEN_BY_HOST, /* the same, by the clock of NCCL's own thread */
+    NCCL_ENQUEUED, /* no kernel was seen: the time that the host took to enqueue the call */
 };
 
 struct nccl_header {
@@ -39,14 +39,14 @@ struct nccl_record {
     _Atomic uint64_t sequence; /* from 1; 0 while empty or being written */
     uint64_t start_ns; /* CLOCK_MONOTONIC */
     uint64_t duration_ns;
-    uint64_t count; /* as the call was given it */
+    uint64_t count; /* the call's argument */
     uint64_t communicator; /* NCCL's id of it, the same on all its ranks */
-    uint32_t communicator_size; /* 0: not told */
+    uint32_t communicator_size; /* 0: unknown */
     uint32_t communicator_rank;
     int32_t root; /* or the other rank of a send or receive */
     uint16_t channels;
     uint16_t timing;
-    char function[16]; /* names as NCCL writes them, cut to fit */
+    char function[16]; /* NCCL's own names, truncated */
     char datatype[16];
     char algorithm[16];
     char protocol[16];
@@ -58,10 +58,10 @@ _Static_assert(offsetof(struct nccl_header, recorded) == 4032 && sizeof(struct n
 _Static_assert(offsetof(struct nccl_record, function) == 56 && sizeof(struct nccl_record) == 128, "layout");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the file is little-endian");
 
-/* Makes this process's file in $HVPROF_DIRECTORY. False, after one line on stderr, when that cannot be done. */
+/* Creates this process's file in $HVPROF_DIRECTORY. False, after one line on stderr, if that fails. */
 bool nccl_file_open(uint32_t rank, uint32_t job_size, unsigned interface);
 
-/* Appends a record; its sequence and check are set here. One thread at a time. Does nothing without an open file. */
+/* Appends a record and sets its sequence and check. One thread at a time. Does nothing without an open file. */
 void nccl_file_append(const struct nccl_record *record);
 
 #endif

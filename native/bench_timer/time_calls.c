@@ -1,4 +1,5 @@
-#include "timed.h"
+/* Times calls by address. */
+#include "time_calls.h"
 
 #include <time.h>
 
@@ -9,7 +10,7 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-#define AS(...) ((int (*)(__VA_ARGS__))c->function)
+#define AS(...) ((int (*)(__VA_ARGS__))c->fn)
 
 static inline int make(const struct call *c)
 {
@@ -42,16 +43,17 @@ static inline int make_all(const struct call *calls, int number)
     return status;
 }
 
-int hvbench_time(const struct call *calls, int number, const struct call *meet, int samples, int repeats, int apart, double *seconds)
+int hvbench_time(const struct call *calls, int number, const struct call *sync, int samples, int repeats,
+                 int sync_each_call, double *seconds)
 {
-    int meetings = apart ? repeats : 1, together = apart ? 1 : repeats, status = 0;
+    int batches = sync_each_call ? repeats : 1, batch_size = sync_each_call ? 1 : repeats, status = 0;
     for (int sample = 0; sample < samples; sample++) {
         double spent = 0;
-        for (int meeting = 0; meeting < meetings; meeting++) {
-            if ((status = make(meet)) != 0)
+        for (int batch = 0; batch < batches; batch++) {
+            if ((status = make(sync)) != 0)
                 return status;
             double began = now();
-            for (int i = 0; i < together; i++)
+            for (int i = 0; i < batch_size; i++)
                 if ((status = make_all(calls, number)) != 0)
                     return status;
             spent += now() - began;

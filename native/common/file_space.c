@@ -1,3 +1,4 @@
+/* Reserves file space without the signal that a file size limit raises. */
 #include "file_space.h"
 
 #include <errno.h>
@@ -5,8 +6,10 @@
 #include <signal.h>
 #include <time.h>
 
-/* Beyond the limit the kernel sends this thread SIGXFSZ, whose default ends the job. It is blocked meanwhile and then taken away; how the
- * program handles the signal stays its own affair. */
+/*
+ * Beyond the limit the kernel sends this thread SIGXFSZ, which by default ends the process. The
+ * signal is blocked during the call and then removed, so the program's own handling is unaffected.
+ */
 int file_space_reserve(int file, uint64_t size)
 {
     static const struct timespec no_wait;

@@ -1,0 +1,13 @@
+/* Reserves disk or memory space for a file before it is mapped. */
+#ifndef HVSCALE_FILE_SPACE_H
+#define HVSCALE_FILE_SPACE_H
+
+#include <stdint.h>
+
+/*
+ * Reserves the first `size` bytes of `file`. Returns 0 or an errno value; a limit on file sizes
+ * (ulimit -f) returns EFBIG without its signal.
+ */
+int file_space_reserve(int file, uint64_t size);
+
+#endif

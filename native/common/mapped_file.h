@@ -1,0 +1,50 @@
+/* A profile file: mapped into memory by its process, readable after the process was killed, with checks. */
+#ifndef HVSCALE_MAPPED_FILE_H
+#define HVSCALE_MAPPED_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#define CHECK_FACTOR 0x9E3779B97F4A7C15u
+
+struct mapped_file_kind {
+    const char *prefix; /* of the file name: "rank" in rank-00003.hvp */
+    const char *extension;
+};
+
+/*
+ * Creates this process's file of `size` bytes in $HVPROF_DIRECTORY. `describe` writes its header
+ * before it gets its name; it never shares or replaces an earlier process's file. A forked child
+ * has no mapping. Returns NULL, after one line on stderr, if the file cannot be created.
+ */
+void *mapped_file_create(const struct mapped_file_kind *kind, uint32_t rank, uint64_t size,
+                         void (*describe)(void *file, const void *identity), const void *identity);
+
+/* Bytes of the ring of records that $HVPROF_MIB asks for. */
+uint64_t mapped_file_ring_bytes(void);
+
+/* What word number `index` adds to a check: any single flipped bit changes the sum. */
+static inline uint64_t check_word(uint64_t word, size_t index)
+{
+    return word * (CHECK_FACTOR * (2 * index + 1));
+}
+
+/* The check of consecutive words. The products are independent, so they run in parallel. */
+static inline uint64_t check_words(const uint64_t *words, size_t count)
+{
+    uint64_t sum = CHECK_FACTOR;
+#pragma GCC unroll 8
+    for (size_t i = 0; i < count; i++)
+        sum += check_word(words[i], i);
+    return sum;
+}
+
+static inline uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+#endif
