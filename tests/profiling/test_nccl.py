@@ -12,6 +12,7 @@ import pytest
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
+from hvscale.launch.flavours import all_rank_variables
 from hvscale.profiling.analyze.breakdown import breakdown
 from hvscale.profiling.read.nccl_file import (
     ENQUEUED,
@@ -25,7 +26,7 @@ from hvscale.profiling.read.nccl_file import (
 from hvscale.profiling.read.sources.nccl import read_calls
 from hvscale.profiling.record.nccl import nccl_environment, plugin_path, trim_nccl
 from tests.conftest import Run, run_json
-from tests.native import FLAGS, NCCL_PLUGIN, SHARED_LIBRARY
+from tests.native import FLAGS, NATIVE, NCCL_PLUGIN, SHARED_LIBRARY
 from tests.profiling.conftest import PROGRAMS, MakeRun
 from tests.profiling.made import profile, signed_header
 
@@ -301,3 +302,10 @@ def test_sanitizers_find_nothing(make_run: MakeRun, tmp_path: Path, sanitizer: s
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
     assert all(len(read_nccl_profile(path).records) == 800 for path in run.hvprof.iterdir())
+
+
+def test_the_plug_in_knows_every_flavours_rank_variables() -> None:
+    """C code cannot ask the flavours: its list must hold theirs."""
+    source = (NATIVE / "nccl_plugin" / "calls_in_flight.c").read_text()
+    for variables in all_rank_variables():
+        assert f'{{"{variables.rank}", "{variables.size}"}}' in source
