@@ -142,7 +142,10 @@ def test_a_program_without_mpi_reports_nothing_and_starts_behind_a_sanitizer(hvs
 
 
 def test_without_the_preloaded_library_a_launch_goes_on_with_one_warning(tmp_path: Path) -> None:
-    without = "import sys; from hvscale.launch.supervision import init_marker; init_marker.LIBRARY = 'libnone.so'; from hvscale.cli.main import main; "
+    without = (
+        "import sys; from hvscale.launch.supervision import init_marker; init_marker.LIBRARY = 'libnone.so'; "
+        "from hvscale.cli.main import main; "
+    )
     words = [sys.executable, "-c", f"{without} sys.argv[0] = 'hvscale'; main()", "launch"]
     done = subprocess.run([*words, "--", "true"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
