@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from turns import in_turns, show
 
 from hvscale.launch.controller import launch
+from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.tasks.super_resolution import SuperResolution
@@ -83,7 +84,7 @@ def main() -> None:
     def ours(*more: str) -> float:
         command = ["hvscale", "train", *config(arguments.batch_size, arguments.steps).arguments(), *more]
         with tempfile.TemporaryDirectory() as folder:
-            run = launch(2, command, run_path=Path(folder) / "run", warn=lambda text: None)
+            run = launch(command, LaunchOptions(np=2, run=Path(folder) / "run"), LaunchHooks(warn=lambda text: None))
             lines = run.steps.read_text().splitlines()[WARM_UP_STEPS:]
         return float(images / np.median([json.loads(line)["seconds"] for line in lines]))
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from turns import in_turns, show
 
 from hvscale.launch.controller import launch
+from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.data.sources import image_set
 from hvscale.trainer.ranks import Ranks
@@ -87,7 +88,11 @@ def main() -> None:
             in_turns(variants, arguments.rounds),
             "a PNG per patch",
         )
-        run = launch(2, ["hvscale", "train", *config.arguments()], run_path=Path(name) / "run", warn=lambda text: None)
+        run = launch(
+            ["hvscale", "train", *config.arguments()],
+            LaunchOptions(np=2, run=Path(name) / "run"),
+            LaunchHooks(warn=lambda text: None),
+        )
         steps = [json.loads(line) for line in run.steps.read_text().splitlines()][5:]
         waited = sum(step["data_wait_seconds"] for step in steps) / sum(step["seconds"] for step in steps)
         Console().print(f"data wait: {waited:.2%} of the time of {len(steps)} steps, two ranks")

@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from hvscale.launch.options import LaunchOptions
 from hvscale.profiling.read.profile_file import RECORD
 from hvscale.studies.profiled_launch import profiled_launch
 
@@ -30,9 +31,8 @@ def main() -> None:
         )
         calls = events // RANKS
         ring = calls * RECORD.itemsize // MIB + 1
-        run = profiled_launch(
-            RANKS, [str(program), str(calls)], run_path=Path(folder, "run"), env=[f"HVPROF_MIB={ring}"]
-        )
+        options = LaunchOptions(np=RANKS, run=Path(folder, "run"), env=(f"HVPROF_MIB={ring}",))
+        run = profiled_launch([str(program), str(calls)], options)
         command = [programs / "hvscale", "breakdown", run.path, "--json"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # once before, so that the files are in memory
         start = time.perf_counter()

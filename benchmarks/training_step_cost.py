@@ -18,6 +18,7 @@ from scipy import stats
 
 from hvscale.core.run_folder import RunFolder
 from hvscale.launch.controller import launch
+from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.profiling.analyze import breakdown
 from hvscale.studies.profiled_launch import profiled_launch
 from hvscale.trainer import demo_config
@@ -39,9 +40,9 @@ def run_once(variant: str, ranks: int, steps: int, folder: Path) -> RunFolder:
     path = folder / variant
     shutil.rmtree(path, ignore_errors=True)
     if variant == "hvprof":
-        return profiled_launch(ranks, command(steps), run_path=path, warn=quiet)
-    env = [f"HOROVOD_TIMELINE={folder / 'timeline.json'}"] if variant == "timeline" else []
-    return launch(ranks, command(steps), run_path=path, env=env, warn=quiet)
+        return profiled_launch(command(steps), LaunchOptions(np=ranks, run=path), LaunchHooks(warn=quiet))
+    env = (f"HOROVOD_TIMELINE={folder / 'timeline.json'}",) if variant == "timeline" else ()
+    return launch(command(steps), LaunchOptions(np=ranks, run=path, env=env), LaunchHooks(warn=quiet))
 
 
 def median_step(run: RunFolder) -> float:

@@ -78,6 +78,16 @@ def run_json(run: Path) -> dict[str, Any]:
     return record
 
 
+def env_asked(record: dict[str, Any]) -> dict[str, str]:
+    """The variables that a run.json says were asked for, "(hidden)" where the value is not recorded."""
+    pairs = (request.partition("=") for request in record["launch"].get("env", []))
+    return {name: value if equals else "(hidden)" for name, equals, value in pairs}
+
+
+def knobs_asked(record: dict[str, Any]) -> dict[str, str]:
+    return dict(request.split("=", 1) for request in record["launch"].get("set", []))
+
+
 def processes_below(folder: Path) -> list[psutil.Process]:
     """Every living process of a run inside the folder."""
     found = []

@@ -27,10 +27,6 @@ MAY_IMPORT: dict[str, set[str]] = {  # beside core, which every room stands on
 }
 # Still to be taken apart.
 REMAINING = {
-    "hvscale.bench.collectives.controller",
-    "hvscale.bench.experiments.entries.app",
-    "hvscale.bench.experiments.entries.command",
-    "hvscale.bench.param_server.study",
     "hvscale.studies.scaling.work",
     "hvscale.trainer.elastic.training",
 }

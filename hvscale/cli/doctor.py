@@ -31,6 +31,7 @@ from hvscale.launch import flavours, placements
 from hvscale.launch.controller import launch
 from hvscale.launch.mpi import horovod_build, mpi_library, prefixes
 from hvscale.launch.mpi.probe import probe
+from hvscale.launch.options import LaunchHooks, LaunchOptions
 
 OLDEST_PYTHON = (3, 11)
 SET_UP_AGAIN = "run `make setup`"
@@ -211,12 +212,12 @@ def broadcast() -> Check:
         if here is not None:
             with TemporaryDirectory() as folder:
                 launch(
-                    2,
                     ["python", "-c", TRY_BROADCAST],
-                    mpi=here,
-                    run_path=Path(folder) / "run",
-                    instrument=lambda run, record, environment: preloaded(path, environment),
-                    warn=lambda text: None,
+                    LaunchOptions(np=2, mpi=here, run=Path(folder) / "run"),
+                    LaunchHooks(
+                        instrument=lambda run, record, environment: preloaded(path, environment),
+                        warn=lambda text: None,
+                    ),
                 )
     except RankFailedError as problem:
         return Check(name=name, good=False, found=" ".join([str(problem), *problem.last_lines[-1:]]), mend=SET_UP_AGAIN)

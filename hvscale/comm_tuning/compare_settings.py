@@ -1,7 +1,7 @@
 """Runs a command under several named settings in turns: throughput, gain, and what became of the communication."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -11,6 +11,7 @@ from hvscale.comm_tuning.knobs.settings import target_of, with_settings
 from hvscale.comm_tuning.knobs.settings_file import with_settings_file
 from hvscale.core.errors import RequestError
 from hvscale.core.statistics import Estimate, estimate, percent, ratio
+from hvscale.launch.options import LaunchOptions
 from hvscale.studies.comparison import ComparisonDocument, ComparisonStudy
 
 VERB = "compare-settings"
@@ -32,20 +33,20 @@ class SettingsRow(BaseModel):
 class SettingsComparison(ComparisonDocument):
     """What `hvscale compare-settings --json` prints, by alias, and the folder's compare-settings.json."""
 
-    schema_: Annotated[Literal["hvscale/compare-settings/1"], Field(alias="schema")] = "hvscale/compare-settings/1"
+    schema_: Annotated[Literal["hvscale/compare-settings/2"], Field(alias="schema")] = "hvscale/compare-settings/2"
     measured_by: Literal["throughput", "seconds"] | None = "throughput"
     rows: list[SettingsRow] = Field(default_factory=list)
 
     def tabulate(self) -> None:
         first = self.measured(next(iter(self.launch)), "throughput")
         self.rows = []
-        for number, (name, launch) in enumerate(self.launch.items()):
+        for number, (name, options) in enumerate(self.launch.items()):
             found = self.measured(name, "throughput")
             if found:
                 self.rows.append(
                     SettingsRow(
                         settings=name,
-                        knobs=launch.get("knobs", {}),
+                        knobs=options.knobs,
                         runs=[turn.folder for turn in self.runs if turn.name == name and turn.throughput is not None],
                         throughputs=list(found.values()),
                         throughput=estimate(list(found.values())),
@@ -61,15 +62,15 @@ def settings_study(
     repeats: int,
     metric: str | None,
     bins: str,
-    launch: dict[str, Any],
+    options: LaunchOptions,
 ) -> ComparisonStudy[SettingsComparison]:
-    """What measures `command` under each of the settings. `launch`: keywords of `hvscale.launch.launch`.
+    """What measures `command` under each of the settings.
 
     Raises RequestError for what cannot be measured; starts nothing.
     """
     if len(names) < 2 or len({label(name) for name in names}) != len(names):
         raise RequestError(f"{','.join(names)}: name two settings or more, each once, of {known()}")
-    jobs = {name: job_of(name, command, launch) for name in names}
+    jobs = {name: job_of(name, command, options) for name in names}
     return ComparisonStudy(
         VERB, SettingsComparison, jobs, command, repeats=repeats, metric=metric, bins=bins, label=label
     )
@@ -84,27 +85,27 @@ def label(name: str) -> str:
     return Path(name).stem if name.endswith(FILE) else name
 
 
-def job_of(name: str, command: list[str], launch: dict[str, Any]) -> dict[str, Any]:
-    """The launch's keywords under these settings. Raises RequestError when its libraries cannot do them."""
+def job_of(name: str, command: list[str], options: LaunchOptions) -> LaunchOptions:
+    """The options under these settings. Raises RequestError when its libraries cannot do them."""
     if name.endswith(FILE):
-        keywords = with_settings_file(Path(name), {**launch, "knobs": []})
-        return with_settings(keywords["knobs"], command, keywords)
+        from_file = with_settings_file(Path(name), options)
+        return with_settings(from_file.set, command, from_file)
     settings = NAMED.get(name)
     if settings is None:
         raise RequestError(f"{name}: no such settings; known are {known()}")
-    check_library(name, settings, command, launch)
+    check_library(name, settings, command, options)
     refused: RequestError | None = None
     for way in settings.ways:
         try:
-            return with_settings(list(way), command, launch)
+            return with_settings(way, command, options)
         except RequestError as error:
             refused = error
     raise RequestError(f"{name}: {refused}")
 
 
-def check_library(name: str, settings: NamedSettings, command: list[str], launch: dict[str, Any]) -> None:
+def check_library(name: str, settings: NamedSettings, command: list[str], options: LaunchOptions) -> None:
     for library in libraries():
-        if library.key == settings.library and library.in_job(target_of([], command, launch)) is not True:
+        if library.key == settings.library and library.in_job(target_of([], command, options)) is not True:
             raise RequestError(
                 f"{name}: this job's Horovod is built without {library.name}; a set-up on a machine with CUDA builds it in"
             )

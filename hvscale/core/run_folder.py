@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from hvscale.core.documents import parse_json, to_json
 from hvscale.core.errors import HvscaleError, RequestError, SavedError
@@ -30,6 +30,7 @@ OPEN_STATES = ("starting", "running")
 RESERVE_BYTES, RESERVE_BYTES_PER_RANK = 4096, 1024
 DEFAULT_PLACEMENT = "host"
 LIBRARIES_NAMED = 4  # in one sentence
+HIDDEN = "(hidden)"
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
@@ -177,23 +178,22 @@ class RunRecord(BaseModel):
     """run.json. Written before the first process starts, and again, whole, at every change of state.
 
     `library`: what was asked for and found; `libraries_reported`: what ranks that called MPI_Init really ran on, nothing of the others.
-    `knobs`: what was asked for with --set; `settings_asked`: the variables asked for, those of the knobs included.
+    `launch`: the options that were asked for, as `LaunchOptions` writes them, with the variables of the knobs in `env`.
     """
 
     model_config = ConfigDict(populate_by_name=True)
 
-    schema_: Annotated[Literal["hvscale/run/1"], Field(alias="schema")] = "hvscale/run/1"
+    schema_: Annotated[Literal["hvscale/run/2"], Field(alias="schema")] = "hvscale/run/2"
     state: RunState = "starting"
     command: list[str]
     np: int
+    launch: dict[str, JsonValue] = {}
     library: Library
     libraries_reported: list[ReportedLibrary] = []
     placement: str = DEFAULT_PLACEMENT
     devices: DevicesAsked = DevicesAsked()
     placement_settings: dict[str, Any] = {}
     nodes: list[NodeRecord] = []
-    knobs: dict[str, str] = {}
-    settings_asked: dict[str, str] = {}
     settings_in_effect: list[InEffect] = []
     rank_environment: dict[str, str] = {}
     environment_passed: list[str] = []
@@ -206,6 +206,13 @@ class RunRecord(BaseModel):
     failed_rank: int | None = None
     ranks: list[RankEnd] = []
     warnings: list[str] = []
+
+    @property
+    def env_asked(self) -> dict[str, str]:
+        """The variables asked for; a value that is not recorded is "(hidden)"."""
+        requests = self.launch.get("env", [])
+        pairs = (str(request).partition("=") for request in (requests if isinstance(requests, list) else []))
+        return {name: value if equals else HIDDEN for name, equals, value in pairs}
 
     @property
     def measured_library(self) -> Library:

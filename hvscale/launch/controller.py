@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +26,7 @@ from hvscale.launch.job import Job
 from hvscale.launch.mpi import devices as job_devices
 from hvscale.launch.mpi import horovod_build, prefixes, reported_library
 from hvscale.launch.nodes.nodes import Nodes, lost_mark
-from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
 from hvscale.launch.placements import _slurm_job
 from hvscale.launch.rank_side import rank
 from hvscale.launch.supervision import init_marker, limits, processes, waiting
@@ -53,10 +53,6 @@ TERMINATE_GRACE_SECONDS = 4.0
 LAST_WORDS_SECONDS = 1.0
 VERSIONS_OF = ("hvscale", "horovod", "torch", "numpy")
 
-Instrument = Callable[[RunFolder, RunRecord, dict[str, str]], dict[str, str]]
-Show = Callable[[int, str], None]
-Watch = Callable[[RunFolder], object]
-
 
 class RunInterruptedError(HvscaleError):
     """The user ended the run by a signal; its folder is complete up to then. The exit status is 128 + signal, as shells have it."""
@@ -67,105 +63,48 @@ class RunInterruptedError(HvscaleError):
         self.exit_status = 128 + number
 
 
-def launch(
-    np: int,
-    command: list[str],
-    *,
-    mpi: str = flavours.DEFAULT,
-    env: list[str] | None = None,
-    transport_name: str | None = None,
-    devices: str = "all",
-    run_path: Path | None = None,
-    placement: PlacementOptions | None = None,
-    start_timeout: float | None = None,
-    knobs: Mapping[str, str] | None = None,
-    collectives: Instrument | None = None,
-    instrument: Instrument | None = None,
-    show: Show | None = None,
-    warn: Callable[[str], None] = lambda text: print(f"hvscale: warning: {text}", file=sys.stderr),
-    watch: Watch | None = None,
-) -> RunFolder:
-    """Run `command` on `np` ranks where `placement` says (by default on this machine) and wait for its end.
+def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_HOOKS) -> RunFolder:
+    """Run `command` as `options` say, by default on this machine, and wait for its end.
 
-    `knobs` is noted in run.json: what `env` and the options mean to who asked for them. `instrument(run, record, environment)` gives variables
-    for the command alone, on top of the job's `environment`, and may add to the record's warnings; `collectives` gives others, which
-    `instrument` finds in it, and its str() is what was asked for with --collectives; `show(rank, line)` gets the ranks' output; `watch(run)` is
-    called about 20 times a second, and ends the job when it answers True: the run is then "stopped". Raises RequestError before a rank is
-    started, RankFailedError and RunInterruptedError afterwards.
+    Raises RequestError before a rank is started, RankFailedError and RunInterruptedError afterwards.
     """
-    if np < 1:
-        raise RequestError(f"-np {np}: at least one rank is needed")
     if not command:
         raise RequestError("no command: write it behind --, for example: hvscale launch -np 2 -- python train.py")
     limits.check()
-    flavour = flavours.get(mpi)
-    named = job_environment.named(env or [])
-    passed = {**prefixes.programs_first(job_environment.clean(), flavour), **named}
-    if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
-        raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
-    if show is not None:
-        show = flavour.without_report(passed, show)
-    options = placement or PlacementOptions()
-    if options.submit and not _slurm_job.is_inside_an_allocation():
-        run = RunFolder((run_path or default_run_path(command)).absolute())
-        verb = "profile" if instrument else "launch"
-        script = _slurm_job.job_script(
-            verb,
-            command,
-            placement=options,
-            run=run.path,
-            np=np,
-            mpi=mpi,
-            env=env,
-            transport_name=transport_name,
-            devices=devices,
-            start_timeout=start_timeout,
-            knobs=knobs,
-            collectives=collectives,
-        )
-        submit_and_follow(script, run, np, show, watch)
-        return run
-    place = placements.get(options, np)
-    library = flavours.choose_transport(flavour, flavour.find(passed), transport_name, passed)
-    devices_asked = job_devices.asked(devices, flavour, library)
+    flavour = flavours.get(options.mpi)
+    passed = passed_environment(command, options, flavour)
+    if hooks.show is not None:
+        hooks = replace(hooks, show=flavour.without_report(passed, hooks.show))
+    if options.placement.submit and not _slurm_job.is_inside_an_allocation():
+        return submit_and_follow(command, options, hooks)
+    place = placements.get(options.placement, options.np)
+    library = flavours.choose_transport(flavour, flavour.find(passed), options.transport, passed)
+    devices = job_devices.asked(options.devices, flavour, library)
     passed = flavour.adapt(passed, library)
     horovod_build.check(command, passed, flavour, library)
 
-    run = RunFolder.create((run_path or default_run_path(command)).absolute())
-    host = describe_host()
+    run = RunFolder.create((options.run or default_run_path(command)).absolute())
     record = RunRecord(
         command=command,
-        np=np,
+        np=options.np,
+        launch=options.recorded().model_dump(mode="json"),
         placement=place.name,
         library=library,
-        devices=devices_asked,
-        knobs=dict(knobs or {}),
-        settings_asked=job_environment.recordable(named),
+        devices=devices,
         environment_passed=sorted(passed),
         versions=versions(),
-        host=host,
+        host=describe_host(),
         working_directory=str(Path.cwd()),
         started_at=datetime.now(UTC),
     )
-    for one in (collectives, instrument):
-        if one is not None:
-            record.rank_environment |= one(
-                run, record, {**passed, processes.NP_VARIABLE: str(np), **record.rank_environment}
-            )
-    if start_timeout is not None or flavour.has_mpi:
-        try:
-            record.rank_environment |= init_marker.environment(run.path, {**passed, **record.rank_environment})
-        except RequestError as error:
-            if start_timeout is not None:
-                raise
-            record.warnings.append(f"the ranks cannot report the MPI library that they run on: {error}")
+    instrument(run, record, passed, options, flavour, hooks)
     launched = effective_settings.LaunchedJob(run, library, command, {**passed, **record.rank_environment})
     settings_reports = effective_settings.Reports(launched, flavour.settings_reader)
     record.rank_environment |= settings_reports.variables()
-    request = placements.PlacementRequest(np, command, run.path, passed, library, options)
+    request = placements.PlacementRequest(options.np, command, run.path, passed, library, options.placement)
     run.begin(record)
     with run.at_work(record), processes.adopting_orphans(), catching_signals() as caught, ExitStack() as stack:
-        stack.callback(note_problems, record, run, request, warn)
+        stack.callback(note_problems, record, run, request, hooks.warn)
         try:
             nodes = prepare(place, request, stack, caught)
         except (RequestError, InterruptedWaitError) as error:
@@ -176,28 +115,18 @@ def launch(
         describe_nodes(record, nodes)
         record.warnings += forewarnings(record, nodes, passed)
         for text in record.warnings:
-            warn(text)
+            hooks.warn(text)
         variables = {name: value for name, value in passed.items() if name not in nodes.unwanted}
         job = Job(
-            np,
+            options.np,
             command,
             run.path,
-            {**variables, processes.RUN_VARIABLE: str(run.path), processes.NP_VARIABLE: str(np)},
+            {**variables, processes.RUN_VARIABLE: str(run.path), processes.NP_VARIABLE: str(options.np)},
             nodes,
             record.rank_environment,
         )
-        failure = run_job(
-            job,
-            flavour,
-            record,
-            run,
-            StartWatch(run.path, np, start_timeout),
-            settings_reports,
-            caught,
-            show,
-            warn,
-            watch,
-        )
+        start = StartWatch(run.path, options.np, options.start_timeout)
+        failure = run_job(job, flavour, record, run, start, settings_reports, caught, hooks)
     match record.state:
         case "interrupted" if caught:
             raise RunInterruptedError(caught[0], run)
@@ -206,8 +135,40 @@ def launch(
     return run
 
 
-def submit_and_follow(script: str, run: RunFolder, np: int, show: Show | None, watch: Watch | None) -> None:
-    """Have Slurm run the script, and show what its ranks write. Raises what a launch here would raise."""
+def passed_environment(command: list[str], options: LaunchOptions, flavour: flavours.Flavour) -> dict[str, str]:
+    """What the job gets of this shell's environment. Raises RequestError where it does not find the command."""
+    passed = {**prefixes.programs_first(job_environment.clean(), flavour), **job_environment.named(options.env)}
+    if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
+        raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
+    return passed
+
+
+def instrument(
+    run: RunFolder,
+    record: RunRecord,
+    passed: Mapping[str, str],
+    options: LaunchOptions,
+    flavour: flavours.Flavour,
+    hooks: LaunchHooks,
+) -> None:
+    """Put what is preloaded into the ranks into the record's `rank_environment`."""
+    for one in (hooks.collectives if options.collectives is not None else None, hooks.instrument):
+        if one is not None:
+            environment = {**passed, processes.NP_VARIABLE: str(options.np), **record.rank_environment}
+            record.rank_environment |= one(run, record, environment)
+    if options.start_timeout is not None or flavour.has_mpi:
+        try:
+            record.rank_environment |= init_marker.environment(run.path, {**passed, **record.rank_environment})
+        except RequestError as error:
+            if options.start_timeout is not None:
+                raise
+            record.warnings.append(f"the ranks cannot report the MPI library that they run on: {error}")
+
+
+def submit_and_follow(command: list[str], options: LaunchOptions, hooks: LaunchHooks) -> RunFolder:
+    """Have Slurm run the job, and show what its ranks write. Raises what a launch here would raise."""
+    run = RunFolder((options.run or default_run_path(command)).absolute())
+    script = _slurm_job.job_script("profile" if hooks.instrument else "launch", command, options, run.path)
     _slurm_job.prepare_folder(run)
     with catching_signals() as caught:
         try:
@@ -219,9 +180,9 @@ def submit_and_follow(script: str, run: RunFolder, np: int, show: Show | None, w
             _slurm_job.follow(
                 number,
                 run,
-                np,
-                show or (lambda rank, line: None),
-                lambda: watch(run) if watch else None,
+                options.np,
+                hooks.show or (lambda rank, line: None),
+                lambda: hooks.watch(run) if hooks.watch else None,
                 lambda: bool(caught),
             )
         except RequestError as error:
@@ -231,6 +192,7 @@ def submit_and_follow(script: str, run: RunFolder, np: int, show: Show | None, w
     if caught:
         raise RunInterruptedError(caught[0], run)
     _slurm_job.outcome(number, run)
+    return run
 
 
 def run_job(
@@ -241,12 +203,11 @@ def run_job(
     start: StartWatch,
     settings_reports: effective_settings.Reports,
     caught: list[int],
-    show: Show | None,
-    warn: Callable[[str], None],
-    watch: Watch | None,
+    hooks: LaunchHooks,
 ) -> Failure | None:
     """Start the job, follow it and end it; brings the record to its last state. Gives what went wrong, None when nothing did."""
-    output = RankOutput(run, job.np, show or (lambda number, line: None))
+    watch, warn = hooks.watch, hooks.warn
+    output = RankOutput(run, job.np, hooks.show or (lambda number, line: None))
 
     def note_settings(ended: bool = False) -> None:
         for reported in settings_reports.new(ended):

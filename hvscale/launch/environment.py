@@ -1,7 +1,7 @@
 """The environment a job gets: an explicit list taken from the caller, and what the user names."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 from hvscale.core.errors import RequestError
@@ -22,10 +22,9 @@ SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL")
 RECORDED = (
     "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HVBCAST_COUNTS",
 )  # fmt: skip
-HIDDEN = "(hidden)"
 
 
-def named(requests: list[str], caller: Mapping[str, str] = os.environ) -> dict[str, str]:
+def named(requests: Iterable[str], caller: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables of `--env NAME` (taken from the caller) and `--env NAME=VALUE`.
 
     Raises RequestError for a NAME that the caller does not have, or an empty one.
@@ -67,11 +66,6 @@ def has_public_value(name: str) -> bool:
     return known and not any(word in name.upper() for word in SECRET_WORDS)
 
 
-def recordable(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables as run.json may show them: all by name, with the value only of those that `has_public_value`."""
-    return {name: value if has_public_value(name) else HIDDEN for name, value in variables.items()}
-
-
-def recordable_requests(requests: list[str]) -> list[str]:
+def recordable_requests(requests: Iterable[str]) -> list[str]:
     """The words of `--env` as a document may show them: NAME alone where the value is hidden."""
     return [f"{name}={value}" if has_public_value(name) else name for name, value in named(requests).items()]

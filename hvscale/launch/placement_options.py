@@ -3,21 +3,18 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field
 
-from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Ranks
 
 
-def option(metavar: str, text: str) -> Any:
-    """A field of PlacementOptions: how the command line names its value (empty for a switch), and its help."""
-    return Field(description=text, json_schema_extra={"metavar": metavar})
+def option(metavar: str, text: str, *flags: str) -> Any:
+    """A field that is an option of the command line.
 
-
-def metavar_of(field: FieldInfo) -> str | None:
-    extra = field.json_schema_extra
-    return (str(extra["metavar"]) or None) if isinstance(extra, dict) else None
+    `metavar` names its value there (empty for a switch), and `text` is its help. `flags` are its
+    spellings, by default the field's name with dashes.
+    """
+    return Field(description=text, json_schema_extra={"metavar": metavar, "flags": list(flags)})
 
 
 class PlacementOptions(BaseModel):
@@ -58,6 +55,7 @@ class PlacementOptions(BaseModel):
             "",
             "docker: let ranks of one container read each other's memory, as MPI does for large messages "
             "(adds SYS_PTRACE to the container). [default: no-cma, as Docker has it]",
+            "--cma/--no-cma",
         ),
     ] = None
     container_gpus: Annotated[
@@ -94,16 +92,6 @@ class PlacementOptions(BaseModel):
         tuple[str, ...] | None,
         option("OPTION", "slurm: an option of sbatch for the job, such as --time=1:00:00; can be given again."),
     ] = None
-
-    @classmethod
-    def of(cls, **values: object) -> "PlacementOptions":
-        """Raises RequestError, naming the option, for a value that cannot be."""
-        try:
-            return cls(**values)  # type: ignore[arg-type]
-        except ValidationError as error:
-            first = error.errors()[0]
-            option = str(first["loc"][0]).replace("_", "-")
-            raise RequestError(f"--{option} {first['input']}: {first['msg']}") from error
 
     @property
     def name(self) -> str:

@@ -2,19 +2,20 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, default_run_path
 from hvscale.core.statistics import CONFIDENCE
+from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
 from hvscale.profiling.analyze.bins import parse_bins
 from hvscale.profiling.compare import Comparison, compare
 from hvscale.studies.folder import State
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 from hvscale.studies.profiled_launch import profiled_launch
-from hvscale.studies.scaling.study import settings
 from hvscale.studies.throughput import Metric, Source, find_throughput, rank_seconds, read_throughput
 
 
@@ -46,7 +47,7 @@ class ComparisonDocument(BaseModel):
     folder: str
     command: list[str]
     np: int
-    launch: dict[str, dict[str, Any]]
+    launch: dict[str, LaunchOptions]
     metric: str | None
     repeats: int
     confidence: float = CONFIDENCE
@@ -72,7 +73,7 @@ Document = TypeVar("Document", bound=ComparisonDocument)
 class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
     """One comparison."""
 
-    starts: Mapping[str, Mapping[str, Any]]
+    starts: Mapping[str, LaunchOptions]
     same = ("command", "np", "launch")  # more repeats may be asked for, and another metric
     failing = "{what}, repeat {repeat} failed"
 
@@ -80,15 +81,17 @@ class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
         self,
         verb: str,
         make: Callable[..., Document],
-        jobs: Mapping[str, Mapping[str, Any]],
+        jobs: Mapping[str, LaunchOptions],
         command: list[str],
         *,
         repeats: int,
         metric: str | None,
         bins: str,
         label: Callable[[str], str],
+        hooks: LaunchHooks = NO_HOOKS,
     ) -> None:
-        """`jobs`: by name the keywords of `hvscale.launch.launch`; `label`: of a name, for its runs' folders; `make`: the document's class.
+        """`jobs`: the options of each start, by name; `hooks`: for all of them; `label`: of a name,
+        for its runs' folders; `make`: the document's class.
 
         Raises RequestError for what cannot be measured; writes nothing.
         """
@@ -96,13 +99,13 @@ class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
             raise RequestError(f"--repeat {repeats}: at least one start of each is needed")
         parse_bins(bins)
         self.metric = Metric.parse(metric) if metric is not None else None
-        self.verb, self.bins, self.label_of = verb, bins, label
+        self.verb, self.bins, self.label_of, self.hooks = verb, bins, label, hooks
         asked = next(iter(jobs.values()))
         document = make(
-            folder=str((asked["run_path"] or default_run_path([verb, *command])).absolute()),
+            folder=str((asked.run or default_run_path([verb, *command])).absolute()),
             command=command,
-            np=asked["np"],
-            launch={name: settings(**job) for name, job in jobs.items()},
+            np=asked.np,
+            launch={name: job.recorded() for name, job in jobs.items()},
             metric=metric,
             repeats=repeats,
         )
@@ -119,8 +122,8 @@ class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
         return RepeatedRun(name=name, repeat=repeat, folder=folder)
 
     def launch(self, name: str, run: RunFolder) -> None:
-        options = {**self.starts[name], "run_path": run.path}
-        profiled_launch(command=self.document.command, warn=self.warn, **options)
+        options = self.starts[name].replace(run=run.path)
+        profiled_launch(self.document.command, options, replace(self.hooks, warn=self.warn))
 
     def read(self, name: str, run: RunFolder, done: RepeatedRun) -> None:
         """The first run decides whether throughput or, where nothing tells it, seconds are compared."""

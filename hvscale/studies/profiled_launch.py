@@ -1,16 +1,19 @@
 """Launching a command with its collectives recorded: what profile, demo and everything that measures a job start from."""
 
-from typing import Any
+from dataclasses import replace
 
 from hvscale import profiling
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.launch.controller import launch
 from hvscale.launch.mpi.large_counts import has_large_counts
+from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
 from hvscale.profiling.record.nccl import nccl_environment, trim_nccl
 
 
-def profiled_launch(np: int, command: list[str], timeline: bool = False, **options: Any) -> RunFolder:
-    """`hvscale.launch.launch` with hvprof preloaded into every rank; under Gloo, which it cannot see, with Horovod's timeline instead.
+def profiled_launch(
+    command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_HOOKS, *, timeline: bool = False
+) -> RunFolder:
+    """`launch` with hvprof preloaded into every rank; under Gloo, which it cannot see, with Horovod's timeline instead.
 
     `timeline`: have Horovod write it under MPI, too, beside hvprof's files. Where the ranks use NCCL, its calls are recorded, too.
 
@@ -27,7 +30,7 @@ def profiled_launch(np: int, command: list[str], timeline: bool = False, **optio
         return {**mpi, **horovod, **nccl_environment(run, environment)}
 
     try:
-        return launch(np, command, instrument=instrument, **options)
+        return launch(command, options, replace(hooks, instrument=instrument))
     finally:
         for run in recorded:
             profiling.trim(run)

@@ -32,7 +32,7 @@ def document() -> ApplicationDocument:
             "np": [1, 2],
             "repeats": 3,
             "base_np": 1,
-            "settings": {},
+            "launch": {},
             "compiler": {"path": "mpicc", "version": "1"},
         }
     )

@@ -14,9 +14,11 @@ from hvscale.bench.applications.programs.integration import INTEGRAL, Integratio
 from hvscale.bench.applications.study import ApplicationStudy
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.options import LaunchOptions
 from hvscale.report.progress import RunProgress
 from tests.conftest import PROGRAMS as PROGRAMS_OF_THE_ENVIRONMENT
+
+NOTHING_ASKED = LaunchOptions()
 
 
 @pytest.mark.parametrize("name", ["integration", "merge_sort", "network", "stencil"])
@@ -77,13 +79,12 @@ def test_other_flags_have_another_folder() -> None:
     assert not any("/" in each or each.startswith(".") for each in labels)
 
 
-def study(name: str, placement: PlacementOptions | None = None, **asked: Any) -> ApplicationStudy:
+def study(name: str, launch: LaunchOptions = NOTHING_ASKED, **asked: Any) -> ApplicationStudy:
     """What `hvscale bench app NAME` makes of its options, `asked` instead of the defaults."""
     options: dict[str, Any] = {
         **{"flags": ["-O2"], "ranks": None, "repeats": 1, "size": [], "count": False, "path": None},
-        **{"mpi": "openmpi", "env": [], "transport_name": None, "devices": "all", "knobs": {}},
     }
-    return ApplicationStudy.of(name, placement=placement or PlacementOptions(), **{**options, **asked})
+    return ApplicationStudy.of(name, options=launch, **{**options, **asked})
 
 
 @pytest.mark.parametrize(
@@ -114,10 +115,14 @@ def study(name: str, placement: PlacementOptions | None = None, **asked: Any) ->
         ),
         ("stencil", {"repeats": 0}, "--repeat 0: at least one"),
         ("stencil", {"flags": ["-O2 '"]}, "No closing quotation"),
-        ("stencil", {"mpi": "gloo"}, "--mpi gloo has no MPI, which these programs are written for"),
-        ("stencil", {"placement": PlacementOptions(placement="host,host")}, "name each once"),
-        ("stencil", {"placement": PlacementOptions(placement="host,moon")}, "--placement moon: unknown placement"),
-        ("stencil", {"placement": PlacementOptions(link="1gbit")}, "--link means nothing to --placement host"),
+        (
+            "stencil",
+            {"launch": LaunchOptions(mpi="gloo")},
+            "--mpi gloo has no MPI, which these programs are written for",
+        ),
+        ("stencil", {"launch": LaunchOptions.of(placement="host,host")}, "name each once"),
+        ("stencil", {"launch": LaunchOptions.of(placement="host,moon")}, "--placement moon: unknown placement"),
+        ("stencil", {"launch": LaunchOptions.of(link="1gbit")}, "--link means nothing to --placement host"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(name: str, asked: dict[str, Any], said: str) -> None:

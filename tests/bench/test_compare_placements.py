@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hvscale.core.errors import RequestError
+from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.profiling.compare import Comparison, ComparisonRow
 from hvscale.studies.comparison import RepeatedRun
@@ -16,17 +17,8 @@ from hvscale.studies.placement_comparison.study import PlacementComparison, plac
 T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
 
 
-def launch(**options: Any) -> dict[str, Any]:
-    return {
-        "np": 2,
-        "mpi": "openmpi",
-        "transport_name": None,
-        "devices": "all",
-        "env": [],
-        "knobs": {},
-        "run_path": Path("compared"),
-        "placement": PlacementOptions(**options),
-    }
+def launch(**options: Any) -> LaunchOptions:
+    return LaunchOptions.of(**{"np": 2, **options})
 
 
 def document(by: str, host: list[float | None], other: list[float | None]) -> PlacementComparison:
@@ -35,7 +27,7 @@ def document(by: str, host: list[float | None], other: list[float | None]) -> Pl
         folder="compared",
         command=["true"],
         np=2,
-        launch={"host": {}, "docker:node": {}},
+        launch=dict.fromkeys(("host", "docker:node"), launch()),
         metric=None,
         repeats=len(host),
         measured_by="throughput" if by == "throughput" else "seconds",
@@ -108,16 +100,16 @@ def test_a_wrong_request_is_refused_before_anything_starts(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
     with pytest.raises(RequestError, match=said):
-        placement_study(names, ["true"], repeats=1, metric=None, bins="study", launch=launch(**options))
+        placement_study(names, ["true"], repeats=1, metric=None, bins="study", options=launch(**options))
     assert not list(tmp_path.iterdir())
 
 
 def test_an_option_goes_to_the_placements_that_know_it_and_the_others_are_named() -> None:
     turns = placement_study(
-        ["host", "ssh"], ["true"], repeats=1, metric=None, bins="study", launch=launch(hosts="a:1,b:1")
+        ["host", "ssh"], ["true"], repeats=1, metric=None, bins="study", options=launch(hosts="a:1,b:1")
     )
-    assert turns.document.launch["host"]["placement"] == {"placement": "host"}
-    assert turns.document.launch["ssh"]["placement"] == {"placement": "ssh", "hosts": "a:1,b:1"}
+    assert turns.document.launch["host"].placement == PlacementOptions(placement="host")
+    assert turns.document.launch["ssh"].placement == PlacementOptions(placement="ssh", hosts="a:1,b:1")
     (warning,) = turns.document.warnings
     assert warning.startswith("--hosts means nothing to host: it is for ssh alone")
 

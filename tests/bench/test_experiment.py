@@ -12,7 +12,7 @@ from hvscale.bench.applications import APPLICATIONS, parse_sizes
 from hvscale.bench.collectives import backends
 from hvscale.bench.experiments import experiment_file
 from hvscale.bench.experiments.document import ExperimentDocument, MeasurementRecord, StatementRow
-from hvscale.bench.experiments.entries import WithTable
+from hvscale.bench.experiments.entries import Launching, WithTable
 from hvscale.bench.experiments.entries.app import App
 from hvscale.bench.experiments.entries.collective import Collective
 from hvscale.bench.experiments.entries.command import Command
@@ -23,8 +23,10 @@ from hvscale.bench.experiments.series import Series
 from hvscale.bench.experiments.statements import STATEMENTS, Finding
 from hvscale.bench.experiments.study import ExperimentStudy
 from hvscale.cli.commands.train import app as train
+from hvscale.cli.launch_options import resolve
 from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
+from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from tests.conftest import MPICH_PREFIX
 
@@ -311,27 +313,18 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_the_place(
     assert "\n" not in str(refused.value)
 
 
-def launch(**placement: Any) -> dict[str, Any]:
+def launching(**options: Any) -> Launching:
     """The launch's options as the command line gives them."""
-    return {
-        "mpi": "openmpi",
-        "transport_name": None,
-        "devices": "all",
-        "env": [],
-        "knobs": [],
-        "settings": None,
-        "placement": PlacementOptions(**placement),
-        "start_timeout": None,
-    }
+    return Launching(LaunchOptions.of(**options), resolve)
 
 
 def test_a_wrong_request_names_the_entry(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(WHOLE.replace("openmpi", "opnmpi"))
     with pytest.raises(RequestError, match=r"^here\.sums: --backend opnmpi: unknown back end; did you mean openmpi"):
-        ExperimentStudy.of(path, "here", launch(), tmp_path / "folder")
+        ExperimentStudy.of(path, "here", launching(), tmp_path / "folder")
     with pytest.raises(RequestError, match="nothing to measure in its part study"):
-        ExperimentStudy.of(path, "study", launch(), tmp_path / "folder")
+        ExperimentStudy.of(path, "study", launching(), tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
@@ -340,15 +333,15 @@ def test_a_table_is_asked_for_where_it_is_wanted_and_nowhere_else(tmp_path: Path
     table = {"collectives": tmp_path / "table.toml"}
     path.write_text(WHOLE)
     with pytest.raises(RequestError, match=r"--collectives .*/table\.toml: nothing in it is measured by a table$"):
-        ExperimentStudy.of(path, "here", launch() | table, tmp_path / "folder")
+        ExperimentStudy.of(path, "here", launching(**table), tmp_path / "folder")
     path.write_text(WHOLE.replace("np =", 'collectives = ["library", "table"]\nnp ='))
     with pytest.raises(RequestError, match=r"sums .* --collectives TABLE; `hvscale tune-collectives` makes it$"):
-        ExperimentStudy.of(path, "here", launch(), tmp_path / "folder")
+        ExperimentStudy.of(path, "here", launching(), tmp_path / "folder")
     with pytest.raises(RequestError, match=r"^here\.sums: .*/table\.toml"):
-        ExperimentStudy.of(path, "here", launch() | table, tmp_path / "folder")
+        ExperimentStudy.of(path, "here", launching(**table), tmp_path / "folder")
     path.write_text(path.read_text().replace('["openmpi"]', '["gloo"]'))
     with pytest.raises(RequestError, match=r"^here\.sums: --collectives is for back ends over MPI, .* among gloo$"):
-        ExperimentStudy.of(path, "here", launch() | table, tmp_path / "folder")
+        ExperimentStudy.of(path, "here", launching(**table), tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
@@ -389,7 +382,7 @@ def test_every_part_of_an_experiment_can_be_asked_for(path: Path, tmp_path: Path
                 where = {"hosts": "a:300"} if entry.placement == ("ssh",) else {"placement": "host"}
                 places = ("ssh",) if "hosts" in where else ("host",)
                 asked = entry.model_copy(update={"placement": places, "nodes": None, "link": None})
-                options = launch(**{**where, "placement": places[0]})
+                options = launching(**{**where, "placement": places[0]})
                 assert asked.measurement(tmp_path / part / name, options).starts > 0
     assert not any(tmp_path.iterdir())
 

@@ -12,9 +12,10 @@ from hvscale.bench.param_server.document import Extremes, ServerDocument, Server
 from hvscale.bench.param_server.output import tables
 from hvscale.bench.param_server.page import page
 from hvscale.bench.param_server.study import Options, ServerStudy
+from hvscale.cli.launch_options import resolve
 from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
-from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.options import LaunchOptions
 
 T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
 # Operation, back end, placement and workers, with what each start's samples were.
@@ -35,7 +36,7 @@ def document(measured: Measured) -> ServerDocument:
         iterations=1,
         warmup=0,
         check=True,
-        settings={},
+        launch=LaunchOptions(),
     )
     for (operation, backend, placement, workers), starts in measured.items():
         for repeat, seconds in enumerate(starts, 1):
@@ -188,18 +189,9 @@ def test_what_does_not_fit_is_refused_with_the_arithmetic(operation: str, backen
     assert str(refused.value).endswith("are free; lower --bytes or take fewer --workers")
 
 
-def launch(**placement: Any) -> dict[str, Any]:
+def launch(**placement: Any) -> LaunchOptions:
     """The launch's options as the command line gives them."""
-    return {
-        "mpi": "openmpi",
-        "transport_name": None,
-        "devices": "all",
-        "env": [],
-        "knobs": [],
-        "settings": None,
-        "placement": PlacementOptions(**placement),
-        "start_timeout": None,
-    }
+    return LaunchOptions.of(**placement)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +214,7 @@ def launch(**placement: Any) -> dict[str, Any]:
 )
 def test_a_wrong_request_is_refused_in_one_line(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError) as refused:
-        ServerStudy.of(Options(**changed), launch(), tmp_path / "bench")
+        ServerStudy.of(Options(**changed), launch(), tmp_path / "bench", resolve)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "bench").exists()
@@ -232,28 +224,31 @@ def test_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_path: Pa
     workers = memory.available_bytes() // (8 << 30) + 1
     with pytest.raises(RequestError, match="the parameters do not fit this machine's memory: broadcast: 8589934588 "):
         ServerStudy.of(
-            Options(workers=str(workers), size=str((8 << 30) - 4), backends=("openmpi",)), launch(), tmp_path / "bench"
+            Options(workers=str(workers), size=str((8 << 30) - 4), backends=("openmpi",)),
+            launch(),
+            tmp_path / "bench",
+            resolve,
         )
 
 
 def test_places_are_named_once_and_known(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="--placement host,host: name each once"):
-        ServerStudy.of(Options(), launch(placement="host,host"), tmp_path / "bench")
+        ServerStudy.of(Options(), launch(placement="host,host"), tmp_path / "bench", resolve)
     with pytest.raises(RequestError, match="--placement hots: unknown placement"):
-        ServerStudy.of(Options(), launch(placement="hots"), tmp_path / "bench")
+        ServerStudy.of(Options(), launch(placement="hots"), tmp_path / "bench", resolve)
 
 
 @pytest.mark.skipif(bool(gpus()), reason="there is a GPU here")
 @pytest.mark.parametrize("backend", ["openmpi", "nccl"])
 def test_without_a_gpu_its_ways_are_refused(tmp_path: Path, backend: str) -> None:
     with pytest.raises(RequestError, match=r"no NVIDIA GPU here: --device cpu|nvidia-smi lists none here"):
-        ServerStudy.of(Options(device="cuda", backends=(backend,)), launch(), tmp_path / "bench")
+        ServerStudy.of(Options(device="cuda", backends=(backend,)), launch(), tmp_path / "bench", resolve)
 
 
 def test_ranks_are_the_workers_and_where_there_is_one_the_server(tmp_path: Path) -> None:
-    study = ServerStudy.of(Options(size="1K", backends=("openmpi",)), launch(), tmp_path / "bench")
+    study = ServerStudy.of(Options(size="1K", backends=("openmpi",)), launch(), tmp_path / "bench", resolve)
     assert [
-        (str(variant), start.launch["np"], start.request.first_worker) for variant, start in study.starts.items()
+        (str(variant), start.options.np, start.request.first_worker) for variant, start in study.starts.items()
     ] == [
         ("broadcast, openmpi, host, workers 1", 2, 1),
         ("gather, openmpi, host, workers 1", 2, 1),

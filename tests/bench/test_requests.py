@@ -8,26 +8,15 @@ import pytest
 from hvscale.bench.collectives import memory
 from hvscale.bench.collectives.controller import Bench, Options
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
+from hvscale.cli.launch_options import resolve
 from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
-from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.options import LaunchOptions
 
 
-def launch(tmp_path: Path, **changed: Any) -> dict[str, Any]:
+def launch(tmp_path: Path, **changed: Any) -> LaunchOptions:
     """The launch's options as the command line gives them."""
-    usual: dict[str, Any] = {
-        "np": 2,
-        "mpi": "openmpi",
-        "transport_name": None,
-        "devices": "all",
-        "env": [],
-        "knobs": [],
-        "settings": None,
-        "run_path": tmp_path / "bench",
-        "placement": PlacementOptions(),
-        "start_timeout": None,
-    }
-    return {**usual, **changed}
+    return LaunchOptions.of(**{"np": 2, "run": tmp_path / "bench", **changed})
 
 
 def options(**changed: Any) -> Options:
@@ -53,14 +42,14 @@ def options(**changed: Any) -> Options:
         ({"max_bytes": "100T"}, {}, "--max-bytes 100T: not a number of bytes"),
         ({"max_bytes": "64G"}, {}, "MPI counts up to 2147483647; lower --max-bytes"),
         ({"iterations": "many"}, {}, "--iterations many: write a number of calls"),
-        ({}, {"knobs": ["fusion=1M"]}, "--set fusion=1M: no such knob"),
+        ({}, {"set": ["fusion=1M"]}, "--set fusion=1M: no such knob"),
     ],
 )
 def test_a_wrong_request_is_refused_in_one_line(
     tmp_path: Path, changed: dict[str, Any], started: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(RequestError) as refused:
-        Bench.of("allreduce", options(**changed), launch(tmp_path, **started))
+        Bench.of("allreduce", options(**changed), launch(tmp_path, **started), resolve)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "bench").exists()
@@ -70,7 +59,7 @@ def test_what_does_not_fit_this_machine_is_refused_before_anything_is_made(tmp_p
     largest = 1 << 32
     ranks = memory.available_bytes() // (2 * largest) + 1
     with pytest.raises(RequestError) as refused:
-        Bench.of("allreduce", options(max_bytes="4G"), launch(tmp_path, np=max(2, ranks)))
+        Bench.of("allreduce", options(max_bytes="4G"), launch(tmp_path, np=max(2, ranks)), resolve)
     assert f"{largest} bytes in each buffer x 2 buffers x {max(2, ranks)} ranks = " in str(refused.value)
     assert "GiB are free; lower --max-bytes or start fewer ranks" in str(refused.value)
 
@@ -79,23 +68,23 @@ def test_a_back_end_that_is_not_installed_is_named_with_how_to_get_it(tmp_path: 
     with pytest.raises(
         RequestError, match=r"mvapich2: no MVAPICH2 in PATH .*: put your MVAPICH2's bin folder into PATH"
     ):
-        Bench.of("allreduce", options(backends=("mvapich2",)), launch(tmp_path))
+        Bench.of("allreduce", options(backends=("mvapich2",)), launch(tmp_path), resolve)
     if not gpus():
         with pytest.raises(RequestError, match="nccl: NCCL works between NVIDIA GPUs, and nvidia-smi lists none here"):
-            Bench.of("allreduce", options(backends=("nccl",), device="cuda"), launch(tmp_path))
+            Bench.of("allreduce", options(backends=("nccl",), device="cuda"), launch(tmp_path), resolve)
 
 
 def test_sizes_that_fall_together_are_told(tmp_path: Path) -> None:
-    bench = Bench.of("allreduce", options(sizes="mlbench"), launch(tmp_path))
+    bench = Bench.of("allreduce", options(sizes="mlbench"), launch(tmp_path), resolve)
     kept = len(bench.starts[0].request.sizes)
     assert bench.document.warnings == [f"80 sizes are {kept} in whole float32: each is measured once"]
     assert bench.measurements(bench.starts[0]) == 2 * kept
 
 
 def test_each_back_end_gets_its_own_flavour_and_knobs(tmp_path: Path) -> None:
-    asked = launch(tmp_path, knobs=["allreduce_algorithm=ring"], env=["A=1"])
-    bench = Bench.of("allreduce", options(backends=("openmpi",), max_bytes="1K"), asked)
+    asked = launch(tmp_path, set=["allreduce_algorithm=ring"], env=["A=1"])
+    bench = Bench.of("allreduce", options(backends=("openmpi",), max_bytes="1K"), asked, resolve)
     [start] = bench.starts
-    assert (start.launch["mpi"], start.entry.knobs) == ("openmpi", {"allreduce_algorithm": "ring"})
-    assert {"A=1", "OMPI_MCA_coll_tuned_allreduce_algorithm=4"} <= set(start.launch["env"])
+    assert (start.options.mpi, start.entry.knobs) == ("openmpi", {"allreduce_algorithm": "ring"})
+    assert {"A=1", "OMPI_MCA_coll_tuned_allreduce_algorithm=4"} <= set(start.options.env)
     assert [size.bytes for size in start.request.sizes] == [4 << power for power in range(9)]

@@ -6,6 +6,8 @@ from hvscale.comm_tuning.collectives.decide.cost_model import Fit, wire_seconds
 from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, TOLD, Choice, Measurements, Point
 from hvscale.comm_tuning.collectives.document import TuneCollectives
 from hvscale.comm_tuning.collectives.tables.table import Operation
+from hvscale.launch.options import LaunchOptions
+from hvscale.launch.placement_options import PlacementOptions
 
 KIB, MIB = 1 << 10, 1 << 20
 LINK = 1e9
@@ -81,7 +83,7 @@ def study(
         operations=["broadcast", "allreduce"],
         sizes={"broadcast": SIZES, "allreduce": SIZES},
         eager_limits=[None],
-        launch={"placement": "netns"},
+        launch=LaunchOptions(placement=PlacementOptions(placement="netns")),
         link=link,
         measurements=Measurements(mpi="openmpi", points=points),
     )

@@ -5,6 +5,7 @@ from typing import Any
 from hvscale.comm_tuning.tune.document import KnobChoice, Pair, Proof, Trial, TuneDocument
 from hvscale.core.run_folder import Library
 from hvscale.core.statistics import Estimate
+from hvscale.launch.options import LaunchOptions
 
 LIBRARIES = {
     "openmpi": Library(flavour="openmpi", version="5.0.11", transport="auto", transports=["ob1", "ucx", "cm"]),
@@ -23,7 +24,7 @@ def study(
         "state": "finished",
         "command": ["python", "train.py"],
         "np": 4,
-        "launch": {"mpi": flavour},
+        "launch": LaunchOptions(mpi=flavour),
         "library": LIBRARIES[flavour],
         "unit": "images/s",
         "measured_by": "steps.jsonl",

@@ -24,6 +24,7 @@ from hvscale.comm_tuning.tune.outputs.formats import guide_md, horovodrun_yaml, 
 from hvscale.comm_tuning.tune.outputs.formats.env_sh import exports
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 from hvscale.core.errors import RequestError
+from hvscale.launch.options import LaunchOptions
 from tests.comm_tuning.studies import study, trial
 
 ALWAYS = {"commands.txt", "env.sh", "measurements.csv", "guide.html", "guide.md", "settings.toml"}
@@ -88,7 +89,7 @@ def test_without_a_proof_nothing_is_set(
 
 
 def test_the_settings_that_the_whole_study_kept_stay(tmp_path: Path) -> None:
-    launch = {"mpi": "openmpi", "transport_name": "ucx", "env": ["SECRET=word", "HOROVOD_CYCLE_TIME=3"]}
+    launch = LaunchOptions(transport="ucx", env=("SECRET=word", "HOROVOD_CYCLE_TIME=3"))
     write_outputs(tmp_path, study({}, taken=None, fixed={"fusion_threshold": "1M"}, launch=launch))
     environment = (tmp_path / "env.sh").read_text()
     assert "export HOROVOD_FUSION_THRESHOLD=1048576\n" in environment
@@ -118,14 +119,14 @@ def test_what_the_lines_of_launchers_say(tmp_path: Path) -> None:
 
 
 def test_hvscale_s_line_says_where_the_job_ran(tmp_path: Path) -> None:
-    placement = {
-        "placement": "docker:node",
-        "link": "1gbit",
-        "cma": False,
-        "mount": ["/data", "/more data"],
-        "nodes": None,
-    }
-    launch = {"mpi": "openmpi", "placement": placement, "start_timeout": 60.0}
+    launch = LaunchOptions.of(
+        placement="docker:node",
+        link="1gbit",
+        cma=False,
+        mount=["/data", "/more data"],
+        nodes=None,
+        start_timeout=60.0,
+    )
     write_outputs(tmp_path, study(RING, launch=launch))
     hvscale = (tmp_path / "commands.txt").read_text().partition("# mpirun")[0].replace("\\\n", "")
     words = shlex.split(hvscale, comments=True)

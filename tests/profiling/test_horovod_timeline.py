@@ -150,14 +150,14 @@ MICROSECONDS = {
 TENSORS = 5
 
 
-def phases_of(text: str, **settings_asked: str) -> HorovodPhases:
+def phases_of(text: str, **asked: str) -> HorovodPhases:
     timeline, _ = read(text)
-    found = horovod_phases(timeline.horovod_messages(2), record(settings_asked))
+    found = horovod_phases(timeline.horovod_messages(2), record(asked))
     assert found is not None
     return found
 
 
-def record(settings_asked: dict[str, str]) -> RunRecord:
+def record(asked: dict[str, str]) -> RunRecord:
     return RunRecord(
         command=["program"],
         np=2,
@@ -165,7 +165,7 @@ def record(settings_asked: dict[str, str]) -> RunRecord:
         host=Host(name="here", kernel="k", cpu="c", cores=2, memory_bytes=1),
         working_directory="/",
         started_at=datetime.now(UTC),
-        settings_asked=settings_asked,
+        launch={"env": [f"{name}={value}" for name, value in asked.items()]},
     )
 
 

@@ -104,7 +104,7 @@ def test_text_from_a_run_stays_text() -> None:
     shown = view({"holdout": HOSTILE, "model": HOSTILE, "psnr_db": 1, "bicubic_psnr_db": 1}, command=HOSTILE)
     shown.title = HOSTILE
     shown.recorded.record.host.cpu = HOSTILE
-    shown.recorded.record.settings_asked = {HOSTILE: HOSTILE}
+    shown.recorded.record.launch = {"env": [f"{HOSTILE}={HOSTILE}"]}
     shown.breakdown.warnings.append(HOSTILE)
     events = shown.recorded.recording.events
     object.__setattr__(events, "operations", (HOSTILE,))

@@ -292,7 +292,7 @@ def test_bench_measures_by_the_table(hvscale: Run, table: Path, tmp_path: Path) 
     done = hvscale("bench", "broadcast", "-np", "2", "--collectives", table, *asked)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["settings"]["collectives"] == str(table)
+    assert document["launch"]["collectives"] == str(table)
     assert [row["wrong"] for row in document["rows"]] == [0, 0]
     found = counted(tmp_path / "bench" / "openmpi")
     assert (found["two-level"], found["chain"]) == (23, 23)

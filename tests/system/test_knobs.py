@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Run, needs_mpich, run_json
+from tests.conftest import Run, env_asked, knobs_asked, needs_mpich, run_json
 
 PROGRAM = """
 import os
@@ -37,7 +37,7 @@ def start(
     done = hvscale("launch", "-np", "2", "--run", "job", *options, *words, "--", "python", script)
     assert done.returncode == 0, done.stderr
     record = run_json(tmp_path / "job")
-    assert record["knobs"] == knobs
+    assert knobs_asked(record) == knobs
     return record, done.stdout + done.stderr
 
 
@@ -62,7 +62,7 @@ def test_open_mpi_says_that_it_took_them(hvscale: Run, program: Callable[[str], 
     }
     record, _ = start(hvscale, program(PROGRAM), tmp_path, knobs)
     assert record["warnings"] == []
-    assert record["settings_asked"] == {
+    assert env_asked(record) == {
         "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
         "OMPI_MCA_coll_tuned_priority": "45",
         "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
@@ -126,7 +126,7 @@ def test_binding_and_threads_are_what_a_rank_has(
 
 def test_gloo_uses_the_interface(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     record, _ = start(hvscale, program(PROGRAM), tmp_path, {"socket_interfaces": "lo"}, "--mpi", "gloo")
-    assert record["settings_asked"] == {"HOROVOD_GLOO_IFACE": "lo"}
+    assert env_asked(record) == {"HOROVOD_GLOO_IFACE": "lo"}
     nowhere = hvscale(
         *("launch", "-np", "2", "--mpi", "gloo", "--run", "nowhere", "--set", "socket_interfaces=nowhere0", "--"),
         *("python", tmp_path / "program.py"),
@@ -144,10 +144,10 @@ def test_ucx_carries_what_was_set_for_it(hvscale: Run, program: Callable[[str], 
     knobs = {"transport": "ucx", "cuda_ipc": "off", "registration_cache": "off", "eager_threshold": "64K"}
     record, _ = start(hvscale, program(MPI_PROGRAM), tmp_path, knobs)
     assert record["library"]["transport"] == "ucx"
-    assert {"UCX_TLS": "^cuda_ipc", "UCX_RCACHE_ENABLE": "n", "UCX_RNDV_THRESH": "65536"}.items() <= record[
-        "settings_asked"
-    ].items()
-    assert "OMPI_MCA_btl_tcp_eager_limit" not in record["settings_asked"]
+    assert {"UCX_TLS": "^cuda_ipc", "UCX_RCACHE_ENABLE": "n", "UCX_RNDV_THRESH": "65536"}.items() <= env_asked(
+        record
+    ).items()
+    assert "OMPI_MCA_btl_tcp_eager_limit" not in env_asked(record)
     assert in_effect(record, "UCX") == {}
 
 
@@ -180,14 +180,14 @@ def test_profile_and_scale_take_them(hvscale: Run, program: Callable[[str], Path
         "profile", "-np", "2", "--run", "job", "--set", "fusion_threshold=1M", "--json", "--", "python", script
     )
     assert done.returncode == 0, done.stderr
-    assert run_json(tmp_path / "job")["settings_asked"] == {"HOROVOD_FUSION_THRESHOLD": "1048576"}
+    assert env_asked(run_json(tmp_path / "job")) == {"HOROVOD_FUSION_THRESHOLD": "1048576"}
     words = ("--np", "1", "--repeat", "1", "--run", "scale", "--set", "cycle_time=2", "--metric", r"threads (\d+)")
     done = hvscale("scale", *words, "--json", "--", "python", script)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["settings"]["knobs"] == {"cycle_time": "2"}
-    assert document["settings"]["environment"] == {"HOROVOD_CYCLE_TIME": "2.0"}
-    assert run_json(tmp_path / "scale/np-1-repeat-1")["knobs"] == {"cycle_time": "2"}
+    assert document["launch"]["set"] == ["cycle_time=2"]
+    assert document["launch"]["env"] == ["HOROVOD_CYCLE_TIME=2.0"]
+    assert knobs_asked(run_json(tmp_path / "scale/np-1-repeat-1")) == {"cycle_time": "2"}
 
 
 def test_a_slurm_script_keeps_the_knobs_words(hvscale: Run, tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import estimate
 from hvscale.launch.flavours import openmpi
 from hvscale.launch.flavours.openmpi import same
+from hvscale.launch.options import LaunchOptions
 from hvscale.profiling.compare import compare
 from hvscale.studies.throughput import Metric, read_throughput
 from tests.comm_tuning.studies import study
-from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
+from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, env_asked, knobs_asked, needs_mpich, run_json
 
 STEPS = 20
 # Says what it has of its libraries' settings: at once, and no more than a pipe takes whole, since launchers put one rank's words between another's.
@@ -131,7 +132,7 @@ def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: 
         folder=str(folder),
         command=command,
         np=2,
-        launch={"mpi": library, "env": [], "transport_name": None, "devices": "all"},
+        launch=LaunchOptions(mpi=library),
         measured_by=f"what --metric matches ({METRIC})",
         library=record.library,
         transport=record.library.transport,
@@ -231,8 +232,8 @@ def test_env_sh_sets_what_a_launch_with_the_settings_does(hvscale: Run, folder: 
     )
     assert done.returncode == 0, done.stderr
     record = run_json(tmp_path / "job")
-    assert new == record["settings_asked"]
-    assert record["knobs"] == WINNER
+    assert new == env_asked(record)
+    assert knobs_asked(record) == WINNER
     [told] = [told for told in record["settings_in_effect"] if told["library"].startswith("Open MPI")]
     assert told["not_applied"] == {}
     assert told["settings"]["coll_tuned_allreduce_algorithm"] == "ring"
@@ -254,7 +255,7 @@ def test_set_goes_before_the_file_and_another_mpi_is_refused(hvscale: Run, folde
         "import mpi4py.MPI",
     )
     assert done.returncode == 0, done.stderr
-    assert run_json(tmp_path / "job")["knobs"] == {**WINNER, "cycle_time": "7"}
+    assert knobs_asked(run_json(tmp_path / "job")) == {**WINNER, "cycle_time": "7"}
     refused = hvscale("launch", *settings, "--mpi", "gloo", "--run", "none", "--", "true")
     assert refused.returncode == 2
     [line] = refused.stderr.splitlines()
@@ -269,7 +270,7 @@ def test_set_goes_before_the_file_and_another_mpi_is_refused(hvscale: Run, folde
 
 
 def test_the_options_of_the_file_are_the_launch_s(hvscale: Run, tmp_path: Path) -> None:
-    write_outputs(tmp_path, study({}, launch={"mpi": "openmpi", "transport_name": "ucx", "devices": "own"}, taken=None))
+    write_outputs(tmp_path, study({}, launch=LaunchOptions(transport="ucx", devices="own"), taken=None))
     program = ("--", "python", "-c", "import mpi4py.MPI")
     assert hvscale("launch", "--settings", "settings.toml", "--run", "as-written", *program).returncode == 0
     record = run_json(tmp_path / "as-written")
@@ -302,7 +303,7 @@ def test_what_srun_s_line_hands_on_is_taken(folder: Path) -> None:
 def test_hvscale_s_line_starts_the_job_with_the_settings(folder: Path, tmp_path: Path) -> None:
     sh(section(folder, "hvscale").replace("--settings", "--run again --settings"), tmp_path)
     record = run_json(tmp_path / "again")
-    assert (record["knobs"], record["np"]) == (WINNER, 2)
+    assert (knobs_asked(record), record["np"]) == (WINNER, 2)
     assert record["command"][-1] == HOSTILE
 
 
@@ -473,7 +474,7 @@ def test_the_guide_in_a_browser(browser: Browser, document: TuneDocument, folder
     assert page.locator("#do pre").count() == 0
     assert page.locator("#proof").count() == 0
     page.close()
-    write_outputs(folder, TuneDocument(folder=str(folder), command=["true"], np=2, launch={"mpi": "openmpi"}))
+    write_outputs(folder, TuneDocument(folder=str(folder), command=["true"], np=2, launch=LaunchOptions()))
     page = opened(browser, folder / "guide.html", troubles)
     assert "Nothing to use yet" in page.inner_text("#answer")
     page.close()
@@ -484,7 +485,7 @@ def test_the_guide_s_lines_repeat_the_proof_and_the_comparison(folder: Path, tmp
     text = (folder / "guide.md").read_text().partition("## How to repeat it")[2]
     [line] = re.findall(r"^hvscale compare-settings(?:.|\n)*?(?=\n```)", text, re.MULTILINE)
     sh(line.replace("--repeat 7", f"--repeat 1 --run again --metric {shlex.quote(METRIC)}"), tmp_path)
-    runs = [run_json(tmp_path / "again" / f"{name}-repeat-1")["knobs"] for name in ("defaults", "settings")]
+    runs = [knobs_asked(run_json(tmp_path / "again" / f"{name}-repeat-1")) for name in ("defaults", "settings")]
     assert runs == [{}, WINNER]
     [line] = re.findall(r"^hvscale compare (?:.|\n)*?(?=\n```)", text, re.MULTILINE)
     assert "communication per step, np 2" in sh(line, tmp_path)

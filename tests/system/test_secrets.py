@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, Run, run_json
+from tests.conftest import PROGRAMS, Run, env_asked, run_json
 
 # The value is the name's own, so that a leak says whose it was.
 WRITTEN = ("DATABASE_URL", "PGPASS", "FOO")
@@ -61,7 +61,7 @@ def test_values_stand_in_no_file(hvscale: Run, program: Callable[[str], Path], t
     assert len(files) > 30
     assert {path: found for path in files if (found := leaks(path.read_bytes().decode(errors="replace")))} == {}
 
-    asked = run_json(tmp_path / "job")["settings_asked"]
+    asked = env_asked(run_json(tmp_path / "job"))
     assert asked == {**dict.fromkeys(SECRETS, "(hidden)"), "HOROVOD_CYCLE_TIME": "3"}
     study = json.loads((tmp_path / "study/tune.json").read_text())
     assert set(study["launch"]["env"]) == {*SECRETS, "HOROVOD_CYCLE_TIME=3"}
@@ -77,7 +77,7 @@ def test_a_resumed_study_takes_the_values_from_the_shell(
     assert first.returncode == 3
     second = hvscale(*call, "python", script, FOO="right password")
     assert second.returncode == 0, second.stderr
-    assert json.loads((tmp_path / "study/scale.json").read_text())["settings"]["environment"] == {"FOO": "(hidden)"}
+    assert json.loads((tmp_path / "study/scale.json").read_text())["launch"]["env"] == ["FOO"]
 
 
 @pytest.mark.parametrize("before", [False, True])

@@ -5,9 +5,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -16,6 +14,7 @@ from hvscale.core.errors import RequestError
 from hvscale.launch import flavours
 from hvscale.launch.environment import clean, named
 from hvscale.launch.mpi import prefixes
+from hvscale.launch.options import LaunchOptions
 
 COMMON = ("common.c", "common.h")
 STANDARD = "-std=c11"  # which also keeps a product and a sum two roundings, so that vectors and single cells agree
@@ -54,19 +53,19 @@ def label(flags: str) -> str:
     )
 
 
-def compiler_environment(launch: Mapping[str, Any]) -> dict[str, str]:
+def compiler_environment(options: LaunchOptions) -> dict[str, str]:
     """What the compiler gets: as the job, so that `--env OMPI_CC=clang` reaches it."""
-    return {**prefixes.programs_first(clean(), flavours.get(launch["mpi"])), **named(launch["env"])}
+    return {**prefixes.programs_first(clean(), flavours.get(options.mpi)), **named(options.env)}
 
 
-def find_compiler(launch: Mapping[str, Any]) -> Compiler:
+def find_compiler(options: LaunchOptions) -> Compiler:
     """mpicc beside the launcher that the job will be started with. Raises RequestError, saying how to get it, where there is none."""
-    flavour = flavours.get(launch["mpi"])
+    flavour = flavours.get(options.mpi)
     if flavour.soname is None:
         raise RequestError(
             f"--mpi {flavour.name} has no MPI, which these programs are written for: choose another --mpi"
         )
-    environment = compiler_environment(launch)
+    environment = compiler_environment(options)
     library = flavour.find(environment)
     programs = Path(library.launcher or "").parent
     # Where several MPIs share a folder, as Debian's do, mpicc may be another one's.
@@ -97,9 +96,7 @@ def source_hash(application: Application) -> str:
     return digest.hexdigest()[:16]
 
 
-def build(
-    application: Application, words: list[str], compiler: Compiler, launch: Mapping[str, Any], folder: Path
-) -> Path:
+def build(application: Application, words: list[str], compiler: Compiler, options: LaunchOptions, folder: Path) -> Path:
     """The program in `folder`, where it is not there yet. Raises RequestError with the compiler's last lines when it refuses."""
     program = folder / application.name
     if program.exists():
@@ -107,7 +104,7 @@ def build(
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{application.name}"
     sources = [str(PROGRAMS / name) for name in (*application.sources, COMMON[0])]
-    done = run([compiler.path, STANDARD, *words, *sources, "-o", str(unfinished), "-lm"], compiler_environment(launch))
+    done = run([compiler.path, STANDARD, *words, *sources, "-o", str(unfinished), "-lm"], compiler_environment(options))
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()[-LAST_LINES:]
         raise RequestError(

@@ -12,6 +12,7 @@ from hvscale.bench.applications.counters import Counters
 from hvscale.bench.applications.programs.network import NetworkResult
 from hvscale.core.run_folder import Host, Library
 from hvscale.core.statistics import CONFIDENCE, Box, box, overhead
+from hvscale.launch.options import LaunchOptions
 from hvscale.studies.folder import State
 
 
@@ -108,7 +109,7 @@ class ApplicationDocument(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    schema_: Annotated[Literal["hvscale/bench-app/1"], Field(alias="schema")] = "hvscale/bench-app/1"
+    schema_: Annotated[Literal["hvscale/bench-app/2"], Field(alias="schema")] = "hvscale/bench-app/2"
     state: State = "running"
     folder: str
     application: str
@@ -119,7 +120,7 @@ class ApplicationDocument(BaseModel):
     np: list[int]
     repeats: int
     base_np: int
-    settings: dict[str, Any]
+    launch: LaunchOptions
     compiler: Compiler
     confidence: float = CONFIDENCE
     library: Library | None = None

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import psutil
 from pydantic import ValidationError
@@ -19,13 +19,13 @@ from hvscale.core.run_folder import RunFolder, default_run_path
 from hvscale.core.units import human_bytes
 from hvscale.launch.controller import RunInterruptedError, launch
 from hvscale.launch.mpi.reported_library import KnownLibrary
+from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import PLACEMENTS
 from hvscale.launch.supervision.output import lines_of
 from hvscale.studies.folder import finished_or_new
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 from hvscale.studies.placement_comparison.study import options_of_each
-from hvscale.studies.scaling.study import settings
 
 # This machine's memory says nothing about these.
 ELSEWHERE = tuple(name for name, placement in PLACEMENTS.all().items() if not placement.on_this_machine)
@@ -36,7 +36,7 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, Applicatio
 
     verb = "bench app"
     # More flags, placements, np and repeats may be asked for.
-    same = ("application", "source", "sizes", "compiler", "settings")
+    same = ("application", "source", "sizes", "compiler", "launch")
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, Applicatio
         builds: Mapping[str, list[str]],
         places: Mapping[str, PlacementOptions],
         count: bool,
-        options: Mapping[str, Any],
+        options: LaunchOptions,
     ) -> None:
         super().__init__(document, document.variants())
         self.application, self.builds, self.places = application, builds, places
@@ -64,14 +64,14 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, Applicatio
         size: list[str],
         count: bool,
         path: Path | None,
-        placement: PlacementOptions,
-        **options: Any,
+        options: LaunchOptions,
     ) -> Self:
-        """`options`: further keywords of `hvscale.launch.launch`; `placement`: names with commas between them. `count`: with perf, too.
+        """`options`: of every start; their placement is names with commas between them. `count`: with perf, too.
 
         Raises RequestError for what cannot be measured; writes nothing.
         """
         application = APPLICATIONS.get(name)
+        placement = options.placement
         nps = sorted(parse_ranks(ranks)) if ranks is not None else list(application.default_np)
         if repeats < 1:
             raise RequestError(f"--repeat {repeats}: at least one start of each is needed")
@@ -97,7 +97,7 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, Applicatio
             np=nps,
             repeats=repeats,
             base_np=application.base_np,
-            settings=settings(placement=placement.model_copy(update={"placement": None}), **options),
+            launch=options.replace(placement=placement.model_copy(update={"placement": None})).recorded(),
             compiler=find_compiler(options),
             warnings=not_for_all,
         )
@@ -144,9 +144,8 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, Applicatio
         self.launch_command(variant, self.command(variant), run)
 
     def launch_command(self, variant: Variant, command: list[str], run: RunFolder) -> None:
-        place = self.places[variant.placement]
-        watch = KnownLibrary().differs
-        launch(variant.np, command, run_path=run.path, placement=place, warn=self.warn, watch=watch, **self.options)
+        options = self.options.replace(np=variant.np, run=run.path, placement=self.places[variant.placement])
+        launch(command, options, LaunchHooks(warn=self.warn, watch=KnownLibrary().differs))
 
     def read(self, variant: Variant, run: RunFolder, done: ApplicationRun) -> None:
         result = self.read_result(run)

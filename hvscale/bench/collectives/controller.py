@@ -1,9 +1,9 @@
 """Measures a collective: one start of ranks for each back end, everything in one folder."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from hvscale.bench.collectives import backends, elements, sizes
 from hvscale.bench.collectives.document import BackendRun, BenchDocument, Wrong, crossovers, row_of
@@ -15,7 +15,6 @@ from hvscale.bench.collectives.rank_job import (
     check_installed,
     measure_on_ranks,
     one_of,
-    settings,
 )
 from hvscale.bench.collectives.request import (
     ALL_ROOTS,
@@ -29,11 +28,11 @@ from hvscale.bench.collectives.request import (
     Size,
     Way,
 )
-from hvscale.cli.launch_options import resolve
 from hvscale.core.documents import to_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path, write_text
 from hvscale.launch.controller import RunInterruptedError
+from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions, Resolve
 from hvscale.studies.folder import lock_folder, refuse_unless_empty
 
 PATHS: tuple[Way, ...] = ("host", "staged", "aware", "nccl")
@@ -64,25 +63,35 @@ class Options:
 
 @dataclass(frozen=True)
 class Start:
-    """One back end's: its place in the document, what its ranks are asked, and the keywords of its launch."""
+    """One back end's: its place in the document, what its ranks are asked, and the options of its launch."""
 
     entry: BackendRun
     request: Request
-    launch: dict[str, Any]
+    options: LaunchOptions
 
 
 class Bench:
     """One measurement: its folder, and `document`, which is in bench.json after every back end."""
 
-    def __init__(self, path: Path, document: BenchDocument, starts: list[Start]) -> None:
-        self.path, self.document, self.starts = path, document, starts
+    def __init__(self, path: Path, document: BenchDocument, starts: list[Start], hooks: LaunchHooks) -> None:
+        self.path, self.document, self.starts, self.hooks = path, document, starts, hooks
         self.page = path / "bench.html"
         self.failure: HvscaleError | None = None
 
     @classmethod
-    def of(cls, collective_name: str, options: Options, launch: dict[str, Any]) -> Self:
-        """`launch`: the launch's options as they were given. Raises RequestError for what cannot be measured; writes nothing."""
-        collective, dtype, np = COLLECTIVES.get(collective_name), elements.find_dtype(options.dtype), launch["np"]
+    def of(
+        cls,
+        collective_name: str,
+        options: Options,
+        launch: LaunchOptions,
+        resolve: Resolve,
+        hooks: LaunchHooks = NO_HOOKS,
+    ) -> Self:
+        """`launch`: as they were given; `resolve` makes those of each back end of them.
+
+        Raises RequestError for what cannot be measured; writes nothing.
+        """
+        collective, dtype, np = COLLECTIVES.get(collective_name), elements.find_dtype(options.dtype), launch.np
         if np < 2:
             raise RequestError(f"-np {np}: one rank has nobody to communicate with; start two or more: -np 2")
         if not ALL_ROOTS <= options.root < np:
@@ -95,7 +104,7 @@ class Bench:
         iterations = Schedule.parse("--iterations", options.iterations, least=1)
         warmup = Schedule.parse("--warmup", options.warmup, least=0)
         found = sizes_of(collective, dtype, np, options)
-        folder = (launch["run_path"] or default_run_path(["bench", collective.name])).absolute()
+        folder = (launch.run or default_run_path(["bench", collective.name])).absolute()
         refuse_unless_empty(folder)
         document = BenchDocument(
             folder=str(folder),
@@ -109,10 +118,10 @@ class Bench:
             iterations=options.iterations,
             warmup=options.warmup,
             until_interval_percent=options.until_interval,
-            settings=settings(launch),
+            launch=launch.recorded(),
         )
         starts = []
-        for backend in backends.named(list(options.backends), launch["mpi"]):
+        for backend in backends.named(list(options.backends), launch.mpi):
             taken = backends.check(backend, collective.name, dtype.name, device, paths)
             backends.places(backend, collective.name, in_place)
             if options.root == ALL_ROOTS and not backend.turns_roots:
@@ -120,9 +129,9 @@ class Bench:
                 raise RequestError(
                     f"{backend.name} is not timed with all roots in turn, --root {ALL_ROOTS}; {having} are"
                 )
-            keywords = resolve(COMMAND, {**launch, "mpi": backend.flavour})
-            check_installed(backend, keywords)
-            if launch["placement"].name in ON_THIS_MACHINE:
+            resolved = resolve(COMMAND, launch.replace(mpi=backend.flavour))
+            check_installed(backend, resolved)
+            if launch.placement.name in ON_THIS_MACHINE:
                 largest = max(size.bytes for size in found)
                 check_fits(largest, backend.buffers, np, available_bytes(), "this machine's memory")
             for path in taken:
@@ -133,7 +142,7 @@ class Bench:
                     path=path,
                     flavour=backend.flavour,
                     run=name,
-                    knobs=keywords["knobs"],
+                    knobs=resolved.knobs,
                 )
                 request = Request(
                     collective=collective.name,
@@ -155,7 +164,7 @@ class Bench:
                         for size in found
                     ],
                 )
-                starts.append(Start(entry, request, keywords))
+                starts.append(Start(entry, request, resolved))
         document.backends = [start.entry for start in starts]
         asked = len(asked_sizes(collective, dtype, options))
         if asked > len(found):
@@ -163,7 +172,7 @@ class Bench:
                 f"{asked} sizes are {len(found)} in whole {dtype.name}{f' for {np} ranks' if collective.largest(np) > 1 else ''}: "
                 "each is measured once"
             )
-        return cls(folder, document, starts)
+        return cls(folder, document, starts, hooks)
 
     def measurements(self, start: Start) -> int:
         """How many rows a start will give."""
@@ -227,7 +236,7 @@ class Bench:
                 measured(line)
 
         try:
-            measure_on_ranks(run, start.request, start.launch, warn, take)
+            measure_on_ranks(run, start.request, start.options, replace(self.hooks, warn=warn), take)
             entry.state = "finished"
         except RunInterruptedError:
             entry.state = "interrupted"

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,6 +10,7 @@ from hvscale.bench.collectives.request import Device, FirstWrong, InPlace, Measu
 from hvscale.bench.collectives.summary import summarise
 from hvscale.core.run_folder import Host
 from hvscale.core.statistics import CONFIDENCE
+from hvscale.launch.options import LaunchOptions
 
 State = Literal["waiting", "running", "finished", "failed", "interrupted"]
 
@@ -77,7 +78,7 @@ class BenchDocument(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    schema_: Annotated[Literal["hvscale/bench/1"], Field(alias="schema")] = "hvscale/bench/1"
+    schema_: Annotated[Literal["hvscale/bench/2"], Field(alias="schema")] = "hvscale/bench/2"
     state: State = "running"
     folder: str
     collective: str
@@ -90,7 +91,7 @@ class BenchDocument(BaseModel):
     iterations: str
     warmup: str
     until_interval_percent: float | None
-    settings: dict[str, Any]
+    launch: LaunchOptions
     confidence: float = CONFIDENCE
     host: Host | None = None
     backends: list[BackendRun] = []

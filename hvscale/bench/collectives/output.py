@@ -5,7 +5,6 @@ from hvscale.bench.collectives.document import BackendRun, BenchDocument, BenchR
 from hvscale.bench.collectives.operations import COLLECTIVES
 from hvscale.bench.collectives.rank_job import one_of
 from hvscale.bench.collectives.request import ALL_ROOTS
-from hvscale.core.run_folder import DEFAULT_PLACEMENT
 from hvscale.core.units import human_bytes
 
 LAYOUTS = ("nccl-tests", "osu")
@@ -30,8 +29,8 @@ def rows_of(document: BenchDocument, entry: BackendRun) -> list[BenchRow]:
 
 def heading(document: BenchDocument, entry: BackendRun) -> list[str]:
     knobs = "".join(f", {knob}={value}" for knob, value in entry.knobs.items())
-    placement = document.settings["placement"].get("placement", DEFAULT_PLACEMENT)
-    table = document.settings.get("collectives")
+    placement = document.launch.placement.name
+    table = document.launch.collectives
     return [
         f"# hvscale bench {document.collective}, {entry.name}: {entry.library or 'library unknown'}",
         f"# np {document.np}, placement {placement}, {document.dtype} in {document.device} memory{knobs}{f', by {table}' if table else ''}",

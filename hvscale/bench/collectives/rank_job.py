@@ -1,6 +1,7 @@
 """One start of ranks that measure: what it needs, and what its ranks answer. For every measurement that has a request for them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 from hvscale.launch.controller import launch
-from hvscale.launch.environment import clean, named, recordable
+from hvscale.launch.environment import clean, named
 from hvscale.launch.mpi import prefixes
 from hvscale.launch.mpi.reported_library import KnownLibrary, require_asked_library
+from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.launch.placements import PLACEMENTS
 
 COMMAND = ["python", "-m", "hvscale.bench.collectives.rank_side.rank"]
@@ -52,12 +54,11 @@ class ResultLines:
 def measure_on_ranks(
     run: RunFolder,
     request: Request,
-    options: dict[str, Any],
-    warn: Callable[[str], None],
+    options: LaunchOptions,
+    hooks: LaunchHooks,
     take: Callable[[Begun | Refused | Measured], None],
 ) -> None:
-    """Start ranks that do what is asked; `take` gets each line of rank 0's as it comes. `options`: keywords of `hvscale.launch.launch`.
-
+    """Start ranks that do what is asked; `take` gets each line of rank 0's as it comes.
     Raises RequestError for what the ranks refuse, UntrustedError where they run on another MPI than the one asked for, and as `launch`.
     """
     run.path.mkdir(exist_ok=True)
@@ -79,7 +80,7 @@ def measure_on_ranks(
         return False
 
     try:
-        launch(command=COMMAND, warn=warn, watch=watch, **{**options, "run_path": run.path})
+        launch(COMMAND, options.replace(run=run.path), replace(hooks, watch=watch))
     except RankFailedError as error:
         require_asked_library(run.read())
         read_on()
@@ -99,26 +100,13 @@ def one_of(option: str, word: str, known: tuple[Any, ...]) -> Any:
     return word
 
 
-def check_installed(backend: Backend, launch: dict[str, Any]) -> None:
+def check_installed(backend: Backend, options: LaunchOptions) -> None:
     """Raises RequestError, saying how to get it, when the back end or what starts its ranks is not here."""
     flavour = flavours.get(backend.flavour)
-    passed = {**prefixes.programs_first(clean(), flavour), **named(launch["env"])}
+    passed = {**prefixes.programs_first(clean(), flavour), **named(options.env)}
     try:
         flavour.find(passed)
     except RequestError as error:
         raise RequestError(f"{backend.name}: {error}") from error
     if problem := backend.problem(COMMAND, passed):
         raise RequestError(f"{backend.name}: {problem}")
-
-
-def settings(launch: dict[str, Any]) -> dict[str, Any]:
-    """What was asked of the launch, as a JSON document may hold it: no secrets."""
-    return {
-        "transport": launch["transport_name"],
-        "devices": launch["devices"],
-        "environment": recordable(named(launch["env"])),
-        "knobs": launch["knobs"],
-        "settings": str(launch["settings"]) if launch["settings"] is not None else None,
-        **({"collectives": str(table)} if (table := launch.get("collectives")) is not None else {}),
-        "placement": launch["placement"].model_dump(mode="json", exclude_none=True),
-    }

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from hvscale.bench.collectives.rank_job import one_of
 from hvscale.bench.experiments import experiment_file
 from hvscale.bench.experiments.document import ExperimentDocument, MeasurementRecord, StatementRow
-from hvscale.bench.experiments.entries import Entry, Measurement, by
+from hvscale.bench.experiments.entries import Entry, Launching, Measurement, by
 from hvscale.bench.experiments.experiment_file import PARTS, Experiment
 from hvscale.bench.experiments.series import Series
 from hvscale.core.errors import HvscaleError, RequestError
@@ -45,8 +45,8 @@ class ExperimentStudy(Study[ExperimentDocument]):
         self.experiment, self.measurements = experiment, measurements
 
     @classmethod
-    def of(cls, toml: Path, part: str, launch: dict[str, Any], path: Path | None) -> Self:
-        """`launch`: the launch's options as they were given, for all entries; a --placement takes the place of theirs.
+    def of(cls, toml: Path, part: str, launch: Launching, path: Path | None) -> Self:
+        """`launch`: for all entries; a --placement takes the place of theirs.
 
         Raises RequestError for what cannot be measured, naming the entry; writes nothing.
         """
@@ -56,13 +56,14 @@ class ExperimentStudy(Study[ExperimentDocument]):
         if not entries:
             raise RequestError(f"{toml} has nothing to measure in its part {part}")
         folder = (path or default_run_path(["bench-experiment", toml.absolute().parent.name])).absolute()
-        table: Path | None = launch.get("collectives")
+        table = launch.options.collectives
         check_table(f"{toml}, part {part}", entries, table)
         measurements = []
         for name, entry in entries.items():
-            places, placement = entry.placed(launch["placement"])
+            places, placement = entry.placed(launch.options.placement)
             own = entry.model_copy(update={"placement": places})
-            asked = by("table" if entry.wants_table else "library", {**launch, "placement": placement})
+            placed = launch.options.replace(placement=placement)
+            asked = replace(launch, options=by("table" if entry.wants_table else "library", placed))
             try:
                 measurements.append(own.measurement(folder / name, asked))
             except RequestError as error:

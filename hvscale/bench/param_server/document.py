@@ -10,6 +10,7 @@ from hvscale.bench.collectives.request import Device
 from hvscale.bench.collectives.summary import summarise
 from hvscale.core.run_folder import Host
 from hvscale.core.statistics import CONFIDENCE, as_columns, estimate, ratio
+from hvscale.launch.options import LaunchOptions
 from hvscale.studies.folder import State
 
 SERVED = ("broadcast", "gather")  # what a step needs of a server
@@ -103,7 +104,7 @@ class ServerDocument(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    schema_: Annotated[Literal["hvscale/bench-param-server/1"], Field(alias="schema")] = "hvscale/bench-param-server/1"
+    schema_: Annotated[Literal["hvscale/bench-param-server/2"], Field(alias="schema")] = "hvscale/bench-param-server/2"
     state: State = "running"
     folder: str
     bytes: int
@@ -117,7 +118,7 @@ class ServerDocument(BaseModel):
     iterations: int
     warmup: int
     check: bool
-    settings: dict[str, Any]
+    launch: LaunchOptions
     confidence: float = CONFIDENCE
     libraries: dict[str, str] = {}
     host: Host | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from hvscale.bench.collectives import backends, elements
 from hvscale.bench.collectives.backends import Backend
@@ -16,17 +16,16 @@ from hvscale.bench.collectives.rank_job import (
     check_installed,
     measure_on_ranks,
     one_of,
-    settings,
 )
 from hvscale.bench.collectives.request import Begun, Device, FirstWrong, Measured, Request, Size, Way
 from hvscale.bench.collectives.sizes import LARGEST_COUNT, parse_size
 from hvscale.bench.param_server.document import REPLACEMENT, ServerDocument, ServerRun, Variant
-from hvscale.cli.launch_options import resolve
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.host import gpus
 from hvscale.core.numbers import parse_ranks
 from hvscale.core.run_folder import RunFolder, default_run_path
 from hvscale.launch import placements
+from hvscale.launch.options import LaunchHooks, LaunchOptions, Resolve
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.studies.interleaved import InterleavedStudy
 from hvscale.studies.placement_comparison.study import options_of_each
@@ -53,10 +52,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Start:
-    """What the ranks of a variant are asked, and the keywords of their launch."""
+    """What the ranks of a variant are asked, and the options of their launch."""
 
     request: Request
-    launch: dict[str, Any]
+    options: LaunchOptions
 
 
 class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
@@ -64,12 +63,14 @@ class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
 
     verb = "bench param-server"
     # More back ends, placements, workers and repeats may be asked for.
-    same = ("bytes", "dtype", "device", "iterations", "warmup", "check", "settings")
+    same = ("bytes", "dtype", "device", "iterations", "warmup", "check", "launch")
     starts: Mapping[Variant, Start]
 
     @classmethod
-    def of(cls, options: Options, launch: dict[str, Any], path: Path | None) -> Self:
-        """`launch`: the launch's options as they were given, but np. Raises RequestError for what cannot be measured; writes nothing."""
+    def of(cls, options: Options, launch: LaunchOptions, path: Path | None, resolve: Resolve) -> Self:
+        """`launch`: as they were given, but `np`; `resolve` makes those of each variant of them.
+
+        Raises RequestError for what cannot be measured; writes nothing."""
         workers = sorted(parse_ranks(options.workers, "--workers", "workers"))
         operations = [one_of("--operation", word.strip(), tuple(OPERATIONS)) for word in options.operations.split(",")]
         for option, value, least in (
@@ -83,12 +84,12 @@ class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
         count = parse_size("--bytes", options.size) // dtype.bytes
         if not 1 <= count <= LARGEST_COUNT:
             raise RequestError(f"--bytes {options.size}: {count} {dtype.name}; MPI counts from 1 to {LARGEST_COUNT}")
-        places = [name.strip() for name in launch["placement"].name.split(",")]
+        places = [name.strip() for name in launch.placement.name.split(",")]
         if len(set(places)) != len(places):
             raise RequestError(
-                f"--placement {launch['placement'].name}: name each once; for more starts of each use --repeat"
+                f"--placement {launch.placement.name}: name each once; for more starts of each use --repeat"
             )
-        taken = libraries(options, launch["mpi"], operations, device)
+        taken = libraries(options, launch.mpi, operations, device)
         document = ServerDocument(
             folder=str((path or default_run_path(["bench", "param-server"])).absolute()),
             bytes=count * dtype.bytes,
@@ -102,7 +103,7 @@ class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
             iterations=options.iterations,
             warmup=options.warmup,
             check=options.check,
-            settings=settings({**launch, "placement": launch["placement"].model_copy(update={"placement": None})}),
+            launch=launch.replace(placement=launch.placement.model_copy(update={"placement": None})).recorded(),
         )
         variants = document.variants()
         if not variants:
@@ -113,7 +114,7 @@ class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
             check_installed(backend, launch)
         placed: dict[int, dict[str, PlacementOptions]] = {}
         for np in {ranks(variant) for variant in variants}:
-            placed[np], not_for_all = options_of_each(places, launch["placement"], np)
+            placed[np], not_for_all = options_of_each(places, launch.placement, np)
             document.warnings += [text for text in not_for_all if text not in document.warnings]
         starts = {}
         for variant in variants:
@@ -123,7 +124,7 @@ class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
             check_node(variant, backend, path_of_messages, document)
             starts[variant] = Start(
                 request_of(variant, backend, path_of_messages, document, count),
-                resolve(COMMAND, {**launch, "np": np, "mpi": backend.flavour, "placement": place}),
+                resolve(COMMAND, launch.replace(np=np, mpi=backend.flavour, placement=place)),
             )
         return cls(document, starts)
 
@@ -137,7 +138,7 @@ class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
     def launch(self, variant: Variant, run: RunFolder) -> None:
         start = self.starts[variant]
         try:
-            measure_on_ranks(run, start.request, start.launch, self.warn, lambda line: None)
+            measure_on_ranks(run, start.request, start.options, LaunchHooks(warn=self.warn), lambda line: None)
         except RequestError as error:
             raise RequestError(f"{variant}: {error}") from error
 

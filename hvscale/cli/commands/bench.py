@@ -1,7 +1,6 @@
 """`hvscale bench`: a command for each collective, one for a parameter server, one for programs, and one for whole studies."""
 
-import inspect
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,7 +9,7 @@ from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.cli.app import new_app
 from hvscale.cli.commands import bench_app, bench_experiment, bench_param_server
 from hvscale.cli.console import print_json, print_message, print_text, print_warning
-from hvscale.cli.launch_options import SUBMISSION, takes_launch_options
+from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options, resolve
 from hvscale.cli.options import Csv, Json
 from hvscale.core.numbers import GrowthFactor, Percent, RootRank, limits
 from hvscale.report.csv_file import write_csv
@@ -107,8 +106,7 @@ Layout = Annotated[str, typer.Option(metavar="nccl-tests|osu", help="Whose colum
 
 
 def bench(
-    launch_options: dict[str, Any],
-    collective: str,
+    context: typer.Context,
     backend: Backends = [],  # noqa: B006 - Typer copies it
     min_bytes: MinBytes = None,
     max_bytes: MaxBytes = None,
@@ -131,6 +129,7 @@ def bench(
     from hvscale.bench.collectives.controller import Bench, Options
     from hvscale.bench.collectives.output import check_layout, tables
     from hvscale.bench.collectives.progress import SizesProgress
+    from hvscale.launch.options import LaunchHooks
 
     check_layout(layout)
     options = Options(
@@ -150,7 +149,9 @@ def bench(
         in_place=in_place,
         check=check,
     )
-    measurement = Bench.of(collective, options, launch_options)
+    launch = launch_options(context)
+    hooks = LaunchHooks(collectives=collectives_hook(launch))
+    measurement = Bench.of(str(context.command.name), options, launch, resolve, hooks)
     document = measurement.document
     try:
         with SizesProgress(measurement) as shown:
@@ -166,24 +167,13 @@ def bench(
             print_message(f"bench folder: {measurement.path}\nplots: {measurement.page}")
 
 
-launched = takes_launch_options(bench, without=SUBMISSION, resolved=False)
-
-
 def add(collective: Collective) -> None:
     """Its command, which has all options but the collective's name."""
-
-    def command(**values: Any) -> None:
-        launched(collective=collective.name, **values)
-
-    signature = inspect.signature(launched)
-    parameters = [parameter for name, parameter in signature.parameters.items() if name != "collective"]
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app.command(
-        collective.name,
-        help=f"Measure {collective.name}: {collective.meaning}.\n\nExample: "
-        f"`hvscale bench {collective.name} -np 2 --backend openmpi,gloo -e 16M`",
-    )(command)
+    text = (
+        f"Measure {collective.name}: {collective.meaning}.\n\nExample: "
+        f"`hvscale bench {collective.name} -np 2 --backend openmpi,gloo -e 16M`"
+    )
+    app.command(collective.name, help=text, cls=launch_command(SUBMISSION, resolved=False))(bench)
 
 
 for known in COLLECTIVES.all().values():

@@ -1,14 +1,13 @@
 """`hvscale bench app`."""
 
-import functools
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hvscale.cli.app import new_app
 from hvscale.cli.console import results
-from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
+from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
 from hvscale.cli.options import Csv, Json, folder_of
 from hvscale.cli.study import measure
 from hvscale.core.numbers import Repeats, limits
@@ -18,13 +17,12 @@ app = new_app()
 FLAGS = ["-O2", "-O3", "-O3 -march=native"]
 
 
-@app.command("app")
-@functools.partial(takes_launch_options, without=("np", "run", *OF_ONE_JOB))
+@app.command("app", cls=launch_command(("np", "run", *OF_ONE_JOB)))
 def bench_app(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The program: integration, stencil, merge_sort or network.")
     ],
-    launch_options: dict[str, Any],
+    context: typer.Context,
     flags: Annotated[
         list[str],
         typer.Option(metavar="FLAGS", help="What the compiler is given; can be given again, for a build each."),
@@ -73,7 +71,7 @@ def bench_app(
         size=size,
         count=counters,
         path=run,
-        **launch_options,
+        options=launch_options(context),
     )
     measure(
         study,

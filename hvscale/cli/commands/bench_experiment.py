@@ -1,14 +1,13 @@
 """`hvscale bench experiment`."""
 
-import functools
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hvscale.cli.app import new_app
 from hvscale.cli.console import print_text, print_warning
-from hvscale.cli.launch_options import SUBMISSION, takes_launch_options
+from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options, resolve
 from hvscale.cli.options import Csv, Json, folder_of
 from hvscale.cli.study import print_document
 from hvscale.report.csv_file import write_csv
@@ -16,11 +15,10 @@ from hvscale.report.csv_file import write_csv
 app = new_app()
 
 
-@app.command("experiment")
-@functools.partial(takes_launch_options, without=("np", "run", *SUBMISSION), resolved=False)
+@app.command("experiment", cls=launch_command(("np", "run", *SUBMISSION), resolved=False))
 def bench_experiment(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The study's experiment.toml.")],
-    launch_options: dict[str, Any],
+    context: typer.Context,
     part: Annotated[
         str,
         typer.Option(metavar="here|study", help="Its size for a machine of few cores, or the study's own."),
@@ -36,11 +34,15 @@ def bench_experiment(
 
     Example: `hvscale bench experiment experiments/S3/experiment.toml --run S3`
     """
+    from hvscale.bench.experiments.entries import Launching
     from hvscale.bench.experiments.output import text
     from hvscale.bench.experiments.study import ExperimentStudy
+    from hvscale.launch.options import LaunchHooks
     from hvscale.report.progress import RunProgress
 
-    study = ExperimentStudy.of(file, part, launch_options, run)
+    options = launch_options(context)
+    launching = Launching(options, resolve, LaunchHooks(collectives=collectives_hook(options)))
+    study = ExperimentStudy.of(file, part, launching, run)
     try:
         study.measure(RunProgress, print_warning)
     finally:

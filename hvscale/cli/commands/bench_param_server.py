@@ -1,14 +1,13 @@
 """`hvscale bench param-server`."""
 
-import functools
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hvscale.cli.app import new_app
 from hvscale.cli.console import results
-from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
+from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options, resolve
 from hvscale.cli.options import Csv, Json, folder_of
 from hvscale.cli.study import measure
 from hvscale.core.numbers import Count, CountOrZero, Repeats, limits
@@ -16,10 +15,9 @@ from hvscale.core.numbers import Count, CountOrZero, Repeats, limits
 app = new_app()
 
 
-@app.command("param-server")
-@functools.partial(takes_launch_options, without=("np", "run", *OF_ONE_JOB), resolved=False)
+@app.command("param-server", cls=launch_command(("np", "run", *OF_ONE_JOB), resolved=False))
 def bench_param_server(
-    launch_options: dict[str, Any],
+    context: typer.Context,
     backend: Annotated[
         list[str],
         typer.Option(
@@ -97,7 +95,7 @@ def bench_param_server(
         warmup=warmup,
         check=check,
     )
-    study = ServerStudy.of(options, launch_options, run)
+    study = ServerStudy.of(options, launch_options(context), run, resolve)
     measure(
         study,
         json,

@@ -1,13 +1,12 @@
 """`hvscale compare-placements`."""
 
-import functools
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hvscale.cli.app import new_app
 from hvscale.cli.console import results
-from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
+from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
 from hvscale.cli.options import Bins, Command, Csv, Json, Metric
 from hvscale.cli.study import measure
 from hvscale.core.numbers import Repeats, limits
@@ -15,8 +14,7 @@ from hvscale.core.numbers import Repeats, limits
 app = new_app()
 
 
-@app.command()
-@functools.partial(takes_launch_options, without=("placement", *OF_ONE_JOB))
+@app.command(cls=launch_command(("placement", *OF_ONE_JOB)))
 def compare_placements(
     placements: Annotated[
         str,
@@ -27,7 +25,7 @@ def compare_placements(
         ),
     ],
     command: Command,
-    launch_options: dict[str, Any],
+    context: typer.Context,
     repeat: Annotated[
         int,
         typer.Option(
@@ -57,5 +55,6 @@ def compare_placements(
             results().print(where_from(profile), soft_wrap=True)
 
     names = [name.strip() for name in placements.split(",")]
-    turns = placement_study(names, command, repeats=repeat, metric=metric, bins=bins, launch=launch_options)
+    options = launch_options(context)
+    turns = placement_study(names, command, repeats=repeat, metric=metric, bins=bins, options=options)
     measure(turns, json, csv, write=write_placements_csv, show=show, last=f"folder: {turns.path}")

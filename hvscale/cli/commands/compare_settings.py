@@ -1,13 +1,12 @@
 """`hvscale compare-settings`."""
 
-import functools
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hvscale.cli.app import new_app
 from hvscale.cli.console import results
-from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
+from hvscale.cli.launch_options import KNOBS, OF_ONE_JOB, launch_command, launch_options
 from hvscale.cli.options import Bins, Command, Csv, Json, Metric
 from hvscale.cli.study import measure
 from hvscale.core.numbers import Repeats, limits
@@ -16,8 +15,7 @@ from hvscale.report.csv_file import write_csv
 app = new_app()
 
 
-@app.command()
-@functools.partial(takes_launch_options, without=("knobs", *OF_ONE_JOB))
+@app.command(cls=launch_command((*KNOBS, *OF_ONE_JOB)))
 def compare_settings(
     settings: Annotated[
         str,
@@ -28,7 +26,7 @@ def compare_settings(
         ),
     ],
     command: Command,
-    launch_options: dict[str, Any],
+    context: typer.Context,
     repeat: Annotated[
         int,
         typer.Option(
@@ -66,7 +64,7 @@ def compare_settings(
         results().print(table, *map(comparison_table, document.profiles), sep="\n\n")
 
     turns = settings_study(
-        settings.split(","), command, repeats=repeat, metric=metric, bins=bins, launch=launch_options
+        settings.split(","), command, repeats=repeat, metric=metric, bins=bins, options=launch_options(context)
     )
     measure(
         turns,

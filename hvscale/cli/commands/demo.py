@@ -34,6 +34,7 @@ def demo(
     """
     from hvscale.cli.demo import demo
     from hvscale.core.run_folder import RunFolder
+    from hvscale.launch.options import LaunchHooks
     from hvscale.studies.run_report.page import report_path, write_report
     from hvscale.trainer.progress import Bar
 
@@ -41,9 +42,10 @@ def demo(
     print_message(f"training a small EDSR x2 on the bundled photos, two Horovod ranks over Open MPI, {how_long}")
     if sys.stderr.isatty():
         with Bar() as bar:
-            done = demo(seconds, run_path=run, warn=print_warning, watch=lambda running: bar.follow(running.steps))
+            hooks = LaunchHooks(warn=print_warning, watch=lambda running: bar.follow(running.steps))
+            done = demo(seconds, run, hooks)
     else:
-        done = demo(seconds, run_path=run, warn=print_warning, show=print_rank_line)
+        done = demo(seconds, run, LaunchHooks(warn=print_warning, show=print_rank_line))
     results().print(f"\n{done.training.summary()}\n", highlight=False, soft_wrap=True)
     print_breakdown(done.communication)
     folder = RunFolder.open(done.training.run)

@@ -1,11 +1,12 @@
 """`hvscale eval`."""
 
-from pathlib import Path
-from typing import Any
+import functools
+
+import typer
 
 from hvscale.cli.app import new_app
-from hvscale.cli.config_options import options_of
 from hvscale.cli.console import print_json, print_message, print_table, results
+from hvscale.cli.model_options import config_command
 from hvscale.cli.options import Csv, Json
 from hvscale.report.csv_file import write_csv
 from hvscale.trainer.config import checked
@@ -14,9 +15,8 @@ from hvscale.trainer.inference.config import EvalConfig
 app = new_app()
 
 
-@app.command()
-@options_of(EvalConfig, argument="weights", json=Json, csv=Csv)
-def evaluate(json: bool, csv: Path | None, **options: Any) -> None:
+@app.command(cls=config_command(EvalConfig, functools.partial(checked, EvalConfig), argument="weights"))
+def evaluate(context: typer.Context, json: Json = False, csv: Csv = None) -> None:
     """Measure a trained model: PSNR and SSIM, or top-1 and top-5. Under `hvscale launch` the ranks share the images.
 
     Example: `hvscale eval runs/20261121T001530Z-edsr-baseline --data DIV2K --images 801-900`
@@ -24,7 +24,7 @@ def evaluate(json: bool, csv: Path | None, **options: Any) -> None:
     from hvscale.trainer.inference.evaluate import evaluate_trained
     from hvscale.trainer.ranks import started_as_rank_zero
 
-    result = evaluate_trained(checked(EvalConfig, options))
+    result = evaluate_trained(context.obj)
     if not started_as_rank_zero():
         return None
     if csv is not None:

@@ -1,18 +1,17 @@
 """`hvscale launch`."""
 
-from typing import Any
+import typer
 
 from hvscale.cli.app import new_app
 from hvscale.cli.console import print_message, print_rank_line, print_warning
-from hvscale.cli.launch_options import takes_launch_options
+from hvscale.cli.launch_options import collectives_hook, launch_command, launch_options
 from hvscale.cli.options import COMMAND_LAST, Command
 
 app = new_app()
 
 
-@app.command(context_settings=COMMAND_LAST)
-@takes_launch_options
-def launch(command: Command, launch_options: dict[str, Any]) -> None:
+@app.command(context_settings=COMMAND_LAST, cls=launch_command())
+def launch(command: Command, context: typer.Context) -> None:
     """Start a command on N ranks, keep each rank's output, and leave nothing behind.
 
     Example: `hvscale launch -np 2 -- python train.py`; with what a tuning study found:
@@ -20,6 +19,9 @@ def launch(command: Command, launch_options: dict[str, Any]) -> None:
     `hvscale launch -np 4 --collectives table.toml -- python train.py`
     """
     from hvscale.launch.controller import launch
+    from hvscale.launch.options import LaunchHooks
 
-    finished = launch(command=command, **launch_options, show=print_rank_line, warn=print_warning)
+    options = launch_options(context)
+    hooks = LaunchHooks(show=print_rank_line, warn=print_warning, collectives=collectives_hook(options))
+    finished = launch(command, options, hooks)
     print_message(f"run folder: {finished.path}")

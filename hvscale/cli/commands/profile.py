@@ -1,23 +1,22 @@
 """`hvscale profile`."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hvscale.cli.app import new_app
 from hvscale.cli.console import print_message, print_rank_line, print_rank_line_aside, print_warning
-from hvscale.cli.launch_options import takes_launch_options
+from hvscale.cli.launch_options import collectives_hook, launch_command, launch_options
 from hvscale.cli.options import COMMAND_LAST, Bins, Command, Csv, Explain, Json, PerRank
 from hvscale.cli.tables import print_breakdown
 
 app = new_app()
 
 
-@app.command(context_settings=COMMAND_LAST)
-@takes_launch_options
+@app.command(context_settings=COMMAND_LAST, cls=launch_command())
 def profile(
     command: Command,
-    launch_options: dict[str, Any],
+    context: typer.Context,
     timeline: Annotated[
         bool,
         typer.Option(
@@ -36,6 +35,7 @@ def profile(
     Example: `hvscale profile -np 2 -- python train.py`
     """
     from hvscale.launch.mpi.reported_library import require_asked_library
+    from hvscale.launch.options import LaunchHooks
     from hvscale.profiling.analyze.bins import parse_bins
     from hvscale.profiling.analyze.breakdown import require_complete
     from hvscale.profiling.analyze.explanation import explained_breakdown
@@ -43,7 +43,9 @@ def profile(
 
     parse_bins(bins)  # a mistake here is to be known before the job, not after it
     show = print_rank_line_aside if json else print_rank_line
-    finished = profiled_launch(command=command, timeline=timeline, **launch_options, show=show, warn=print_warning)
+    options = launch_options(context)
+    hooks = LaunchHooks(show=show, warn=print_warning, collectives=collectives_hook(options))
+    finished = profiled_launch(command, options, hooks, timeline=timeline)
     table = explained_breakdown(finished, bins, explain)
     print_breakdown(table, per_rank, json, csv, unasked=explain is None)
     print_message(f"run folder: {finished.path}")

@@ -1,14 +1,13 @@
 """`hvscale scale`."""
 
-import functools
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hvscale.cli.app import new_app
 from hvscale.cli.console import results
-from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
+from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
 from hvscale.cli.options import COMMAND_LAST, Command, Csv, Json, folder_of
 from hvscale.cli.study import measure
 from hvscale.core.numbers import Repeats, limits
@@ -16,11 +15,10 @@ from hvscale.core.numbers import Repeats, limits
 app = new_app()
 
 
-@app.command(context_settings=COMMAND_LAST)
-@functools.partial(takes_launch_options, without=("np", "run", *OF_ONE_JOB))
+@app.command(context_settings=COMMAND_LAST, cls=launch_command(("np", "run", *OF_ONE_JOB)))
 def scale(
     command: Command,
-    launch_options: dict[str, Any],
+    context: typer.Context,
     np: Annotated[
         str, typer.Option("-np", "--np", metavar="N,N,...", help="Numbers of ranks to measure, such as 1,2,4.")
     ],
@@ -66,7 +64,7 @@ def scale(
         scaling="strong" if strong else "weak",
         metric=metric,
         path=run,
-        **launch_options,
+        options=launch_options(context),
     )
     measure(
         study,

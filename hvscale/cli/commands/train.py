@@ -1,21 +1,20 @@
 """`hvscale train`."""
 
-from typing import Any
+import typer
 
 from hvscale.cli.app import new_app
-from hvscale.cli.config_options import options_of
+from hvscale.cli.model_options import config_command
 from hvscale.trainer.config import TrainConfig
 
 app = new_app()
 
 
-@app.command()
-@options_of(TrainConfig, argument="model")
-def train(**options: Any) -> None:
+@app.command(cls=config_command(TrainConfig, TrainConfig.of, argument="model"))
+def train(context: typer.Context) -> None:
     """Train a model: alone, under `hvscale launch`, or under plain horovodrun, mpirun or srun.
 
     Example: `hvscale launch -np 2 -- hvscale train edsr-baseline --scale 2 --seconds 60`
     """
     from hvscale import trainer
 
-    trainer.train(TrainConfig.of(**options))
+    trainer.train(context.obj)

@@ -1,14 +1,13 @@
 """`hvscale tune`."""
 
-import functools
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hvscale.cli.app import new_app
 from hvscale.cli.console import print_json, print_message, print_warning, results
-from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
+from hvscale.cli.launch_options import KNOBS, OF_ONE_JOB, launch_command, launch_options
 from hvscale.cli.options import COMMAND_LAST, Command, Csv, Json, folder_of
 from hvscale.core.numbers import Count, Minutes, Repeats, Seconds, limits
 from hvscale.report.csv_file import write_csv
@@ -16,11 +15,10 @@ from hvscale.report.csv_file import write_csv
 app = new_app()
 
 
-@app.command(context_settings=COMMAND_LAST)
-@functools.partial(takes_launch_options, without=("knobs", "run", *OF_ONE_JOB))
+@app.command(context_settings=COMMAND_LAST, cls=launch_command((*KNOBS, "run", *OF_ONE_JOB)))
 def tune(
     command: Command,
-    launch_options: dict[str, Any],
+    context: typer.Context,
     trials: Annotated[
         int | None,
         typer.Option(
@@ -95,7 +93,7 @@ def tune(
         first_step_timeout=first_step_timeout,
         trial_seconds=trial_seconds,
         path=run,
-        options=launch_options,
+        options=launch_options(context),
     )
     try:
         with TrialProgress(study) as shown:

@@ -1,14 +1,13 @@
 """`hvscale tune-collectives`."""
 
-import functools
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hvscale.cli.app import new_app
 from hvscale.cli.console import print_json, print_message, print_warning, results
-from hvscale.cli.launch_options import OF_ONE_JOB, takes_launch_options
+from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
 from hvscale.cli.options import Csv, Json, folder_of
 from hvscale.core.numbers import Minutes, limits
 from hvscale.report.csv_file import write_csv
@@ -16,10 +15,9 @@ from hvscale.report.csv_file import write_csv
 app = new_app()
 
 
-@app.command("tune-collectives")
-@functools.partial(takes_launch_options, without=("run", *OF_ONE_JOB))
+@app.command("tune-collectives", cls=launch_command(("run", *OF_ONE_JOB)))
 def tune_collectives(
-    launch_options: dict[str, Any],
+    context: typer.Context,
     ops: Annotated[
         str, typer.Option(metavar="NAME,...", help="Of broadcast, allreduce, allgather and gather.")
     ] = "broadcast,allreduce",
@@ -83,7 +81,7 @@ def tune_collectives(
         minutes=minutes,
         exhaustive=exhaustive,
         path=run,
-        options=launch_options,
+        options=launch_options(context),
     )
     try:
         with CollectivesProgress(study) as shown:

@@ -1,6 +1,6 @@
 """What a study of collectives leaves: tune-collectives.json."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -9,6 +9,7 @@ from hvscale.comm_tuning.collectives.decide.decide import Decision, decide
 from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, Choice, Measurements
 from hvscale.comm_tuning.collectives.tables.table import Operation
 from hvscale.core.run_folder import Host
+from hvscale.launch.options import LaunchOptions
 from hvscale.studies.folder import State
 
 
@@ -40,7 +41,7 @@ class TuneCollectives(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    schema_: Annotated[Literal["hvscale/tune-collectives/1"], Field(alias="schema")] = "hvscale/tune-collectives/1"
+    schema_: Annotated[Literal["hvscale/tune-collectives/2"], Field(alias="schema")] = "hvscale/tune-collectives/2"
     state: State = "running"
     folder: str
     mpi: str
@@ -50,7 +51,7 @@ class TuneCollectives(BaseModel):
     operations: list[Operation]
     sizes: dict[Operation, list[int]]
     eager_limits: list[int | None]
-    launch: dict[str, Any]
+    launch: LaunchOptions
     link: float | None = None
     host: Host | None = None
     jobs: list[Job] = []

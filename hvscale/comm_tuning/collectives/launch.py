@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from hvscale.comm_tuning.collectives.broadcast.call import preload_environment
@@ -26,13 +27,16 @@ class Collectives:
     a broadcast of ours the ranks broadcast by it, in its compact form."""
 
     path: Path
-    table: CollectivesTable
 
-    @classmethod
-    def of(cls, path: Path, mpi: str) -> "Collectives":
-        """Raises RequestError for a table that cannot be read, or says more than the library can be told, and without MPI for one that is not
-        NCCL's."""
-        table = read_table(path)
+    @cached_property
+    def table(self) -> CollectivesTable:
+        """Raises RequestError for one that cannot be read."""
+        return read_table(self.path)
+
+    def check(self, mpi: str) -> None:
+        """Raises RequestError for a table that cannot be read, or says more than the library can be told, and without MPI for one that is
+        not NCCL's."""
+        path, table = self.path, self.table
         if not flavours.get(mpi).has_mpi and (table.mpi != NCCL or table.broadcasts):
             raise RequestError(f"--collectives {path}: it is for MPI's collectives, and this job is --mpi {mpi}")
         on_a_node: dict[tuple[str, int], int] = {}
@@ -43,11 +47,6 @@ class Collectives:
                     f"--collectives {path}: it has {rule.operation} rules for {known} and {rule.ranks_per_node} ranks on a node, np {rule.np}, and "
                     f"{mpi} can be told but one of them: keep those of this job"
                 )
-        return cls(path, table)
-
-    def __str__(self) -> str:
-        """As the command line has it."""
-        return str(self.path)
 
     def __call__(self, run: RunFolder, record: RunRecord, passed: Mapping[str, str]) -> dict[str, str]:
         """What the user has set himself goes before the table. One of another flavour says nothing of this library's algorithms."""

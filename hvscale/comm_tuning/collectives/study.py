@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from hvscale.bench.collectives import elements
 from hvscale.bench.collectives.operations import COLLECTIVES
@@ -37,11 +37,11 @@ from hvscale.core.run_folder import DEFAULT_PLACEMENT, RunFolder, default_run_pa
 from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 from hvscale.launch.controller import launch
-from hvscale.launch.environment import clean, named, recordable
+from hvscale.launch.environment import clean, named
 from hvscale.launch.mpi import prefixes
 from hvscale.launch.mpi.reported_library import KnownLibrary, require_asked_library
 from hvscale.launch.nodes.link import bits_per_second
-from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.profiling.analyze.bins import parse_bins
 from hvscale.profiling.analyze.breakdown import read_recording, tabulate
 from hvscale.studies.base import Study, Warn
@@ -73,7 +73,7 @@ class CollectivesStudy(Study[TuneCollectives]):
     started = "np-*"
 
     def __init__(
-        self, document: TuneCollectives, options: dict[str, Any], minutes: float | None, exhaustive: bool
+        self, document: TuneCollectives, options: LaunchOptions, minutes: float | None, exhaustive: bool
     ) -> None:
         super().__init__(document)
         self.options, self.minutes, self.exhaustive = options, minutes, exhaustive
@@ -92,10 +92,10 @@ class CollectivesStudy(Study[TuneCollectives]):
         minutes: float | None,
         exhaustive: bool,
         path: Path | None,
-        options: dict[str, Any],
+        options: LaunchOptions,
     ) -> Self:
-        """`options`: keywords of `hvscale.launch.launch`. Raises RequestError for what cannot be measured; starts and writes nothing."""
-        np, mpi = options["np"], options["mpi"]
+        """`options`: with all ranks. Raises RequestError for what cannot be measured; starts and writes nothing."""
+        np, mpi = options.np, options.mpi
         if np < 2:
             raise RequestError(f"-np {np}: a rank alone sends no messages; give -np 2 or more")
         if not flavours.get(mpi).has_mpi:
@@ -116,8 +116,8 @@ class CollectivesStudy(Study[TuneCollectives]):
             operations=[*sizes],
             sizes=sizes,
             eager_limits=parse_eager_limits(eager_limits, options),
-            launch=launch_in_words(options),
-            link=bits_per_second(options["placement"].link) if options["placement"].link is not None else None,
+            launch=options.recorded(),
+            link=bits_per_second(options.placement.link) if options.placement.link is not None else None,
             measurements=Measurements(mpi=mpi),
         )
         return cls(document, options, minutes, exhaustive)
@@ -258,9 +258,9 @@ class CollectivesStudy(Study[TuneCollectives]):
         lines = AnswerLines(run.path, reader.take)
         spelling = spelling_of(document.mpi, "eager_threshold")
         limit = spelling.write(job.eager_limit_bytes) if spelling is not None and job.eager_limit_bytes else {}
-        options = options_of(job, self.options, limit)
+        options = options_of(job, self.options, limit).replace(run=run.path)
         try:
-            launch(command=COMMAND, run_path=run.path, warn=self.warn, watch=lines.watch, **options)
+            launch(COMMAND, options, LaunchHooks(warn=self.warn, watch=lines.watch))
         except RankFailedError:
             require_asked_library(run.read())
             raise
@@ -437,16 +437,16 @@ def parse_nps(text: str | None, np: int) -> list[int]:
     return sorted(number for number in found if number is not None)
 
 
-def parse_eager_limits(text: str | None, options: dict[str, Any]) -> list[int | None]:
+def parse_eager_limits(text: str | None, options: LaunchOptions) -> list[int | None]:
     """The library's own, and those asked for; by default one where messages go over a network that has one. Raises RequestError."""
-    spelling = spelling_of(options["mpi"], "eager_threshold")
-    carried = spelling is not None and options["transport_name"] in (None, spelling.transport)
+    spelling = spelling_of(options.mpi, "eager_threshold")
+    carried = spelling is not None and options.transport in (None, spelling.transport)
     if text is None:
-        return [None, EAGER_LIMIT] if carried and options["placement"].name != DEFAULT_PLACEMENT else [None]
+        return [None, EAGER_LIMIT] if carried and options.placement.name != DEFAULT_PLACEMENT else [None]
     if text == "own":
         return [None]
     if not carried:
-        raise RequestError(f"--eager-limits {text}: {options['mpi']} has none that can be set here; leave it out")
+        raise RequestError(f"--eager-limits {text}: {options.mpi} has none that can be set here; leave it out")
     return [None, *sorted({parse_size("--eager-limits", word) for word in text.split(",")})]
 
 
@@ -489,26 +489,16 @@ def sent_by(run: RunFolder) -> dict[str, set[int]]:
     return found
 
 
-def options_of(job: Job, options: dict[str, Any], limit: Mapping[str, str]) -> dict[str, Any]:
-    """The launch's keywords for a job: as many ranks on a node as with all ranks, and the eager limit, whatever the user has set for it."""
-    placement: PlacementOptions = options["placement"]
+def options_of(job: Job, options: LaunchOptions, limit: Mapping[str, str]) -> LaunchOptions:
+    """The options for a job: as many ranks on a node as with all ranks, and the eager limit, whatever the user has set for it."""
+    placement = options.placement
     if placement.nodes is not None:
-        per_node = -(-options["np"] // placement.nodes)
+        per_node = -(-options.np // placement.nodes)
         placement = placement.model_copy(update={"nodes": -(-job.np // per_node)})
-    env = [*options["env"], *(f"{name}={word}" for name, word in limit.items())]
-    return {**options, "np": job.np, "placement": placement, "env": env}
+    env = (*options.env, *(f"{name}={word}" for name, word in limit.items()))
+    return options.replace(np=job.np, placement=placement, env=env)
 
 
-def environment_of(options: dict[str, Any]) -> dict[str, str]:
+def environment_of(options: LaunchOptions) -> dict[str, str]:
     """Of the launch, as the launcher finds its programs in."""
-    return {**prefixes.programs_first(clean(), flavours.get(options["mpi"])), **named(options["env"])}
-
-
-def launch_in_words(options: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of `hvscale.launch.launch` as a JSON document may hold them: no secrets."""
-    return {
-        "transport": options["transport_name"],
-        "environment": recordable(named(options["env"])),
-        "knobs": options["knobs"],
-        "placement": options["placement"].model_dump(mode="json", exclude_none=True),
-    }
+    return {**prefixes.programs_first(clean(), flavours.get(options.mpi)), **named(options.env)}

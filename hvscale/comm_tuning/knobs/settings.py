@@ -1,7 +1,7 @@
 """From `--set KNOB=VALUE` to the variables and options of one job."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +14,10 @@ from hvscale.core.run_folder import Library as MpiLibrary
 from hvscale.launch import environment, flavours
 from hvscale.launch.environment import named
 from hvscale.launch.mpi import prefixes
+from hvscale.launch.options import LaunchOptions
 
-# The keyword of a launch for each of its options that a knob may be, and the value it has when it was not given.
-OPTIONS = {"--transport": ("transport_name", None), "--devices": ("devices", "all")}
+# The options of a launch that a knob may be: the field of each in LaunchOptions.
+OPTIONS = {"--transport": "transport", "--devices": "devices"}
 TRANSPORT = "transport"
 # Of which each library has words of its own, and one that knows the word is meant.
 ONE_TAKES = (TRANSPORT, "visible_devices")
@@ -42,7 +43,7 @@ class Translated:
     along: dict[str, str] = field(default_factory=dict)
 
 
-def parse(requests: list[str]) -> list[Setting]:
+def parse(requests: Iterable[str]) -> list[Setting]:
     """Raises RequestError for an unknown knob, one without a value, and one that is given twice."""
     found: dict[str, Setting] = {}
     for request in requests:
@@ -144,41 +145,45 @@ def why_not(knob: str, target: Target) -> str:
     return f"{target.flavour} {target.version} has no such knob; known to {', '.join(names)}"
 
 
-def given_in(launch: Mapping[str, Any]) -> dict[str, str]:
-    """Of keywords of `hvscale.launch.launch`: the variables, and the options that a knob may be spelled as, that were given."""
-    options = {option: launch[name] for option, (name, not_given) in OPTIONS.items() if launch[name] != not_given}
-    return {**options, **named(launch["env"])}
+def given_in(options: LaunchOptions) -> dict[str, str]:
+    """The variables, and the options that a knob may be spelled as, that were given."""
+    given = {option: getattr(options, name) for option, name in OPTIONS.items() if is_given(options, name)}
+    return {**given, **named(options.env)}
 
 
-def with_settings(requests: list[str], command: list[str], launch: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of `hvscale.launch.launch`, with what `--set` asks for in them. Raises RequestError for what cannot be done."""
+def is_given(options: LaunchOptions, name: str) -> bool:
+    return bool(getattr(options, name) != LaunchOptions.model_fields[name].default)
+
+
+def with_settings(requests: Iterable[str], command: list[str], options: LaunchOptions) -> LaunchOptions:
+    """The options with what these words of `--set` ask for. Raises RequestError for what cannot be done."""
     settings = parse(requests)
-    asked = given_in(launch)
-    translated = translate(settings, target_of(settings, command, launch))
-    keywords = {**launch, "knobs": {one.knob: one.text for one in settings}}
+    asked = given_in(options)
+    translated = translate(settings, target_of(settings, command, options))
+    changes: dict[str, Any] = {"set": tuple(map(str, settings))}
     for option, word in translated.options.items():
         if asked.get(option, word) != word:
             raise RequestError(f"{option} {asked[option]} and --set ask for different things: give one of them")
-        keywords[OPTIONS[option][0]] = word
+        changes[OPTIONS[option]] = word
     for name, word in translated.variables.items():
         if asked.get(name, word) != word:
             raise RequestError(f"--env {name}={asked[name]} and --set ask for different things: give one of them")
     variables = {**translated.along, **translated.variables}
-    keywords["env"] = [*launch["env"], *(f"{name}={word}" for name, word in variables.items() if name not in asked)]
-    return keywords
+    added = (f"{name}={word}" for name, word in variables.items() if name not in asked)
+    return options.replace(**changes, env=(*options.env, *added))
 
 
 def target_of(
-    settings: list[Setting], command: list[str], launch: Mapping[str, Any], library: MpiLibrary | None = None
+    settings: list[Setting], command: list[str], options: LaunchOptions, library: MpiLibrary | None = None
 ) -> Target:
-    """The job that a launch with these keywords would be; `library`: what it ran on, by default what is installed.
+    """The job that a launch with these options would be; `library`: what it ran on, by default what is installed.
 
     Raises RequestError when its MPI is not installed.
     """
-    flavour = flavours.get(launch["mpi"])
-    passed = {**prefixes.programs_first(environment.clean(), flavour), **named(launch["env"])}
+    flavour = flavours.get(options.mpi)
+    passed = {**prefixes.programs_first(environment.clean(), flavour), **named(options.env)}
     library = library or flavour.find(passed)
-    asked = [launch["transport_name"], *(one.text for one in settings if one.knob == TRANSPORT)]
+    asked = [options.transport, *(one.text for one in settings if one.knob == TRANSPORT)]
     wanted = [name for name in asked if name is not None]
     built_with = (library.transports or flavour.transports(library, passed)) if wanted else []
     transport = next((name for name in wanted if name in built_with), library.transport)

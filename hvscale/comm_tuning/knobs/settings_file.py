@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from hvscale.comm_tuning.knobs.settings import OPTIONS, Setting, parse
+from hvscale.comm_tuning.knobs.settings import OPTIONS, Setting, is_given, parse
 from hvscale.core.errors import RequestError
+from hvscale.launch.options import LaunchOptions
 
 # Each of the launch's options that a knob may be, too.
 KNOBS = {"--transport": "transport", "--devices": "visible_devices"}
@@ -61,25 +62,25 @@ def settings_of(file: SettingsFile, path: Path) -> list[Setting]:
         raise RequestError(f"--settings {path}: {error}") from error
 
 
-def with_settings_file(path: Path, launch: dict[str, Any]) -> dict[str, Any]:
-    """The launch's keywords with the file's settings behind those of the command line, which go first.
+def with_settings_file(path: Path, options: LaunchOptions) -> LaunchOptions:
+    """The options with the file's settings behind those of the command line, which go first.
 
     Raises RequestError for a file that was made for another --mpi: its settings were measured on that library alone.
     """
     file = read_settings(path)
-    if file.mpi != launch["mpi"]:
+    if file.mpi != options.mpi:
         raise RequestError(
-            f"--settings {path} was made for --mpi {file.mpi}, and this job is --mpi {launch['mpi']}: add --mpi {file.mpi}, or take from "
+            f"--settings {path} was made for --mpi {file.mpi}, and this job is --mpi {options.mpi}: add --mpi {file.mpi}, or take from "
             "the file what you want as --set"
         )
-    keywords = dict(launch)
-    given = {setting.knob for setting in parse(launch["knobs"])}
+    changes: dict[str, Any] = {"settings": None}
+    given = {setting.knob for setting in parse(options.set)}
     settings = settings_of(file, path)
-    for option, (name, not_given) in OPTIONS.items():
-        of_file = getattr(file, option.removeprefix("--"))
-        if launch[name] != not_given:
+    for option, name in OPTIONS.items():
+        of_file = getattr(file, name)
+        if is_given(options, name):
             given.add(KNOBS[option])
         elif of_file is not None and KNOBS[option] not in {*given, *(setting.knob for setting in settings)}:
-            keywords[name] = of_file
-    keywords["knobs"] = [*launch["knobs"], *(str(setting) for setting in settings if setting.knob not in given)]
-    return keywords
+            changes[name] = of_file
+    more = (str(setting) for setting in settings if setting.knob not in given)
+    return options.replace(**changes, set=(*options.set, *more))

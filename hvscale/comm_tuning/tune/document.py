@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.core.run_folder import Host, Library
 from hvscale.core.statistics import Estimate
+from hvscale.launch.options import LaunchOptions
 from hvscale.profiling.compare import Comparison
 
 StudyState = Literal["searching", "proving", "finished", "interrupted", "failed"]
@@ -60,7 +61,7 @@ class Proof(BaseModel):
 class TuneDocument(BaseModel):
     """What `hvscale tune --json` prints, by alias, and the study folder's tune.json.
 
-    `launch`: the options of the job, as keywords of `hvscale.launch.launch` in plain words. `measured_by`: where the throughput comes from.
+    `launch`: the options of the job. `measured_by`: where the throughput comes from.
     `request`: what was asked of the search itself, with which another one cannot go on in this folder.
     `winner`: the settings to use in the words of --set; empty when the defaults are best, None while that is not known.
     `profile`: the defaults before, the winner after, by message size.
@@ -68,12 +69,12 @@ class TuneDocument(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    schema_: Annotated[Literal["hvscale/tune/1"], Field(alias="schema")] = "hvscale/tune/1"
+    schema_: Annotated[Literal["hvscale/tune/2"], Field(alias="schema")] = "hvscale/tune/2"
     state: StudyState = "searching"
     folder: str
     command: list[str]
     np: int
-    launch: dict[str, Any]
+    launch: LaunchOptions
     fixed: dict[str, str] = {}
     request: dict[str, Any] = {}
     unit: str | None = None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
 from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.knobs.settings import given_in, parse, target_of, with_settings
@@ -27,8 +27,9 @@ from hvscale.core.statistics import Estimate, estimate
 from hvscale.core.trial_protocol import TrialFolder
 from hvscale.launch import flavours
 from hvscale.launch.controller import RunInterruptedError
-from hvscale.launch.environment import named, recordable_requests
+from hvscale.launch.environment import named
 from hvscale.launch.mpi.reported_library import require_asked_library
+from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.profiling.analyze.breakdown import read_recording, require_complete
 from hvscale.profiling.analyze.period import share_of_a_step
 from hvscale.profiling.compare import compare
@@ -71,7 +72,7 @@ class TuneStudy:
         self,
         path: Path,
         document: TuneDocument,
-        options: dict[str, Any],
+        options: LaunchOptions,
         *,
         knobs: list[str] | None,
         metric: Metric | None,
@@ -109,11 +110,11 @@ class TuneStudy:
         first_step_timeout: float,
         trial_seconds: float,
         path: Path | None,
-        options: dict[str, Any],
+        options: LaunchOptions,
     ) -> Self:
-        """`options`: keywords of `hvscale.launch.launch`. Raises RequestError for what cannot be searched; starts and writes nothing."""
-        if options["np"] < 2:
-            raise RequestError(f"-np {options['np']}: a rank alone sends no messages; give -np 2 or more")
+        """`options`: of every start. Raises RequestError for what cannot be searched; starts and writes nothing."""
+        if options.np < 2:
+            raise RequestError(f"-np {options.np}: a rank alone sends no messages; give -np 2 or more")
         for name, value in {
             "--trials": trials,
             "--minutes": minutes,
@@ -132,8 +133,8 @@ class TuneStudy:
         document = TuneDocument(
             folder=str(folder),
             command=command,
-            np=options["np"],
-            launch=launch_in_words(options),
+            np=options.np,
+            launch=options.recorded(),
             fixed=fixed,
             request={"knobs": knobs, "metric": metric, "trial_seconds": trial_seconds},
         )
@@ -219,13 +220,13 @@ class TuneStudy:
             asked = None
             if alone or self.sampler is None or not self.can_go_on(outcome):
                 return None
-            again = again or InProcessRestart(self.target(), named(self.keywords(settings)["env"]), number)
+            again = again or InProcessRestart(self.target(), named(self.options_with(settings).env), number)
             among = again.free(self.sampler.space)
             asked = self.sampler.ask(outcome.settings, among) if among else None
             if asked is None:
                 return None
             self.shown.trial(asked.settings)
-            wanted = named(self.keywords(asked.settings)["env"])
+            wanted = named(self.options_with(asked.settings).env)
             return FollowUp(asked.settings, again.variables(self.sampler.space, asked.settings, wanted))
 
         self.shown.trial(settings)
@@ -240,7 +241,7 @@ class TuneStudy:
 
     def can_go_on(self, outcome: TrialOutcome) -> bool:
         """Whether another trial may follow in the same start."""
-        fine = outcome.state == "measured" and self.takes_commands and flavours.get(self.options["mpi"]).has_mpi
+        fine = outcome.state == "measured" and self.takes_commands and flavours.get(self.options.mpi).has_mpi
         return fine and not self.is_over()
 
     def to_beat(self) -> float | None:
@@ -264,21 +265,16 @@ class TuneStudy:
         )
         failure = None
         try:
-            profiled_launch(
-                command=self.document.command,
-                run_path=run.path,
-                watch=start.watch,
-                warn=self.warn,
-                **self.keywords(settings),
-            )
+            options = self.options_with(settings).replace(run=run.path)
+            profiled_launch(self.document.command, options, LaunchHooks(warn=self.warn, watch=start.watch))
         except RankFailedError as error:
             failure = error
         start.ended(failure)
         self.check_library(run)
         return start
 
-    def keywords(self, settings: Settings) -> dict[str, Any]:
-        """Of the launch that these settings ask for."""
+    def options_with(self, settings: Settings) -> LaunchOptions:
+        """The options of the launch that these settings ask for."""
         return with_settings(requests({**self.document.fixed, **settings}), self.document.command, self.options)
 
     def target(self) -> Target:
@@ -521,15 +517,3 @@ class TuneStudy:
 def requests(settings: Settings) -> list[str]:
     """In the words of --set."""
     return [f"{knob}={value}" for knob, value in settings.items()]
-
-
-def launch_in_words(options: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of `hvscale.launch.launch` as a JSON document may hold them: no secrets."""
-    return {
-        "mpi": options["mpi"],
-        "transport_name": options["transport_name"],
-        "devices": options["devices"],
-        "env": recordable_requests(options["env"]),
-        "placement": options["placement"].model_dump(mode="json", exclude_none=True),
-        "start_timeout": options["start_timeout"],
-    }

@@ -1,5 +1,6 @@
 """A run as a Slurm job: its script, and following it from outside."""
 
+import itertools
 import os
 import re
 import shlex
@@ -9,27 +10,16 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from hvscale.core.errors import RankFailedError, RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path
 from hvscale.launch.environment import has_public_value, named
 from hvscale.launch.nodes.tools import call, require
+from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.supervision import interrupts, limits, waiting
 from hvscale.launch.supervision.output import RankOutput, last_lines
 
-# How the command line spells the keywords of a launch.
-OPTIONS = {
-    "np": "-np",
-    "mpi": "--mpi",
-    "env": "--env",
-    "transport_name": "--transport",
-    "devices": "--devices",
-    "start_timeout": "--start-timeout",
-    "knobs": "--set",
-    "collectives": "--collectives",
-}
 SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 POLL_SECONDS = 0.5
 CANCEL_SECONDS = 60
@@ -54,27 +44,19 @@ def script(
     )
 
 
-def words_inside(verb: str, command: list[str], launch: Mapping[str, Any], run: Path) -> list[str]:
-    """What is to be asked of hvscale inside the allocation; `launch` holds keywords of `hvscale.launch.launch`."""
-    words = [verb]
-    for name, value in launch.items():
-        settings = [f"{knob}={text}" for knob, text in value.items()] if isinstance(value, dict) else value
-        for one in settings if isinstance(settings, list) else [settings]:
-            words += [OPTIONS[name], str(one)] if one is not None else []
-    return [*words, "--placement", "slurm", "--run", str(run), "--", *command]
-
-
-def job_script(verb: str, command: list[str], *, placement: PlacementOptions, run: Path, np: int, **launch: Any) -> str:
+def job_script(verb: str, command: list[str], options: LaunchOptions, run: Path) -> str:
     """The script of a job that runs `hvscale VERB` with these options; written to --sbatch's file too, where one was asked for."""
-    requests, hidden = without_hidden_values(launch.get("env") or [])
-    words = words_inside(verb, command, {"np": np, **launch, "env": requests}, run)
-    text = script(np, placement.nodes, words, run, list(placement.sbatch_option or ()), hidden)
-    if placement.sbatch is not None:
-        write_script(placement.sbatch, text, private=bool(hidden))
+    env, hidden = without_hidden_values(options.env)
+    inside = options.replace(env=env, run=run, placement=PlacementOptions(placement="slurm"))
+    words = [verb, *itertools.chain.from_iterable(inside.words()), "--", *command]
+    asked = options.placement
+    text = script(options.np, asked.nodes, words, run, list(asked.sbatch_option or ()), hidden)
+    if asked.sbatch is not None:
+        write_script(asked.sbatch, text, private=bool(hidden))
     return text
 
 
-def without_hidden_values(requests: list[str]) -> tuple[list[str], dict[str, str]]:
+def without_hidden_values(requests: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
     """The words of `--env` for a command line, which every user of the node can read, and the variables that its environment has to hold."""
     written = named([request for request in requests if "=" in request])
     hidden = {name: value for name, value in written.items() if not has_public_value(name)}
@@ -82,17 +64,17 @@ def without_hidden_values(requests: list[str]) -> tuple[list[str], dict[str, str
         raise RequestError(
             f"--env {odd[0]}=...: a job script can set no variable of that name; write --env {odd[0]}, and set it for sbatch"
         )
-    return [name if (name := request.partition("=")[0]) in hidden else request for request in requests], hidden
+    shown = (name if (name := request.partition("=")[0]) in hidden else request for request in requests)
+    return tuple(shown), hidden
 
 
-def write_job_script(
-    verb: str, command: list[str], *, run_path: Path | None, placement: PlacementOptions, **launch: Any
-) -> str:
+def write_job_script(verb: str, command: list[str], options: LaunchOptions) -> str:
     """Write the script and do nothing else; gives a line for the user. The run folder stands in the script, so it serves one job."""
-    run = RunFolder((run_path or default_run_path(command)).absolute())
+    run = RunFolder((options.run or default_run_path(command)).absolute())
     prepare_folder(run)
-    job_script(verb, command, placement=placement, run=run.path, **launch)
-    return f"job script: {placement.sbatch}; `sbatch {shlex.quote(str(placement.sbatch))}` submits it, its run folder is {run.path}"
+    job_script(verb, command, options, run.path)
+    path = options.placement.sbatch
+    return f"job script: {path}; `sbatch {shlex.quote(str(path))}` submits it, its run folder is {run.path}"
 
 
 def write_script(path: Path, text: str, private: bool) -> None:

@@ -86,7 +86,7 @@ def horovod_phases(messages: HorovodMessages, record: RunRecord) -> HorovodPhase
 
 def fusion_threshold(record: RunRecord) -> int | None:
     """Bytes, as the job was started with them. None where Horovod tunes it itself; a script that sets it for itself is not seen."""
-    environment = {**record.settings_asked, **record.rank_environment}
+    environment = {**record.env_asked, **record.rank_environment}
     if _number(environment.get("HOROVOD_AUTOTUNE", "0")) > 0:
         return None
     return _number(environment[THRESHOLD]) if THRESHOLD in environment else DEFAULT_THRESHOLD

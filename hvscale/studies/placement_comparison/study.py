@@ -1,12 +1,13 @@
 """Runs a command in several placements in turns: the time that each costs over the first, and the messages that it goes into."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
 from hvscale.core.errors import RequestError
 from hvscale.core.statistics import Estimate, as_columns, estimate, ratio
 from hvscale.launch import placements
+from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.studies.comparison import ComparisonDocument, ComparisonStudy
 
@@ -37,7 +38,7 @@ class PlacementRow(BaseModel):
 class PlacementComparison(ComparisonDocument):
     """What `hvscale compare-placements --json` prints, by alias, and the folder's compare-placements.json."""
 
-    schema_: Annotated[Literal["hvscale/compare-placements/1"], Field(alias="schema")] = "hvscale/compare-placements/1"
+    schema_: Annotated[Literal["hvscale/compare-placements/2"], Field(alias="schema")] = "hvscale/compare-placements/2"
     rows: list[PlacementRow] = Field(default_factory=list)
 
     def tabulate(self) -> None:
@@ -71,9 +72,9 @@ def placement_study(
     repeats: int,
     metric: str | None,
     bins: str,
-    launch: dict[str, Any],
+    options: LaunchOptions,
 ) -> ComparisonStudy[PlacementComparison]:
-    """What measures `command` in each of the placements. `launch`: keywords of `hvscale.launch.launch`, whose placement holds options for all.
+    """What measures `command` in each of the placements. The placement of `options` holds those for all of them.
 
     Raises RequestError for what cannot be measured; starts nothing.
     """
@@ -81,8 +82,8 @@ def placement_study(
         raise RequestError(
             f"{','.join(names)}: name two placements or more, each once, of {', '.join(placements.names())}"
         )
-    each, unknown = options_of_each(names, launch["placement"], launch["np"])
-    jobs = {name: {**launch, "placement": options} for name, options in each.items()}
+    each, unknown = options_of_each(names, options.placement, options.np)
+    jobs = {name: options.replace(placement=placement) for name, placement in each.items()}
     turns = ComparisonStudy(
         VERB,
         PlacementComparison,

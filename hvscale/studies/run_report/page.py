@@ -288,7 +288,7 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
             **ended,
             **{name.replace("_", " "): str(view.result[name]) for name in trained if name in view.result},
         },
-        "Settings": {**record.settings_asked, **_shown(record.rank_environment)},
+        "Settings": {**record.env_asked, **_shown(record.rank_environment)},
         "Versions": record.versions,
         "Host": {
             "name": host.name,

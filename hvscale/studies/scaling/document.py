@@ -1,12 +1,13 @@
 """scale.json: the runs that were made, and the table over them."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.core.run_folder import Host, Library
 from hvscale.core.statistics import CONFIDENCE, Estimate, as_columns, estimate, ratio
+from hvscale.launch.options import LaunchOptions
 from hvscale.studies.folder import State
 from hvscale.studies.scaling.work import Scaling
 from hvscale.studies.throughput import Source
@@ -48,12 +49,12 @@ class ScalingDocument(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    schema_: Annotated[Literal["hvscale/scale/1"], Field(alias="schema")] = "hvscale/scale/1"
+    schema_: Annotated[Literal["hvscale/scale/2"], Field(alias="schema")] = "hvscale/scale/2"
     state: State = "running"
     folder: str
     command: list[str]
     scaling: Scaling
-    settings: dict[str, Any]
+    launch: LaunchOptions
     metric: str | None
     np: list[int]
     repeats: int

@@ -1,14 +1,13 @@
 """Measures the scaling of a command: fresh starts on each number of ranks, in turns, in a folder that can be gone on with."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import parse_ranks
 from hvscale.core.run_folder import RunFolder, default_run_path
 from hvscale.launch.controller import launch
-from hvscale.launch.environment import named, recordable
+from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 from hvscale.studies.scaling.document import ScalingDocument, ScalingRun
 from hvscale.studies.scaling.work import Scaling, Work
@@ -19,12 +18,10 @@ class ScalingStudy(InterleavedStudy[ScalingDocument, int, ScalingRun]):
     """One measurement of scaling, in turns on each np."""
 
     verb = "scale"
-    same = ("command", "scaling", "settings")  # more np or repeats may be asked for
+    same = ("command", "scaling", "launch")  # more np or repeats may be asked for
     failing = "{what}, repeat {repeat} failed"
 
-    def __init__(
-        self, work: Work, document: ScalingDocument, metric: Metric | None, options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, work: Work, document: ScalingDocument, metric: Metric | None, options: LaunchOptions) -> None:
         super().__init__(document, document.np)
         self.work, self.metric, self.options = work, metric, options
 
@@ -38,9 +35,9 @@ class ScalingStudy(InterleavedStudy[ScalingDocument, int, ScalingRun]):
         scaling: Scaling,
         metric: str | None,
         path: Path | None,
-        **options: Any,
+        options: LaunchOptions,
     ) -> Self:
-        """`options`: keywords of `hvscale.launch.launch`. Raises RequestError for what cannot be measured; writes nothing."""
+        """`options`: of every start, but for `np`. Raises RequestError for what cannot be measured; writes nothing."""
         nps = parse_ranks(ranks)
         if repeats < 1:
             raise RequestError(f"--repeat {repeats}: at least one measurement of each np is needed")
@@ -52,7 +49,7 @@ class ScalingStudy(InterleavedStudy[ScalingDocument, int, ScalingRun]):
             folder=str(folder),
             command=command,
             scaling=scaling,
-            settings=settings(**options),
+            launch=options.recorded(),
             metric=metric,
             np=nps,
             repeats=repeats,
@@ -77,7 +74,7 @@ class ScalingStudy(InterleavedStudy[ScalingDocument, int, ScalingRun]):
         return ScalingRun(np=np, repeat=repeat, folder=folder)
 
     def launch(self, np: int, run: RunFolder) -> None:
-        launch(np, self.work.command_for(np), run_path=run.path, warn=self.warn, **self.options)
+        launch(self.work.command_for(np), self.options.replace(np=np, run=run.path), LaunchHooks(warn=self.warn))
 
     def read(self, np: int, run: RunFolder, done: ScalingRun) -> None:
         found = read_throughput(run, np, self.metric, self.warn)
@@ -104,17 +101,3 @@ class ScalingStudy(InterleavedStudy[ScalingDocument, int, ScalingRun]):
         from hvscale.studies.scaling.page import page
 
         return page(self.document)
-
-
-def settings(**options: Any) -> dict[str, Any]:
-    """What was asked of the launch, as a JSON document may hold it: no secrets."""
-    placement = options["placement"]
-    return {
-        "mpi": options["mpi"],
-        "transport": options["transport_name"],
-        "devices": options["devices"],
-        "environment": recordable(named(options["env"])),
-        **({"knobs": options["knobs"]} if options.get("knobs") else {}),
-        **({"collectives": str(table)} if (table := options.get("collectives")) is not None else {}),
-        "placement": placement.model_dump(mode="json", exclude_none=True),
-    }

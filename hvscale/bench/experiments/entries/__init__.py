@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, get_args
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from hvscale.bench.experiments.series import Series
 from hvscale.core.registry import Registry
 from hvscale.core.run_folder import DEFAULT_PLACEMENT, Host
+from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions, Resolve
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.studies.base import Warn
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
@@ -55,6 +57,15 @@ class MeasurementInTurns(Generic[Study]):
         self.study.measure(progress, warn)
 
 
+@dataclass(frozen=True)
+class Launching:
+    """How the measurements are launched: `options` as they were given, and what the caller adds to each launch."""
+
+    options: LaunchOptions
+    resolve: Resolve
+    hooks: LaunchHooks = NO_HOOKS
+
+
 class Entry(BaseModel, ABC):
     """One measurement. `measure`: by which engine; `placement`: in turns, with `nodes` and `link`; `repeat`: fresh starts of each."""
 
@@ -80,8 +91,8 @@ class Entry(BaseModel, ABC):
         return places, own.model_copy(update={**asked.model_dump(exclude_none=True), "placement": ",".join(places)})
 
     @abstractmethod
-    def measurement(self, path: Path, launch: dict[str, Any]) -> Measurement:
-        """`launch`: the options of the command line, their placement the entry's own. Raises RequestError for what cannot be; writes nothing."""
+    def measurement(self, path: Path, launch: Launching) -> Measurement:
+        """`launch`: as the command line has it, the placement the entry's own. Raises RequestError for what cannot be; writes nothing."""
 
 
 class WithTable(Entry, ABC):
@@ -94,9 +105,9 @@ class WithTable(Entry, ABC):
         return "table" in self.collectives
 
 
-def by(collectives: Collectives, launch: dict[str, Any]) -> dict[str, Any]:
-    """The launch's options with its table, or without."""
-    return launch if collectives == "table" else {**launch, "collectives": None}
+def by(collectives: Collectives, options: LaunchOptions) -> LaunchOptions:
+    """The options with their table, or without."""
+    return options if collectives == "table" else options.replace(collectives=None)
 
 
 Kind = TypeVar("Kind", bound=type[Entry])

@@ -1,15 +1,14 @@
 """As `hvscale bench app`."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
 from hvscale.bench.applications.document import Variant, network_results, seconds_of
 from hvscale.bench.applications.study import ApplicationStudy
-from hvscale.bench.experiments.entries import Entry, MeasurementInTurns, commas, register
+from hvscale.bench.experiments.entries import Entry, Launching, MeasurementInTurns, commas, register
 from hvscale.bench.experiments.series import Series
-from hvscale.cli.launch_options import resolve
 
 
 @register
@@ -24,7 +23,7 @@ class App(Entry):
     counters: bool = True
     repeat: PositiveInt = 10
 
-    def measurement(self, path: Path, launch: dict[str, Any]) -> "AppMeasurement":
+    def measurement(self, path: Path, launch: Launching) -> "AppMeasurement":
         study = ApplicationStudy.of(
             self.program,
             flags=self.flags,
@@ -33,7 +32,7 @@ class App(Entry):
             size=[f"{name}={value}" for name, value in self.size.items()],
             count=self.counters,
             path=path,
-            **resolve([], launch),
+            options=launch.resolve([], launch.options),
         )
         return AppMeasurement(study)
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, ValidationError
 
@@ -12,7 +12,7 @@ from hvscale.bench.collectives import backends
 from hvscale.bench.collectives.controller import Bench, Options
 from hvscale.bench.collectives.document import BenchDocument, main_rows
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
-from hvscale.bench.experiments.entries import Collectives, WithTable, by, register
+from hvscale.bench.experiments.entries import Collectives, Launching, WithTable, by, register
 from hvscale.bench.experiments.series import Key, Series, Value
 from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.files import read_text
@@ -25,7 +25,7 @@ from hvscale.studies.interleaved import ProgressReporter
 from hvscale.studies.placement_comparison.study import options_of_each
 
 # What makes two measurements the same.
-SAME = ("collective", "dtype", "device", "in_place", "iterations", "warmup", "settings")
+SAME = ("collective", "dtype", "device", "in_place", "iterations", "warmup", "launch")
 
 
 @register
@@ -48,7 +48,7 @@ class Collective(WithTable):
     in_place: str = "both"
     repeat: PositiveInt = 5
 
-    def measurement(self, path: Path, launch: dict[str, Any]) -> "CollectiveMeasurement":
+    def measurement(self, path: Path, launch: Launching) -> "CollectiveMeasurement":
         variants = [Variant(*one) for one in itertools.product(self.np, self.dtype, self.placement, self.collectives)]
         return CollectiveMeasurement(self, path.absolute(), launch, variants)
 
@@ -84,7 +84,7 @@ class Variant:
 class CollectiveMeasurement:
     """`documents`: what was measured, by variant and round."""
 
-    def __init__(self, entry: Collective, path: Path, launch: dict[str, Any], variants: list[Variant]) -> None:
+    def __init__(self, entry: Collective, path: Path, launch: Launching, variants: list[Variant]) -> None:
         """Raises RequestError for what cannot be measured."""
         self.entry, self.path, self.repeats = entry, path, entry.repeat
         self.launch, self.variants = launch, variants
@@ -95,18 +95,22 @@ class CollectiveMeasurement:
         self.starts = sum(len(bench.starts) for bench in asked)
 
     def bench(self, variant: Variant, folder: Path) -> Bench:
-        placement = self.launch["placement"].model_copy(update={"placement": ",".join(self.entry.placement)})
+        placement = self.launch.options.placement.model_copy(update={"placement": ",".join(self.entry.placement)})
         each, self.warnings = options_of_each(list(self.entry.placement), placement, variant.np)
-        launch = {**self.launch, "np": variant.np, "run_path": folder, "placement": each[variant.placement]}
+        launch = self.launch.options.replace(np=variant.np, run=folder, placement=each[variant.placement])
         options = self.entry.options(variant.dtype, self.backends(variant))
-        return Bench.of(self.entry.collective, options, by(variant.collectives, launch))
+        return Bench.of(
+            self.entry.collective, options, by(variant.collectives, launch), self.launch.resolve, self.launch.hooks
+        )
 
     def backends(self, variant: Variant) -> list[str]:
         """Raises RequestError where there is none."""
         names = self.entry.backend
         if variant.collectives == "library":
             return names
-        over_mpi = [one.name for one in backends.named(names, self.launch["mpi"]) if flavours.get(one.flavour).has_mpi]
+        over_mpi = [
+            one.name for one in backends.named(names, self.launch.options.mpi) if flavours.get(one.flavour).has_mpi
+        ]
         if not over_mpi:
             raise RequestError(f"--collectives is for back ends over MPI, and there is none among {', '.join(names)}")
         return over_mpi

@@ -2,13 +2,12 @@
 
 import itertools
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, PositiveInt
 
-from hvscale.bench.experiments.entries import MeasurementInTurns, WithTable, by, register
+from hvscale.bench.experiments.entries import Launching, MeasurementInTurns, WithTable, by, register
 from hvscale.bench.experiments.series import Key, Series, Value
-from hvscale.cli.launch_options import resolve
 from hvscale.core.run_folder import Host, RunFolder
 from hvscale.core.statistics import as_columns, estimate
 from hvscale.profiling.analyze.breakdown import breakdown
@@ -82,8 +81,8 @@ class Command(WithTable):
     metric: str | None = None
     repeat: PositiveInt = 3
 
-    def measurement(self, path: Path, launch: dict[str, Any]) -> "CommandMeasurement":
-        each, warnings = options_of_each(list(self.placement), launch["placement"], self.np)
+    def measurement(self, path: Path, launch: Launching) -> "CommandMeasurement":
+        each, warnings = options_of_each(list(self.placement), launch.options.placement, self.np)
         wheres: dict[str, dict[Key, Value]] = {}
         jobs = {}
         for placement, collectives in itertools.product(self.placement, self.collectives):
@@ -94,8 +93,8 @@ class Command(WithTable):
                 "collectives": collectives,
                 "np": self.np,
             }
-            asked = {**launch, "np": self.np, "run_path": path, "placement": each[placement]}
-            jobs[name] = resolve(self.command, by(collectives, asked))
+            asked = launch.options.replace(np=self.np, run=path, placement=each[placement])
+            jobs[name] = launch.resolve(self.command, by(collectives, asked))
         turns = ComparisonStudy(
             "bench command",
             CommandDocument,
@@ -106,6 +105,7 @@ class Command(WithTable):
             bins="study",
             # A colon in a folder's name would end it, for Docker's mounts and for LD_PRELOAD.
             label=lambda name: name.replace(", ", "-").replace(":", "-"),
+            hooks=launch.hooks,
         )
         turns.document.warnings += warnings
         return CommandMeasurement(turns, wheres)

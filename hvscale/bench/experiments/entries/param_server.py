@@ -1,12 +1,12 @@
 """As `hvscale bench param-server`."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
 from hvscale.bench.collectives.memory import OPERATIONS
-from hvscale.bench.experiments.entries import Entry, MeasurementInTurns, commas, register
+from hvscale.bench.experiments.entries import Entry, Launching, MeasurementInTurns, commas, register
 from hvscale.bench.experiments.series import Series
 from hvscale.bench.param_server.study import Options, ServerStudy
 
@@ -27,7 +27,7 @@ class ParamServer(Entry):
     iterations: PositiveInt = 10
     warmup: NonNegativeInt = 1
 
-    def measurement(self, path: Path, launch: dict[str, Any]) -> "ParamServerMeasurement":
+    def measurement(self, path: Path, launch: Launching) -> "ParamServerMeasurement":
         options = Options(
             backends=tuple(self.backend),
             paths=self.path,
@@ -40,7 +40,7 @@ class ParamServer(Entry):
             iterations=self.iterations,
             warmup=self.warmup,
         )
-        return ParamServerMeasurement(ServerStudy.of(options, launch, path))
+        return ParamServerMeasurement(ServerStudy.of(options, launch.options, path, launch.resolve))
 
 
 class ParamServerMeasurement(MeasurementInTurns[ServerStudy]):

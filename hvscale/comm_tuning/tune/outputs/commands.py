@@ -1,14 +1,13 @@
 """The lines that start the job with a study's settings: those of its MPI's launchers, horovodrun's, and hvscale's own."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob, names_of
 from hvscale.launch import flavours
-from hvscale.launch.placements._slurm_job import OPTIONS
+from hvscale.launch.options import LaunchOptions
 
 # Words of the variables that bind ranks, in srun's.
 SRUN_BINDING = {"core": "cores", "socket": "sockets", "numa": "ldoms"}
@@ -61,35 +60,17 @@ def hvscale(tuned: TunedJob) -> Words:
     return [["hvscale", "launch", "-np", str(tuned.document.np)], *job_words(tuned), *settings, command(tuned)]
 
 
-def job_words(tuned: TunedJob, **further: Any) -> Words:
-    """The options of the study's launch but for np; `--env` by name alone, because a value may be a secret."""
+def job_words(tuned: TunedJob, further: Collection[str] = ()) -> Words:
+    """The options of where the study's job ran, and those named in `further`; `--env` by name alone, because a value may be a secret."""
     launch = tuned.launch
-    words = [["--mpi", tuned.flavour]]
-    if launch["env"]:
-        words.append([word for name in names_of(launch["env"]) for word in ("--env", name)])
-    words += placement_words(launch.get("placement"))
-    for name in ("start_timeout", *further):
-        value = further.get(name, launch.get(name))
-        words += [[OPTIONS[name], str(value)]] if value is not None else []
-    return words
-
-
-def placement_words(placement: Any) -> Words:
-    """The options of where the job ran, from PlacementOptions as a document holds them."""
-    if not placement:
-        return []
-    if isinstance(placement, str):
-        return [["--placement", placement]]
-    words = []
-    for name, value in placement.items():
-        option = "--" + name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append([option if value else f"--no-{name.replace('_', '-')}"])
-        elif isinstance(value, list | tuple):
-            words += [[option, str(one)] for one in value]
-        elif value is not None:
-            words.append([option, str(value)])
-    return words
+    asked = LaunchOptions(
+        mpi=tuned.flavour,
+        env=tuple(names_of(launch.env)),
+        placement=launch.placement,
+        start_timeout=launch.start_timeout,
+        **{name: getattr(launch, name) for name in further},
+    )
+    return asked.words()
 
 
 def command(tuned: TunedJob) -> list[str]:

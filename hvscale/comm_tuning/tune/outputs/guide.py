@@ -12,6 +12,7 @@ import jinja2
 
 from hvscale import __version__
 from hvscale.comm_tuning.knobs.meaning import MEANING
+from hvscale.comm_tuning.knobs.settings import is_given
 from hvscale.comm_tuning.tune.document import Trial
 from hvscale.comm_tuning.tune.outputs.commands import ShellLine, command, job_words, lines, shell
 from hvscale.comm_tuning.tune.outputs.effects import DEFAULT, KnobEffect, effects_of
@@ -222,10 +223,8 @@ class Guide:
         """Lines that make the study, its proof and its profiles again."""
         fixed = [["--fix", f"{knob}={text}"] for knob, text in self.document.fixed.items()]
         options = self.tuned.launch
-        asked = {name: options[name] for name in ("transport_name",) if options[name] is not None}
-        if options["devices"] != NO_DEVICES:
-            asked["devices"] = options["devices"]
-        search = [["hvscale", "tune", "-np", str(self.document.np)], *job_words(self.tuned, **asked), *fixed]
+        asked = [name for name in ("transport", "devices") if is_given(options, name)]
+        search = [["hvscale", "tune", "-np", str(self.document.np)], *job_words(self.tuned, asked), *fixed]
         found = [ShellLine("the whole study, into a new folder", shell([*search, command(self.tuned)]))]
         file = self.tuned.path("settings.toml")
         if self.tuned.gained and "," not in file:

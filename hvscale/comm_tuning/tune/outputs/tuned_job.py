@@ -1,19 +1,19 @@
 """What a study's answer means to its job: the settings, and what they are in the words of its libraries."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from hvscale.comm_tuning.knobs.settings import parse, target_of, translate
 from hvscale.comm_tuning.tune.document import TuneDocument
 from hvscale.core.run_folder import Library
 from hvscale.launch import flavours
 from hvscale.launch.mpi.mpi_library import MPI4PY_LIBRARY
+from hvscale.launch.options import LaunchOptions
 
 # Paths of this machine are no settings.
 PATHS = ("LD_LIBRARY_PATH", "FI_PROVIDER_PATH", MPI4PY_LIBRARY)
-NOT_ASKED: dict[str, Any] = {"mpi": flavours.DEFAULT, "env": [], "transport_name": None, "devices": "all", "knobs": {}}
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TunedJob:
     folder: Path
     document: TuneDocument
     library: Library
-    launch: Mapping[str, Any]
+    launch: LaunchOptions
     settings: Mapping[str, str]
     gained: Mapping[str, str]
     variables: Mapping[str, str]
@@ -38,20 +38,20 @@ class TunedJob:
     @classmethod
     def of(cls, folder: Path, document: TuneDocument) -> Self:
         """`folder`: where the files are to lie. Raises RequestError for settings that the job's libraries do not know."""
-        launch = {**NOT_ASKED, **document.launch}
+        launch = document.launch
         proven = document.proof is not None and document.proof.taken
         gained = dict(document.winner or {}) if proven else {}
-        settings = {**launch["knobs"], **document.fixed, **gained}
-        library = document.library or Library(flavour=launch["mpi"], version="")
+        settings = {**launch.knobs, **document.fixed, **gained}
+        library = document.library or Library(flavour=launch.mpi, version="")
         asked = parse([f"{knob}={text}" for knob, text in settings.items()])
-        by_user = names_of(launch["env"])
-        translated = translate(asked, target_of(asked, document.command, {**launch, "env": []}, library))
+        by_user = names_of(launch.env)
+        translated = translate(asked, target_of(asked, document.command, launch.replace(env=()), library))
         variables = {
             name: word
             for name, word in {**translated.along, **translated.variables}.items()
             if name not in by_user or name in translated.variables
         }
-        transport = translated.options.get("--transport", launch["transport_name"])
+        transport = translated.options.get("--transport", launch.transport)
         flavour = flavours.get(library.flavour)
         default_settings = flavour.adapt({}, library)
         chosen = library.model_copy(update={"transport": transport}) if transport else library
@@ -68,7 +68,7 @@ class TunedJob:
             },
             default_settings={name: word for name, word in default_settings.items() if name not in PATHS},
             transport=transport,
-            devices=translated.options.get("--devices", launch["devices"]),
+            devices=translated.options.get("--devices", launch.devices),
         )
 
     @property
@@ -87,6 +87,6 @@ class TunedJob:
         return sorted(name for name in self.variables if not name.startswith(prefixes))
 
 
-def names_of(env: list[str] | Mapping[str, str]) -> list[str]:
+def names_of(env: Iterable[str]) -> list[str]:
     """Of the variables that the job was given with --env."""
     return [request.partition("=")[0] for request in env]
