@@ -1,23 +1,52 @@
-"""The look of all figures: colours, axes and legends, and how figures are put into a page."""
+"""The house style of all figures: colours, axes, legends and error bars."""
 
-import json
+from collections.abc import Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart; what is not data is grey.
 BLUE, ORANGE, GREEN, PINK, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
 GREY, INK, RULE = "#a3acb5", "#1c2733", "#e3e7eb"
-OPERATION_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW)
+COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW)
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+AXIS_TITLE_SIZE = 13
 
 
-def script_safe(figures: dict[str, go.Figure]) -> str:
-    """JSON that cannot end the script element that holds it."""
-    text = "{" + ",".join(f"{json.dumps(name)}:{figure.to_json()}" for name, figure in figures.items()) + "}"
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def colour(number: int) -> str:
+    """The colour of a figure's n-th series, counted from 0."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def dash(number: int) -> str:
+    """The line style of a figure's n-th group of series, counted from 0."""
+    return DASHES[number % len(DASHES)]
+
+
+def style(figure: go.Figure, x_axis: str, y_axis: str, height: int = 340) -> None:
+    """Lines, points or boxes: both axes with their titles, and always a legend. `height` in pixels."""
+    _style(figure, height)
+    figure.update_layout(showlegend=True)
+    look = {"gridcolor": RULE, "automargin": True}
+    figure.update_xaxes(title={"text": x_axis, "font_size": AXIS_TITLE_SIZE}, zerolinecolor=RULE, **look)
+    figure.update_yaxes(title={"text": y_axis, "font_size": AXIS_TITLE_SIZE}, **look)
 
 
 def style_bars(figure: go.Figure, axis: str, height: int) -> None:
-    """The look of all figures; `axis` is the horizontal one's title."""
+    """Horizontal bars, the first at the top; `axis` is the horizontal one's title."""
+    _style(figure, height)
+    figure.update_layout(bargap=0.25)
+    figure.update_xaxes(
+        title={"text": axis, "font_size": AXIS_TITLE_SIZE},
+        gridcolor=RULE,
+        zerolinecolor=RULE,
+        automargin=True,
+        exponentformat="none",
+    )
+    figure.update_yaxes(autorange="reversed", automargin=True, ticksuffix="  ", fixedrange=True)
+
+
+def _style(figure: go.Figure, height: int) -> None:
     figure.update_layout(
         template="none",
         height=height,
@@ -28,29 +57,16 @@ def style_bars(figure: go.Figure, axis: str, height: int) -> None:
         legend={"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom", "traceorder": "normal"},
         modebar={"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": INK},
         hoverlabel={"bgcolor": "white", "font_color": INK},
-        bargap=0.25,
     )
-    figure.update_xaxes(
-        title={"text": axis, "font_size": 13},
-        gridcolor=RULE,
-        zerolinecolor=RULE,
-        automargin=True,
-        exponentformat="none",
-    )
-    figure.update_yaxes(autorange="reversed", automargin=True, ticksuffix="  ", fixedrange=True)
 
 
-def style(figure: go.Figure, x_axis: str, y_axis: str) -> None:
-    figure.update_layout(
-        template="none",
-        height=340,
-        margin={"l": 8, "r": 16, "t": 40, "b": 48},
-        font={"family": "system-ui, sans-serif", "size": 13, "color": INK},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"},
-        hoverlabel={"bgcolor": "white", "font_color": INK},
-    )
-    figure.update_xaxes(title={"text": x_axis, "font_size": 13}, gridcolor=RULE, automargin=True)
-    figure.update_yaxes(title={"text": y_axis, "font_size": 13}, gridcolor=RULE, automargin=True)
+def error_bars(colour: str, above: Sequence[float], below: Sequence[float] | None = None) -> dict[str, Any]:
+    """Plotly's error bars: how far each interval reaches above its point and, if that differs, below it."""
+    bars = {"type": "data", "array": list(above), "color": colour, "thickness": 1.2}
+    return bars if below is None else {**bars, "symmetric": False, "arrayminus": list(below)}
+
+
+def linear(x: Sequence[float], y: Sequence[float], name: str = "linear") -> go.Scatter:
+    """A dashed line of what ideal scaling would give."""
+    line = {"color": GREY, "width": 1.5, "dash": "dash"}
+    return go.Scatter(name=name, x=list(x), y=list(y), mode="lines", line=line, hoverinfo="skip")

@@ -1,7 +1,9 @@
-"""The page of a study: one HTML file that needs no network, with tables and figures."""
+"""HTML pages: one file each, which works offline."""
 
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import jinja2
 import plotly.graph_objects as go
@@ -10,14 +12,59 @@ from plotly.offline import get_plotlyjs
 
 from hvscale import __version__
 from hvscale.core.run_folder import Host
-from hvscale.report.figures import script_safe
 from hvscale.report.tables import TableModel
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-class Study(Protocol):
-    """A document of a study, as far as its page needs it."""
+def render_page(
+    template: str,
+    figures: Mapping[str, go.Figure],
+    *,
+    folder: Path = TEMPLATES,
+    filters: Mapping[str, Callable[..., Any]] | None = None,
+    **context: Any,
+) -> str:
+    """Render `template`, which extends base.html.j2, from `folder`.
+
+    `figures`: by the id of the page's element. `context`: at least `title` and `warnings`, and `what` and `facts` where
+    the template keeps the base's header. A variable that is missing raises jinja2.UndefinedError.
+    """
+    return render_template(
+        template,
+        folder=folder,
+        filters=filters,
+        figures=Markup(script_safe(figures)),  # noqa: S704 - made safe there
+        plotly=Markup(get_plotlyjs()),  # noqa: S704 - Plotly's own file
+        version=__version__,
+        **context,
+    )
+
+
+def render_template(
+    template: str, *, folder: Path, filters: Mapping[str, Callable[..., Any]] | None = None, **context: Any
+) -> str:
+    """Render `template` from `folder`. Text is escaped in HTML (*.html.j2) and nowhere else."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([folder, TEMPLATES]),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(filters or {})
+    return environment.get_template(template).render(**context)
+
+
+def script_safe(figures: Mapping[str, go.Figure]) -> str:
+    """JSON that cannot end the script element that holds it."""
+    text = "{" + ",".join(f"{json.dumps(name)}:{figure.to_json()}" for name, figure in figures.items()) + "}"
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+class PageDocument(Protocol):
+    """A study's document, as far as its page needs it."""
 
     folder: str
     host: Host | None
@@ -28,21 +75,37 @@ class Study(Protocol):
 
 
 def study_page(
-    document: Study, what: str, facts: list[str], tables: list[TableModel], figures: dict[str, tuple[str, go.Figure]]
+    document: PageDocument,
+    *,
+    facts: list[str],
+    tables: list[TableModel],
+    figures: Mapping[str, tuple[str, go.Figure]],
+    what: str = "",
+    command: str = "",
 ) -> str:
-    """`what` is measured, with what (`facts`); `figures`: with their headings, by the id of the page's element."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    host = document.host
-    return environment.get_template("study.html.j2").render(
-        title=Path(document.folder).name,
+    """The page of a study: `what` is measured, or the `command`, with what (`facts`).
+
+    `figures`: each with its heading, by the id of the page's element.
+    """
+    return render_page(
+        "study.html.j2",
+        {name: figure for name, (_, figure) in figures.items()},
+        title=title(document),
         what=what,
-        facts=[*facts, *([f"{host.name}, {host.cpu}, {host.cores} cores"] if host is not None else []), document.state],
+        command=command,
+        facts=[*facts, *study_facts(document)],
         warnings=document.warnings,
         tables=tables,
         headings={name: heading for name, (heading, _) in figures.items()},
-        figures=Markup(script_safe({name: figure for name, (_, figure) in figures.items()})),  # noqa: S704 - made safe there
-        plotly=Markup(get_plotlyjs()),  # noqa: S704 - Plotly's own file
-        version=__version__,
     )
+
+
+def title(document: PageDocument) -> str:
+    """The name of the study's folder."""
+    return Path(document.folder).name
+
+
+def study_facts(document: PageDocument) -> list[str]:
+    """Where it was measured, and how the study ended."""
+    host = document.host
+    return [*([f"{host.name}, {host.cpu}, {host.cores} cores"] if host is not None else []), document.state]

@@ -6,7 +6,7 @@ from rich.table import Table
 
 
 class TableModel(BaseModel):
-    """A table as text, for the terminal and for the page: rows in groups, each under its heading."""
+    """A table as text, for the terminal and for pages: rows in groups, each under its heading, if it has one."""
 
     title: str
     columns: list[str]
@@ -17,9 +17,10 @@ class TableModel(BaseModel):
         """About 80 columns wide."""
         result = plain_table(self.title, "\n".join(self.caption) or None, *self.columns)
         for heading, rows in self.groups.items():
-            result.add_row(heading, style="bold")
+            if heading:
+                result.add_row(heading, style="bold")
             for first, *others in rows:
-                result.add_row(f"  {first}", *others)
+                result.add_row(f"  {first}" if heading else first, *others)
         return result
 
 

@@ -1,14 +1,12 @@
-"""A measurement of a program as one HTML page that needs no network: box plots, speed-ups, bandwidths."""
+"""The page of `hvscale bench app`: box plots, speed-ups, bandwidths."""
 
 import plotly.graph_objects as go
 
 from hvscale.bench.applications import APPLICATIONS
 from hvscale.bench.applications.document import ApplicationDocument, counting
 from hvscale.bench.applications.output import NO_FLAGS, sizes, tables
-from hvscale.report.figures import GREY, OPERATION_COLOURS, style
+from hvscale.report.figures import colour, dash, linear, style
 from hvscale.report.page import study_page
-
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
 def page(document: ApplicationDocument) -> str:
@@ -41,7 +39,6 @@ def boxes(document: ApplicationDocument, np: int) -> go.Figure:
     figure = go.Figure()
     for number, placement in enumerate(document.placements):
         rows = [row for row in document.rows if row.np == np and row.placement == placement]
-        colour = OPERATION_COLOURS[number % len(OPERATION_COLOURS)]
         figure.add_box(
             name=placement,
             x=[row.flags or NO_FLAGS for row in rows],
@@ -52,7 +49,7 @@ def boxes(document: ApplicationDocument, np: int) -> go.Figure:
             upperfence=[row.whisker_high_seconds for row in rows],
             y=[[run.seconds for run in counting(document.runs, row.variant)] for row in rows],
             boxpoints="outliers",
-            marker_color=colour,
+            marker_color=colour(number),
             line_width=1.5,
         )
     figure.update_layout(boxmode="group")
@@ -66,14 +63,7 @@ def speed_ups(document: ApplicationDocument) -> go.Figure:
     ranks = sorted({row.np for row in document.rows})
     # np = slaves + 1 where one rank is the master: linear is in the slaves.
     not_working = document.base_np - 1
-    figure.add_scatter(
-        name="linear",
-        x=ranks,
-        y=[np - not_working for np in ranks],
-        mode="lines",
-        line={"color": GREY, "width": 1.5, "dash": "dash"},
-        hoverinfo="skip",
-    )
+    figure.add_trace(linear(ranks, [np - not_working for np in ranks]))
     for place_number, placement in enumerate(document.placements):
         for flags_number, flags in enumerate(document.flags):
             rows = [row for row in document.rows if (row.placement, row.flags) == (placement, flags)]
@@ -83,8 +73,8 @@ def speed_ups(document: ApplicationDocument) -> go.Figure:
                 y=[row.speed_up for row in rows],
                 mode="lines+markers",
                 line={
-                    "color": OPERATION_COLOURS[place_number % len(OPERATION_COLOURS)],
-                    "dash": DASHES[flags_number % len(DASHES)],
+                    "color": colour(place_number),
+                    "dash": dash(flags_number),
                     "width": 2,
                 },
                 hovertemplate="np %{x}: %{y:.3g}",
@@ -105,7 +95,7 @@ def network_figures(document: ApplicationDocument) -> dict[str, tuple[str, go.Fi
             x=[row.bytes for row in rows],
             y=[row.median_gigabytes_per_second for row in rows],
             mode="lines+markers",
-            line={"color": OPERATION_COLOURS[number % len(OPERATION_COLOURS)], "width": 2},
+            line={"color": colour(number), "width": 2},
             hovertemplate="%{x} bytes: %{y:.3g} GB/s",
         )
     style(figure, "bytes", "10^9 bytes a second, median pair")

@@ -1,10 +1,10 @@
-"""A study's statements as one HTML page that needs no network: the intervals that each rests on."""
+"""The page of `hvscale bench experiment`: the intervals that each rests on."""
 
 import plotly.graph_objects as go
 
 from hvscale.bench.experiments.document import ExperimentDocument, StatementRow
 from hvscale.bench.experiments.output import heading, table
-from hvscale.report.figures import BLUE, GREY, INK, ORANGE, style
+from hvscale.report.figures import BLUE, GREY, INK, ORANGE, error_bars, style
 from hvscale.report.page import study_page
 
 MOST = 40  # of a statement that people can still read; those that decide come first
@@ -37,29 +37,21 @@ def intervals(row: StatementRow) -> go.Figure:
                 name=MEANINGS[agrees],
                 x=[one.percent for one in found],
                 y=[one.what for one in found],
-                error_x={
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [
-                        (one.percent if one.percent_high is None else one.percent_high) - one.percent for one in found
-                    ],
-                    "arrayminus": [
-                        one.percent - (one.percent if one.percent_low is None else one.percent_low) for one in found
-                    ],
-                    "color": colour,
-                    "thickness": 1.5,
-                },
+                error_x=error_bars(
+                    colour,
+                    [(one.percent if one.percent_high is None else one.percent_high) - one.percent for one in found],
+                    [one.percent - (one.percent if one.percent_low is None else one.percent_low) for one in found],
+                ),
                 mode="markers",
                 marker={"color": colour, "size": 8},
                 hovertemplate="%{y}: %{x:.4g}<extra></extra>",
             )
-    style(figure, row.figure, "")
+    style(figure, row.figure, "", height=140 + 24 * len(shown))
     limit = row.limit_percent or 0
     points = [limit, *(one.percent for one in shown)]
     span = max(points) - min(points) or 1
     # An interval of two noisy starts may be a thousand times as wide.
     figure.update_xaxes(range=[min(points) - span, max(points) + span])
     figure.add_vline(x=limit, line={"color": INK, "width": 1, "dash": "dot"})
-    figure.update_layout(height=140 + 24 * len(shown))
     figure.update_yaxes(categoryorder="array", categoryarray=[one.what for one in reversed(shown)])
     return figure

@@ -1,13 +1,11 @@
-"""An exchange of parameters as one HTML page that needs no network: latency over the number of workers, a line for each library and place."""
+"""The page of `hvscale bench param-server`: latency over the number of workers, a line for each library and place."""
 
 import plotly.graph_objects as go
 
 from hvscale.bench.param_server.document import ServerDocument
 from hvscale.bench.param_server.output import tables, what
-from hvscale.report.figures import OPERATION_COLOURS, style
+from hvscale.report.figures import colour, dash, error_bars, style
 from hvscale.report.page import study_page
-
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
 def page(document: ServerDocument) -> str:
@@ -33,19 +31,13 @@ def lines(document: ServerDocument, operation: str) -> go.Figure:
         for place_number, placement in enumerate(document.placements):
             asked = (operation, backend, placement)
             rows = [row for row in document.rows if (row.operation, row.backend, row.placement) == asked]
-            colour = OPERATION_COLOURS[number % len(OPERATION_COLOURS)]
             figure.add_scatter(
                 name=f"{backend}, {placement}",
                 x=[row.workers for row in rows],
                 y=[row.seconds for row in rows],
-                error_y={
-                    "type": "data",
-                    "array": [(row.seconds_high or row.seconds) - row.seconds for row in rows],
-                    "color": colour,
-                    "thickness": 1,
-                },
+                error_y=error_bars(colour(number), [(row.seconds_high or row.seconds) - row.seconds for row in rows]),
                 mode="lines+markers",
-                line={"color": colour, "dash": DASHES[place_number % len(DASHES)], "width": 2},
+                line={"color": colour(number), "dash": dash(place_number), "width": 2},
                 hovertemplate="workers %{x}: %{y:.4g} s",
             )
     style(figure, "workers", "seconds")

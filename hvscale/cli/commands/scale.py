@@ -54,7 +54,7 @@ def scale(
 
     Example: `hvscale scale --np 1,2,4 -- hvscale train edsr-baseline --steps 100 --threads 1`
     """
-    from hvscale.studies.scaling.output import scaling_table, write_scaling_csv
+    from hvscale.studies.scaling.output import table, write_scaling_csv
     from hvscale.studies.scaling.study import ScalingStudy
 
     study = ScalingStudy.of(
@@ -71,6 +71,6 @@ def scale(
         json,
         csv,
         write=write_scaling_csv,
-        show=lambda document: results().print(scaling_table(document)),
+        show=lambda document: results().print(table(document).table()),
         last=f"scale folder: {study.path}\nplot: {study.page}",
     )

@@ -12,7 +12,8 @@ from hvscale.profiling.analyze.exposed import ExposedCommunication
 from hvscale.profiling.analyze.horovod_phases import HorovodPhases
 from hvscale.profiling.compare import Comparison, Recorded, median_step
 from hvscale.profiling.read.events import PHASES
-from hvscale.report.figures import BLUE, GREEN, GREY, OPERATION_COLOURS, PINK, RULE, SKY, YELLOW, style_bars
+from hvscale.report.figures import BLUE, GREEN, GREY, PINK, SKY, YELLOW, style, style_bars
+from hvscale.report.figures import colour as colour_of
 from hvscale.studies.run_report.compare_tables import human_calls
 from hvscale.studies.run_report.explanation_tables import phase_seconds
 
@@ -100,8 +101,8 @@ def exposed_figure(exposed: ExposedCommunication) -> go.Figure:
             line={"color": colour, "width": 1.5},
             hovertemplate=f"step %{{x}}<br>{name}: %{{y:.3f}} ms<extra></extra>",
         )
-    style_bars(figure, "step", 260)
-    figure.update_yaxes(autorange=True, rangemode="tozero", title={"text": "ms", "font_size": 13}, gridcolor=RULE)
+    style(figure, "step", "ms", height=260)
+    figure.update_yaxes(rangemode="tozero")
     return figure
 
 
@@ -161,7 +162,7 @@ def _timeline(run: Recorded, begin_ns: int, end_ns: int, widest_milliseconds: fl
     seconds = np.bincount(events.operation[shown], weights=events.duration_ns[shown], minlength=len(events.operations))
     for place, code in enumerate(sorted(used, key=lambda code: -seconds[code])):
         chosen = (events.operation[shown] == code) & ~events.bitwise[shown]
-        groups.append((events.operations[code], OPERATION_COLOURS[place % len(OPERATION_COLOURS)], chosen))
+        groups.append((events.operations[code], colour_of(place), chosen))
     for name, colour, chosen in groups:
         own = shown[chosen]
         if not len(own):

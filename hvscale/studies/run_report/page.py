@@ -1,18 +1,15 @@
 """One run, or two before and after, as one HTML file that needs no network."""
 
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import plotly.graph_objects as go
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 from pydantic import BaseModel, ConfigDict
 
-from hvscale import __version__
 from hvscale.core.documents import from_json
 from hvscale.core.errors import RequestError
 from hvscale.core.files import read_bytes
@@ -23,8 +20,7 @@ from hvscale.profiling.analyze.breakdown import Breakdown, tabulate
 from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explain, join
 from hvscale.profiling.analyze.exposed import ExposedCommunication
 from hvscale.profiling.compare import Comparison, Gain, Recorded, compare_recorded, read_recorded
-from hvscale.report.figures import script_safe
-from hvscale.report.page import TEMPLATES
+from hvscale.report.page import render_page
 from hvscale.studies.run_report.compare_tables import human_calls, human_gain, human_interval, human_verdict
 from hvscale.studies.run_report.explanation_tables import (
     clock_sentence,
@@ -44,6 +40,23 @@ from hvscale.studies.run_report.figures import (
     timeline_caption,
     timeline_figures,
 )
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "seconds": human_seconds,
+    "bytes": human_bytes,
+    "calls": human_calls,
+    "gain": human_gain,
+    "interval": human_interval,
+    "share": human_share,
+    "exposed": exposed_words,
+    "fusion": fusion_sentence,
+    "tensors": tensors_sentence,
+    "matched": matched_words,
+    "clocks": clock_sentence,
+    "phase_seconds": phase_seconds,
+    "waiting_name": waiting_name,
+    "sentence": lambda text: f"{text[:1].upper()}{text[1:]}.",
+}
 
 
 @dataclass
@@ -72,38 +85,19 @@ def render(views: list[View], ranges: Bins) -> str:
         comparison = compare_recorded(views[0].recorded, views[1].recorded, ranges)
         for view, title in zip(views, ("before", "after"), strict=True):
             view.title = title
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    environment.filters.update(
-        seconds=human_seconds,
-        bytes=human_bytes,
-        calls=human_calls,
-        gain=human_gain,
-        interval=human_interval,
-        share=human_share,
-        exposed=exposed_words,
-        fusion=fusion_sentence,
-        tensors=tensors_sentence,
-        matched=matched_words,
-        clocks=clock_sentence,
-        phase_seconds=phase_seconds,
-        waiting_name=waiting_name,
-        sentence=lambda text: f"{text[:1].upper()}{text[1:]}.",
-    )
-    return environment.get_template("report.html.j2").render(
+    return render_page(
+        "report.html.j2",
+        _figures(views, comparison),
+        filters=FILTERS,
         views=views,
         comparison=comparison,
         headlines=_headlines(views, comparison),
         sentence=_sentence(views[-1].breakdown, comparison),
-        figures=Markup(script_safe(_figures(views, comparison))),  # noqa: S704 - made safe there
         timelines=[timeline_caption(view.recorded) for view in views],
         settings=_settings(views),
         warnings=_warnings(views, comparison),
-        plotly=Markup(get_plotlyjs()),  # noqa: S704 - Plotly's own file
         human_range=human_range,
         verdict=human_verdict,
-        version=__version__,
     )
 
 

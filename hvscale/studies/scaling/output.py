@@ -1,12 +1,10 @@
-"""A measurement of scaling for people: a table for the terminal, a CSV file, and what is shown while it goes on."""
+"""The table of a scaling study, and its CSV file."""
 
 from pathlib import Path
 
-from rich.table import Table
-
 from hvscale.core.units import human_interval, human_number
 from hvscale.report.csv_file import write_csv
-from hvscale.report.tables import plain_table
+from hvscale.report.tables import TableModel
 from hvscale.studies.scaling.document import ScalingDocument, ScalingRow
 
 SOURCES = {
@@ -33,30 +31,20 @@ def cells(row: ScalingRow) -> list[str]:
     ]
 
 
-def columns(document: ScalingDocument) -> list[str]:
-    return ["np", "runs", document.unit or "throughput", "interval", "speed-up", "interval", "efficiency %", "interval"]
-
-
-def caption(document: ScalingDocument) -> str:
-    """What the figures are, and where they come from."""
+def table(document: ScalingDocument) -> TableModel:
+    """A row for each np."""
+    unit = document.unit or "throughput"
+    each = "each rank has the same work" if document.scaling == "weak" else "all ranks together have the same work"
     sources = dict.fromkeys(SOURCES[run.source] for run in document.runs if run.source)
-    return (
-        f"throughput of all ranks, from {', '.join(sources)}\n"
-        f"speed-up over np {document.base_np}, round by round; intervals: {document.confidence:.0%}, over fresh starts"
+    return TableModel(
+        title=f"{Path(document.folder).name}: {document.scaling} scaling, {each}",
+        columns=["np", "runs", unit, "interval", "speed-up", "interval", "efficiency %", "interval"],
+        groups={"": [cells(row) for row in document.rows]},
+        caption=[
+            f"throughput of all ranks, from {', '.join(sources)}",
+            f"speed-up over np {document.base_np}, round by round; intervals: {document.confidence:.0%}, over fresh starts",
+        ],
     )
-
-
-def title(document: ScalingDocument) -> str:
-    each = "each rank has the same to do" if document.scaling == "weak" else "all ranks together have the same to do"
-    return f"{Path(document.folder).name}: {document.scaling} scaling, {each}"
-
-
-def scaling_table(document: ScalingDocument) -> Table:
-    """A row for each np. About 80 columns wide."""
-    result = plain_table(title(document), caption(document), *columns(document))
-    for row in document.rows:
-        result.add_row(*cells(row))
-    return result
 
 
 def write_scaling_csv(document: ScalingDocument, path: Path) -> None:

@@ -1,34 +1,27 @@
-"""A measurement of scaling as one HTML page that needs no network."""
+"""The page of `hvscale scale`."""
 
-from pathlib import Path
-
-import jinja2
 import plotly.graph_objects as go
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
-from hvscale import __version__
 from hvscale.core.units import is_narrow
-from hvscale.report.figures import BLUE, GREY, INK, RULE, script_safe
-from hvscale.report.page import TEMPLATES
+from hvscale.report.figures import BLUE, error_bars, linear, style
+from hvscale.report.page import study_page
 from hvscale.studies.scaling.document import ScalingDocument, ScalingRow
-from hvscale.studies.scaling.output import caption, cells, columns
+from hvscale.studies.scaling.output import table
 
 
 def page(document: ScalingDocument) -> str:
     """Table, throughput and efficiency over np. `document` holds at least one row."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("scale.html.j2").render(
-        document=document,
-        title=Path(document.folder).name,
-        columns=columns(document),
-        rows=[cells(row) for row in document.rows],
-        caption=caption(document).splitlines(),
-        figures=Markup(script_safe(scaling_figures(document))),  # noqa: S704 - made safe there
-        plotly=Markup(get_plotlyjs()),  # noqa: S704 - Plotly's own file
-        version=__version__,
+    figures = scaling_figures(document)
+    library = document.library
+    return study_page(
+        document,
+        command=" ".join(document.command),
+        facts=[f"{document.scaling} scaling", *([library.name] if library is not None else [])],
+        tables=[table(document)],
+        figures={
+            "throughput": ("Throughput", figures["throughput"]),
+            "efficiency": ("Scaling efficiency", figures["efficiency"]),
+        },
     )
 
 
@@ -45,44 +38,28 @@ def scaling_figures(document: ScalingDocument) -> dict[str, go.Figure]:
     }
 
 
-def _lines(rows: list[ScalingRow], name: str, linear: list[float], axis: str, shown: str) -> go.Figure:
+def _lines(rows: list[ScalingRow], name: str, ideal: list[float], axis: str, shown: str) -> go.Figure:
     figure = go.Figure()
     ranks = [row.np for row in rows]
-    if linear:
-        line = {"color": GREY, "width": 1.5, "dash": "dash"}
-        figure.add_scatter(name="linear scaling", x=ranks, y=linear, mode="lines", line=line, hoverinfo="skip")
+    if ideal:
+        figure.add_trace(linear(ranks, ideal, "linear scaling"))
     values = [getattr(row, name) for row in rows]
     up, down = _reaches(rows, name)
     # A long error bar may leave the picture, but not make the curve flat.
     tops = [min(value + reach, 2 * value) for value, reach in zip(values, up, strict=True)]
-    top = max([*linear, *tops], default=1)
+    top = max([*ideal, *tops], default=1)
     figure.add_scatter(
         name="measured",
         x=ranks,
         y=values,
         mode="lines+markers",
         line={"color": BLUE, "width": 2},
-        error_y={"type": "data", "symmetric": False, "array": up, "arrayminus": down, "color": BLUE, "thickness": 1.2},
+        error_y=error_bars(BLUE, up, down),
         hovertemplate=f"np %{{x}}: %{shown}<extra></extra>",
     )
-    figure.update_layout(
-        template="none",
-        height=340,
-        margin={"l": 8, "r": 16, "t": 40, "b": 48},
-        font={"family": "system-ui, sans-serif", "size": 13, "color": INK},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        legend={"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"},
-        hoverlabel={"bgcolor": "white", "font_color": INK},
-    )
-    figure.update_xaxes(title={"text": "np", "font_size": 13}, tickvals=ranks, gridcolor=RULE, automargin=True)
-    figure.update_yaxes(
-        title={"text": axis, "font_size": 13},
-        range=[0, 1.1 * top],
-        gridcolor=RULE,
-        automargin=True,
-        tickformat=".0%" if name == "scaling_efficiency" else None,
-    )
+    style(figure, "np", axis)
+    figure.update_xaxes(tickvals=ranks)
+    figure.update_yaxes(range=[0, 1.1 * top], tickformat=".0%" if name == "scaling_efficiency" else None)
     return figure
 
 

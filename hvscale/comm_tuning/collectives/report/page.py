@@ -1,13 +1,7 @@
 """A study of collectives as one HTML page that needs no network: the table, and for each collective and np what it rests on."""
 
-from pathlib import Path
-
-import jinja2
 import plotly.graph_objects as go
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
-from hvscale import __version__
 from hvscale.comm_tuning.collectives.decide.decide import SizeRow
 from hvscale.comm_tuning.collectives.document import TuneCollectives
 from hvscale.comm_tuning.collectives.report.figures import place_figures, places
@@ -22,8 +16,7 @@ from hvscale.comm_tuning.collectives.report.tables import (
     verdict,
 )
 from hvscale.core.units import human_bytes, human_number
-from hvscale.report.figures import script_safe
-from hvscale.report.page import TEMPLATES
+from hvscale.report.page import render_page, study_facts, title
 
 
 def page(document: TuneCollectives) -> str:
@@ -45,32 +38,20 @@ def page(document: TuneCollectives) -> str:
                 "rows": by_size.groups.get(heading, []),
             }
         )
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("tune-collectives.html.j2").render(
-        title=Path(document.folder).name,
+    link = [f"links of {document.link / 1e9:g} Gbit/s"] if document.link else []
+    return render_page(
+        "tune-collectives.html.j2",
+        figures,
+        title=title(document),
         what=f"{', '.join(document.operations)} on {', '.join(map(str, document.nps))} ranks: {document.library or document.mpi}",
-        facts=facts(document),
+        facts=[*link, *study_facts(document)],
         verdict=verdict(document),
         warnings=document.warnings,
         rules=rules_shown(document),
         sections=sections,
         by_size=by_size,
         others=[shown for shown in (eager_limits_shown(document), fits_shown(document.fits)) if shown.groups],
-        figures=Markup(script_safe(figures)),  # noqa: S704 - made safe there
-        plotly=Markup(get_plotlyjs()),  # noqa: S704 - Plotly's own file
-        version=__version__,
     )
-
-
-def facts(document: TuneCollectives) -> list[str]:
-    host = document.host
-    return [
-        *([f"links of {document.link / 1e9:g} Gbit/s"] if document.link else []),
-        *([f"{host.name}, {host.cpu}, {host.cores} cores"] if host else []),
-        document.state,
-    ]
 
 
 def gain_in_words(rows: list[SizeRow]) -> str:

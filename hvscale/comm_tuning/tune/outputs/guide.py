@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from hvscale import __version__
 from hvscale.comm_tuning.knobs.meaning import MEANING
 from hvscale.comm_tuning.knobs.settings import is_given
@@ -294,21 +292,9 @@ def profile_rows(profile: Comparison) -> list[list[str]]:
     return rows
 
 
-def render(template: str, tuned: TunedJob, *, filters: dict[str, Callable[..., Any]], **further: Any) -> str:
-    """`filters`: the format's own; `further`: what its template alone asks for."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=jinja2.select_autoescape(["html.j2"]),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(
-        percent=percent,
-        effect_interval=effect_interval,
-        profile_rows=profile_rows,
-        bytes=human_bytes,
-        **filters,
-    )
-    return environment.get_template(template).render(guide=Guide(tuned), document=tuned.document, **further)
+FILTERS: dict[str, Callable[..., Any]] = {
+    "percent": percent,
+    "effect_interval": effect_interval,
+    "profile_rows": profile_rows,
+    "bytes": human_bytes,
+}

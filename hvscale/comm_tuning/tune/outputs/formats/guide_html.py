@@ -1,24 +1,23 @@
-"""guide.html: the guide for people, as one page with figures that needs no network."""
-
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
+"""guide.html: the guide for people, as one page with figures that works offline."""
 
 from hvscale.comm_tuning.tune.outputs.figures import guide_figures
-from hvscale.comm_tuning.tune.outputs.guide import render
+from hvscale.comm_tuning.tune.outputs.guide import FILTERS, TEMPLATES, Guide
 from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
-from hvscale.report.figures import script_safe
+from hvscale.report.page import render_page
 
 
 def text(tuned: TunedJob) -> str:
-    figures = guide_figures(tuned.document)
-    return render(
+    figures, guide = guide_figures(tuned.document), Guide(tuned)
+    return render_page(
         "guide.html.j2",
-        tuned,
-        filters={},
-        figures=Markup(script_safe(figures)),  # noqa: S704 - made safe there
+        figures,
+        folder=TEMPLATES,
+        filters=FILTERS,
+        title=guide.title,
+        warnings=tuned.document.warnings,
+        guide=guide,
         shown=list(figures),
-        plotly=Markup(get_plotlyjs()),  # noqa: S704 - Plotly's own file
     )
 
 

@@ -2,9 +2,10 @@
 
 import re
 
-from hvscale.comm_tuning.tune.outputs.guide import render
+from hvscale.comm_tuning.tune.outputs.guide import FILTERS, TEMPLATES, Guide
 from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.report.page import render_template
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
 ENTITY = re.compile(r"&(?=[A-Za-z#])")
@@ -23,7 +24,10 @@ def code(text: str) -> str:
 
 
 def text(tuned: TunedJob) -> str:
-    return render("guide.md.j2", tuned, filters={"plain": plain, "code": code})
+    filters = {**FILTERS, "plain": plain, "code": code}
+    return render_template(
+        "guide.md.j2", folder=TEMPLATES, filters=filters, guide=Guide(tuned), document=tuned.document
+    )
 
 
 register(OutputFormat(file="guide.md", what="this guide", text=text))
