@@ -63,7 +63,10 @@ static uint16_t to_float16(float value)
         return (uint16_t)(sign | 0x7e00);
     if (rest >= bits_of(0x1p16f))
         return (uint16_t)(sign | 0x7c00);
-    /* Below the smallest normal number: next to 0.5, float32 has the same steps of 2^-24 as float16, and rounds to them. */
+    /*
+     * Below the smallest normal number: next to 0.5, float32 has the same steps of 2^-24 as
+     * float16, and rounds to them.
+     */
     if (rest < bits_of(0x1p-14f))
         return (uint16_t)(sign | (bits_of(float_of(rest) + 0.5f) - bits_of(0.5f)));
     return (uint16_t)(sign | ((rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13));
@@ -84,7 +87,10 @@ static inline uint32_t sum_of_bfloat16(uint32_t a, uint32_t b)
     return (sum != sum ? bits | 0x400000 : rounded) & 0xffff0000;
 }
 
-/* Two at a time and without branches, so that the compiler vectorises it without widening or narrowing. */
+/*
+ * Two at a time and without branches, so that the compiler vectorises it without widening or
+ * narrowing.
+ */
 static inline __attribute__((always_inline)) void add_bfloat16(const uint16_t *own, uint16_t *other, size_t length)
 {
     size_t i = 0;

@@ -81,7 +81,10 @@ static void set_up(void)
     int rank;
     mpi.comm_rank(mpi.comm_world, &rank);
     const char *path = getenv(TABLE), *wrong = path != NULL ? table_read(path) : NULL;
-    /* Logged by rank 0 only; a table that is wrong on another rank shows when the tables are compared. */
+    /*
+     * Logged by rank 0 only; a table that is wrong on another rank shows when the tables are
+     * compared.
+     */
     if (wrong != NULL && rank == 0)
         log_line("%s=%s: %s: broadcasts are left to the MPI library", TABLE, path, wrong);
     counting = rank == 0 && getenv(COUNTS) != NULL;
@@ -94,7 +97,10 @@ static bool is_ready(void)
     return ready;
 }
 
-/* NULL if MPI itself is to handle the call (invalid or empty), or with MPI's error code in `status`. */
+/*
+ * NULL if MPI itself is to handle the call (invalid or empty), or with MPI's error code in
+ * `status`.
+ */
 static struct channel *channel_for(const struct request *r, int *status)
 {
     *status = 0;
@@ -216,7 +222,10 @@ static void warn_about_table(const struct channel *c)
         log_line("the decision table was made with %s, but this is %s: its rules are used anyway", table_made_with(), mpi.name);
 }
 
-/* `done` false: nothing was sent and MPI_Bcast is to do it; this path must cost as little as possible. */
+/*
+ * `done` false: nothing was sent and MPI_Bcast is to do it; this path must cost as little as
+ * possible.
+ */
 static int broadcast_by_rule(struct channel *c, struct request *r, bool *done)
 {
     if ((c->compared && !c->rules.any_ours) || !measure(r))
@@ -350,7 +359,10 @@ int MPI_Bcast(word buffer, word count, word type, word root, word communicator)
     return bcast(buffer, count, type, root, communicator, __builtin_return_address(0));
 }
 
-/* For an MPI library without large counts: mpi4py calls MPI_Bcast_c if it finds one, and it finds ours. */
+/*
+ * For an MPI library without large counts: mpi4py calls MPI_Bcast_c if it finds one, and it finds
+ * ours.
+ */
 static int bcast_by_int(word buffer, int64_t count, word type, word root, word communicator, bcast_function call)
 {
     word repeated;

@@ -1,4 +1,7 @@
-/* What a broadcast needs of a communicator: private messages, its nodes, whether all members have the same table. */
+/*
+ * What a broadcast needs of a communicator: private messages, its nodes, whether all members have
+ * the same table.
+ */
 #ifndef HVBCAST_CHANNEL_H
 #define HVBCAST_CHANNEL_H
 
@@ -40,13 +43,18 @@ word channel_own(void);
  */
 struct channel *channel_of(word communicator, int *status);
 
-/* Sets the rules if all members have the same table, else warns. Collective the first time. Returns MPI's error code. */
+/*
+ * Sets the rules if all members have the same table, else warns. Collective the first time. Returns
+ * MPI's error code.
+ */
 int channel_compare(struct channel *channel);
 
 /* Fills in the fields after `open`. Collective the first time. Returns MPI's error code. */
 int channel_open(struct channel *channel);
 
-/* Whether the ranks of each node share memory. The channel must be open. Collective the first time. */
+/*
+ * Whether the ranks of each node share memory. The channel must be open. Collective the first time.
+ */
 bool channel_has_memory(struct channel *channel);
 
 #endif

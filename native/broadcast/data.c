@@ -57,7 +57,10 @@ static bool is_contiguous(word type)
         return false;
     if (e.types == 0)
         return true;
-    /* MPI_Type_dup has no argument but the type, MPI_Type_contiguous one count; other types of one type have more. */
+    /*
+     * MPI_Type_dup has no argument but the type, MPI_Type_contiguous one count; other types of one
+     * type have more.
+     */
     if (e.types != 1 || e.addresses != 0 || e.integers + e.large > 1 || base_of(type, &e, &base) != 0)
         return false;
     bool contiguous = is_contiguous(base);

@@ -1,4 +1,7 @@
-/* A broadcast buffer as plain bytes in the order of its type's signature, on which ranks with different types agree. */
+/*
+ * A broadcast buffer as plain bytes in the order of its type's signature, on which ranks with
+ * different types agree.
+ */
 #ifndef HVBCAST_DATA_H
 #define HVBCAST_DATA_H
 
@@ -18,10 +21,16 @@ struct data {
     intptr_t extent;
 };
 
-/* Creates a type of `count` elements, which may exceed an int; the caller frees it. Returns MPI's error code. */
+/*
+ * Creates a type of `count` elements, which may exceed an int; the caller frees it. Returns MPI's
+ * error code.
+ */
 int data_repeat(int64_t count, word type, word *made);
 
-/* Packs the buffer if `filled`, else only makes room. `own`: a communicator of this rank alone. Returns MPI's error code. */
+/*
+ * Packs the buffer if `filled`, else only makes room. `own`: a communicator of this rank alone.
+ * Returns MPI's error code.
+ */
 int data_open(struct data *data, void *buffer, int64_t count, word type, uint64_t element, bool filled, word own);
 
 /* Copies the bytes back into the buffer if `changed`, and frees them. */

@@ -16,7 +16,10 @@
 
 enum { LINE = 64, PAGE = 4096, POLLS_BEFORE_PROGRESS = 200 };
 
-/* Counts of chunks since the start, each in a cache line of its own. The chunks follow at the next page. */
+/*
+ * Counts of chunks since the start, each in a cache line of its own. The chunks follow at the next
+ * page.
+ */
 struct shared {
     uint64_t mark;
     _Alignas(LINE) _Atomic uint64_t put;

@@ -37,7 +37,10 @@ bool node_memory_attach(struct node_memory *memory, const struct node_memory_pla
 
 void node_memory_close(struct node_memory *memory);
 
-/* Called by all ranks before a broadcast's first chunk; `gives` is true on the rank that puts chunks in. */
+/*
+ * Called by all ranks before a broadcast's first chunk; `gives` is true on the rank that puts
+ * chunks in.
+ */
 void node_memory_divide(struct node_memory *memory, uint64_t chunk, int depth, bool gives);
 
 void node_memory_put(struct node_memory *memory, const char *from, uint64_t bytes);

@@ -1,4 +1,7 @@
-/* Reads the compact decision table (docs/explanation/broadcast.md) and chooses the algorithm of a broadcast. Knows nothing of MPI. */
+/*
+ * Reads the compact decision table (docs/explanation/broadcast.md) and chooses the algorithm of a
+ * broadcast. Knows nothing of MPI.
+ */
 #ifndef HVBCAST_TABLE_H
 #define HVBCAST_TABLE_H
 
@@ -23,7 +26,9 @@ enum algorithm algorithm_named(const char *name);
 /* Whether the choice's numbers are within their limits. */
 bool choice_valid(const struct choice *choice);
 
-/* Reads the file, in one thread. Returns NULL, or what is wrong with it: then there are no rules. */
+/*
+ * Reads the file, in one thread. Returns NULL, or what is wrong with it: then there are no rules.
+ */
 const char *table_read(const char *path);
 
 /* The flavour of MPI, as hvscale names it; empty without a table. */
@@ -43,10 +48,16 @@ struct rules {
 /* For the nearest number of ranks; none without a table. */
 struct rules table_rules(int ranks);
 
-/* Whether one of them, for any number of ranks per node, chooses an algorithm of ours for this size. */
+/*
+ * Whether one of them, for any number of ranks per node, chooses an algorithm of ours for this
+ * size.
+ */
 bool table_may_choose(const struct rules *rules, uint64_t bytes);
 
-/* The choice for this size by the rules for the nearest number of ranks per node; LIBRARY if none holds it. */
+/*
+ * The choice for this size by the rules for the nearest number of ranks per node; LIBRARY if none
+ * holds it.
+ */
 struct choice table_choose(const struct rules *rules, int ranks_per_node, uint64_t bytes);
 
 #endif

@@ -1,7 +1,10 @@
 /* Flat, chain and k-nomial trees. */
 #include "trees.h"
 
-/* The digits of a rank's number in base `radix` are its path from the root: the parent's number lacks the last non-zero digit. */
+/*
+ * The digits of a rank's number in base `radix` are its path from the root: the parent's number
+ * lacks the last non-zero digit.
+ */
 static void k_nomial(int radix, int number, int size, struct tree_place *place)
 {
     long long unit = 1; /* of the lowest non-zero digit; for the root, above all digits */

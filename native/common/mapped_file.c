@@ -59,7 +59,9 @@ static bool give_name(const struct mapped_file_kind *kind, const char *temporary
 
 static void *map(int file, uint64_t size)
 {
-    /* Reserved now: writing to a mapped page of a full disk later would kill the job with SIGBUS. */
+    /*
+     * Reserved now: writing to a mapped page of a full disk later would kill the job with SIGBUS.
+     */
     errno = file_space_reserve(file, size);
     if (errno != 0)
         return NULL;
@@ -93,7 +95,10 @@ void *mapped_file_create(const struct mapped_file_kind *kind, uint32_t rank, uin
     if (ready) {
         describe(memory, identity);
         fchmod(file, 0644);
-        /* The open file keeps the lock until this process ends: nobody truncates the file meanwhile. */
+        /*
+         * The open file keeps the lock until this process ends: nobody truncates the file
+         * meanwhile.
+         */
         flock(file, LOCK_SH | LOCK_NB);
         ready = give_name(kind, temporary, directory, rank);
     }

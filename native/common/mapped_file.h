@@ -1,4 +1,7 @@
-/* A profile file: mapped into memory by its process, readable after the process was killed, with checks. */
+/*
+ * A profile file: mapped into memory by its process, readable after the process was killed, with
+ * checks.
+ */
 #ifndef HVSCALE_MAPPED_FILE_H
 #define HVSCALE_MAPPED_FILE_H
 

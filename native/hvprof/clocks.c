@@ -22,7 +22,10 @@ static uint64_t add_bytes(uint64_t hash, const char *bytes, ssize_t count)
     return hash;
 }
 
-/* Equal on processes that share one CLOCK_MONOTONIC: one boot of one kernel, one time namespace. 0: unknown. */
+/*
+ * Equal on processes that share one CLOCK_MONOTONIC: one boot of one kernel, one time namespace. 0:
+ * unknown.
+ */
 static uint64_t this_clock(void)
 {
     char text[256];
@@ -45,7 +48,10 @@ static void send(uint64_t first, uint64_t second, uint64_t third, int to)
     mpi.send(message, sizeof message, mpi.type_byte, to, TAG, mpi.comm_world);
 }
 
-/* False after a timeout: a rank that was started without hvprof does not answer, and must not block the job. */
+/*
+ * False after a timeout: a rank that was started without hvprof does not answer, and must not block
+ * the job.
+ */
 static bool receive(uint64_t message[WORDS], int from)
 {
     word request = 0;

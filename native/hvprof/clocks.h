@@ -10,7 +10,10 @@ struct clock_offset {
     uint64_t job; /* a random number that rank 0 sent to all; 0: unknown */
 };
 
-/* Exchanges messages between rank 0 and each other rank: all ranks must call it, while no other message is under way. */
+/*
+ * Exchanges messages between rank 0 and each other rank: all ranks must call it, while no other
+ * message is under way.
+ */
 struct clock_offset clocks_measure(int rank, int size);
 
 #endif

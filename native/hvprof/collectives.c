@@ -1,4 +1,7 @@
-/* Wraps every MPI collective of collectives.def: calls the real one and records time, bytes and buffer. */
+/*
+ * Wraps every MPI collective of collectives.def: calls the real one and records time, bytes and
+ * buffer.
+ */
 #include "communicators.h"
 #include "format.h"
 #include "operations.h"
@@ -53,7 +56,10 @@ static bool is_root(const struct call *c, int number)
     return integer(c, number) == (c->communicator->inter ? mpi.root : c->communicator->rank);
 }
 
-/* In the root's group of an inter-communicator, the other ranks pass MPI_PROC_NULL and otherwise meaningless arguments. */
+/*
+ * In the root's group of an inter-communicator, the other ranks pass MPI_PROC_NULL and otherwise
+ * meaningless arguments.
+ */
 static bool is_bystander(const struct call *c, int number)
 {
     return number != NO_ROOT && integer(c, number) == mpi.proc_null;

@@ -25,7 +25,10 @@ static struct communicator *unused; /* reused but never freed: a thread may stil
 static struct created *all_created[BUCKETS];
 static uint32_t own_identities; /* handed out by this process */
 static _Atomic uint64_t generation = 1; /* rises when a handle is freed */
-/* Stands for any communicator without memory for an entry. Recording has stopped then; calls only need a valid pointer. */
+/*
+ * Stands for any communicator without memory for an entry. Recording has stopped then; calls only
+ * need a valid pointer.
+ */
 static struct communicator without_memory = {.indexed = true, .neighbours = 1};
 
 static uint64_t mix(uint64_t hash, uint64_t value)
@@ -84,7 +87,10 @@ static uint64_t members(word group)
     return hash;
 }
 
-/* The hash of both groups of an inter-communicator does not depend on their order: each side calls the other one remote. */
+/*
+ * The hash of both groups of an inter-communicator does not depend on their order: each side calls
+ * the other one remote.
+ */
 static uint64_t all_members(const struct communicator *c)
 {
     word group = 0;
@@ -297,7 +303,10 @@ void communicator_gone(word handle)
     pthread_mutex_unlock(&lock);
 }
 
-/* Wraps MPI_<name>: its number of arguments, the parent's identity, new_identity's salt, the argument that holds the result. */
+/*
+ * Wraps MPI_<name>: its number of arguments, the parent's identity, new_identity's salt, the
+ * argument that holds the result.
+ */
 #define CONSTRUCTOR(name, arity, parent, salt, result) \
     WRAPPED(name, arity) \
     { \

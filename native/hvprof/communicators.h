@@ -24,7 +24,10 @@ struct communicator {
     struct communicator *next;
 };
 
-/* The communicator of a handle that MPI has just accepted; never NULL. Any number of threads at once. */
+/*
+ * The communicator of a handle that MPI has just accepted; never NULL. Any number of threads at
+ * once.
+ */
 struct communicator *communicator_of(word handle);
 
 /* Its index in the file's table, which gets an entry on the first call. */
@@ -36,7 +39,10 @@ int communicator_neighbours(struct communicator *communicator);
 /* The number of processes that a neighborhood collective in `handle` receives from and sends to. */
 void neighbours_of(word handle, int *sources, int *destinations);
 
-/* Registers a new communicator. `identity` 0: the members could not agree on one, this process takes its own. */
+/*
+ * Registers a new communicator. `identity` 0: the members could not agree on one, this process
+ * takes its own.
+ */
 void communicator_enter(uint64_t identity, word handle);
 
 /* Forgets a handle that is being freed: MPI may reuse it. */

@@ -44,7 +44,9 @@ static inline uint64_t key_of(uint16_t operation, uint64_t class, uint16_t flags
     return (uint64_t)ranks << 32 | (uint64_t)thread << 16 | 1u << 15 | (flags & HVPROF_BITWISE) << 13 | class << 6 | operation;
 }
 
-/* The factors are unrelated: no damage to a single word looks like a call that was partly counted. */
+/*
+ * The factors are unrelated: no damage to a single word looks like a call that was partly counted.
+ */
 static inline uint64_t check_part(uint64_t value, size_t word)
 {
     uint64_t factor = CHECK_FACTOR * (word + 1);
@@ -114,7 +116,10 @@ void counters_add(struct counters *own, uint16_t operation, uint16_t flags, uint
     size_t latency = latency_class(duration_ns);
     uint64_t change = check_part(1, LATENCIES + latency) + check_part(1, CALLS) + check_part(bytes, BYTES) +
                       check_part(duration_ns, DURATION);
-    /* In this order, so that a reader can tell how much of a call was counted when the process was killed. */
+    /*
+     * In this order, so that a reader can tell how much of a call was counted when the process was
+     * killed.
+     */
     add(&counter->latencies[latency], 1, shared);
     add(&counter->calls, 1, shared);
     add(&counter->bytes, bytes, shared);

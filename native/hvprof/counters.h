@@ -1,4 +1,7 @@
-/* Exact totals and latency histograms by operation and size class. Each thread has counters of its own. */
+/*
+ * Exact totals and latency histograms by operation and size class. Each thread has counters of its
+ * own.
+ */
 #ifndef HVPROF_COUNTERS_H
 #define HVPROF_COUNTERS_H
 

@@ -1,4 +1,7 @@
-/* The layout of a profile file, as docs/reference/profile-format.md describes it. A change of meaning raises HVPROF_VERSION. */
+/*
+ * The layout of a profile file, as docs/reference/profile-format.md describes it. A change of
+ * meaning raises HVPROF_VERSION.
+ */
 #ifndef HVPROF_FORMAT_H
 #define HVPROF_FORMAT_H
 
@@ -60,7 +63,10 @@ struct hvprof_communicator {
     uint64_t check; /* over the words before it; an unused entry is all 0 */
 };
 
-/* Totals of all calls of one operation and size class by one thread; never overwritten, unlike records. */
+/*
+ * Totals of all calls of one operation and size class by one thread; never overwritten, unlike
+ * records.
+ */
 struct hvprof_counter {
     _Atomic uint64_t key; /* bits 0-5 operation, 6-12 class, 13 bitwise, 15 set, 16-31 thread, 32-63 ranks; 0: not used */
     _Atomic uint64_t calls;

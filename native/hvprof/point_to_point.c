@@ -5,7 +5,10 @@
 #include "recorder.h"
 #include "requests.h"
 
-/* The message to count, once MPI has accepted the arguments. MPI_PROC_NULL as the other rank moves nothing. */
+/*
+ * The message to count, once MPI has accepted the arguments. MPI_PROC_NULL as the other rank moves
+ * nothing.
+ */
 #define COUNTED(operation_code, count, type, peer) \
     struct hvprof_message message = {.operation = operation_code, .communicator = HVPROF_NO_COMMUNICATOR, .only_counted = true}; \
     message.start_ns = start; \
@@ -51,7 +54,10 @@
 #define LARGE_STARTED(...)
 #endif
 
-/* Wraps MPI_<name>: kinds of arguments (large_counts.h), arity, operation; the arguments count, type and other rank. */
+/*
+ * Wraps MPI_<name>: kinds of arguments (large_counts.h), arity, operation; the arguments count,
+ * type and other rank.
+ */
 #define BLOCKING(name, kinds, arity, operation, count, ...) \
     BLOCKING_CALL(name, FIND(name), REAL(arity), arity, operation, (int32_t)(count), __VA_ARGS__) \
     LARGE_BLOCKING(name, kinds, arity, operation, count, __VA_ARGS__)

@@ -97,7 +97,10 @@ void hvprof_step(void)
         .start_ns = hvprof_now(), .communicator = HVPROF_NO_COMMUNICATOR, .root = HVPROF_NO_ROOT, .operation = HVPROF_STEP});
 }
 
-/* The standard declares "..." after the level; no library reads further arguments, so they are dropped. */
+/*
+ * The standard declares "..." after the level; no library reads further arguments, so they are
+ * dropped.
+ */
 EXPORTED int MPI_Pcontrol(const int level, ...);
 int MPI_Pcontrol(const int level, ...)
 {

@@ -11,7 +11,10 @@
 #include "counters.h"
 #include "format.h"
 
-/* Sequence numbers that a thread reserves at once: threads that share one counter wait for each other. */
+/*
+ * Sequence numbers that a thread reserves at once: threads that share one counter wait for each
+ * other.
+ */
 enum { BLOCK = 16 };
 
 const char log_name[] = "hvprof";
@@ -124,7 +127,10 @@ void hvprof_stop_without_memory(void)
     log_line("out of memory: recording stops here, and the job continues");
 }
 
-/* When the table is full, all later communicators of one size share an entry, so that the size stays right. */
+/*
+ * When the table is full, all later communicators of one size share an entry, so that the size
+ * stays right.
+ */
 enum { SHARED_ENTRIES = 64 };
 
 static uint32_t shared_entry(uint32_t size)

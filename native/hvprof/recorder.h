@@ -59,7 +59,10 @@ void hvprof_stop_without_memory(void);
 /* Adds a communicator to the file's table and returns its index. One thread at a time. */
 uint32_t hvprof_add_communicator(uint64_t identity, uint32_t size, uint32_t rank, uint32_t remote_size, uint32_t flags);
 
-/* Counts one call and appends its record, if the process is recording. Any number of threads at once. */
+/*
+ * Counts one call and appends its record, if the process is recording. Any number of threads at
+ * once.
+ */
 void hvprof_append(const struct hvprof_message *message);
 
 static inline uint64_t hvprof_now(void)

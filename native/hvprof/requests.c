@@ -32,7 +32,10 @@ static struct bucket *bucket_of(word request)
     return &buckets[request * 0x9E3779B97F4A7C15u >> 56];
 }
 
-/* Appends to the bucket: calls that complete immediately may share one request, and the oldest is taken first. */
+/*
+ * Appends to the bucket: calls that complete immediately may share one request, and the oldest is
+ * taken first.
+ */
 static void enter(const struct pending *described)
 {
     struct pending *new = malloc(sizeof *new);
@@ -43,7 +46,10 @@ static void enter(const struct pending *described)
     }
     *new = *described;
     new->thread = &this_thread;
-    /* Counted first: another thread with the same request may take the entry at once, and the count must never be too low. */
+    /*
+     * Counted first: another thread with the same request may take the entry at once, and the count
+     * must never be too low.
+     */
     atomic_fetch_add_explicit(&waiting, 1, memory_order_release);
     pthread_mutex_lock(&lock);
     struct bucket *bucket = bucket_of(new->request);
@@ -108,7 +114,10 @@ static word *copy(size_t count, word requests, word *few)
     return before;
 }
 
-/* A completed request has become MPI_REQUEST_NULL, whichever call completed it and whatever that call returned. */
+/*
+ * A completed request has become MPI_REQUEST_NULL, whichever call completed it and whatever that
+ * call returned.
+ */
 static void compare(size_t count, word requests, word *before, word *few, bool completed)
 {
     if (before == NULL)

@@ -11,7 +11,10 @@
  */
 void request_started(word request, const struct hvprof_message *message, void *buffer);
 
-/* MPI_Comm_idup has started: the handle stored at `new_communicator` gets its identity once `request` completes. */
+/*
+ * MPI_Comm_idup has started: the handle stored at `new_communicator` gets its identity once
+ * `request` completes.
+ */
 void request_creates_communicator(word request, word new_communicator, uint64_t identity);
 
 #endif

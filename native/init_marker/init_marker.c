@@ -15,7 +15,10 @@
 #include "common/log.h"
 #include "mpi_abi/init_chain.h"
 
-/* Twice MPICH's MPI_MAX_LIBRARY_VERSION_STRING, the largest known, for a library that writes past its own limit. */
+/*
+ * Twice MPICH's MPI_MAX_LIBRARY_VERSION_STRING, the largest known, for a library that writes past
+ * its own limit.
+ */
 enum { VERSION_BYTES = 2 * 8192 };
 
 const char log_name[] = "hvscale";

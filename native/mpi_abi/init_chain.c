@@ -1,4 +1,7 @@
-/* Defines MPI_Init and MPI_Init_thread for a preloaded library: runs its hooks around the next definition. */
+/*
+ * Defines MPI_Init and MPI_Init_thread for a preloaded library: runs its hooks around the next
+ * definition.
+ */
 #include "init_chain.h"
 
 #include <dlfcn.h>
@@ -37,7 +40,10 @@ static bool same_object(fn_ptr one, fn_ptr other)
         objects[0].dli_fbase == objects[1].dli_fbase;
 }
 
-/* The next library that wraps `name`; NULL if an MPI library comes next, which defines the PMPI name itself. */
+/*
+ * The next library that wraps `name`; NULL if an MPI library comes next, which defines the PMPI
+ * name itself.
+ */
 static fn_ptr next_wrapper(const char *name, const char *pmpi_name)
 {
     fn_ptr next = as_function(dlsym(RTLD_NEXT, name));
@@ -52,7 +58,10 @@ static fn_ptr enter_chain(const char *name, const void *caller)
     program = calling_program(caller);
     if (init_hooks.before != NULL)
         init_hooks.before(program);
-    /* A process may hold several MPI libraries: the one to start is the program's, not the loader's next. */
+    /*
+     * A process may hold several MPI libraries: the one to start is the program's, not the loader's
+     * next.
+     */
     fn_ptr next = next_wrapper(name, pmpi_name);
     return require_fn(next != NULL ? next : mpi_find(pmpi_name, program), name);
 }

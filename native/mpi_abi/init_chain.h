@@ -8,7 +8,9 @@
 
 #include "mpi_abi/mpi_abi.h"
 
-/* What a library does around MPI_Init. `caller` is an address in the program that called MPI_Init. */
+/*
+ * What a library does around MPI_Init. `caller` is an address in the program that called MPI_Init.
+ */
 struct init_hooks {
     void (*before)(const void *caller); /* NULL: nothing */
     void (*after)(const void *caller); /* only if MPI_Init succeeded */

@@ -94,7 +94,9 @@ fn_ptr mpi_find(const char *name, const void *caller)
         found = as_function(dlsym(RTLD_DEFAULT, name));
     if (found == NULL)
         found = find_in_all_objects(name);
-    /* A library without PMPI names cannot be profiled, but its MPI_ function still makes the call. */
+    /*
+     * A library without PMPI names cannot be profiled, but its MPI_ function still makes the call.
+     */
     if (found == NULL)
         found = as_function(dlsym(RTLD_NEXT, name + strlen("P")));
     return found != NULL ? found : find_in_all_objects(name + strlen("P"));
@@ -183,7 +185,10 @@ static const struct mpi_abi standard_abi = {
 static word open_mpi_object(void *library, const char *name)
 {
     void *inside = dlsym(library, name);
-    /* An executable may hold the copy in use (a copy relocation): the global scope knows which one that is. */
+    /*
+     * An executable may hold the copy in use (a copy relocation): the global scope knows which one
+     * that is.
+     */
     void *in_use = inside != NULL ? dlsym(RTLD_DEFAULT, name) : NULL;
     return (word)(in_use != NULL ? in_use : inside);
 }

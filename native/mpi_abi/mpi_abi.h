@@ -69,7 +69,10 @@ static inline word handle_at(word address)
  */
 bool mpi_abi_load(fn_ptr entry);
 
-/* The PMPI function `name` that the object containing `caller` would reach; NULL if no library has it. */
+/*
+ * The PMPI function `name` that the object containing `caller` would reach; NULL if no library has
+ * it.
+ */
 fn_ptr mpi_find(const char *name, const void *caller);
 
 /* The function `name` of the library that contains `other`; NULL if it has none. */
@@ -81,10 +84,16 @@ fn_ptr mpi_find_beside(const char *name, fn_ptr other);
  */
 fn_ptr mpi_find_replacement(const char *name);
 
-/* Returns `found`. If it is NULL, the call to `name` cannot be made: aborts after one line on stderr. */
+/*
+ * Returns `found`. If it is NULL, the call to `name` cannot be made: aborts after one line on
+ * stderr.
+ */
 fn_ptr require_fn(fn_ptr found, const char *name);
 
-/* dlsym's result as a function: ISO C has no such cast, POSIX guarantees that the bits are the same. */
+/*
+ * dlsym's result as a function: ISO C has no such cast, POSIX guarantees that the bits are the
+ * same.
+ */
 fn_ptr as_function(void *address);
 
 #endif

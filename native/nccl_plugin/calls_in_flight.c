@@ -38,7 +38,10 @@ static uint64_t idle[IDLE_CALLS]; /* calls whose channels so far have ended, the
 static unsigned oldest_idle;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The rank in the job, of which a communicator may be a part. SLURM_PROCID comes last: under mpirun it is the launcher's. */
+/*
+ * The rank in the job, of which a communicator may be a part. SLURM_PROCID comes last: under mpirun
+ * it is the launcher's.
+ */
 static void job_rank(uint32_t *rank, uint32_t *size)
 {
     static const char *const names[][2] = {
@@ -118,7 +121,10 @@ static bool is_idle(const struct slot *slot)
     return slot->enqueue_end_ns != 0 && slot->ended == slot->begun;
 }
 
-/* NCCL does not always give the number of channels: then a call is over when it has been idle for long. */
+/*
+ * NCCL does not always give the number of channels: then a call is over when it has been idle for
+ * long.
+ */
 static void become_idle(struct slot *slot)
 {
     if (slot->idle)

@@ -1,4 +1,7 @@
-/* NCCL's calls in flight, from their start to the end of their kernels. Knows no version of NCCL's interface. */
+/*
+ * NCCL's calls in flight, from their start to the end of their kernels. Knows no version of NCCL's
+ * interface.
+ */
 #ifndef HVPROF_NCCL_CALLS_IN_FLIGHT_H
 #define HVPROF_NCCL_CALLS_IN_FLIGHT_H
 
@@ -34,7 +37,10 @@ void *nccl_begin_channel(void *call, uint8_t channel, uint64_t device_ns);
 void nccl_stamp_channel(void *channel, uint64_t device_ns);
 void nccl_end(void *call_or_channel);
 
-/* A handle for an event that is not recorded: versions 1 to 4 send no calls inside a group without one. */
+/*
+ * A handle for an event that is not recorded: versions 1 to 4 send no calls inside a group without
+ * one.
+ */
 void *nccl_nothing(void);
 
 /* Writes the records of calls whose kernels have not ended; NULL: in every communicator. */

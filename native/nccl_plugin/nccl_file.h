@@ -1,4 +1,7 @@
-/* The layout of the file of NCCL's calls, as docs/reference/nccl-profile.md describes it. A change of meaning raises NCCL_FILE_VERSION. */
+/*
+ * The layout of the file of NCCL's calls, as docs/reference/nccl-profile.md describes it. A change
+ * of meaning raises NCCL_FILE_VERSION.
+ */
 #ifndef HVPROF_NCCL_FILE_H
 #define HVPROF_NCCL_FILE_H
 
@@ -58,10 +61,15 @@ _Static_assert(offsetof(struct nccl_header, recorded) == 4032 && sizeof(struct n
 _Static_assert(offsetof(struct nccl_record, function) == 56 && sizeof(struct nccl_record) == 128, "layout");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the file is little-endian");
 
-/* Creates this process's file in $HVPROF_DIRECTORY. False, after one line on stderr, if that fails. */
+/*
+ * Creates this process's file in $HVPROF_DIRECTORY. False, after one line on stderr, if that fails.
+ */
 bool nccl_file_open(uint32_t rank, uint32_t job_size, unsigned interface);
 
-/* Appends a record and sets its sequence and check. One thread at a time. Does nothing without an open file. */
+/*
+ * Appends a record and sets its sequence and check. One thread at a time. Does nothing without an
+ * open file.
+ */
 void nccl_file_append(const struct nccl_record *record);
 
 #endif

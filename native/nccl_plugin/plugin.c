@@ -1,4 +1,7 @@
-/* The profiler plug-in that NCCL loads: translates the events of each version of its interface for calls_in_flight.h. */
+/*
+ * The profiler plug-in that NCCL loads: translates the events of each version of its interface for
+ * calls_in_flight.h.
+ */
 #include <stdlib.h>
 
 #include "abi.h"
