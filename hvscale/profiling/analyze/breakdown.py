@@ -9,15 +9,14 @@ from hvscale.core.errors import UntrustedError
 from hvscale.core.run_folder import ABANDONED, RunFolder
 from hvscale.profiling.analyze.bins import Bins, parse_bins
 from hvscale.profiling.analyze.grouping import EventGroups, Groups, TotalGroups
-from hvscale.profiling.read.events import DETAILED, Recording, no_events
-from hvscale.profiling.read.sources import SOURCES
+from hvscale.profiling.read.events import Recording, no_events, sources_by_priority
 from hvscale.profiling.read.unseen import reasons
 
 
 class Row(BaseModel):
-    """The messages of one operation whose size lies in one bin, both limits inclusive.
+    """The messages of one operation whose size is in one bin, both limits inclusive.
 
-    Bandwidths are total bytes over total time, in units of 10^9 bytes a second; None where there are no bytes or no time.
+    Bandwidths are total bytes over total time in 10^9 bytes per second; None without bytes or time.
     """
 
     operation: str
@@ -32,50 +31,49 @@ class Row(BaseModel):
     p99_seconds: float
     algbw_gigabytes_per_second: float | None
     busbw_gigabytes_per_second: float | None
-    # Calls with a bitwise reduction carry no gradients: by them Horovod's ranks agree, every cycle, on what to send next.
+    # A bitwise reduction carries no gradients: Horovod's ranks use one in every cycle to agree on what to send next.
     bitwise_calls: int
     bitwise_seconds: float
 
 
 class RankRow(Row):
-    """The same for one rank alone."""
+    """The same for one rank."""
 
     rank: int
 
 
 class Breakdown(BaseModel):
-    """The document that `hvscale breakdown --json` prints, by alias."""
+    """The document that `hvscale breakdown --json` prints (by alias)."""
 
     model_config = ConfigDict(populate_by_name=True)
 
     schema_: Annotated[Literal["hvscale/breakdown/1"], Field(alias="schema")] = "hvscale/breakdown/1"
     run: str
-    library: str  # that the ranks ran on
+    library: str  # the MPI library that the ranks ran on
     source: str
     np: int
     ranks: list[int]
     rows: list[Row]
     rank_rows: list[RankRow]
-    point_to_point: list[Row]  # sends and receives, whose seconds are not in any share
+    point_to_point: list[Row]  # sends and receives; no share includes their seconds
     overwritten: int
-    incomplete: str | None = None  # why messages of the job are missing in the rows
+    incomplete: str | None = None  # why the rows lack messages of the job
     warnings: list[str]
 
 
 def breakdown(run: RunFolder, bins: str = "study") -> Breakdown:
     """Tabulates a run by message size; `bins` as in `parse_bins`.
 
-    Raises RequestError when `bins` is no list of sizes, or run.json or every profile of the run cannot be read.
+    Raises RequestError if `bins` is not a list of sizes, or run.json or every profile of the run cannot be read.
     """
     ranges = parse_bins(bins)
     return tabulate(read_recording(run), ranges, str(run.path))
 
 
 def read_recording(run: RunFolder, detail: bool = False) -> Recording:
-    """Every message of a run, with its details if asked for, from the first source that knows it. Another library than the one that was asked for
-    is warned of.
+    """Every message of a run, from the source of the highest priority; warns if the ranks ran on another library than requested.
 
-    Raises RequestError when run.json or every profile cannot be read.
+    Raises RequestError if run.json or every profile cannot be read.
     """
     record, recording = run.read(), first_recording(run, detail)
     other = [record.library_difference] if record.library_difference else []
@@ -83,22 +81,23 @@ def read_recording(run: RunFolder, detail: bool = False) -> Recording:
 
 
 def first_recording(run: RunFolder, detail: bool) -> Recording:
-    for read in ({**SOURCES, **DETAILED} if detail else SOURCES).values():
-        recording = read(run)
+    """`read_recording` without the library."""
+    for source in sources_by_priority():
+        recording = source.read(run, detail)
         if recording is not None:
             if run.read().was_abandoned:
                 recording.warnings.append(ABANDONED)
             return recording
     record = run.read()
-    source = "hvprof" if record.library.has_mpi else "horovod-timeline"
-    warnings = reasons(run, record, list(range(record.np))) if source == "hvprof" else []
+    expected = "hvprof" if record.library.has_mpi else "horovod-timeline"
+    warnings = reasons(run, record, list(range(record.np))) if expected == "hvprof" else []
     incomplete = "; ".join(warnings) or None
     warnings += [ABANDONED] if record.was_abandoned else []
-    return Recording(source, no_events(), record.np, [], warnings=warnings, incomplete=incomplete)
+    return Recording(expected, no_events(), record.np, [], warnings=warnings, incomplete=incomplete)
 
 
 def require_complete(run: RunFolder, incomplete: str | None) -> None:
-    """Raises UntrustedError, with the cause, where messages of a run are missing in its profile."""
+    """Raises UntrustedError, with the cause, if a run's profile lacks messages."""
     if incomplete is not None:
         raise UntrustedError(
             f"the profile of {run.path} is incomplete, and its figures cannot be trusted: {incomplete}"
@@ -106,17 +105,17 @@ def require_complete(run: RunFolder, incomplete: str | None) -> None:
 
 
 def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
-    """Rows over all ranks and for each rank; only bins that hold calls. The most expensive operation comes first, then by size."""
+    """Rows over all ranks and for each rank, of bins with calls; sorted by the operation's total time, then by size."""
     warnings = list(recording.warnings)
     groups: Groups = EventGroups(recording.events, bins)
     if recording.totals is not None:
         groups = TotalGroups(recording.totals, bins)
         if groups.split_classes:
             warnings.append(
-                "a bin's edge that is no power of two splits sizes that were counted together: they stand in the bin of their mean"
+                "a bin's edge that is not a power of two splits sizes that were counted together: they are in the bin of their mean"
             )
     if not len(groups.keys):
-        warnings.append("no collective was recorded: the job made none, or none that this profile can see")
+        warnings.append("no collective was recorded: the job made none, or none that this profile records")
     rank_rows: dict[int, list[RankRow]] = {rank: [] for rank in recording.ranks}
     for group in range(len(groups.keys)):
         rank = groups.rank(group)

@@ -1,4 +1,4 @@
-"""What a source of profiles hands on: every message of a run, in columns; and the list of sources."""
+"""The messages of a run in columns, as every source of profiles returns them; and the registry of sources."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hvscale.core.registry import Registry
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.read.counters import Totals
 
@@ -15,7 +16,7 @@ from hvscale.profiling.read.counters import Totals
 class Events:
     """The messages of a run: arrays of one length n, in no particular order.
 
-    Those from `communicators` on are empty unless details were asked for and the source knows them.
+    `communicators` and the fields below it are empty unless details were requested and the source has them.
     """
 
     operations: tuple[str, ...]  # names; `operation` is an index into them
@@ -26,31 +27,31 @@ class Events:
     duration_ns: NDArray[np.int64]
     communicator_size: NDArray[np.int32]
     bitwise: NDArray[np.bool_]  # the reduction is a bitwise one
-    thread: NDArray[np.integer[Any]]  # that called, numbered from 0 within its rank; 0 where the source does not tell
+    thread: NDArray[np.integer[Any]]  # number of the calling thread within its rank, from 0; 0 if unknown
     communicators: tuple[int, ...] = ()  # identities, over all ranks; `communicator` is an index into them
     communicator: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    # The rank's n-th collective of the communicator, from 0, modulo 2^32.
+    # Number of the rank's collective on the communicator, from 0, modulo 2^32.
     ordinal: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
-    # The address of the rank's own part; 0: the call has none.
+    # The address of the rank's contribution; 0: none.
     buffer: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
 
     def __len__(self) -> int:
         return len(self.rank)
 
 
-# What a message that Horovod makes goes through, in this order; `other` is the rest of its operation, such as allocating the output.
+# The phases of a message of Horovod, in order; `other` is the rest of its operation, such as allocating the output.
 PHASES = ("negotiation", "queueing", "copy_in", "communication", "copy_out", "other")
 
 
 @dataclass(frozen=True)
 class HorovodMessages:
-    """The messages of Horovod's timeline, as its rank 0 saw them: arrays of one length n."""
+    """The messages of Horovod's timeline on rank 0: arrays of one length n."""
 
     operations: tuple[str, ...]
     operation: NDArray[np.uint8]
     bytes: NDArray[np.int64]
-    sized: NDArray[np.bool_]  # the timeline names the size of all its tensors
-    tensors: NDArray[np.int64]  # of more than one: they were fused
+    sized: NDArray[np.bool_]  # the timeline has the size of all its tensors
+    tensors: NDArray[np.int64]  # more than one: they were fused
     phases_ns: NDArray[np.int64]  # (n, PHASES)
 
 
@@ -60,30 +61,28 @@ Threads = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Recording:
-    """The messages of a run, and how far they speak for the whole of it."""
+    """The messages of a run, and what is known about their completeness."""
 
     source: str
     events: Events
     np: int  # ranks of the job
     ranks: list[int]  # ranks that were recorded
-    ranks_per_event: int = 1  # a source that sees one rank only counts its messages for all of them
+    ranks_per_event: int = 1  # np for a source that records one rank only
     overwritten: int = 0
     warnings: list[str] = field(default_factory=list)
-    incomplete: str | None = (
-        None  # why messages of the job are missing here; what is missing must not count as not sent
-    )
-    # Exact sums over all calls, where single events are missing from `events`.
+    incomplete: str | None = None  # why messages of the job are missing here, so that comparisons refuse it
+    # Exact sums over all calls, if single events are missing from `events`.
     totals: Totals | None = None
     point_to_point: Totals | None = None
-    # By rank: when it marked a step, ascending, on the clock of `start_ns`.
+    # By rank: the times of its step marks, ascending, on the clock of `start_ns`.
     steps: dict[int, Times] = field(default_factory=dict)
-    # By rank, as long as its `steps`: the thread that marked each, numbered as in `Events.thread`.
+    # By rank, one for each of its `steps`: the thread that marked it, numbered as in `Events.thread`.
     step_threads: dict[int, Threads] = field(default_factory=dict)
-    # By rank: how far its clock may be off from rank 0's; None where that was not measured.
+    # By rank: the error of its clock's offset from rank 0's; None if not measured.
     clock_error_ns: dict[int, int | None] = field(default_factory=dict)
-    # Of a source that is Horovod's timeline, with details.
+    # Only from Horovod's timeline, with details.
     horovod: HorovodMessages | None = None
-    # What the ranks ran on, by name.
+    # The MPI library that the ranks ran on.
     library: str = ""
 
 
@@ -101,17 +100,20 @@ def no_events() -> Events:
     )
 
 
-# A source answers None when the run holds nothing of its kind.
-Source = Callable[[RunFolder], Recording | None]
-SOURCES: dict[str, Source] = {}
-DETAILED: dict[str, Source] = {}  # those that also load the details, which a table needs no memory for
+@dataclass(frozen=True)
+class Source:
+    """A kind of profile, and how it is read."""
+
+    # With several kinds of profiles in a run, the one of the highest priority is shown.
+    priority: int
+    # Returns None if the run has no profile of this kind. With True it also loads the details of
+    # each event, which a table does not need and which take memory.
+    read: Callable[[RunFolder, bool], Recording | None]
 
 
-def source(name: str, detail: bool = False) -> Callable[[Source], Source]:
-    """Registers a reader under the name that stands in a breakdown's `source`."""
+# By the name in a breakdown's `source`.
+SOURCES: Registry[Source] = Registry("source of profiles", "hvscale.profiling.read.sources")
 
-    def register(read: Source) -> Source:
-        (DETAILED if detail else SOURCES)[name] = read
-        return read
 
-    return register
+def sources_by_priority() -> list[Source]:
+    return sorted(SOURCES.all().values(), key=lambda source: -source.priority)

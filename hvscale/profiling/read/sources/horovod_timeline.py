@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hvscale.core.documents import parse_json
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.profiling.read.events import PHASES, Events, HorovodMessages, Recording, source
+from hvscale.profiling.read.events import PHASES, SOURCES, Events, HorovodMessages, Recording, Source
 from hvscale.profiling.read.horovod_stages import NEGOTIATION, PHASE_OF_ACTIVITY, Span, Stages
 
 OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reduce-scatter", "reduce")
@@ -56,20 +56,8 @@ def _microseconds(value: int) -> int:
     return int(value)
 
 
-@source("horovod-timeline")
-def read(run: RunFolder) -> Recording | None:
-    """Reads the timeline of the run. Raises RequestError when it cannot be read or holds something else."""
-    return _recording(run, detail=False)
-
-
-@source("horovod-timeline", detail=True)
-def read_detailed(run: RunFolder) -> Recording | None:
-    """The same with `Recording.horovod`."""
-    return _recording(run, detail=True)
-
-
 def read_messages(run: RunFolder) -> HorovodMessages | None:
-    """What the timeline of a run tells beside another source's messages; None where there is none. Raises what `read` raises."""
+    """The messages of a run's timeline, in addition to another source's; None without a timeline. Raises as `read` does."""
     timeline = _timeline(run, detail=True)
     return None if timeline is None else timeline.horovod_messages(run.read().np)
 
@@ -88,7 +76,8 @@ def _timeline(run: RunFolder, detail: bool) -> "Timeline | None":
     return timeline
 
 
-def _recording(run: RunFolder, detail: bool) -> Recording | None:
+def read(run: RunFolder, detail: bool = False) -> Recording | None:
+    """Reads the run's timeline; with `detail` also `Recording.horovod`. Raises RequestError if it is not a readable timeline."""
     timeline = _timeline(run, detail)
     if timeline is None:
         return None
@@ -98,13 +87,13 @@ def _recording(run: RunFolder, detail: bool) -> Recording | None:
         f"for each of the {np_of_job} ranks"
     ]
     if timeline.damaged:
-        warnings.append(f"{run.timeline}: {timeline.damaged} events are cut short or damaged, and left out")
+        warnings.append(f"{run.timeline}: {timeline.damaged} events are truncated or damaged, and left out")
     unsized = Counter(
         OPERATIONS[message.operation] for message in timeline.messages if message.sized < len(message.tensors)
     )
     if unsized:
         which = ", ".join(f"{count} of {operation}" for operation, count in unsized.items())
-        warnings.append(f"Horovod's timeline names no size for some messages ({which}): they are counted with 0 bytes")
+        warnings.append(f"Horovod's timeline has no size for some messages ({which}): they count 0 bytes")
     return Recording(
         "horovod-timeline",
         timeline.events(np_of_job),
@@ -114,6 +103,10 @@ def _recording(run: RunFolder, detail: bool) -> Recording | None:
         warnings=warnings,
         horovod=timeline.horovod_messages(np_of_job) if detail else None,
     )
+
+
+# The only source under Gloo; elsewhere the others record every rank.
+SOURCES.register("horovod-timeline", Source(priority=10, read=read))
 
 
 class Timeline:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.read.counters import Totals, size_limits
-from hvscale.profiling.read.events import Events, Recording, source
+from hvscale.profiling.read.events import SOURCES, Events, Recording, Source
 from hvscale.profiling.read.profile_file import BITWISE, BUFFER_BITS, OWN_IDENTITY, POINT_TO_POINT, STEP, ProfileFile
 from hvscale.profiling.read.ring_file import ODD
 from hvscale.profiling.read.unseen import reasons
@@ -18,23 +18,13 @@ from hvscale.profiling.read.unseen import reasons
 IDENTITIES = 1 << 64
 
 
-@source("hvprof")
-def read(run: RunFolder) -> Recording | None:
-    """Reads every profile of the run; one that cannot be read becomes a warning as long as another can.
+def read(run: RunFolder, detail: bool = False) -> Recording | None:
+    """Reads every profile of the run; with `detail` also communicator, ordinal and buffer of each event.
 
-    Raises RequestError when none can be read, or they come from different jobs.
+    A file that cannot be read becomes a warning. Raises RequestError if none can be read, or if they
+    come from different jobs.
     """
-    return _read(run, detail=False)
-
-
-@source("hvprof", detail=True)
-def read_detailed(run: RunFolder) -> Recording | None:
-    """The same with the details of each event: communicator, ordinal and buffer."""
-    return _read(run, detail=True)
-
-
-def _read(run: RunFolder, detail: bool) -> Recording | None:
-    # A rank's files in the order in which their processes began.
+    # A rank's files, in the order in which its processes started.
     paths = sorted(run.hvprof.glob("rank-*.hvp"))
     if not paths:
         return None
@@ -48,7 +38,7 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
     overwritten: defaultdict[int, int] = defaultdict(int)  # by rank
     large_counts_unseen: set[int] = set()  # ranks
     stopped: set[int] = set()  # ranks
-    jobs: defaultdict[int, dict[int, str]] = defaultdict(dict)  # their ranks, and a file of each
+    jobs: defaultdict[int, dict[int, str]] = defaultdict(dict)  # for each job: its ranks, with a file of each
     for path in paths:
         try:
             profile = ProfileFile(path)
@@ -82,9 +72,9 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
         incomplete.append("; ".join(why))
     if large_counts_unseen:
         warnings.append(
-            f"calls with large counts (MPI_Bcast_c and so on), as mpi4py makes them, are not recorded of rank "
-            f"{_list(sorted(large_counts_unseen))}, whose MPI library has them: hvscale found none in that of --mpi "
-            f"{record.library.flavour}. Name the ranks' own MPI with --mpi"
+            f"calls with large counts (MPI_Bcast_c and so on, which mpi4py makes) are not recorded on rank "
+            f"{_list(sorted(large_counts_unseen))}, whose MPI library has them: the library of --mpi "
+            f"{record.library.flavour} has none. Select the ranks' own MPI with --mpi"
         )
     if stopped:
         why_stopped = f"rank {_list(sorted(stopped))} ran out of memory: its later calls are not recorded"
@@ -92,9 +82,9 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
         incomplete.append(why_stopped)
     if overwritten:
         warnings.append(
-            f"{sum(overwritten.values())} single calls of rank {_list(sorted(overwritten))} are lost, because the ring of records "
-            f"was full: counts, bytes and seconds still hold every call, percentiles come from histograms. "
-            f"HVPROF_MIB makes the ring larger"
+            f"{sum(overwritten.values())} records of rank {_list(sorted(overwritten))} were overwritten, because the ring was "
+            f"full: counts, bytes and seconds still include every call, percentiles come from histograms. "
+            f"Set HVPROF_MIB higher"
         )
     marks = tables.marks()
     return Recording(
@@ -113,24 +103,28 @@ def _read(run: RunFolder, detail: bool) -> Recording | None:
     )
 
 
+# Where MPI's calls are recorded on every rank, Horovod's timeline of rank 0 only adds phases.
+SOURCES.register("hvprof", Source(priority=20, read=read))
+
+
 def _refuse_mixed(run: RunFolder, jobs: list[dict[int, str]]) -> None:
-    """A command may start several MPI programs one after the other: each has all ranks. Jobs without a common rank are two runs'."""
+    """A command may start several MPI programs in sequence, each on all ranks. Jobs without a common rank are from two runs."""
     for first, second in combinations(jobs, 2):
         if not set(first) & set(second):
             raise RequestError(
                 f"{run.hvprof} mixes files of different runs: {next(iter(first.values()))} and {next(iter(second.values()))} "
-                f"were not recorded together. Put each run's files back into its own folder"
+                f"were not recorded together. Move each run's files back into its own folder"
             )
 
 
 class _Tables:
-    """The columns of the events, file after file."""
+    """Collects the columns of the events from all files."""
 
     def __init__(self, detail: bool) -> None:
         self.detail = detail
         self.columns: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
         self.operations: list[str] = []
-        self.identities: dict[int, int] = {}  # their places in Events.communicators
+        self.identities: dict[int, int] = {}  # identity to index in Events.communicators
         self.steps: defaultdict[int, list[NDArray[np.int64]]] = defaultdict(list)  # rows: times, threads
         self.processes: defaultdict[int, int] = defaultdict(int)
         self.counters: list[
@@ -170,9 +164,9 @@ class _Tables:
         self.counters.append((header.rank, codes, profile.counters))
 
     def _places(self, profile: ProfileFile) -> NDArray[np.int32]:
-        """For each entry of the file's table its place in Events.communicators."""
+        """The index in Events.communicators of each entry of the file's table."""
         rank = profile.header.rank
-        # A later program of the same command has another MPI_COMM_WORLD, which would be known by the same identity.
+        # A later program of the same command has another MPI_COMM_WORLD, whose identity would be the same.
         job = profile.header.job or self.processes[rank] * ODD
         self.processes[rank] += 1
         places = np.zeros(len(profile.communicators), np.int32)
@@ -185,7 +179,7 @@ class _Tables:
         return places
 
     def marks(self) -> dict[int, NDArray[np.int64]]:
-        """By rank: when it marked a step, ascending, and on which thread."""
+        """By rank: times of its step marks, ascending, and their threads."""
         marks = {rank: np.concatenate(pieces, axis=1) for rank, pieces in self.steps.items()}
         return {rank: found[:, np.argsort(found[0], kind="stable")] for rank, found in marks.items()}
 
@@ -207,7 +201,7 @@ class _Tables:
         )
 
     def totals(self, of_messages: bool) -> Totals | None:
-        """The counters of all files: of messages, or of point-to-point calls; None where there are none."""
+        """The counters of all files, of collectives or of point-to-point calls; None if there are none."""
         chosen: list[NDArray[Any]] = []
         ranks: list[NDArray[np.int32]] = []
         places: list[NDArray[np.uint8]] = []
@@ -236,7 +230,7 @@ class _Tables:
         )
 
     def _column(self, name: str, dtype: type) -> NDArray[Any]:
-        # The pieces are let go one column at a time: ten million events would not fit twice into a GiB.
+        # Frees the pieces one column at a time: ten million events would not fit twice into a GiB.
         return np.concatenate([np.empty(0, dtype), *self.columns.pop(name, [])])
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.profiling.read.events import Events, Recording, source
+from hvscale.profiling.read.events import SOURCES, Events, Recording, Source
 from hvscale.profiling.read.nccl_file import ENQUEUED, SEEN_BY_HOST, NcclProfile, read_nccl_profile
 
 OPERATIONS = {
@@ -37,32 +37,37 @@ DATATYPE_BYTES = {
 
 @dataclass(frozen=True)
 class NcclCalls:
-    """NCCL's calls of a run: what the breakdown shows, and beside it, in arrays of the same length, how each was done."""
+    """NCCL's calls of a run: the recording and, in arrays of the same length, the algorithm of each call."""
 
     recording: Recording
-    datatype: NDArray[np.bytes_]  # names as NCCL writes them; empty: NCCL told none
+    datatype: NDArray[np.bytes_]  # NCCL's own names; empty if NCCL gave none
     algorithm: NDArray[np.bytes_]
     protocol: NDArray[np.bytes_]
     channels: NDArray[np.uint16]
     timing: NDArray[np.uint16]  # nccl_file.ON_DEVICE, SEEN_BY_HOST or ENQUEUED
 
 
-@source("nccl")
-def read(run: RunFolder) -> Recording | None:
-    """Reads every NCCL profile of the run; None when NCCL made no call, so that another source may speak.
+def read(run: RunFolder, detail: bool = False) -> Recording | None:
+    """Reads every NCCL profile of the run; None if NCCL made no call. There are no details.
 
-    Raises RequestError when there are profiles and none can be read.
+    Raises RequestError if there are profiles and none can be read.
     """
     calls = read_calls(run)
     if calls is None or not len(calls.recording.events):
         return None
     if any(run.hvprof.glob("rank-*.hvp")):
-        calls.recording.warnings.append("MPI's calls were recorded too: this is NCCL's alone, which carried the data")
+        calls.recording.warnings.append(
+            "MPI's calls were recorded, too; the table shows NCCL's, which carried the data"
+        )
     return calls.recording
 
 
+# Under Horovod with NCCL, MPI's calls only agree on what to send next.
+SOURCES.register("nccl", Source(priority=30, read=read))
+
+
 def read_calls(run: RunFolder) -> NcclCalls | None:
-    """The calls with their algorithms; None when the run holds no NCCL profile. Raises as `read` does."""
+    """The calls with their algorithms; None if the run has no NCCL profile. Raises as `read` does."""
     paths = sorted(run.hvprof.glob("nccl-*.hvn"))
     if not paths:
         return None
@@ -91,7 +96,7 @@ def read_calls(run: RunFolder) -> NcclCalls | None:
             f"no NCCL profile of rank {', '.join(map(str, missing))}: it made no communicator, or its file is lost"
         )
     records = np.concatenate([profile.records for profile in profiles])
-    warnings += _doubts(records)
+    warnings += _timing_warnings(records)
     recording = Recording(
         "nccl",
         _events(profiles, records),
@@ -105,19 +110,19 @@ def read_calls(run: RunFolder) -> NcclCalls | None:
     )
 
 
-def _doubts(records: NDArray[Any]) -> list[str]:
-    doubts = []
+def _timing_warnings(records: NDArray[Any]) -> list[str]:
+    warnings = []
     if unsized := int(np.count_nonzero(~np.isin(records["datatype"], list(DATATYPE_BYTES)))):
-        doubts.append(f"{unsized} NCCL calls have a data type of unknown size: they count 0 bytes")
+        warnings.append(f"{unsized} NCCL calls have a data type of unknown size: they count 0 bytes")
     if enqueued := int(np.count_nonzero(records["timing"] == ENQUEUED)):
-        doubts.append(
-            f"{enqueued} of {len(records)} NCCL calls have no time on the device: theirs is the time to hand them to the GPU"
+        warnings.append(
+            f"{enqueued} of {len(records)} NCCL calls have no time on the device: their time is that to enqueue them on the GPU"
         )
     if seen := int(np.count_nonzero(records["timing"] == SEEN_BY_HOST)):
-        doubts.append(
-            f"{seen} of {len(records)} NCCL calls are timed by the host, which sees a kernel start and end late"
+        warnings.append(
+            f"{seen} of {len(records)} NCCL calls are timed by the host, which notices the start and end of a kernel late"
         )
-    return doubts
+    return warnings
 
 
 def _events(profiles: list[NcclProfile], records: NDArray[Any]) -> Events:
@@ -146,12 +151,12 @@ def _events(profiles: list[NcclProfile], records: NDArray[Any]) -> Events:
 
 
 def _communicator_sizes(records: NDArray[Any]) -> NDArray[np.int32]:
-    """As NCCL told, from 2.27 on; before that, the ranks that are seen in a communicator of the same id."""
+    """NCCL reports them from 2.27 on; before, the number of ranks seen in a communicator of the same id."""
     sizes = records["communicator_size"].astype(np.int32)
-    untold = np.flatnonzero(sizes == 0)
+    unknown = np.flatnonzero(sizes == 0)
     members = np.unique(
-        np.stack([records["communicator"][untold], records["communicator_rank"][untold].astype(np.uint64)]), axis=1
+        np.stack([records["communicator"][unknown], records["communicator_rank"][unknown].astype(np.uint64)]), axis=1
     )
     ids, seen = np.unique(members[0], return_counts=True)
-    sizes[untold] = seen[np.searchsorted(ids, records["communicator"][untold])]
+    sizes[unknown] = seen[np.searchsorted(ids, records["communicator"][unknown])]
     return sizes
