@@ -1,4 +1,4 @@
-"""Two runs of the same work: communication time by message size before and after, and what was gained."""
+"""Compares two runs of the same work: communication time by message size before and after, and the gain."""
 
 import math
 from dataclasses import dataclass, replace
@@ -22,8 +22,8 @@ from hvscale.profiling.read.events import Recording
 Verdict = Literal["less", "more", "no difference", "unknown"]
 Floats = NDArray[np.float64]
 
-SAME_WORK = 0.01  # the part of a run's bytes (or calls) by which two runs of the same work may differ
-# Neighbouring steps are alike, so the bootstrap draws blocks of neighbours. Fewer than FEWEST blocks give no interval.
+SAME_WORK = 0.01  # fraction of a run's bytes (or calls) by which two runs of the same work may differ
+# Neighbouring steps are correlated, so the bootstrap draws blocks of steps. Fewer than FEWEST blocks give no interval.
 BLOCKS, FEWEST = 64, 3
 CALL_BLOCKS = 16  # without steps: few, so that each holds about as many calls
 CLOCK_SLACK = timedelta(seconds=1)  # of the host that started the run
@@ -31,9 +31,9 @@ OTHER_HOSTS_SLACK = timedelta(minutes=1)
 
 
 class Gain(BaseModel):
-    """Seconds before and after. The gain is the part saved, in percent: below 0 it was a loss; None where there was nothing before.
+    """Seconds before and after. The gain is the percentage saved: negative for a loss, None if there was no time before.
 
-    `gain_percent_low` and `gain_percent_high`: a 95 % bootstrap interval over steps; None where there are too few.
+    `gain_percent_low` and `gain_percent_high`: a 95 % bootstrap interval over steps; None with too few steps.
     """
 
     seconds_before: float
@@ -45,7 +45,7 @@ class Gain(BaseModel):
 
 
 class ComparisonRow(Gain):
-    """The messages of one operation whose size lies in one bin, both limits inclusive; calls and seconds summed over ranks."""
+    """The messages of one operation whose size is in one bin, both limits inclusive; calls and seconds summed over ranks."""
 
     operation: str
     bytes_min: int
@@ -55,7 +55,7 @@ class ComparisonRow(Gain):
 
 
 class Comparison(BaseModel):
-    """The document that `hvscale compare --json` prints, by alias. `per`: what the calls and seconds of `rows` and `total` are for."""
+    """The document that `hvscale compare --json` prints (by alias). Calls and seconds of `rows` and `total` are per `per`."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -70,36 +70,39 @@ class Comparison(BaseModel):
     steps_after: int | None
     rows: list[ComparisonRow]
     total: ComparisonRow
-    step: Gain | None  # a step's whole duration, where the runs tell it
-    incomplete: str | None = None  # why messages of the runs are missing in the rows
+    step: Gain | None  # a step's whole duration, if the runs have steps
+    incomplete: str | None = None  # why the rows lack messages of the runs
     warnings: list[str]
 
 
 @dataclass
 class Recorded:
-    """A run and all that is compared of it."""
+    """A run and what is compared of it."""
 
     path: str
     record: RunRecord
     recording: Recording
     log: StepLog | None
     edges_ns: NDArray[np.int64] | None
-    share: float | None = None  # bytes that each rank sends in a step, where `edges_ns` lies by them
+    share: float | None = None  # bytes that each rank sends in a step, if `edges_ns` was derived from them
 
 
 def read_recorded(run: RunFolder, detail: bool = False) -> Recorded:
-    """`detail` as in `read_recording`. Raises RequestError when the run cannot be read, holds no message, or holds another run's files;
-    UntrustedError when its profile could not be written."""
+    """Reads a run; `detail` as in `read_recording`.
+
+    Raises RequestError if the run cannot be read, has no message, or has another run's files, and UntrustedError if its profile could
+    not be written.
+    """
     record, recording, log = run.read(), read_recording(run, detail), read_step_log(run)
     if not len(recording.events):
         require_complete(run, recording.incomplete)
-        raise RequestError(f"{run.path} holds no profile: make one with `hvscale profile`")
+        raise RequestError(f"{run.path} holds no profile: record one with `hvscale profile`")
     refuse_files_of_another_run(run, record, recording)
     return Recorded(str(run.path), record, recording, log, step_edges(recording, log))
 
 
 def refuse_files_of_another_run(run: RunFolder, record: RunRecord, recording: Recording) -> None:
-    """Raises RequestError when a rank's messages lie outside the run's times."""
+    """Raises RequestError if a rank's messages are outside the run's times."""
     events = recording.events
     hosts = {end.rank: end.host for end in record.ranks}
     for rank in recording.ranks:
@@ -111,15 +114,15 @@ def refuse_files_of_another_run(run: RunFolder, record: RunRecord, recording: Re
         late = record.ended_at is not None and start_ns.max() / 1e9 > (record.ended_at + slack).timestamp()
         if early or late:
             raise RequestError(
-                f"{run.path} mixes files of different runs: rank {rank}'s messages were not sent while this run ran"
+                f"{run.path} mixes files of different runs: rank {rank}'s messages were not sent during this run"
             )
 
 
 def compare(before: RunFolder, after: RunFolder, bins: str = "study", share: float | None = None) -> Comparison:
-    """Compare two runs of the same work, by step where both tell their steps, else in total; `bins` as in `parse_bins`.
+    """Compares two runs of the same work: per step if both have steps, else in total. `bins` as in `parse_bins`.
 
-    `share`: what each rank sends in a step, in bytes (`hvscale.profiling.analyze.period`), by which runs that tell no steps are cut into some.
-    Raises RequestError when a run cannot be read or the two did different work, saying in what they differ.
+    `share`: bytes that each rank sends in a step (`hvscale.profiling.analyze.period`), to divide runs without step marks into steps.
+    Raises RequestError if a run cannot be read, or if the two did different work, with the differences.
     """
     runs = [read_recorded(run) for run in (before, after)]
     if share is not None and all(run.edges_ns is None for run in runs):
@@ -128,19 +131,19 @@ def compare(before: RunFolder, after: RunFolder, bins: str = "study", share: flo
 
 
 def cut_by_share(run: Recorded, share: float) -> Recorded:
-    """The run with a step's end wherever its lowest rank had sent `share` bytes again; as it is where it sent too little."""
+    """The run with a step's end each time its lowest rank has sent `share` bytes; unchanged if it sent too little."""
     _, ends_ns = ends_of_shares(run.recording, share)
     return replace(run, edges_ns=ends_ns, share=share) if len(ends_ns) > 1 else run
 
 
 def compare_recorded(before: Recorded, after: Recorded, bins: Bins) -> Comparison:
-    """The same for runs that were read before."""
+    """`compare` for runs that have been read."""
     by_step = before.edges_ns is not None and after.edges_ns is not None
     for run in (before, after):
         if run.recording.overwritten and not by_step:
             raise RequestError(
-                f"{run.path} has lost {run.recording.overwritten} single calls, and marks no steps by which the rest could be "
-                f"compared: record it again with a larger ring, --env HVPROF_MIB=N"
+                f"{run.path} has lost {run.recording.overwritten} single calls, and has no step marks to compare the rest "
+                f"by: record it again with a larger ring, --env HVPROF_MIB=N"
             )
     names = tuple(sorted({*before.recording.events.operations, *after.recording.events.operations}))
     tables = [_Table(run, bins, names, by_step) for run in (before, after)]
@@ -180,9 +183,9 @@ def compare_recorded(before: Recorded, after: Recorded, bins: Bins) -> Compariso
 
 
 class _Table:
-    """A run's messages, summed by operation and bin (K columns), as means for a step or sums over the run.
+    """A run's messages by operation and bin (K columns), as means per step or sums over the run.
 
-    `seconds` (n, K) is cut into n blocks of consecutive steps (or calls), of which each weighs `weights` steps (or 1/n of the run).
+    `seconds` (n, K) has a row for each of n blocks of consecutive steps (or calls), which weighs `weights` steps (or 1/n of the run).
     """
 
     def __init__(self, run: Recorded, bins: Bins, names: tuple[str, ...], by_step: bool) -> None:
@@ -200,7 +203,7 @@ class _Table:
             block = step * blocks // self.steps
             self.weights = np.bincount(np.arange(self.steps) * blocks // self.steps).astype(np.float64)
             if run.share is not None:
-                # A share ends within a message, which counts as a whole.
+                # A share may end inside a message, which counts as a whole.
                 sent = np.bincount(block[inside], weights=(events.bytes * ~events.bitwise)[inside], minlength=blocks)
                 self.weights = sent / (run.share * len(run.recording.ranks))
         else:
@@ -216,13 +219,13 @@ class _Table:
         self.calls: Floats = np.bincount(key, minlength=columns) * scale / units
         per_operation = (len(names), len(bins))
         self.operation_calls = self.calls.reshape(per_operation).sum(axis=1)
-        # Bitwise reductions and the few bytes around them are Horovod's own, and follow time, not work.
+        # Bitwise reductions are Horovod's own, and their number depends on time, not on work.
         moved = np.bincount(key, weights=np.where(bitwise, 0, size), minlength=columns) * scale / units
         self.operation_bytes = moved.reshape(per_operation).sum(axis=1)
 
 
 def _blocks_of_calls(group: NDArray[np.int64], start_ns: NDArray[np.int64], blocks: int) -> NDArray[np.int64]:
-    """The block of each call, when the calls of each group are cut, in order of time, into equal parts."""
+    """The block of each call, if the calls of each group are divided, in order of time, into equal parts."""
     order = np.lexsort((start_ns, group))
     counts = np.bincount(group)
     first = np.cumsum(counts) - counts
@@ -235,10 +238,10 @@ def _blocks_of_calls(group: NDArray[np.int64], start_ns: NDArray[np.int64], bloc
 def _differences(
     before: Recorded, after: Recorded, tables: list[_Table], names: tuple[str, ...], by_step: bool
 ) -> list[str]:
-    """In what the work of two runs differs, a phrase each.
+    """The differences between the work of two runs, a phrase each.
 
-    A changed fusion buffer changes the sizes of messages and how many there are, but not the bytes of each operation; so bytes are
-    compared, and calls only where no Horovod decides on them.
+    Another fusion buffer changes the sizes and the number of messages, but not the bytes of each operation. So bytes are compared, and
+    calls only without Horovod.
     """
     found = []
     if before.record.np != after.record.np:
@@ -290,7 +293,7 @@ def _row(before: _Table, after: _Table, key: int, bins: Bins, names: tuple[str, 
 
 
 def _gain(before: Floats, weights_before: Floats, after: Floats, weights_after: Floats) -> Gain:
-    """Of the seconds of blocks, and the steps in each."""
+    """From the seconds of blocks, and the steps in each."""
     seconds_before = float(before.sum() / weights_before.sum())
     seconds_after = float(after.sum() / weights_after.sum())
     gain = low = high = None
@@ -332,18 +335,18 @@ def _warnings(before: Recorded, after: Recorded, first: _Table, second: _Table, 
         lost = [word for word in before.record.command if word not in after.record.command]
         new = [word for word in after.record.command if word not in before.record.command]
         texts = [" ".join(words) or "nothing" for words in (lost, new)]
-        found.append(f"the commands differ ({texts[0]} against {texts[1]}): the gain holds what that changes, too")
+        found.append(f"the commands differ ({texts[0]} against {texts[1]}): the gain includes the effect of that")
     if before.recording.source != after.recording.source:
         found.append(
-            f"recorded by {before.recording.source} and by {after.recording.source}, which begin and end a call at different points"
+            f"recorded by {before.recording.source} and by {after.recording.source}, which start and end a call at different points"
         )
     if before.share is not None:
         found.append(
-            f"the steps of these runs are not known: a step is here what sends {human_bytes(before.share)} on each rank"
+            f"the steps of these runs are unknown: here a step is {human_bytes(before.share)} sent by each rank"
         )
     if not by_step:
         found.append(
-            f"the steps of these runs are not known: times are for the whole run, and the interval is over {CALL_BLOCKS} equal "
+            f"the steps of these runs are unknown: times are for the whole run, and the interval is over {CALL_BLOCKS} equal "
             f"blocks of consecutive calls"
         )
     elif min(first.steps or 0, second.steps or 0) < 10:

@@ -232,7 +232,7 @@ def test_a_header_that_asks_for_a_terabyte_gets_what_the_file_has(harness: Path,
     profile_of(run, 0).write_bytes(signed_header(header).tobytes() + content[HEADER.itemsize :])
     forged = read_nccl_profile(profile_of(run, 0))
     assert len(forged.records) == len(sound.records)
-    assert "is damaged or was cut short" in forged.warnings[0]
+    assert "is damaged or truncated" in forged.warnings[0]
 
 
 def test_a_plug_in_that_the_user_chose_stays(make_run: MakeRun) -> None:

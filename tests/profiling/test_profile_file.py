@@ -110,7 +110,7 @@ def test_a_file_cut_anywhere(length: int) -> None:
         return
     profile, found = read(WHOLE[:length])
     assert found == ORIGINAL[: len(found)]
-    assert profile.warnings == [f"{profile.path} was cut short: {len(found)} records are left of {COUNT} calls"]
+    assert profile.warnings == [f"{profile.path} is truncated: {len(found)} records are left of {COUNT} calls"]
 
 
 @settings(max_examples=100)
@@ -233,7 +233,7 @@ def test_a_header_of_another_kind(change: Callable[[np.ndarray], None], message:
 
 
 def test_no_whole_record_at_all() -> None:
-    with pytest.raises(RequestError, match="none of its 9 records is whole"):
+    with pytest.raises(RequestError, match="none of its 9 records is intact"):
         read(made.head(16, 16, 0, made.records(9)) + bytes(9 * RECORD.itemsize))
 
 

@@ -10,7 +10,7 @@ from hvscale.core.run_folder import ABANDONED, RunFolder
 from hvscale.profiling.analyze.bins import Bins, parse_bins
 from hvscale.profiling.analyze.grouping import EventGroups, Groups, TotalGroups
 from hvscale.profiling.read.events import Recording, no_events, sources_by_priority
-from hvscale.profiling.read.unseen import reasons
+from hvscale.profiling.read.missing_profiles import why_missing
 
 
 class Row(BaseModel):
@@ -90,7 +90,7 @@ def first_recording(run: RunFolder, detail: bool) -> Recording:
             return recording
     record = run.read()
     expected = "hvprof" if record.library.has_mpi else "horovod-timeline"
-    warnings = reasons(run, record, list(range(record.np))) if expected == "hvprof" else []
+    warnings = why_missing(run, record, list(range(record.np))) if expected == "hvprof" else []
     incomplete = "; ".join(warnings) or None
     warnings += [ABANDONED] if record.was_abandoned else []
     return Recording(expected, no_events(), record.np, [], warnings=warnings, incomplete=incomplete)

@@ -1,4 +1,4 @@
-"""Why communication takes its time: what a run's messages tell beyond their table, in one document."""
+"""Explains where communication time comes from: waiting, exposed communication, buffer reuse and Horovod's phases."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +22,7 @@ from hvscale.profiling.read.events import HorovodMessages, Recording
 from hvscale.profiling.read.profile_file import RECORD, read_header
 from hvscale.profiling.read.sources.horovod_timeline import read_messages
 
-# Unasked, larger profiles are only tabulated: matching a million calls and replaying their buffers takes seconds.
+# Larger profiles are explained only on request: matching a million calls and replaying their buffers takes seconds.
 EXPLAINED_BYTES = 64 * MIB
 REPLAYED_MESSAGES = 500_000  # against each size of cache, about a second
 SHOWN_PAIRS = 3
@@ -49,7 +49,7 @@ class ExplainedBreakdown(Breakdown, Explanation):
 
 
 class _NotKnownError(Exception):
-    """Its text says why."""
+    """The message is the reason."""
 
 
 def explained_breakdown(run: RunFolder, bins: str = "study", explained: bool | None = None) -> ExplainedBreakdown:
@@ -65,12 +65,12 @@ def explained_breakdown(run: RunFolder, bins: str = "study", explained: bool | N
         return join(table, explain(run, recording))
     why = "left out, as asked for"
     if explained is None:
-        why = f"the run has recorded more than {human_bytes(EXPLAINED_BYTES)}: --explain explains it all the same"
+        why = f"the run has recorded more than {human_bytes(EXPLAINED_BYTES)}: use --explain to explain it anyway"
     return join(table, _document({name: _NotKnownError(why) for name in PARTS}, [], explained=False))
 
 
 def _recorded_bytes(run: RunFolder) -> int:
-    """Of hvprof's records and Horovod's timeline, without reading them. NCCL's calls take little to explain."""
+    """The size of hvprof's records and Horovod's timeline. NCCL's calls are quick to explain and do not count."""
     size = run.timeline.stat().st_size if run.timeline.is_file() else 0
     for path in run.hvprof.glob("rank-*.hvp"):
         with suppress(OSError, RequestError), open_regular(path) as stream:
@@ -80,13 +80,13 @@ def _recorded_bytes(run: RunFolder) -> int:
 
 
 def join(table: Breakdown, explanation: Explanation) -> ExplainedBreakdown:
-    """One document of both."""
+    """Both in one document."""
     warnings = table.warnings + explanation.warnings
     return ExplainedBreakdown(**{**dict(table), **dict(explanation), "warnings": warnings})
 
 
 def explain(run: RunFolder, recording: Recording) -> Explanation:
-    """What the messages of a run tell; `recording` as read in detail. What cannot be known or read is null, with the reason.
+    """Explains a run; `recording` has been read in detail. What is unknown or unreadable is null, with the reason.
 
     Raises RequestError when run.json cannot be read.
     """
@@ -109,7 +109,7 @@ def explain_recording(
     log: StepLog | RequestError | None,
     messages: HorovodMessages | RequestError | None,
 ) -> Explanation:
-    """The same of what was read before; an error stands for what cannot be read."""
+    """`explain` for what has been read; an error takes the place of what cannot be read."""
     parts: dict[str, object] = {}
     warnings = [log.warning] if isinstance(log, StepLog) and log.warning is not None else []
     find: tuple[Callable[[], object], ...] = (
@@ -133,11 +133,11 @@ def _document(parts: dict[str, object], warnings: list[str], explained: bool) ->
 
 
 def _waiting(recording: Recording, warnings: list[str]) -> Waiting:
-    """Appends to `warnings` where clocks disagree."""
+    """Appends to `warnings` if clocks disagree."""
     events = recording.events
     _need_messages(recording)
     if len(events.ordinal) != len(events):
-        raise _NotKnownError(f"{recording.source} does not tell which calls of different ranks belong together")
+        raise _NotKnownError(f"{recording.source} does not record which calls of different ranks belong together")
     columns = (events.rank, events.operation, events.communicator, events.ordinal, events.communicator_size)
     more = (events.start_ns, events.duration_ns, events.bytes, events.bitwise)
     calls = Calls(*(column.astype(np.int64) for column in (*columns, *more)))
@@ -160,10 +160,10 @@ def _clock_warning(found: Waiting) -> str:
     if len(pairs) > SHOWN_PAIRS:
         pairs[SHOWN_PAIRS:] = [f"{len(pairs) - SHOWN_PAIRS} more pairs"]
     stated = found.clock_error_seconds
-    error = "were not compared" if stated is None else f"should agree to {human_seconds(stated)}"
+    error = "were not aligned" if stated is None else f"should agree to {human_seconds(stated)}"
     return (
         f"the clocks of ranks {', '.join(pairs)} disagree, and {error}: {found.contradicted} collectives that seem to end before "
-        f"their last rank began are left out of the waiting"
+        f"their last rank started are excluded from the waiting"
     )
 
 
@@ -183,11 +183,11 @@ def _exposed(recording: Recording, log: StepLog | RequestError | None) -> Expose
 
 
 def _buffer_reuse(recording: Recording) -> list[HitRate]:
-    """Of the last messages, in order of time."""
+    """From the last messages, in order of time."""
     events = recording.events
     _need_messages(recording)
     if len(events.buffer) != len(events):
-        raise _NotKnownError(f"{recording.source} does not tell the buffers of messages")
+        raise _NotKnownError(f"{recording.source} does not record the buffers of messages")
     order = np.argsort(events.start_ns, kind="stable")[-REPLAYED_MESSAGES:]
     rates = hit_rates(events.rank[order].astype(np.int64), events.buffer[order], events.bytes[order])
     if not rates[0].messages:
@@ -201,9 +201,9 @@ def _phases(messages: HorovodMessages | RequestError | None, record: RunRecord) 
     found = None if messages is None else horovod_phases(messages, record)
     if found is None:
         raise _NotKnownError(
-            "Horovod wrote no timeline: hvscale profile --timeline asks for one"
+            "Horovod wrote no timeline: record one with hvscale profile --timeline"
             if messages is None
-            else "Horovod's timeline holds no message"
+            else "Horovod's timeline has no message"
         )
     return found
 

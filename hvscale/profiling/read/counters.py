@@ -1,4 +1,4 @@
-"""The counters of a profile file: exact totals and latency histograms, which hold every call also when the ring of records wrapped."""
+"""The counters of a profile file: exact totals and latency histograms of every call, even if records were overwritten."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +21,10 @@ COUNTER = np.dtype(
     ]
 )
 CALLS, BYTES, DURATION, FIRST_LATENCY = 1, 2, 3, 4  # words of a counter
-ALL_SIZES = 127  # class of a counter that holds what found no counter of its own
-SHORTEST_NS = 64  # below it one class of latency, from there four for each doubling
+ALL_SIZES = 127  # size class of a counter for calls that found no counter of their own
+SHORTEST_NS = 64  # one latency class below it, then four for each doubling
 MODULUS = 1 << 64
-MOST_BYTES, MOST_NS = 1 << 48, 1 << 43  # of one call, when a count is mended
+MOST_BYTES, MOST_NS = 1 << 48, 1 << 43  # of one call, when an interrupted count is repaired
 
 
 def _factors() -> list[int]:
@@ -39,14 +39,14 @@ FACTORS = _factors()
 
 
 def counter_checks(entries: NDArray[Any]) -> NDArray[np.uint64]:
-    """What the `check` of each of `entries` (n, of dtype COUNTER) must be; its factors are those of counters.c."""
+    """The correct `check` of each of `entries` (n, of dtype COUNTER); counters.c has the same factors."""
     words = np.ascontiguousarray(entries).view("<u8").reshape(len(entries), COUNTER.itemsize // 8)[:, :-1]
     checks: NDArray[np.uint64] = words @ np.array(FACTORS[:-1], np.uint64) + np.uint64(ODD)
     return checks
 
 
 def latency_limits_ns() -> NDArray[np.int64]:
-    """The LATENCIES + 1 edges of the classes of latency; the last class is open, its edge stands for the next one."""
+    """The LATENCIES + 1 edges of the latency classes; the last class is open, and its upper edge is nominal."""
     edges = [0] + [SHORTEST_NS * (4 + step) << power >> 2 for power in range(37) for step in range(4)]
     return np.array(edges[: LATENCIES + 1], np.int64)
 
@@ -56,7 +56,7 @@ LIMITS_NS = latency_limits_ns()
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over calls: n entries, each of one operation, class of sizes, communicator size and rank."""
+    """Sums over calls: n entries, each of one operation, size class, communicator size and rank."""
 
     operations: tuple[str, ...]  # names; `operation` is an index into them
     rank: NDArray[np.int32]
@@ -64,7 +64,7 @@ class Totals:
     bytes_min: NDArray[np.int64]  # limits of the class, both inclusive
     bytes_max: NDArray[np.int64]
     bitwise: NDArray[np.bool_]
-    communicator_size: NDArray[np.int32]  # 0: not known
+    communicator_size: NDArray[np.int32]  # 0: unknown
     calls: NDArray[np.int64]
     bytes: NDArray[np.int64]
     duration_ns: NDArray[np.int64]
@@ -75,21 +75,21 @@ class Totals:
 
 
 def sound_counters(entries: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """Of the entries of a file the ones in use, and how many more are damaged.
+    """The intact entries of a file that are in use, and the number of damaged ones.
 
     A killed process may have left a call half counted in one entry for each thread: that call is taken out again, or
     counted to its end.
     """
     used = entries[entries["key"] != 0]
-    mended = [_mend(entry) for entry in used[used["check"] != counter_checks(used)]]
+    mended = [_repair(entry) for entry in used[used["check"] != counter_checks(used)]]
     good = [used[used["check"] == counter_checks(used)], *(entry for entry in mended if entry is not None)]
     found = np.concatenate(good)
     sound = _is_plausible(found)
     return found[sound], len(used) - int(np.count_nonzero(sound))
 
 
-def _mend(entry: Any) -> NDArray[Any] | None:
-    """The entry without a call that was half counted, or with all of it; None when that does not explain its check.
+def _repair(entry: Any) -> NDArray[Any] | None:
+    """The entry with a partly counted call removed or completed; None if that does not explain its check.
 
     counters.c adds, in this order, to the class of latency, the calls, the bytes, the check and the duration.
     """
@@ -116,7 +116,7 @@ def _quotient(value: int, word: int) -> int:
 
 
 def size_limits(entries: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The smallest and the largest size in the class of each of `entries`."""
+    """The smallest and the largest size in the size class of each of `entries`."""
     classes = (entries["key"] >> np.uint64(6) & np.uint64(127)).astype(np.int64)
     power = np.clip(classes - 1, 0, 62)
     largest = np.where(classes == 0, 0, np.where(classes > 63, np.iinfo(np.int64).max, 1 << power))
@@ -125,7 +125,7 @@ def size_limits(entries: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def _is_plausible(entries: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether the figures of an entry fit each other: a checksum alone is no proof that they were counted."""
+    """Whether the figures of an entry are consistent: a checksum alone does not prove that they were counted."""
     smallest, largest = (limits.astype(np.float64) for limits in size_limits(entries))
     calls, size, duration = (entries[name].astype(np.float64) for name in ("calls", "bytes", "duration_ns"))
     at_least = entries["latencies"].astype(np.float64) @ LIMITS_NS[:-1].astype(np.float64)
@@ -142,6 +142,6 @@ def _is_plausible(entries: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def latency_percentile(latencies: NDArray[np.int64], percent: float) -> float:
-    """The seconds below which `percent` of the calls in a histogram (LATENCIES,) lie, spread evenly within each class (at most 19 % wide)."""
+    """The percentile in seconds of a histogram (LATENCIES,), with calls spread evenly within each class (at most 19 % wide)."""
     counted = np.concatenate([[0], np.cumsum(latencies)]).astype(np.float64)
     return float(np.interp(counted[-1] * percent / 100, counted, LIMITS_NS.astype(np.float64))) / 1e9

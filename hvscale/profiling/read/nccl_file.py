@@ -1,4 +1,4 @@
-"""The file that hvprof's NCCL plug-in writes (docs/reference/nccl-profile.md): its layout, and reading it whatever state it is in."""
+"""The file that hvprof's NCCL plug-in writes (docs/reference/nccl-profile.md): its layout, and a reader for whole and damaged files."""
 
 import os
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class NcclProfile:
     capacity: int
     recorded: int
     realtime_minus_monotonic_ns: int
-    records: NDArray[Any]  # of dtype RECORD, the whole ones only, in order
+    records: NDArray[Any]  # of dtype RECORD, the intact ones, in order
     warnings: list[str]
 
     @property
@@ -74,7 +74,7 @@ class NcclProfile:
 
 
 def read_nccl_profile(path: Path) -> NcclProfile:
-    """Raises RequestError, naming `path`, when it cannot be read, its header is not sound, or no record of it is whole."""
+    """Reads a file. Raises RequestError, naming `path`, if it cannot be read, its header is damaged, or no record is intact."""
     try:
         with open_regular(path) as stream:
             return _read(path, stream)
@@ -86,18 +86,18 @@ def _read(path: Path, stream: IO[bytes]) -> NcclProfile:
     sizes = {"header_bytes": HEADER.itemsize, "record_bytes": RECORD.itemsize}
     header = read_fields(path, stream, HEADER, MAGIC, VERSION, sizes, maker="hvprof's NCCL plug-in")
     capacity, recorded = int(header["capacity"]), int(header["recorded"])
-    # Never more than the file has: its header may say anything, and room for all of that would be taken first.
+    # Never more than the file has: a damaged header may claim any size, for which memory would be allocated.
     there = (os.fstat(stream.fileno()).st_size - HEADER.itemsize) // RECORD.itemsize
     used = stream.read(min(capacity, recorded, there) * RECORD.itemsize)
     slots = np.frombuffer(used, RECORD, count=len(used) // RECORD.itemsize)
     whole = _whole(slots, capacity)
     if recorded > 1 and not whole.any():
-        raise RequestError(f"{path} is damaged: none of its {recorded} records is whole")
+        raise RequestError(f"{path} is damaged: none of its {recorded} records is intact")
     warnings = []
     # The plug-in writes one record at a time: a killed process leaves at most one unfinished.
     if min(capacity, recorded) - int(np.count_nonzero(whole)) > 1:
         warnings.append(
-            f"{path} is damaged or was cut short: {np.count_nonzero(whole)} of {min(capacity, recorded)} records are counted"
+            f"{path} is damaged or truncated: {np.count_nonzero(whole)} of {min(capacity, recorded)} records are counted"
         )
     return NcclProfile(
         rank=int(header["rank"]),

@@ -1,4 +1,4 @@
-"""The profile file that hvprof writes (docs/reference/profile-format.md): its layout, and reading it whatever state it is in."""
+"""The profile file that hvprof writes (docs/reference/profile-format.md): its layout, and a reader for whole and damaged files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,11 +60,11 @@ COUNTERS_START = HEADER.itemsize + COMMUNICATORS * COMMUNICATOR.itemsize
 RECORDS_START = COUNTERS_START + COUNTERS * COUNTER.itemsize
 NO_COMMUNICATOR = 2**32 - 1
 POINT_TO_POINT = (23, 24, 25, 55, 56)  # operations that are counted, not recorded
-STEP = 63  # operation: not a call, the begin of a step
+STEP = 63  # operation: not a call, the start of a step
 BUFFER_BITS = 48
 UNKNOWN_ERROR = 2**64 - 1
 BITWISE = 1  # flag of a record: reduced by MPI_BAND, MPI_BOR or MPI_BXOR
-LARGE_COUNTS_UNSEEN = 1  # flag of a file: calls of the MPI library's functions with large counts are not recorded
+LARGE_COUNTS_UNSEEN = 1  # flag of a file: the MPI library has functions with large counts, which are not recorded
 OWN_IDENTITY = 1  # flag of a communicator: the other members may know it by another identity
 MAGIC = b"hvprof\r\n"
 VERSION = 3
@@ -73,7 +73,7 @@ CHUNK_RECORDS = 1 << 14  # a MiB: it stays in the processor's cache between the 
 
 @dataclass(frozen=True)
 class Header:
-    """What the file says of the process that wrote it."""
+    """The process that wrote the file."""
 
     rank: int
     world_size: int
@@ -82,17 +82,17 @@ class Header:
     flavour: str
     library: str
     capacity: int
-    reserved_records: int  # sequence numbers handed out to threads
-    clock_offset_ns: int  # to be added to the times of its records: nanoseconds since 1970 by the clock of rank 0
-    clock_error_ns: int | None  # of that; None: not measured, the offset is that of the rank's own host
-    job: int | None  # the same in all ranks that were initialised together; None: not known
+    reserved_records: int  # sequence numbers given to threads
+    clock_offset_ns: int  # record times plus this: nanoseconds since 1970 by rank 0's clock
+    clock_error_ns: int | None  # of the offset; None: not measured, and the offset is that of the rank's own host
+    job: int | None  # the same in all ranks of a job; None: unknown
     large_counts_unseen: bool  # the MPI library has functions with large counts, whose calls are not recorded
     stopped: bool  # the process ran out of memory: later calls are not recorded
     operations: tuple[str, ...]
 
 
 def read_header(path: Path, stream: IO[bytes]) -> Header:
-    """Raises RequestError, naming `path`, when the file is not a whole profile of this version."""
+    """Reads and checks the header. Raises RequestError, naming `path`, if it is not a profile of this version."""
     sizes = {"header_bytes": RECORDS_START, "record_bytes": RECORD.itemsize}
     fields = read_fields(path, stream, HEADER, MAGIC, VERSION, sizes, maker="hvprof")
     return Header(
@@ -114,7 +114,7 @@ def read_header(path: Path, stream: IO[bytes]) -> Header:
 
 
 def read_communicators(stream: IO[bytes]) -> NDArray[Any]:
-    """The table of communicators, of dtype COMMUNICATOR; an entry that is unused, cut off or damaged has size 0."""
+    """The table of communicators, of dtype COMMUNICATOR; an unused, missing or damaged entry has size 0."""
     entries = np.zeros(COMMUNICATORS, COMMUNICATOR)
     raw = stream.read(entries.nbytes)
     entries.view(np.uint8)[: len(raw)] = np.frombuffer(raw, np.uint8)
@@ -125,10 +125,10 @@ def read_communicators(stream: IO[bytes]) -> NDArray[Any]:
 
 
 def read_counters(path: Path, stream: IO[bytes]) -> tuple[NDArray[Any], int]:
-    """The counters in use, of dtype COUNTER, and how many more are damaged. Raises RequestError when the file ends among them."""
+    """The counters in use, of dtype COUNTER, and how many more are damaged. Raises RequestError if the file ends before the last one."""
     raw = stream.read(COUNTERS * COUNTER.itemsize)
     if len(raw) < COUNTERS * COUNTER.itemsize:
-        raise RequestError(f"{path} was cut short: it ends before its first record")
+        raise RequestError(f"{path} is truncated: it ends before its first record")
     return sound_counters(np.frombuffer(raw, COUNTER))
 
 
@@ -139,11 +139,11 @@ class ProfileFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises RequestError when `path` cannot be read or its header is not sound."""
+        """Raises RequestError if `path` cannot be read or its header is damaged."""
         self.path = path
         self.overwritten = 0
         self.warnings: list[str] = []
-        self.cut_short: str | None = None
+        self.truncated: str | None = None
         try:
             with open_regular(path) as stream:
                 self.header = read_header(path, stream)
@@ -153,7 +153,7 @@ class ProfileFile:
             raise RequestError(f"{path} cannot be read: {error.strerror}") from error
 
     def chunks(self) -> Iterator[NDArray[Any]]:
-        """Yields arrays of dtype RECORD that hold the whole records only, oldest slot first.
+        """Yields arrays of dtype RECORD with the intact records, in the order of their slots.
 
         Read, not mapped: a file that shrinks meanwhile must not kill the reader. Raises RequestError when records were
         written but none is whole.
@@ -172,7 +172,7 @@ class ProfileFile:
                 slot += len(records)
                 in_place = self._is_in_place(records, slot - len(records))
                 is_whole = in_place & self._is_sound(records)
-                # A thread held up amid a record, while others filled the ring once, tears the newer record in its slot: both are overwritten.
+                # A thread suspended in a record while others fill the ring damages the newer record in its slot: both count as overwritten.
                 held_up = in_place & (records["sequence"] <= overtaken)
                 damaged += int(np.count_nonzero(~is_whole & ~held_up & (records["sequence"] != 0)))
                 records = records[is_whole]
@@ -212,12 +212,12 @@ class ProfileFile:
         operations = (self.counters["key"] & np.uint64(63)).astype(np.int64)
         counted = sum(self.counters["calls"][~np.isin(operations, POINT_TO_POINT)].tolist())
         if not whole and counted > threads:
-            raise RequestError(f"{self.path} is damaged: none of its {counted} records is whole")
+            raise RequestError(f"{self.path} is damaged: none of its {counted} records is intact")
         if reserved > capacity:
             self.overwritten = max(0, counted - whole)
         if slots < min(reserved, capacity):
-            self.cut_short = f"{self.path} was cut short: {whole} records are left of {counted} calls"
-            self.warnings.append(self.cut_short)
-        # A killed process may have been inside one call on each of its threads: recorded, and not yet counted.
+            self.truncated = f"{self.path} is truncated: {whole} records are left of {counted} calls"
+            self.warnings.append(self.truncated)
+        # A killed process may leave one call of each thread recorded but not yet counted.
         elif damaged or self.damaged_counters or whole + self.overwritten < counted or whole > counted + threads:
-            self.warnings.append(f"{self.path} is damaged: {whole} whole records are counted, the others left out")
+            self.warnings.append(f"{self.path} is damaged: {whole} intact records are counted, the others ignored")

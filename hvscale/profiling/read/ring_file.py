@@ -1,4 +1,4 @@
-"""What the files of hvprof and of its NCCL plug-in share: a checked header of 4096 bytes in front of a ring of records."""
+"""The common format of the files of hvprof and its NCCL plug-in: a checked header of 4096 bytes and a ring of records."""
 
 from pathlib import Path
 from typing import IO, Any
@@ -10,7 +10,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.numbers import MOST_RANKS
 
 HEADER_BYTES = 4096
-CHECKED_BYTES = 4032  # of it: what follows changes with every record
+CHECKED_BYTES = 4032  # of the header; the rest changes with every record
 ODD = 0x9E3779B97F4A7C15
 LARGEST = 2**63 - 1
 
@@ -24,7 +24,7 @@ def header_layout(fields: list[tuple[str, Any, int]]) -> np.dtype[Any]:
 
 
 def check_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The files' checksum of each row of `words` (n, k): the sum, modulo 2^64, of every word times its own odd number."""
+    """The checksum of each row of `words` (n, k): the sum, modulo 2^64, of every word times an odd number of its own."""
     factors = (np.arange(words.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)) * np.uint64(ODD)
     checks: NDArray[np.uint64] = words @ factors + np.uint64(ODD)
     return checks
@@ -33,15 +33,15 @@ def check_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def read_fields(
     path: Path, stream: IO[bytes], layout: np.dtype[Any], magic: bytes, version: int, sizes: dict[str, int], maker: str
 ) -> Any:
-    """The header at the start of `stream`, one value of dtype `layout`, all checked; `sizes`: what these fields must say.
+    """The header at the start of `stream`, one value of dtype `layout`, all checked; `sizes`: required values of fields.
 
-    Raises RequestError, naming `path`, when it is not the header of a whole file of this version, made by `maker`.
+    Raises RequestError, naming `path`, if it is not the header of a file of this version by `maker`.
     """
     raw = stream.read(HEADER_BYTES)
     if raw[: len(magic)] != magic:
         raise RequestError(f"{path} is not a profile that {maker} wrote")
     if len(raw) < HEADER_BYTES:
-        raise RequestError(f"{path} was cut short: {len(raw)} bytes are left of a header of {HEADER_BYTES}")
+        raise RequestError(f"{path} is truncated: {len(raw)} bytes are left of a header of {HEADER_BYTES}")
     header = np.frombuffer(raw, layout, count=1)[0]
     found = int(header["version"])
     if found != version:
@@ -59,5 +59,5 @@ def read_fields(
 
 
 def text(field: Any) -> str:
-    """A field of characters that zeros fill up."""
+    """The text of a field that is padded with zeros."""
     return bytes(field).decode(errors="replace")

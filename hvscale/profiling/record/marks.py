@@ -1,4 +1,4 @@
-"""Marking steps from inside a rank."""
+"""Marks steps from inside a rank."""
 
 import ctypes
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from functools import cache
 
 
 def step() -> None:
-    """Marks the begin of a step in this rank's profile; does nothing in a process that is not being recorded."""
+    """Marks the start of a step in this rank's profile. Does nothing in a process that is not being recorded."""
     _marker()()
 
 
 @cache
 def _marker() -> Callable[[], object]:
     try:
-        # The process itself: the library is there when it was preloaded.
+        # The process itself, where the library is if it was preloaded.
         marker = ctypes.CDLL(None).hvprof_step
     except (OSError, AttributeError):
         return lambda: None

@@ -1,4 +1,4 @@
-"""Having a job record its NCCL calls: the environment its ranks need, and what is done with the files afterwards."""
+"""Makes a job record its NCCL calls: the environment of its ranks, and truncating the files afterwards."""
 
 import os
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ PLUGIN = "libhvprof-nccl.so"
 
 
 def plugin_path() -> Path:
-    """Where the built plug-in lies. Raises RequestError when it was not built."""
+    """The path of the plug-in. Raises RequestError if it was not built."""
     return built_library(PLUGIN)
 
 
 def nccl_environment(run: RunFolder, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What every rank needs in its environment for NCCL, from 2.23 on, to record its calls into the run.
+    """The environment variables with which NCCL 2.23 and later record their calls into the run.
 
-    Nothing when `environment`, what the rank has, names a plug-in already: NCCL loads one only. A job without NCCL never
-    loads it. Raises RequestError when the plug-in is missing.
+    Empty if `environment`, what the rank has, already names a plug-in: NCCL loads only one. A job without NCCL never
+    loads it. Raises RequestError if the plug-in is missing.
     """
     if environment.get("NCCL_PROFILER_PLUGIN"):
         return {}
@@ -29,7 +29,7 @@ def nccl_environment(run: RunFolder, environment: Mapping[str, str] = os.environ
 
 
 def trim_nccl(run: RunFolder) -> None:
-    """Gives back the unused end of every NCCL profile whose process has ended; a file in use or damaged stays as it is."""
+    """Truncates the unused end of every NCCL profile whose process has ended. Files in use and damaged files are unchanged."""
     trim_files(run.hvprof, "nccl-*.hvn", _used_bytes)
 
 

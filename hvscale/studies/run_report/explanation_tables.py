@@ -46,7 +46,7 @@ def waiting_name(row: OperationWaiting) -> str:
 def clock_sentence(found: Waiting) -> str:
     """How far the clocks of two ranks may be apart."""
     if found.clock_error_seconds is None:
-        return "the ranks' clocks were not compared"
+        return "the ranks' clocks were not aligned"
     if not found.clock_error_seconds:
         return "the ranks read one clock"
     return f"the ranks' clocks agree to {human_seconds(found.clock_error_seconds)}"

@@ -11,9 +11,9 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.read.counters import Totals, size_limits
 from hvscale.profiling.read.events import SOURCES, Events, Recording, Source
+from hvscale.profiling.read.missing_profiles import why_missing
 from hvscale.profiling.read.profile_file import BITWISE, BUFFER_BITS, OWN_IDENTITY, POINT_TO_POINT, STEP, ProfileFile
 from hvscale.profiling.read.ring_file import ODD
-from hvscale.profiling.read.unseen import reasons
 
 IDENTITIES = 1 << 64
 
@@ -52,7 +52,7 @@ def read(run: RunFolder, detail: bool = False) -> Recording | None:
         if profile.header.job is not None:
             jobs[profile.header.job][profile.header.rank] = path.name
         warnings += profile.warnings
-        incomplete += [profile.cut_short] if profile.cut_short is not None else []
+        incomplete += [profile.truncated] if profile.truncated is not None else []
         if profile.header.large_counts_unseen:
             large_counts_unseen.add(profile.header.rank)
         if profile.header.stopped:
@@ -66,7 +66,7 @@ def read(run: RunFolder, detail: bool = False) -> Recording | None:
     if missing:
         why = [
             f"no profile of rank {_list(missing)}: it called no MPI, or its file is lost",
-            *reasons(run, record, missing),
+            *why_missing(run, record, missing),
         ]
         warnings += why
         incomplete.append("; ".join(why))
