@@ -41,7 +41,7 @@ def ddp(batch_size: int, steps: int) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1)
     work = SuperResolution(config(batch_size, steps), Ranks())
-    model = DistributedDataParallel(work.build())
+    model = DistributedDataParallel(work.build_model())
     optimizer = torch.optim.Adam([one for one in model.parameters() if one.requires_grad], lr=1e-4)
     seconds = []
     for step in range(steps):

@@ -82,7 +82,7 @@ def main() -> None:
 
             return measure
 
-        variants = {"a PNG per patch": speed(decoding, 1), "hvscale": speed(lambda: work.load(next(drawn)), 20)}
+        variants = {"a PNG per patch": speed(decoding, 1), "hvscale": speed(lambda: work.load_batch(next(drawn)), 20)}
         show(
             f"patches of {PATCH} from {WIDTH}x{HEIGHT}, one thread",
             in_turns(variants, arguments.rounds),

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from turns import apart, in_turns, show
 
 from hvscale.trainer.config import TrainConfig
-from hvscale.trainer.inference.super_resolution_evaluation import mean_psnr_db, scores
+from hvscale.trainer.inference.super_resolution_evaluation import mean_psnr_db, score_photos
 from hvscale.trainer.optimizer import make_optimizer
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.step import Update
-from hvscale.trainer.system import memory, precision
-from hvscale.trainer.system.compiling import compile_blocks
-from hvscale.trainer.system.precision import Arithmetic
+from hvscale.trainer.step import StepUpdate
+from hvscale.trainer.system import precision, resources
+from hvscale.trainer.system.precision import Arithmetic, compile_blocks
 from hvscale.trainer.tasks.super_resolution import SuperResolution
 
 BATCH = 16
@@ -91,13 +90,13 @@ def our_step(
     optimizer = make_optimizer(config, work, model, None)
     for group in optimizer.param_groups:
         group["lr"] = work.learning_rate
-    update = Update(config, ranks, model, optimizer, arithmetic)
+    update = StepUpdate(config, ranks, model, optimizer, arithmetic)
 
     def step(inputs: Tensor, targets: Tensor) -> None:
-        update.before()
+        update.begin()
         loss = arithmetic.loss(model, inputs, targets, work.loss)
         update.backward(loss)
-        update.after(loss.detach(), False)
+        update.finish(loss.detach(), False)
         loss.item()
 
     return step
@@ -112,10 +111,10 @@ class Setup:
         self.config = TrainConfig.of(model="edsr-baseline", scale=2, batch_size=BATCH, patch_size=48, seed=seed)
         self.ranks = Ranks()
         self.work = SuperResolution(self.config, self.ranks)
-        self.model = self.work.build()
+        self.model = self.work.build_model()
 
     def batch(self, number: int) -> tuple[Tensor, Tensor]:
-        return self.work.batch(self.work.load(number), torch.device("cpu"))
+        return self.work.to_device(self.work.load_batch(number), torch.device("cpu"))
 
     def public(self) -> tuple[nn.Module, Step]:
         model = PublicEDSR()
@@ -124,7 +123,7 @@ class Setup:
 
     def ours(self, arithmetic: Arithmetic | None) -> tuple[nn.Module, Step]:
         """With what is chosen by default where `arithmetic` is None."""
-        memory.keep_freed_memory()
+        resources.keep_freed_memory()
         chosen = arithmetic or precision.choose(self.config, self.ranks, self.model, self.work.loss, *self.batch(0))
         return self.model, our_step(self.config, self.ranks, self.work, self.model, chosen)
 
@@ -156,7 +155,7 @@ def psnr_db(steps: int, ours: bool, seed: int) -> float:
     for number in track(range(steps), "ours" if ours else "public"):
         step(*setup.batch(number))
     work = setup.work
-    return mean_psnr_db(scores(model, work.validation, setup.config.scale, work.measured_by, setup.ranks)) or 0.0
+    return mean_psnr_db(score_photos(model, work.validation, setup.config.scale, work.measure, setup.ranks)) or 0.0
 
 
 def main() -> None:

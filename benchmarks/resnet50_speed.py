@@ -16,8 +16,8 @@ from turns import apart, in_turns, show
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.optimizer import make_optimizer
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.step import Update
-from hvscale.trainer.system import memory, precision
+from hvscale.trainer.step import StepUpdate
+from hvscale.trainer.system import precision, resources
 from hvscale.trainer.tasks.classification import Classification
 
 
@@ -39,19 +39,19 @@ def plain_step(images: Tensor, labels: Tensor) -> Callable[[], None]:
 def our_step(
     config: TrainConfig, ranks: Ranks, work: Classification, images: Tensor, labels: Tensor
 ) -> Callable[[], None]:
-    memory.keep_freed_memory()
-    model = work.build()
+    resources.keep_freed_memory()
+    model = work.build_model()
     arithmetic = precision.choose(config, ranks, model, work.loss, images, labels)
     optimizer = make_optimizer(config, work, model, None)
     for group in optimizer.param_groups:
         group["lr"] = work.learning_rate
-    update = Update(config, ranks, model, optimizer, arithmetic)
+    update = StepUpdate(config, ranks, model, optimizer, arithmetic)
 
     def step() -> None:
-        update.before()
+        update.begin()
         loss = arithmetic.loss(model, images, labels, work.loss)
         update.backward(loss)
-        update.after(loss.detach(), False)
+        update.finish(loss.detach(), False)
         loss.item()
 
     return step
@@ -63,7 +63,7 @@ def prepare(batch_size: int, image_size: int, ours: bool) -> Callable[[], float]
     config = TrainConfig.of(model="resnet50", data="synthetic", batch_size=batch_size, image_size=image_size)
     ranks = Ranks()
     work = Classification(config, ranks)
-    images, labels = work.batch(work.load(0), torch.device("cpu"))
+    images, labels = work.to_device(work.load_batch(0), torch.device("cpu"))
     step = our_step(config, ranks, work, images, labels) if ours else plain_step(images, labels)
     step()
 

@@ -28,7 +28,6 @@ MAY_IMPORT: dict[str, set[str]] = {  # beside core, which every room stands on
 # Still to be taken apart.
 REMAINING = {
     "hvscale.studies.scaling.work",
-    "hvscale.trainer.elastic.training",
 }
 
 
@@ -94,11 +93,11 @@ def test_no_modules_import_each_other() -> None:
 
 def test_a_rank_does_not_load_the_controller() -> None:
     rank = "hvscale.bench.collectives"
-    ranks = f"import hvscale.cli.main, hvscale.trainer.trainer, {rank}.rank_side.rank; {rank}.backends.BACKENDS.all()"
+    ranks = f"import hvscale.cli.main, hvscale.trainer.training, {rank}.rank_side.rank; {rank}.backends.BACKENDS.all()"
     asked = f"import sys; {ranks}; print('hvscale.launch.controller' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", asked], text=True).strip() == "False"
 
 
 def test_training_alone_loads_neither_horovod_nor_what_is_elastic() -> None:
-    asked = "import sys, hvscale.trainer.trainer; print([name for name in sys.modules if name == 'horovod' or 'elastic' in name])"
+    asked = "import sys, hvscale.trainer.training; print([name for name in sys.modules if name == 'horovod' or 'elastic' in name])"
     assert subprocess.check_output([sys.executable, "-c", asked], text=True).strip() == "[]"

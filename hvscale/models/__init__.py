@@ -1,9 +1,5 @@
-"""The models, by name, and what each costs. Knows nothing of Horovod.
+"""The models, by name, and what each costs. Knows nothing of Horovod."""
 
-A model is one file here that registers its presets, and its name in the import below.
-"""
-
-from hvscale.models import edsr as _edsr  # noqa: F401 - importing it registers its presets
 from hvscale.models.checkpoint import load, load_state, read_state
 from hvscale.models.cost import Cost, cost
 from hvscale.models.preset import Task

@@ -1,4 +1,4 @@
-"""Load a file of weights into a model, strictly."""
+"""Loads a file of weights into a model, strictly."""
 
 from pathlib import Path
 
@@ -10,16 +10,19 @@ from hvscale.core.files import open_regular
 
 
 def load(model: nn.Module, file: Path, *, allow_other_tail: bool = False) -> list[str]:
-    """As `load_state`, from a file that may hold tensors only (`weights_only`); raises RequestError too when it cannot be read."""
+    """As `load_state`, from a file that may hold tensors only (`weights_only`).
+
+    Also raises RequestError if the file cannot be read.
+    """
     return load_state(model, read_state(file), str(file), allow_other_tail=allow_other_tail)
 
 
 def load_state(model: nn.Module, found: dict[str, Tensor], file: str, *, allow_other_tail: bool = False) -> list[str]:
-    """Copy a state dict into `model`, all of it or nothing; `file` names it in messages.
+    """Copy a state dict into `model`, all of it or nothing; `file` is its name for messages.
 
-    With `allow_other_tail` the keys under `tail.` may differ, so that a checkpoint of one scale starts another: those
-    that fit are taken. Returns the keys that kept the model's own values: none when the load was strict.
-    Raises RequestError when it does not fit the model.
+    With `allow_other_tail` the keys under `tail.` may differ, so that a checkpoint of one scale can
+    initialise another: those that fit are used. Returns the keys that kept the model's own values;
+    none if the load was strict. Raises RequestError if the state dict does not fit the model.
     """
     own = model.state_dict()
     fitting = {key for key, value in own.items() if key in found and found[key].shape == value.shape}
@@ -32,7 +35,7 @@ def load_state(model: nn.Module, found: dict[str, Tensor], file: str, *, allow_o
 
 
 def read_state(file: Path) -> dict[str, Tensor]:
-    """Raises RequestError when the file cannot be read, is cut short or garbage, or holds no state dict."""
+    """Read a state dict. Raises RequestError if the file cannot be read, is truncated or damaged, or holds no state dict."""
     try:
         stream = open_regular(file)
     except OSError as error:
@@ -40,17 +43,19 @@ def read_state(file: Path) -> dict[str, Tensor]:
     with stream:
         try:
             content = torch.load(stream, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch.load has no exception of its own for a file cut short or of another format
-            raise RequestError(f"{file} is not a whole file of weights (state dict saved by torch.save)") from error
+        except Exception as error:  # torch.load has no exception of its own for a truncated file or another format
+            raise RequestError(
+                f"{file} is damaged or not a file of weights (a state dict saved by torch.save)"
+            ) from error
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise RequestError(f"{file} holds no state dict: tensors by name were expected")
-    # What DataParallel and DistributedDataParallel put in front of every name.
+        raise RequestError(f"{file} holds no state dict (tensors by name)")
+    # The prefix that DataParallel and DistributedDataParallel add to every name.
     return {name.removeprefix("module."): value for name, value in content.items()}
 
 
 def _difference(key: str, own: dict[str, Tensor], found: dict[str, Tensor]) -> str:
     if key not in found:
-        return f"it lacks {key}"
+        return f"{key} is missing"
     if key not in own:
-        return f"it has {key}, which the model lacks"
+        return f"it has {key}, which the model does not have"
     return f"{key} is {tuple(found[key].shape)} in the file and {tuple(own[key].shape)} in the model"

@@ -1,4 +1,4 @@
-"""What a model costs: parameters, the bytes of gradients that ranks exchange, and arithmetic."""
+"""What a model costs: parameters, bytes of gradients that ranks exchange, and FLOPs."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -16,23 +16,23 @@ from hvscale.models.registry import build, find
 @dataclass(frozen=True)
 class Cost:
     parameters: int
-    """Trainable numbers; frozen ones, such as EDSR's mean shift, are not counted."""
+    """Trainable parameters; frozen ones, such as EDSR's mean shift, are not counted."""
     tensors: int
-    """Trainable tensors: as many gradients a step are handed to Horovod."""
+    """Trainable tensors: the number of gradients that Horovod gets in each step."""
     gradient_bytes: int
-    """Bytes of all gradients in the parameters' own type: what one step all-reduces."""
+    """Bytes of all gradients in the type of the parameters: what each step all-reduces."""
     forward_flops: int
     """Floating-point operations of one forward pass; a multiply-add counts as two."""
 
 
 def cost(model: nn.Module, input_shape: tuple[int, ...]) -> Cost:
-    """`input_shape` begins with the batch: (1, 3, 48, 48). The pass is run on fake tensors: shapes only, no arithmetic."""
+    """The cost for inputs of shape `input_shape`, batch first: (1, 3, 48, 48). Uses fake tensors, which compute shapes only."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     first = next(model.parameters())
     fake = first.fake_mode if isinstance(first, FakeTensor) else FakeTensorMode(allow_non_fake_inputs=True)
     training = model.training
-    model.eval()  # what an auxiliary classifier costs in training is not the model's
-    # Not under no_grad, where attention becomes one fused operation that the counter does not know.
+    model.eval()  # leaves out auxiliary classifiers, which exist in training only
+    # Not under no_grad: attention would become one fused operation that the counter does not know.
     with fake, FlopCounterMode(display=False) as counter:
         model(torch.empty(input_shape, device=first.device))
     model.train(training)
@@ -45,16 +45,16 @@ def cost(model: nn.Module, input_shape: tuple[int, ...]) -> Cost:
 
 
 class ModelRow(BaseModel):
-    """A model of the table, with its cost."""
+    """One row of the table of models."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     name: str
     task: Task
     scale: int | None
-    """How many times larger the output is; None for a classifier."""
+    """Upscaling factor; None for a classifier."""
     input_width: int
-    """Of the square image that the pass is counted for, in pixels."""
+    """Width, in pixels, of the square image that the forward pass is counted for."""
     parameters: int
     forward_flops: int
     gradient_bytes: int
@@ -69,7 +69,7 @@ class ModelTable(BaseModel):
 
 
 def rows(name: str, **options: Any) -> list[ModelRow]:
-    """The model's cost, for each scale where it has scales and none is given. Raises RequestError as `build` does."""
+    """The model's cost; for super-resolution, a row for each scale unless one is given. Raises RequestError as `build` does."""
     preset = find(name)
     if preset.task == "super-resolution" and "scale" not in options:
         return [row for scale in (2, 3, 4) for row in rows(name, scale=scale, **options)]
@@ -89,7 +89,7 @@ def rows(name: str, **options: Any) -> list[ModelRow]:
 
 
 def without_memory(name: str, **options: Any) -> nn.Module:
-    """The model with fake weights, or real ones where it reads values while it is built, as torchvision's RegNets do."""
+    """The model with fake weights; with real ones if its constructor reads values, as torchvision's RegNets do."""
     try:
         with FakeTensorMode():
             return build(name, **options)

@@ -1,4 +1,6 @@
-"""Trains a model on the ranks that a launcher started, or alone. Code here runs inside a rank."""
+"""Trains a model on the ranks that a launcher started, or in a single process. Code here runs inside a rank."""
+
+import os
 
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.demo import demo_config
@@ -8,8 +10,16 @@ __all__ = ["TrainConfig", "TrainResult", "demo_config", "train"]
 
 
 def train(config: TrainConfig) -> TrainResult:
-    """See `hvscale.trainer.trainer.train`."""
-    # Imported when it is called, because torch takes seconds and a command line needs only the configuration.
-    from hvscale.trainer import trainer
+    """Train on the ranks that a launcher started, in an elastic job on those present at any time.
 
-    return trainer.train(config)
+    Raises as `hvscale.trainer.training.train_on` does.
+    """
+    # Imported here: torch takes seconds, and a command line needs only the configuration.
+    if os.environ.get("HOROVOD_ELASTIC") == "1":
+        from hvscale.trainer.elastic import job
+
+        return job.train(config)
+    from hvscale.trainer.ranks import Ranks
+    from hvscale.trainer.training import train_on
+
+    return train_on(config, Ranks())

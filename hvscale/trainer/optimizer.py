@@ -1,5 +1,7 @@
-"""The optimizer, under Horovod where there are other ranks."""
+"""The optimizer, distributed by Horovod if there are other ranks, and its learning rate."""
 
+import math
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -10,30 +12,31 @@ from hvscale.core.errors import RequestError
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.tasks.workload import Workload
 
-MOMENTUM = 0.9  # of SGD, as in Goyal et al. (2017)
+SGD_MOMENTUM = 0.9  # Goyal et al. (2017)
 
 
 def make_optimizer(
     config: TrainConfig, work: Workload, model: nn.Module, hvd: ModuleType | None
 ) -> torch.optim.Optimizer:
-    """It averages gradients, too, where there are other ranks, but for --bf16-allreduce. The learning rate is set before each step, by the schedule.
+    """The optimizer, which averages gradients over the ranks unless --bf16-allreduce does that.
 
-    Raises RequestError for Adasum on a number of ranks that it cannot have.
+    The schedule sets the learning rate before each step. Raises RequestError for Adasum if the number
+    of ranks is not a power of two.
     """
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     parameters = [parameter for _, parameter in trainable]
     kind = work.optimizer if config.optimizer == "auto" else config.optimizer
     common: dict[str, Any] = {"weight_decay": config.weight_decay, "fused": True}
-    # Betas (0.9, 0.999) and epsilon 1e-8, Adam's own defaults, are the public EDSR implementation's too.
+    # Adam's defaults, betas (0.9, 0.999) and epsilon 1e-8, are also those of the public EDSR implementation.
     optimizer: torch.optim.Optimizer = (
         torch.optim.Adam(parameters, **common)
         if kind == "adam"
-        else torch.optim.SGD(parameters, momentum=MOMENTUM, **common)
+        else torch.optim.SGD(parameters, momentum=SGD_MOMENTUM, **common)
     )
     if hvd is None or config.bf16_allreduce:
         return optimizer
     if config.use_adasum and hvd.size() & (hvd.size() - 1):
-        raise RequestError(f"--use-adasum needs 2, 4, 8 ... ranks, and there are {hvd.size()}")
+        raise RequestError(f"--use-adasum needs 2, 4, 8 ... ranks, not {hvd.size()}")
     distributed: torch.optim.Optimizer = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=trainable,
@@ -46,9 +49,57 @@ def make_optimizer(
     return distributed
 
 
-def share_state(model: nn.Module, optimizer: torch.optim.Optimizer, hvd: ModuleType | None, root: int = 0) -> None:
-    """Give every rank what rank `root` has. Collective."""
+def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, hvd: ModuleType | None, root: int = 0) -> None:
+    """Give every rank the model and the optimizer state of rank `root`. Collective."""
     if hvd is not None:
         hvd.broadcast_optimizer_state(optimizer, root_rank=root)
-        # After the optimizer's: where that has no state yet, Horovod makes a step to get one, which weight decay makes count.
+        # After the optimizer: if that has no state yet, Horovod makes a step to create it, which with weight decay changes parameters.
         hvd.broadcast_parameters(model.state_dict(), root_rank=root)
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    start: float
+    """Before the warm-up."""
+    peak: float
+    """After the warm-up."""
+    warmup_steps: int
+    cosine: bool
+
+    def at(self, step: int, steps: int | None) -> float:
+        """The rate of `step`, counted from 0. `steps`: the total, None while it is not known.
+
+        Linear over the warm-up; then constant, or half a cosine that reaches zero after the last
+        step (Loshchilov and Hutter, 2017, without restarts).
+        """
+        if step < self.warmup_steps:
+            return self.start + (self.peak - self.start) * (step + 1) / self.warmup_steps
+        if not self.cosine or steps is None:
+            return self.peak
+        done = (step - self.warmup_steps) / max(1, steps - self.warmup_steps)
+        return self.peak * (1 + math.cos(math.pi * done)) / 2
+
+
+def learning_rate(config: TrainConfig, default: float, steps_per_epoch: int, factor: float) -> LearningRate:
+    """The schedule. `default`: the task's rate for one rank.
+
+    With --scale-learning-rate the rate rises from that of one rank to `factor` times as much (Goyal et
+    al., 2017).
+    """
+    base = config.learning_rate or default
+    warmup_steps = config.warmup_steps or round(config.warmup_epochs * steps_per_epoch)
+    if not config.scale_learning_rate:
+        return LearningRate(0.0, base, warmup_steps, config.schedule == "cosine")
+    return LearningRate(base, base * factor, warmup_steps, config.schedule == "cosine")
+
+
+def scaling_factor(config: TrainConfig, hvd: ModuleType | None) -> int:
+    """Number of batches that one update stands for.
+
+    Adasum needs scaling only for the sum within a node, as in Horovod's examples.
+    """
+    if hvd is None:
+        return config.batches_per_allreduce
+    if not config.use_adasum:
+        return int(config.batches_per_allreduce * hvd.size())
+    return int(config.batches_per_allreduce * hvd.local_size()) if hvd.nccl_built() else 1

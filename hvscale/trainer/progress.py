@@ -1,4 +1,4 @@
-"""What a person sees of a training run: a progress bar on a terminal, a plain line now and then elsewhere. All on stderr."""
+"""What a person sees of a training run, on stderr: a progress bar on a terminal, else a line now and then."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ LONGEST_TWO_LINES = 2048  # bytes of steps.jsonl; a line has about 250
 
 
 class Bar(ProgressBar):
-    """Steps done, images/s, loss and the time left. Also for a process that watches a run from outside (`follow`)."""
+    """Steps done, images/s, loss and time left. Can also follow a run from another process."""
 
     def __init__(self, decimals: int = 2) -> None:
         """`decimals` of the loss."""
@@ -31,7 +31,7 @@ class Bar(ProgressBar):
         self.update(description="training", total=step.steps, completed=step.step, figures=figures)
 
     def follow(self, steps_file: Path) -> None:
-        """Show the last whole line of a steps.jsonl that another process is writing; nothing when there is none yet."""
+        """Show the last complete line of a steps.jsonl that another process writes, if there is one."""
         try:
             with steps_file.open("rb") as stream:
                 stream.seek(max(0, steps_file.stat().st_size - LONGEST_TWO_LINES))
@@ -39,11 +39,13 @@ class Bar(ProgressBar):
         except FileNotFoundError:
             return
         if last:
-            with suppress(ValueError):  # a damaged line: the next one is shown
+            with suppress(ValueError):  # skips a damaged line
                 self.show(parse_step(last))
 
 
 class PlainLines:
+    """A line every few seconds, and one for the last step."""
+
     def __init__(self, decimals: int = 2) -> None:
         self.decimals = decimals
         self.said_at = time.monotonic()
@@ -68,10 +70,14 @@ def loss_text(step: Step, decimals: int) -> str:
     return "not finite" if step.loss is None else f"{step.loss:.{decimals}f}"
 
 
-def reporter(decimals: int) -> Bar | PlainLines:
-    """`decimals` of the loss. Under `hvscale launch` stderr looks like a terminal but is a log file."""
+def progress_display(decimals: int) -> Bar | PlainLines:
+    """`decimals`: of the loss. Under `hvscale launch` stderr looks like a terminal but is a log file."""
     return Bar(decimals) if sys.stderr.isatty() and "HVSCALE_RUN" not in os.environ else PlainLines(decimals)
 
 
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    say(f"hvscale: warning: {text}")

@@ -1,4 +1,4 @@
-"""What training gave: result.json of the run folder."""
+"""result.json of a training run."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -18,20 +18,20 @@ class TrainResult(BaseModel):
     schema_: Annotated[Literal["hvscale/train/1"], Field(alias="schema")] = "hvscale/train/1"
     model: str
     model_options: dict[str, StrictInt | StrictFloat] = {}
-    """What the model was built with, by name."""
+    """Keyword arguments that the model was built with."""
     np: int
     holdout: str | None = None
-    """What a super-resolution model was measured on: the name of the photo that was held out, or of the images."""
+    """What a super-resolution model was evaluated on: the photo held out, or the name of the images."""
     psnr_db: float | None = None
     ssim: float | None = None
     bicubic_psnr_db: float | None = None
     top1: float | None = None
-    """Share of the validation images whose class a classifier names first."""
+    """Top-1 accuracy on the validation images, a share of 1."""
     top5: float | None = None
-    """Share of those whose class is among the first five."""
+    """Top-5 accuracy, a share of 1."""
     validation_images: int | None = None
     images_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """Patches trained on a second by all ranks together, the first steps left out."""
+    """Training throughput of all ranks together, without the first steps."""
     images_per_second_by_rank: list[float]
     steps: int
     seconds: float
@@ -41,25 +41,25 @@ class TrainResult(BaseModel):
     threads_per_rank: int
     run: Path
     model_file: Path
-    """State dict of the trained model, under the keys of the public implementation."""
+    """State dict of the trained model, with the keys of the public implementation."""
     picture: Path | None = None
-    """LR, bicubic, ours and HR side by side, for super-resolution."""
+    """LR, bicubic, model and HR side by side, for super-resolution."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Of a run folder. Raises RequestError when its result.json is missing, or is not a training's result."""
+        """Read it from a run folder. Raises RequestError if result.json is missing or invalid."""
         path = folder / FILE
         try:
             return from_json(cls, read_bytes(path))
         except OSError as error:
             raise RequestError(f"{path} cannot be read: {error.strerror}") from error
         except ValidationError as error:
-            raise RequestError(f"{path} is not the result of a training: {first_problem(error)}") from error
+            raise RequestError(f"{path} is not a valid training result: {first_problem(error)}") from error
 
     def summary(self) -> str:
-        """Lines for a person."""
+        """The result for a person, in two lines."""
         by_rank = ", ".join(f"{images:.1f}" for images in self.images_per_second_by_rank)
-        speed = f"speed: {self.images_per_second:.1f} images/s in all, by rank {by_rank}"
+        speed = f"speed: {self.images_per_second:.1f} images/s in total, by rank {by_rank}"
         if self.psnr_db is not None and self.bicubic_psnr_db is not None:
             return (
                 f"PSNR on {self.holdout}: {self.psnr_db:.2f} dB, bicubic {self.bicubic_psnr_db:.2f} dB "
@@ -71,7 +71,7 @@ class TrainResult(BaseModel):
 
 
 def first_problem(error: ValidationError) -> str:
-    """Which field is wrong and why, in a few words."""
+    """Which field is invalid and why, in a few words."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg'].lower()}" if where else first["msg"].lower()

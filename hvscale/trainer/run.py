@@ -1,4 +1,4 @@
-"""The run folder of a training run: the one that `hvscale launch` made, or our own with its run.json."""
+"""The run folder of a training run: the one `hvscale launch` made, or a new one with its own run.json."""
 
 import os
 import sys
@@ -16,19 +16,18 @@ from hvscale.trainer.ranks import Ranks, RanksChangedError
 
 
 @contextmanager
-def training_run(
-    config: TrainConfig, ranks: Ranks, continued: bool, gathered_anew: bool = False
-) -> Iterator[RunFolder]:
-    """The run folder, the same on every rank; made, locked, and its run.json kept, by rank 0 alone. One `continued` may exist.
+def training_run(config: TrainConfig, ranks: Ranks, continues: bool, regrouped: bool = False) -> Iterator[RunFolder]:
+    """The run folder, the same on every rank; only rank 0 creates it, locks it and writes its run.json.
 
-    `gathered_anew`: this elastic job made the folder, and ranks have come or gone since.
-    Raises RequestError, on all ranks, when it cannot be made, holds a run already, or another process has it.
+    `continues`: it may exist. `regrouped`: this elastic job created it, and its ranks have changed
+    since. Raises RequestError, on all ranks, if the folder cannot be created, already holds a run or
+    is in use by another process.
     """
     given = os.environ.get("HVSCALE_RUN")
-    if config.run is None and given is not None:  # the launcher keeps its run.json
+    if config.run is None and given is not None:  # the launcher writes its run.json
         yield RunFolder(Path(given))
         return
-    path = ranks.gather(ranks.together(lambda: path_of(config) if ranks.rank == 0 else Path()))[0]
+    path = ranks.allgather(ranks.together(lambda: run_path(config) if ranks.rank == 0 else Path()))[0]
     if ranks.rank != 0:
         ranks.together(lambda: None)
         yield RunFolder(path)
@@ -42,29 +41,29 @@ def training_run(
         working_directory=str(Path.cwd()),
         started_at=datetime.now(UTC),
     )
-    run = ranks.together(lambda: create(path, record, continued, gathered_anew))
+    run = ranks.together(lambda: create_run(path, record, continues, regrouped))
     changed = None
     with run.at_work(record):
         try:
             yield run
             record.state, record.exit_status, record.ended_at = "finished", EXIT_DONE, datetime.now(UTC)
             run.write(record)
-        except RanksChangedError as change:  # the run goes on, maybe with another rank as its rank 0
+        except RanksChangedError as change:  # the run continues, possibly with another rank 0
             changed = change
     if changed is not None:
         raise changed
 
 
-def path_of(config: TrainConfig) -> Path:
+def run_path(config: TrainConfig) -> Path:
     return (config.run or default_run_path([config.model])).absolute()
 
 
-def create(path: Path, record: RunRecord, continued: bool, gathered_anew: bool) -> RunFolder:
+def create_run(path: Path, record: RunRecord, continues: bool, regrouped: bool) -> RunFolder:
     try:
-        run = RunFolder.create(path, continued)
+        run = RunFolder.create(path, continues)
     except FolderInUseError:
-        if not gathered_anew:
+        if not regrouped:
             raise
-        run = RunFolder(path)  # held by this job's last rank 0, which hangs
+        run = RunFolder(path)  # locked by this job's previous rank 0, which hangs
     run.begin(record)
     return run

@@ -1,48 +1,100 @@
-"""The end of a training step: gradients of all ranks averaged, clipped and applied, or the step skipped where they are no numbers."""
+"""The end of a training step: average the gradients over the ranks, clip them, update the model.
+
+A step whose loss or gradients are not finite on any rank is skipped on all ranks.
+"""
 
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hvscale.trainer.config import TrainConfig
-from hvscale.trainer.consensus import Agreement
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.bf16_averages import Bf16Averages
 from hvscale.trainer.system.precision import Arithmetic
 
-MOST_SKIPPED = 3
-LOWEST_SCALE = 1.0  # where fp16 gradients are out of range as they are, scaling is not to blame
+MAX_SKIPPED_IN_A_ROW = 3
+LOWEST_LOSS_SCALE = 1.0  # where unscaled fp16 gradients overflow, the loss scale is not the cause
 
 
 @dataclass(frozen=True)
-class Updated:
-    communication_seconds: float | None
-    """Waited for gradients after the backward pass had ended; None for a process alone."""
-    stop: bool
-    """A rank was asked to stop."""
+class Consensus:
+    """What at least one rank posted; the same on all ranks."""
+
+    interrupt: bool
+    """A rank wants all ranks to stop after this step, or to execute a command."""
+    finite: bool
+    """The loss is finite on all ranks."""
     regroup: bool
-    """Hosts have come or gone, in an elastic job."""
+    """Hosts were added or removed (elastic job)."""
+
+
+class StepConsensus:
+    """Tells all ranks what one of them knows, without a message of its own.
+
+    Two numbers a step (three in an elastic job) are all-reduced like the gradients and right after
+    them, so that Horovod fuses them into the same message.
+    """
+
+    def __init__(self, hvd: ModuleType | None, dtype: torch.dtype, predivide_factor: float) -> None:
+        """`dtype` and `predivide_factor`: those the gradients are sent with."""
+        self.hvd, self.dtype = hvd, dtype
+        self.factors = {"prescale_factor": 1 / predivide_factor, "postscale_factor": predivide_factor}
+        self.posted: Any = None
+
+    def post(self, interrupt: bool, loss: Tensor, regroup: bool | None = None) -> None:
+        """Start the exchange, on every rank, after the backward pass. `regroup`: None if not elastic."""
+        asked = torch.tensor([float(flag) for flag in (interrupt, regroup) if flag is not None], device=loss.device)
+        flags = torch.cat([(~loss.detach().isfinite()).float().view(1), asked]).to(self.dtype)
+        if self.hvd is None:
+            self.posted = flags
+        else:
+            self.posted = self.hvd.allreduce_async_(
+                flags, name="hvscale.agreement", op=self.hvd.Average, **self.factors
+            )
+
+    def wait(self) -> Consensus:
+        """Finish the exchange."""
+        flags = self.posted if self.hvd is None else self.hvd.synchronize(self.posted)
+        not_finite, interrupt, *regroup = flags.tolist()
+        return Consensus(interrupt > 0, not not_finite, any(regroup))
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What the ranks found out while they exchanged the gradients of a step."""
+
+    communication_seconds: float | None
+    """Time spent waiting for gradients after the backward pass; None for a single process."""
+    interrupt: bool
+    """See `Consensus`."""
+    regroup: bool
+    """See `Consensus`."""
     skipped: bool
-    """The loss or the gradients were not finite: parameters, optimizer and buffers are as before the step."""
+    """The loss or the gradients were not finite: parameters, optimizer and buffers are unchanged."""
     overflowed: bool
-    """It was only that gradients of fp16 had been scaled too far: usual at the start, and now and then."""
+    """Skipped only because the fp16 loss scale was too high: normal at the start and now and then."""
 
 
-class Update:
-    """`most_skipped`: as many steps skipped in a row end training. With Adasum the first, because each rank has made its update already."""
+class StepUpdate:
+    """Turns the gradients of the ranks' batches into one update of the model.
+
+    `max_skipped`: training fails after this many skipped steps in a row. With Adasum it is 1, because
+    each rank has already applied its own update.
+    """
 
     def __init__(
         self, config: TrainConfig, ranks: Ranks, model: nn.Module, optimizer: Any, arithmetic: Arithmetic
     ) -> None:
-        self.optimizer, self.alone = optimizer, ranks.hvd is None
+        self.optimizer, self.single = optimizer, ranks.hvd is None
         self.adasum = config.use_adasum and ranks.size > 1
         self.clip_norm = config.clip_norm
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # Batch normalisation counts in its buffers what it sees, and would keep a NaN for ever.
+        # Batch normalisation's running statistics would keep a NaN forever.
         self.buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
         self.bf16_averages = (
             Bf16Averages(ranks.hvd, self.parameters, config.batches_per_allreduce)
@@ -50,45 +102,45 @@ class Update:
             else None
         )
         sent_as = torch.float16 if config.fp16_allreduce else self.parameters[0].dtype
-        self.agreement = Agreement(ranks.hvd, sent_as, config.gradient_predivide_factor)
+        self.consensus = StepConsensus(ranks.hvd, sent_as, config.gradient_predivide_factor)
         device = self.parameters[0].device.type
         self.scaler = torch.amp.GradScaler(device, enabled=arithmetic.precision == "fp16")
-        self.most_skipped = 1 if self.adasum else MOST_SKIPPED
+        self.max_skipped = 1 if self.adasum else MAX_SKIPPED_IN_A_ROW
 
-    def before(self) -> None:
-        """To be called before the forward pass."""
+    def begin(self) -> None:
+        """Call before the first forward pass of a step."""
         self.optimizer.zero_grad()
         for buffer, kept in self.buffers:
             kept.copy_(buffer)
 
     def backward(self, loss: Tensor) -> None:
-        """Of one batch's share of the step's loss."""
+        """Backward pass of one batch; `loss` is that batch's share of the step's loss."""
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
-    def after(self, loss: Tensor, asked_to_stop: bool, regroup: bool | None = None) -> Updated:
-        """To be called after the backward passes, with the mean `loss` of their batches. Collective."""
-        self.agreement.say(asked_to_stop, loss, regroup)
+    def finish(self, loss: Tensor, interrupt: bool, regroup: bool | None = None) -> UpdateResult:
+        """Average and apply the gradients. `loss`: the mean over the step's batches. Collective."""
+        self.consensus.post(interrupt, loss, regroup)
         waiting = time.perf_counter()
         if self.adasum:
             self.optimizer.step()
         elif self.bf16_averages is not None:
             self.bf16_averages.finish()
-        elif not self.alone:
+        elif not self.single:
             self.optimizer.synchronize()
-        agreed = self.agreement.hear()
-        communication = None if self.alone else time.perf_counter() - waiting
+        agreed = self.consensus.wait()
+        communication = None if self.single else time.perf_counter() - waiting
         applied = (self.adasum or self._clip()) and agreed.finite
         if applied and not self.adasum:
             self._apply()
         if not applied:
             for buffer, kept in self.buffers:
                 buffer.copy_(kept)
-        overflowed = agreed.finite and not applied and self.scaler.get_scale() > LOWEST_SCALE
+        overflowed = agreed.finite and not applied and self.scaler.get_scale() > LOWEST_LOSS_SCALE
         self.scaler.update()
-        return Updated(communication, agreed.stop, agreed.regroup, not applied, overflowed)
+        return UpdateResult(communication, agreed.interrupt, agreed.regroup, not applied, overflowed)
 
     def _clip(self) -> bool:
-        """Whether the gradients are finite. They have been averaged, so it is the same on all ranks."""
+        """Whether the gradients are finite; the same on all ranks, because they are averaged."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.get_total_norm(gradients)
@@ -97,6 +149,6 @@ class Update:
         return bool(norm.isfinite())
 
     def _apply(self) -> None:
-        horovods = not self.alone and self.bf16_averages is None
-        with self.optimizer.skip_synchronize() if horovods else nullcontext():
+        synchronized = not self.single and self.bf16_averages is None
+        with self.optimizer.skip_synchronize() if synchronized else nullcontext():
             self.scaler.step(self.optimizer)

@@ -1,4 +1,4 @@
-"""steps.jsonl: one line a step, for whoever follows the run or reads it later."""
+"""steps.jsonl of a run folder: one JSON line a step."""
 
 import contextlib
 import json
@@ -17,49 +17,50 @@ from hvscale.core.line_files import damaged_lines, read_lines
 from hvscale.core.run_folder import cannot_write, write_atomically
 
 STEPS_SCHEMA = "hvscale/steps/1"
-LARGEST = 1 << 63
+MAX_INTEGER = 1 << 63
 
 
 @dataclass(frozen=True)
 class Step:
-    __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)  # of lines that are read
+    __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)  # for lines that are read
 
-    step: Annotated[int, Field(ge=1, lt=LARGEST)]
+    step: Annotated[int, Field(ge=1, lt=MAX_INTEGER)]
     """Counted from 1."""
-    steps: Annotated[int, Field(ge=1, lt=LARGEST)] | None
-    """All that will be made; None until the ranks have agreed on it."""
-    images: Annotated[int, Field(ge=0, lt=LARGEST)]
-    """In this step, over all ranks and their batches."""
+    steps: Annotated[int, Field(ge=1, lt=MAX_INTEGER)] | None
+    """Total number of steps; None until the ranks have agreed on it."""
+    images: Annotated[int, Field(ge=0, lt=MAX_INTEGER)]
+    """Images in this step, over all ranks and their batches."""
     seconds: Annotated[float, Field(gt=0)]
-    """From the end of the step before to the end of this one, on rank 0."""
+    """From the end of the previous step to the end of this one, on rank 0."""
     loss: float | None
-    """None where it is not finite. Rank 0's own: an average over ranks would add a message a step to the communication that is measured."""
+    """Rank 0's own; None if not finite. An average over ranks would add a message to the measured communication."""
     learning_rate: float
     data_wait_seconds: float
-    """Spent on cutting this step's patches."""
+    """Time the step waited for its batches."""
     communication_seconds: float | None
-    """Exposed communication: waited for gradients after the backward pass had ended; None for a process alone."""
+    """Exposed communication: time waited for gradients after the backward pass; None for a single process."""
     epoch_loss: float | None = None
-    """At the end of an epoch: mean loss of its steps over all ranks, or of those since training went on."""
+    """At the end of an epoch: mean loss of all ranks over its steps, or over those since training was resumed."""
     skipped: bool = False
-    """Made no difference, because the loss or the gradients were not finite on one of the ranks."""
+    """The step changed nothing, because the loss or the gradients were not finite on a rank."""
 
 
 STEP = TypeAdapter(Step)
 
 
 def parse_step(line: bytes) -> Step:
-    """The step of one line. Raises ValueError when the line is damaged."""
+    """The step of one line. Raises ValueError if the line is damaged."""
     return STEP.validate_json(line)
 
 
 class StepsFile:
-    """Each line is written out at once, so a run that is killed keeps its steps."""
+    """Writes each line at once, so that a killed run keeps its steps."""
 
     def __init__(self, path: Path, after: int | None = None, warn: Callable[[str], None] = lambda text: None) -> None:
-        """With `after`, goes on in a file that may exist: its lines of later steps, and damaged ones, are dropped; `warn` is told of the latter.
+        """With `after`, resumes a file that may exist: drops lines of later steps and damaged ones.
 
-        Otherwise raises RequestError when the file exists (the run folder has been trained in); also when it cannot be made.
+        `warn` gets the damaged ones. Without `after`, raises RequestError if the file exists, because
+        the folder holds a training run; also raises it if the file cannot be created.
         """
         self.path = path
         try:
@@ -70,12 +71,14 @@ class StepsFile:
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_EXCL if after is None else os.O_APPEND)
             self.stream: TextIOWrapper = os.fdopen(os.open(path, flags, 0o666), "a", buffering=1)
         except FileExistsError as error:
-            raise RequestError(f"{path.parent} holds a training run already: give another folder with --run") from error
+            raise RequestError(
+                f"{path.parent} already holds a training run: choose another folder with --run"
+            ) from error
         except OSError as error:
             raise cannot_write(path.parent, error) from error
 
     def write(self, step: Step) -> None:
-        """Raises RequestError when the disk is full."""
+        """Raises RequestError if the disk is full."""
         try:
             self.stream.write(json.dumps({"schema": STEPS_SCHEMA, **asdict(step)}) + "\n")
         except OSError as error:
@@ -87,14 +90,18 @@ class StepsFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError):  # of a full disk `write` has spoken already
+        self.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # `write` has already reported a full disk
             self.stream.close()
 
 
 def keep_steps(path: Path, last: int) -> str | None:
-    """Drop the lines of steps after `last`, which are about to be made again, and damaged lines. Returns which were damaged.
+    """Drop the lines of steps after `last`, which will be repeated, and damaged lines.
 
-    A last line that a killed process did not finish counts as damaged, unless only its end is missing.
+    Returns a text that names the damaged lines, or None. A last line that a killed process did not
+    finish counts as damaged, unless only its newline is missing.
     """
 
     def kept(line: bytes) -> bytes | None:

@@ -1,5 +1,7 @@
 """Models that are found by name: torchvision's, and a user's own."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,12 +77,23 @@ def test_a_model_of_one_s_own(own: str) -> None:
     [
         ("absent", "has no function 'absent'"),
         ("purpose_unknown", r"must take an argument `scale` \(super-resolution\) or `num_classes`"),
-        ("no_module", r"gave a str: a torch\.nn\.Module was expected"),
+        ("no_module", r"returned a str, not a torch\.nn\.Module"),
     ],
 )
 def test_a_function_that_makes_no_model(own: str, function: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         models.build(f"{own}:{function}")
+
+
+def test_an_unknown_name_suggests_torchvision_s_models_too() -> None:
+    with pytest.raises(RequestError, match=r"desnet121: unknown model; did you mean densenet121\? Known: edsr, "):
+        models.find("desnet121")
+
+
+@pytest.mark.parametrize("name", ["edsr", "edsr-baseline", "resnet50", "vgg16"])
+def test_the_project_s_models_are_found_without_torchvision(name: str) -> None:
+    asked = f"import sys; from hvscale import models; models.find('{name}'); print('torchvision' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", asked], text=True).strip() == "False"
 
 
 def test_a_module_that_cannot_be_imported() -> None:

@@ -6,7 +6,7 @@ from torch import nn
 
 from hvscale import models
 from hvscale.core.errors import RequestError
-from hvscale.models.edsr import DIV2K_MEAN_RGB, ResidualBlock
+from hvscale.models.presets.edsr import DIV2K_MEAN_RGB, ResidualBlock
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_mean_shift_is_frozen_and_exact_under_autocast() -> None:
         (
             "edrs",
             {},
-            "unknown model 'edrs': known are edsr, edsr-baseline, resnet50, vgg16, "
+            "edrs: unknown model; did you mean edsr? Known: edsr, edsr-baseline, resnet50, vgg16, "
             "torchvision's other classification models, and your own as package.module:function",
         ),
         ("edsr", {"depth": 3}, "edsr has no option 'depth': it has scale, n_resblocks, n_feats, res_scale, rgb_range"),
-        ("edsr", {"scale": 5}, "EDSR has no scale 5: it has 2, 3 and 4"),
-        ("edsr", {"n_feats": 0}, "EDSR needs at least one block and one feature, not 32 and 0"),
+        ("edsr", {"scale": 5}, "EDSR has no scale 5: choose 2, 3 or 4"),
+        ("edsr", {"n_feats": 0}, "EDSR needs at least one residual block and one feature map, not 32 and 0"),
     ],
 )
 def test_a_wrong_request_is_one_clear_line(name: str, options: dict[str, int], message: str) -> None:

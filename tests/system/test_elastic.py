@@ -261,7 +261,7 @@ def test_a_loss_that_is_no_number_after_a_change_of_ranks_is_every_rank_s_affair
         assert [step["skipped"] for step in last] == [True] * 3
         made = last[-1]["step"]
         assert f"the loss or a gradient is not finite in 3 steps in a row, up to step {made}" in running.said()
-        assert running.said().count("the ranks gather anew") == 1
+        assert running.said().count("the ranks regroup") == 1
         assert run_json(running.folder / "job")["state"] == "failed"
 
 
@@ -275,7 +275,7 @@ def test_hosts_that_come_and_go_lose_no_step(job: Callable[..., Any]) -> None:
         running.wait_for_ranks(2)
         running.wait_for_epochs(1)
         running.stop()
-        assert "this host has been taken out of the job" in running.said()
+        assert "this host was removed from the job" in running.said()
         check_samples(running)
 
 
@@ -286,7 +286,7 @@ def test_a_new_rank_that_cannot_begin_leaves_the_others_alone(job: Callable[...,
     with job(train=train) as running:
         running.wait_for_ranks(2)
         running.hosts(FIRST, SECOND, THIRD)
-        wait_until(lambda: "the ranks gather anew" in running.said())
+        wait_until(lambda: "the ranks regroup" in running.said())
         before = len(running.steps())
         wait_until(lambda: len(running.steps()) >= before + 3)
         running.wait_for_ranks(2)

@@ -106,7 +106,7 @@ def test_upscale_writes_pictures(hvscale: Run, hvscale_warm: Run, tmp_path: Path
         (("eval", "weights/edsr_x2.pt", "--scale", "3"), "does not fit the model"),
         (("eval", "weights/edsr_x2.pt", "--memory-gb", "0.0001"), "--memory-gb 0.0001: this model needs at least"),
         (("eval", "weights"), "holds no model.pt and no checkpoints"),
-        (("eval", "weights/other.pt"), "does not say which model it is of: name it with --model"),
+        (("eval", "weights/other.pt"), "does not contain the model's name: add --model"),
         (("upscale", "none.png", "--weights", "weights/edsr_x2.pt"), "none.png cannot be decoded (No such file"),
     ],
 )

@@ -178,10 +178,10 @@ def test_a_rank_that_stands_still_ends_the_job_with_all_stacks(tmp_path: Path) -
     assert status == 3, said
     for rank in range(2):
         log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()
-        why = ("no step has ended for 4 s", "this process stood still for")[rank]
+        why = ("no step finished for 4 s", "this process was suspended for")[rank]
         assert f"hvscale: {why}" in log, (rank, log[-500:])
         assert "hvscale/trainer/trainer.py" in log, (rank, log[-500:])
-    assert "no step has ended for" in said
+    assert "no step finished for" in said
     assert not Path(f"/proc/{pid}").exists()
 
 
@@ -215,7 +215,7 @@ def test_a_job_that_is_suspended_for_longer_than_a_step_may_take_goes_on(tmp_pat
     assert len(steps(tmp_path / "stopped")) == 300
     for rank in range(2):
         log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()
-        assert "this process stood still for" in log, (rank, log[-500:])
+        assert "this process was suspended for" in log, (rank, log[-500:])
         assert "hvscale/trainer/trainer.py" in log, (rank, log[-500:])
 
 
@@ -245,7 +245,7 @@ def test_killed_while_it_writes_a_checkpoint(hvscale: Run, tmp_path: Path) -> No
     assert len(left) == 2
     done = hvscale(*train, 6)
     assert done.returncode == 0, done.stderr
-    assert "going on after step 2" in done.stderr
+    assert "resuming after step 2" in done.stderr
     assert {file.name for file in folder.iterdir()} == {f"step-{step:09d}.ckpt" for step in (2, 4, 6)}
 
 
@@ -266,7 +266,7 @@ def test_a_disk_that_is_full_keeps_the_checkpoints_that_are_there(hvscale: Run, 
         subprocess.run([*mount[:4], "remount,size=100m", "tmpfs", str(small)], check=True)
         done = hvscale(*train)
         assert done.returncode == 0, done.stderr
-        assert f"going on after step {newest}" in done.stderr
+        assert f"resuming after step {newest}" in done.stderr
     finally:
         subprocess.run(["umount", small], check=True)
     assert hvscale(*EDSR, "--steps", 200, "--run", "whole").returncode == 0

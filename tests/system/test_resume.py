@@ -58,7 +58,7 @@ def test_killed_and_resumed_is_never_stopped_bit_for_bit(hvscale: Run, hvscale_w
     killed_after(tmp_path, 14, *again)
     done = hvscale(*again)
     assert done.returncode == 0, done.stderr
-    assert "going on after step" in done.stderr
+    assert "resuming after step" in done.stderr
     assert same(tmp_path / "whole", tmp_path / "stopped")
     assert steps(tmp_path / "whole") == steps(tmp_path / "stopped")
     assert json.loads((tmp_path / "stopped/run.json").read_text())["state"] == "finished"
@@ -132,7 +132,7 @@ def test_another_number_of_ranks_is_said_aloud(hvscale: Run, hvscale_warm: Run, 
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout + done.stderr
     assert said.count("the checkpoint is of 1 ranks and this run has 2: a step now takes 4 images") == 1
-    assert said.count("--learning-rate was None and is 0.0002") == 1
+    assert said.count("--learning-rate was None and is now 0.0002") == 1
     assert [line[0] for line in steps(tmp_path / "two")] == [5, 6, 7, 8]
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(hvscale_warm: 
     done = hvscale_warm(*EDSR, "--steps", 12, "--run", "whole", "--resume", "auto")
     assert done.returncode == 0, done.stderr
     assert "step-000000012.ckpt is damaged (it has" in done.stderr
-    assert "going on after step 8" in done.stderr
+    assert "resuming after step 8" in done.stderr
     assert steps(tmp_path / "whole") == before[0]
     assert all(torch.equal(value, before[1][key]) for key, value in model(tmp_path / "whole").items())
     last.write_bytes(b"")
@@ -164,8 +164,8 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(hvscale_warm: Run,
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--resume", "auto"), "--resume auto looks into --run or --checkpoint-dir"),
-        (("--resume", "."), "--resume .: no checkpoints in it"),
+        (("--resume", "auto"), "--resume auto needs --run or --checkpoint-dir"),
+        (("--resume", "."), "--resume .: the folder holds no checkpoints"),
         (("--resume", "none.ckpt"), "cannot read the checkpoint none.ckpt: No such file"),
     ],
 )

@@ -125,7 +125,7 @@ def test_a_training_that_runs_keeps_its_steps_from_a_second_one(hvscale_warm: Ru
     assert run_json(tmp_path / "job")["state"] == "running"
     third = hvscale_warm(*train, "--steps", len(before.splitlines()) + 2)
     assert third.returncode == 0, third.stderr
-    assert "going on after step" in third.stderr
+    assert "resuming after step" in third.stderr
     numbers = [json.loads(line)["step"] for line in steps.read_text().splitlines()]
     assert numbers == list(range(1, len(before.splitlines()) + 3))
     assert run_json(tmp_path / "job")["state"] == "finished"

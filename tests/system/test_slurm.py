@@ -211,7 +211,7 @@ def test_a_job_that_is_suspended_for_longer_than_a_step_may_take_goes_on_when_it
     assert len(steps(file.parent)) == 300
     for rank in range(2):
         log = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text()
-        assert "this process stood still for" in log, (rank, log[-500:])
+        assert "this process was suspended for" in log, (rank, log[-500:])
 
 
 def test_an_allocation_that_is_taken_away_is_a_lost_node(program: Callable[[str], Path], tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_an_option_that_cannot_be_is_one_line_and_status_2(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("train", "resnet-9000", *TINY), "unknown model 'resnet-9000': known are edsr, edsr-baseline"),
+        (("train", "resnet-9000", *TINY), "resnet-9000: unknown model; did you mean resnet"),
         ((*TRAIN[1:], "--data", "nowhere"), "nowhere"),
         ((*TRAIN[1:], "--data", "empty"), "empty"),
         ((*TRAIN[1:], "--data", "damaged"), "damaged/b.png"),
@@ -161,7 +161,7 @@ def test_demo(hvscale: Run, tmp_path: Path) -> None:
     """It comes to an end and shows everything; how far it gets in its time is the machine's affair."""
     done = hvscale("demo", "--seconds", 5, "--run", "job", timeout=400)
     assert done.returncode == 0, done.stderr
-    for expected in ("PSNR on", "images/s in all", "allreduce", "busbw", "run folder:", "picture:"):
+    for expected in ("PSNR on", "images/s in total", "allreduce", "busbw", "run folder:", "picture:"):
         assert expected in done.stdout
     assert json.loads((tmp_path / "job/result.json").read_text())["np"] == 2
     assert json.loads(hvscale("breakdown", "job", "--json").stdout)["source"] == "hvprof"

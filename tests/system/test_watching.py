@@ -232,7 +232,7 @@ def test_a_client_that_is_killed(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 75, said
     assert [line for line in said.splitlines() if "warning" in line] == [
-        f"hvscale: warning: --wandb: its process ended with status -9: {tmp_path}/job/logs/wandb.log"
+        f"hvscale: warning: --wandb: its process ended with status -9: see {tmp_path}/job/logs/wandb.log"
     ]
 
 
@@ -283,7 +283,7 @@ def test_without_the_package_it_is_one_line(tmp_path: Path) -> None:
     ("options", "said"),
     [
         (("--wandb", "on"), "--wandb on: input should be 'off', 'offline' or 'online'"),
-        (("--one-rank-run", "nowhere"), "--one-rank-run nowhere: no result.json of a training is there"),
+        (("--one-rank-run", "nowhere"), "--one-rank-run nowhere: no result.json of a training run there"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_status_2(hvscale_warm: Run, options: tuple[str, ...], said: str) -> None:

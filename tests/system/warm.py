@@ -15,7 +15,7 @@ from hvscale.cli.main import main
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["hvscale.trainer.trainer", "hvscale.trainer.inference.evaluate", "torchvision.models", "scipy.ndimage"]
+    ["hvscale.trainer.training", "hvscale.trainer.inference.evaluate", "torchvision.models", "scipy.ndimage"]
 )
 OUTPUTS = ("stdout", "stderr")
 

@@ -42,7 +42,7 @@ def test_a_launchers_run_folder_is_used_and_its_run_json_left_alone(
     train(config)
     assert Path("given/run.json").read_text() == "the launcher's"
     assert len(Path("given/steps.jsonl").read_text().splitlines()) == 3
-    with pytest.raises(RequestError, match="holds a training run already"):
+    with pytest.raises(RequestError, match="already holds a training run"):
         train(config)
     assert len(Path("given/steps.jsonl").read_text().splitlines()) == 3
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hvscale.core.errors import RequestError
-from hvscale.trainer.checkpoints.store import Checkpoint, DamagedError, Folder, read
+from hvscale.trainer.checkpoints.store import Checkpoint, CheckpointFolder, DamagedError, read
 
 
 def checkpoint(step: int = 5, size: int = 1000) -> Checkpoint:
@@ -48,16 +48,16 @@ def damage(file: Path, how: str) -> None:
 
 HOWS = {
     "a bit turned": "its checksum is wrong",
-    "cut short": r"it has \d+ bytes of \d+",
-    "empty": "its first line is not a checkpoint's",
-    "another length": r"it has \d+ bytes of \d+",
-    "another first line": "its first line is not a checkpoint's",
+    "cut short": r"it has \d+ of \d+ bytes",
+    "empty": "its first line is not that of a checkpoint",
+    "another length": r"it has \d+ of \d+ bytes",
+    "another first line": "its first line is not that of a checkpoint",
 }
 
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     written = checkpoint()
-    found = read(Folder(tmp_path, 3).save(written))
+    found = read(CheckpointFolder(tmp_path, 3).save(written))
     assert torch.equal(found.model["weight"], written.model["weight"])
     assert torch.equal(found.random[0]["cpu"], written.random[0]["cpu"])
     assert (found.step, found.steps, found.optimizer) == (5, 10, written.optimizer)
@@ -69,7 +69,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
 
 
 def test_the_last_few_are_kept(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, 2)
+    folder = CheckpointFolder(tmp_path, 2)
     for step in (5, 10, 15, 100):
         folder.save(checkpoint(step))
     assert [file.name for file in folder.files()] == ["step-000000100.ckpt", "step-000000015.ckpt"]
@@ -78,7 +78,7 @@ def test_the_last_few_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_one_is_named_and_the_one_before_it_used(tmp_path: Path, how: str) -> None:
-    folder = Folder(tmp_path, 3)
+    folder = CheckpointFolder(tmp_path, 3)
     folder.save(checkpoint(5))
     damage(folder.save(checkpoint(10)), how)
     said: list[str] = []
@@ -92,21 +92,21 @@ def test_a_damaged_one_is_named_and_the_one_before_it_used(tmp_path: Path, how: 
 
 
 def test_none_and_only_damaged_ones(tmp_path: Path) -> None:
-    assert Folder(tmp_path / "none", 3).newest(print) is None
-    damage(Folder(tmp_path, 3).save(checkpoint()), "cut short")
+    assert CheckpointFolder(tmp_path / "none", 3).newest(print) is None
+    damage(CheckpointFolder(tmp_path, 3).save(checkpoint()), "cut short")
     with pytest.raises(RequestError, match=r"all checkpoints in .* are damaged"):
-        Folder(tmp_path, 3).newest(lambda _: None)
+        CheckpointFolder(tmp_path, 3).newest(lambda _: None)
 
 
 WRITER = """
 import sys
 from pathlib import Path
-from hvscale.trainer.checkpoints.store import Folder
+from hvscale.trainer.checkpoints.store import CheckpointFolder
 from tests.trainer.test_checkpoints import checkpoint
 step = 0
 while True:
     step += 1
-    Folder(Path(sys.argv[1]), 2).save(checkpoint(step, 4_000_000))
+    CheckpointFolder(Path(sys.argv[1]), 2).save(checkpoint(step, 4_000_000))
     print(step, flush=True)
 """
 
@@ -125,7 +125,7 @@ def test_a_kill_while_one_is_written_loses_none(tmp_path: Path) -> None:
                 pass
             time.sleep(delay)
             writer.send_signal(signal.SIGKILL)
-        kept = Folder(folder, 2)
+        kept = CheckpointFolder(folder, 2)
         steps = [read(file).step for file in kept.files()]
         assert steps[0] >= last
         caught_in_the_middle += any(name.startswith(".") for name in names(folder))
@@ -140,7 +140,7 @@ def test_a_disk_that_is_full_keeps_what_there_was(tmp_path: Path) -> None:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", small], capture_output=True).returncode:
         pytest.skip("a small file system cannot be mounted here: it takes root")
     try:
-        folder = Folder(small / "checkpoints", 3)
+        folder = CheckpointFolder(small / "checkpoints", 3)
         folder.save(checkpoint(5))
         with pytest.raises(RequestError, match="No space left"):
             folder.save(checkpoint(10, 200_000))

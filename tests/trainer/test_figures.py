@@ -11,11 +11,11 @@ from torchmetrics.functional.image import peak_signal_noise_ratio
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig, demo_config
-from hvscale.trainer.budget import agreed_steps, images_per_second
 from hvscale.trainer.data import resize
-from hvscale.trainer.inference.metrics import div2k_measure, psnr_db, quantise
+from hvscale.trainer.hooks.time_budget import agreed_steps, images_per_second
+from hvscale.trainer.inference.metrics import div2k_measure, psnr_db, to_pixels
+from hvscale.trainer.optimizer import learning_rate
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.schedule import learning_rate
 
 
 def test_psnr_by_hand_and_by_torchmetrics() -> None:
@@ -32,9 +32,9 @@ def test_psnr_by_hand_and_by_torchmetrics() -> None:
     assert psnr_db(a, a, div2k_measure(2)) == math.inf
 
 
-def test_quantise_clamps_and_rounds() -> None:
+def test_pixels_are_clamped_and_rounded() -> None:
     image = torch.tensor([-3.0, 0.4, 0.6, 254.6, 300.0]).expand(3, 5)[:, None, :]
-    assert quantise(image)[0, :, 0].tolist() == [0, 0, 1, 255, 255]
+    assert to_pixels(image)[0, :, 0].tolist() == [0, 0, 1, 255, 255]
 
 
 def test_shrinking_smooths_and_enlarging_keeps_a_flat_photo() -> None:
@@ -79,7 +79,7 @@ def test_the_time_budget_becomes_a_number_of_steps() -> None:
 
 def test_ranks_that_measured_differently_agree() -> None:
     class Two(Ranks):
-        def gather(self, value: Any) -> list[Any]:
+        def allgather(self, value: Any) -> list[Any]:
             return [value, value * 3]
 
     assert agreed_steps(60, [0.1] * 13, Two()) == 13 + round((60 - 13 * 0.2) / 0.2)

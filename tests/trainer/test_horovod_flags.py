@@ -61,7 +61,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], subproc
     def start(number: int) -> subprocess.CompletedProcess[str]:
         folder = tmp_path_factory.mktemp("flags")
         asked = [{"steps": 4, "learning_rate": 0.01, **options} for options in STARTS[number][1]]
-        return run_on_two_ranks(folder, "flags.py", json.dumps(asked), make_photos(folder / "photos"), folder)
+        return run_on_two_ranks(folder, "flags.py", json.dumps(asked), make_photos(folder / "photos"))
 
     return start
 

@@ -6,7 +6,7 @@ import torch
 from scipy.signal import convolve2d
 
 from hvscale.trainer.data.images import Pixels
-from hvscale.trainer.inference.metrics import Measure, benchmark_measure, compared, div2k_measure, psnr_db, ssim
+from hvscale.trainer.inference.metrics import Measure, benchmark_measure, compared_values, div2k_measure, psnr_db, ssim
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_psnr_is_that_of_the_public_implementation(two: tuple[Pixels, Pixels], s
 def test_ssim_is_wang_s_formula(two: tuple[Pixels, Pixels]) -> None:
     """Windows that lie wholly inside the image, as the authors' own code has it."""
     measure = benchmark_measure(2)
-    a, b = (compared(image, measure) for image in two)
+    a, b = (compared_values(image, measure) for image in two)
     axis = np.exp(-(np.arange(-5, 6) ** 2) / (2 * 1.5**2))
     window = np.outer(axis, axis) / axis.sum() ** 2
 
@@ -68,4 +68,4 @@ def test_ssim_of_rgb_is_the_mean_of_its_channels(two: tuple[Pixels, Pixels]) -> 
 
 def test_luma_is_that_of_bt_601() -> None:
     colours = np.array([[[0, 0, 0], [255, 255, 255], [255, 0, 0], [0, 255, 0]]], dtype=np.uint8)
-    assert compared(colours, Measure(0, luma=True))[0] == pytest.approx([16, 235, 81.48, 144.55], abs=0.02)
+    assert compared_values(colours, Measure(0, luma=True))[0] == pytest.approx([16, 235, 81.48, 144.55], abs=0.02)

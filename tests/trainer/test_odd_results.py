@@ -12,8 +12,8 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.studies.throughput import read_throughput
 from hvscale.trainer import TrainResult
-from hvscale.trainer.checkpoints.trained import open_trained
-from hvscale.trainer.logger_start import images_per_second_of_one_rank
+from hvscale.trainer.checkpoints.trained_model import load_trained_model
+from hvscale.trainer.loggers.hook import images_per_second_of_one_rank
 
 GOOD: dict[str, Any] = {
     "schema": "hvscale/train/1",
@@ -40,16 +40,16 @@ def odd(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_an_odd_result_is_one_line(odd: Path) -> None:
-    with pytest.raises(RequestError, match=r"result\.json is not the result of a training: ") as raised:
+    with pytest.raises(RequestError, match=r"result\.json is not a valid training result: ") as raised:
         TrainResult.read(odd)
     assert "\n" not in str(raised.value)
-    with pytest.raises(RequestError, match=r"--one-rank-run .*: no result\.json of a training is there"):
+    with pytest.raises(RequestError, match=r"--one-rank-run .*: no result\.json of a training run there"):
         images_per_second_of_one_rank(odd, "edsr-baseline")
 
 
 def test_weights_beside_an_odd_result_are_known_by_their_shapes(odd: Path) -> None:
     torch.save(models.build("edsr-baseline", n_resblocks=1, n_feats=8).state_dict(), odd / "model.pt")
-    assert open_trained(odd, None, {}).options == {"scale": 2, "n_resblocks": 1, "n_feats": 8}
+    assert load_trained_model(odd, None, {}).options == {"scale": 2, "n_resblocks": 1, "n_feats": 8}
 
 
 @pytest.mark.parametrize("options", [{"n_feats": 10**12}, {"n_resblocks": -1}, {"scale": 7}, {"n_feats": 8.5}])
@@ -57,7 +57,7 @@ def test_weights_go_before_what_their_result_says(tmp_path: Path, options: dict[
     wrong = {**GOOD, "model_options": {**GOOD["model_options"], **options}}
     (tmp_path / "result.json").write_text(json.dumps(wrong))
     torch.save(models.build("edsr-baseline", n_resblocks=1, n_feats=8).state_dict(), tmp_path / "model.pt")
-    assert open_trained(tmp_path, None, {}).options == GOOD["model_options"]
+    assert load_trained_model(tmp_path, None, {}).options == GOOD["model_options"]
 
 
 @pytest.mark.parametrize("kind", [name for name in ODD if not name.startswith(("model", "options"))])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvscale.trainer import TrainConfig
-from hvscale.trainer.same_options import compared
+from hvscale.trainer.training import shared_options
 from tests.trainer.conftest import BIN, LAUNCHERS
 
 TRAIN = (
@@ -48,6 +48,6 @@ def test_ranks_with_different_options_are_refused_in_one_line(tmp_path: Path, mo
 def test_what_lies_on_a_rank_s_own_host_may_differ() -> None:
     one = TrainConfig.of(data="/a", threads=1, run=Path("a"), cache_dir=Path("a"), resume="a", workers=0)
     other = TrainConfig.of(data="/b", threads=2, run=Path("b"), weights=Path("b"), resume="b")
-    assert compared(one) == compared(other)
-    assert compared(TrainConfig.of(data="synthetic")) != compared(other)
-    assert json.dumps(compared(one))
+    assert shared_options(one) == shared_options(other)
+    assert shared_options(TrainConfig.of(data="synthetic")) != shared_options(other)
+    assert json.dumps(shared_options(one))

@@ -1,6 +1,7 @@
-"""Checkpoints: all that training needs to go on as if it had never stopped, one file each, the last few kept.
+"""Checkpoint files: all that training needs to continue as if it had never stopped.
 
-A file begins with a line that says its length and SHA-256, so that one damaged or cut short is known before it is used:
+The first line of a file gives its length and SHA-256, so that a damaged or truncated file is detected
+before it is used:
 
     hvscale-checkpoint/1 sha256=<64 hex digits> bytes=<20 digits>
     <what torch.save wrote, tensors and plain values only>
@@ -25,37 +26,38 @@ FOLDER = "checkpoints"
 NAME = re.compile(r"step-(\d{9})\.ckpt")
 HEADER = re.compile(rb"hvscale-checkpoint/1 sha256=([0-9a-f]{64}) bytes=(\d{20})\n")
 HEADER_BYTES = len(b"hvscale-checkpoint/1 sha256= bytes=\n") + 64 + 20
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
+RANK_STRIDE = 1_000_003  # keeps the seeds of one run's ranks different from those of a run with the next seed
 
 
 class DamagedError(Exception):
-    """A checkpoint that is not what was written; the message says in which way."""
+    """A checkpoint file is not as it was written; the message says in what way."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds. Every value is a tensor, a number, a text, or a list or dict of those."""
+    """The content of a file. Every value is a tensor, a number, a string, or a list or dict of those."""
 
     step: int
-    """Steps made."""
+    """Steps done."""
     steps: int | None
-    """Steps that the ranks agreed on; None while they had not."""
+    """Total number of steps; None if the ranks had not agreed on it yet."""
     model: dict[str, Any]
     model_options: dict[str, Any]
-    """What the model is built with."""
+    """Keyword arguments that the model is built with."""
     optimizer: dict[str, Any]
     scaler: dict[str, Any]
-    """Of fp16's losses; empty where there is none."""
+    """State of the fp16 loss scaler; empty for other precisions."""
     random: list[dict[str, Any]]
-    """Of each rank."""
+    """Random state of each rank; empty in a commit of an elastic job."""
     arithmetic: dict[str, Any]
     config: dict[str, Any]
-    place: dict[str, int] = field(default_factory=dict)
-    """In the data, as the workload tells it; empty where the number of steps says it."""
+    data_position: dict[str, int] = field(default_factory=dict)
+    """Position in the data, from the workload; empty if it follows from the number of steps."""
 
 
-class Folder:
-    """The checkpoints of a run, by step."""
+class CheckpointFolder:
+    """The checkpoints of a run, by step; the newest `keep` are kept."""
 
     def __init__(self, path: Path, keep: int) -> None:
         self.path, self.keep = path, keep
@@ -67,14 +69,14 @@ class Folder:
         return sorted((file for file in self.path.iterdir() if NAME.fullmatch(file.name)), reverse=True)
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write beside, sync, rename; then remove all but the last few. Raises RequestError when the disk is full."""
+        """Write atomically, then remove old checkpoints. Raises RequestError if the disk is full."""
         file = self.path / f"step-{checkpoint.step:09d}.ckpt"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for left in self.path.glob(f".{file.name[:5]}*"):  # of a process that was killed while it wrote
+            for left in self.path.glob(f".{file.name[:5]}*"):  # from a process killed while writing
                 left.unlink(missing_ok=True)
             write_atomically(file, lambda stream: write(checkpoint, stream))
-        except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of the second failed write
+        except (OSError, RuntimeError) as error:  # torch.save turns the second failed write into a RuntimeError
             cause = error if isinstance(error, OSError) else error.__context__
             if not isinstance(cause, OSError):
                 raise
@@ -85,24 +87,24 @@ class Folder:
         return file
 
     def newest(self, warn: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
-        """The newest that is whole; each damaged one is named to `warn`. None when there is no checkpoint at all.
+        """The newest intact checkpoint, or None if there are no files; `warn` gets each damaged file.
 
-        Raises RequestError when there are some and all are damaged.
+        Raises RequestError if there are files and all are damaged.
         """
         files = self.files()
         for file in files:
             try:
                 return file, read(file)
             except DamagedError as damage:
-                warn(f"the checkpoint {file} is damaged ({damage}): the one before it is used")
+                warn(f"checkpoint {file} is damaged ({damage}): using the previous one")
         if files:
-            raise RequestError(f"all checkpoints in {self.path} are damaged: take the folder away to start anew")
+            raise RequestError(f"all checkpoints in {self.path} are damaged: remove the folder to start from scratch")
         return None
 
 
 def write(checkpoint: Checkpoint, stream: IO[bytes]) -> None:
     stream.write(bytes(HEADER_BYTES))
-    hashing = Hashing(stream)
+    hashing = HashingStream(stream)
     torch.save(vars(checkpoint), hashing)  # type: ignore[arg-type]
     stream.seek(0)
     stream.write(b"hvscale-checkpoint/1 sha256=%s bytes=%020d\n" % (hashing.digest(), hashing.bytes))
@@ -110,18 +112,18 @@ def write(checkpoint: Checkpoint, stream: IO[bytes]) -> None:
 
 
 def read(file: Path) -> Checkpoint:
-    """Raises DamagedError when the file is not as it was written, RequestError when it cannot be read at all."""
+    """Raises DamagedError if the file is not as it was written, RequestError if it cannot be read at all."""
     try:
         with open_regular(file) as stream:
             header = HEADER.fullmatch(stream.read(HEADER_BYTES))
             if header is None:
-                raise DamagedError("its first line is not a checkpoint's")
+                raise DamagedError("its first line is not that of a checkpoint")
             hashed, size = hashlib.sha256(), 0
-            while chunk := stream.read(CHUNK):
+            while chunk := stream.read(CHUNK_BYTES):
                 hashed.update(chunk)
                 size += len(chunk)
             if size != int(header[2]):
-                raise DamagedError(f"it has {size} bytes of {int(header[2])}")
+                raise DamagedError(f"it has {size} of {int(header[2])} bytes")
             if hashed.hexdigest() != header[1].decode():
                 raise DamagedError("its checksum is wrong")
             stream.seek(HEADER_BYTES)
@@ -131,8 +133,8 @@ def read(file: Path) -> Checkpoint:
     return Checkpoint(**content)
 
 
-class Hashing(io.RawIOBase):
-    """Passes on what is written, and keeps its length and SHA-256."""
+class HashingStream(io.RawIOBase):
+    """Forwards what is written and computes its length and SHA-256."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream, self.hashed, self.bytes = stream, hashlib.sha256(), 0
@@ -149,3 +151,22 @@ class Hashing(io.RawIOBase):
 
     def digest(self) -> bytes:
         return self.hashed.hexdigest().encode()
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """This rank's random state. Dropout uses it; crops and the order of images need no state."""
+    state: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore_random_state(state: dict[str, Any], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def seed_rank(seed: int, rank: int, step: int = 0) -> None:
+    """Give each rank, and each step that training continues from, other random numbers. Call after the model is built."""
+    torch.manual_seed(seed + RANK_STRIDE * (rank + RANK_STRIDE * step))

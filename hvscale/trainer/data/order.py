@@ -1,4 +1,4 @@
-"""The order in which a data set's samples come, the same for any number of ranks, workers and batches between them."""
+"""The order of a data set's samples, the same for any number of ranks, workers and batches a step."""
 
 from dataclasses import dataclass
 
@@ -9,61 +9,63 @@ from hvscale.core.errors import RequestError
 
 
 @dataclass(frozen=True)
-class Place:
-    """A sample in the order of training."""
+class Sample:
+    """A sample to train on."""
 
     epoch: int
     index: int
-    """In the data set."""
+    """Index in the data set."""
 
 
 @dataclass(frozen=True)
-class Reached:
-    """How far training has come, whatever the number of ranks."""
+class Position:
+    """How far training is through the data, independent of the number of ranks."""
 
     epoch: int
     used: int
-    """Samples of this epoch that were used: the first ones of its order."""
+    """Number of samples of this epoch that were used: the first ones of its order."""
 
 
 class EpochOrder:
-    """Each epoch is a new permutation that depends on the seed and the epoch only; what does not fill a last step is left out."""
+    """Each epoch is a permutation given by the seed and the epoch; samples that do not fill a last step are left out."""
 
-    def __init__(self, samples: int, seed: int, joint_batch: int) -> None:
-        """`joint_batch`: samples of one step, of all ranks together. Raises RequestError when there are not that many."""
-        if samples < joint_batch:
+    def __init__(self, samples: int, seed: int, global_batch: int) -> None:
+        """`global_batch`: samples of one step over all ranks. Raises RequestError if there are fewer samples."""
+        if samples < global_batch:
             raise RequestError(
-                f"a step takes {joint_batch} images of all ranks, and there are {samples}: lower --batch-size"
+                f"a step takes {global_batch} images over all ranks, but there are only {samples}: lower --batch-size"
             )
-        self.samples, self.seed, self.joint_batch = samples, seed, joint_batch
-        self.steps_per_epoch = samples // joint_batch
-        self._begin = (0, Reached(0, 0))
+        self.samples, self.seed, self.global_batch = samples, seed, global_batch
+        self.steps_per_epoch = samples // global_batch
+        self._begin = (0, Position(0, 0))
         self._permutation: tuple[int, NDArray[np.int64]] | None = None
 
-    def go_on(self, step: int, reached: Reached) -> int:
-        """`step` and those after it share out what others, of any joint batch, have left of the epoch. Returns the step it would
-        be, had all been of this joint batch."""
-        self._begin = (step, reached)
-        return (reached.epoch + 1) * self.steps_per_epoch - self._left(reached)
+    def resume(self, step: int, position: Position) -> int:
+        """Let `step` be the first one after `position`, whatever global batch led there.
 
-    def reached(self, step: int) -> Reached:
-        """What was used before a step, counted from 0 over all epochs."""
+        Returns the number that `step` would have if all steps had had this global batch.
+        """
+        self._begin = (step, position)
+        return (position.epoch + 1) * self.steps_per_epoch - self._left(position)
+
+    def position(self, step: int) -> Position:
+        """The position before a step, counted from 0 over all epochs."""
         first, begin = self._begin
         after = step - first - self._left(begin)
         if after < 0:
-            return Reached(begin.epoch, begin.used + (step - first) * self.joint_batch)
+            return Position(begin.epoch, begin.used + (step - first) * self.global_batch)
         epochs, within = divmod(after, self.steps_per_epoch)
-        return Reached(begin.epoch + 1 + epochs, within * self.joint_batch)
+        return Position(begin.epoch + 1 + epochs, within * self.global_batch)
 
-    def own(self, step: int, rank: int, batch_size: int) -> list[Place]:
+    def samples_of(self, step: int, rank: int, batch_size: int) -> list[Sample]:
         """This rank's samples of a step."""
-        reached = self.reached(step)
-        start = reached.used + rank * batch_size
-        return [Place(reached.epoch, int(index)) for index in self._order(reached.epoch)[start : start + batch_size]]
+        position = self.position(step)
+        start = position.used + rank * batch_size
+        return [Sample(position.epoch, int(index)) for index in self._order(position.epoch)[start : start + batch_size]]
 
-    def _left(self, reached: Reached) -> int:
+    def _left(self, position: Position) -> int:
         """Whole steps in the rest of an epoch."""
-        return max(0, self.samples - reached.used) // self.joint_batch
+        return max(0, self.samples - position.used) // self.global_batch
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         kept = self._permutation

@@ -1,9 +1,10 @@
-"""How a rank of an elastic job comes to `hvd.init()`: when all others have come, too.
+"""Makes the ranks of an elastic job wait for each other before `hvd.init()`.
 
-Horovod 0.28.1 connects the ranks in a thread whose C++ exceptions nobody catches. A rank that waits there for one that has
-died, cannot be started, or needs more than 30 s to import PyTorch is aborted, and with it the job. So the ranks wait for
-each other here first, by keys in the launcher's own store, and when one does not come they ask the launcher to form the
-job anew. It does when each process of the job before has asked, or ended: one that has ended is left out, with its host.
+Horovod 0.28.1 connects the ranks in a thread whose C++ exceptions nobody catches. A rank that waits
+there for one that died, cannot be started, or needs more than 30 s to import PyTorch is aborted, and
+the job with it. So the ranks first wait for each other here, through keys in the launcher's own
+store. If one does not arrive, they ask the launcher to form the job again. The launcher does so once
+each process of the previous job has asked or ended; it drops a process that ended, with its host.
 """
 
 import os
@@ -13,12 +14,12 @@ from http.client import HTTPConnection, HTTPException
 from hvscale.core.errors import EXIT_DONE, RankFailedError
 from hvscale.trainer.progress import say
 
-# What the launcher tells a rank, in its order.
+# What the launcher assigns to a rank, in its order.
 SLOT = tuple(f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"))
-# What rank 0 waits for the others. One that comes later asks the launcher at once, where those before it wait.
-ARRIVE_SECONDS = 30.0
-LOOK_SECONDS = 0.1
-# Keys of this scope, which the launcher empties each time it forms the job: a rank's number when it has arrived, and rank 0's verdict.
+# How long rank 0 waits for the others. A later rank asks the launcher at once, and finds the others waiting there.
+ARRIVAL_TIMEOUT_SECONDS = 30.0
+POLL_SECONDS = 0.1
+# The launcher empties this scope each time it forms the job. Its keys: the number of each rank that arrived, and rank 0's verdict.
 SCOPE, VERDICT, ALL, TOO_FEW = "hvscale_arrived", "verdict", b"all", b"too few"
 
 
@@ -26,36 +27,39 @@ def rank() -> int:
     return int(os.environ["HOROVOD_RANK"])
 
 
-def arrive() -> None:
-    """Wait until all ranks have come here. Raises SystemExit when this one is no longer part of the job, RankFailedError as `request` does."""
+def wait_for_all_ranks() -> None:
+    """Return once all ranks are here.
+
+    Raises SystemExit if this rank no longer belongs to the job, RankFailedError as `request` does.
+    """
     while not all_arrived():
-        ask()
+        request_assignment()
 
 
-def come_back() -> None:
+def rejoin() -> None:
     """The same, after `hvd.shutdown()`."""
-    os.environ.pop("HOROVOD_ELASTIC", None)  # or else Horovod asks, too, and the launcher takes it for the next time
-    ask()
-    arrive()
+    os.environ.pop("HOROVOD_ELASTIC", None)  # otherwise Horovod asks too, which the launcher counts as the next round
+    request_assignment()
+    wait_for_all_ranks()
 
 
-def ask() -> None:
-    """Ask the launcher what this rank is now; it answers when it has formed the job anew, for which it may wait for hosts."""
-    told = request("GET", "rank_and_size", f"{os.environ['HOROVOD_HOSTNAME']}:{os.environ['HOROVOD_LOCAL_RANK']}")
-    slot = dict(zip(SLOT, (told or b"").decode().split(","), strict=True))
+def request_assignment() -> None:
+    """Ask the launcher for this process's rank. It answers once it has formed the job; it may wait for hosts."""
+    assigned = request("GET", "rank_and_size", f"{os.environ['HOROVOD_HOSTNAME']}:{os.environ['HOROVOD_LOCAL_RANK']}")
+    slot = dict(zip(SLOT, (assigned or b"").decode().split(","), strict=True))
     if slot["HOROVOD_RANK"] == "-1":
-        say("hvscale: this host has been taken out of the job")
+        say("hvscale: this host was removed from the job")
         raise SystemExit(EXIT_DONE)
     os.environ.update(slot)
 
 
 def all_arrived() -> bool:
-    """Whether all ranks are there: rank 0 decides, so that no two can think otherwise."""
+    """Whether all ranks are here. Rank 0 decides, so that all ranks agree."""
     own, decides = str(rank()), rank() == 0
     request("PUT", SCOPE, own, b"here")
     missing = [str(other) for other in range(int(os.environ["HOROVOD_SIZE"]))]
-    # The others wait for rank 0 to come, and then for its verdict.
-    deadline = time.monotonic() + ARRIVE_SECONDS * (1 if decides else 2)
+    # The others wait for rank 0 to arrive, and then for its verdict.
+    deadline = time.monotonic() + ARRIVAL_TIMEOUT_SECONDS * (1 if decides else 2)
     while True:
         while decides and missing and request("GET", SCOPE, missing[-1]) is not None:
             missing.pop()
@@ -68,18 +72,18 @@ def all_arrived() -> bool:
         if late:
             request("DELETE", SCOPE, own)
             return False
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def request(method: str, scope: str, key: str, value: bytes | None = None) -> bytes | None:
-    """What the launcher's store answers; None where it has no such key. Raises RankFailedError when the launcher has ended."""
+    """The answer of the launcher's store; None if it has no such key. Raises RankFailedError if the launcher is gone."""
     server = HTTPConnection(os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
     try:
         server.request(method, f"/{scope}/{key}", value)
         answer = server.getresponse()
         content = answer.read()
     except (OSError, HTTPException) as error:
-        raise RankFailedError(f"horovodrun does not answer any more ({error})", []) from error
+        raise RankFailedError(f"horovodrun no longer answers ({error})", []) from error
     finally:
         server.close()
     return None if answer.status == 404 else content

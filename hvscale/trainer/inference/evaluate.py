@@ -1,4 +1,4 @@
-"""Measure a trained model on a data set, on the ranks a launcher started or alone."""
+"""Evaluates a trained model on a data set, on the ranks a launcher started or in a single process."""
 
 import math
 from statistics import fmean
@@ -7,24 +7,24 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale import models
-from hvscale.trainer.checkpoints.trained import Trained, open_trained
+from hvscale.trainer.checkpoints.trained_model import TrainedModel, load_trained_model
 from hvscale.trainer.data import pairs
 from hvscale.trainer.data.classes import ClassFolder, class_folders
 from hvscale.trainer.data.sources import DIV2K_VALIDATION, ImageSet, image_set, numbered, parse_range, part
 from hvscale.trainer.inference.config import EvalConfig
 from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_measure
-from hvscale.trainer.inference.super_resolution_evaluation import PhotoScore, scores
+from hvscale.trainer.inference.super_resolution_evaluation import PhotoScore, score_photos
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.system import threads
+from hvscale.trainer.system.resources import share_cores
 from hvscale.trainer.tasks.classification import accuracy
 
-SMALLEST_MEASURED = 11  # pixels between the shaved sides: SSIM's window
+MIN_MEASURED_SIDE = 11  # pixels left after shaving: SSIM's window
 
 
 class ImageScore(BaseModel):
     name: str
     psnr_db: float | None
-    """None: no difference at all."""
+    """None if the images are identical."""
     ssim: float
     bicubic_psnr_db: float | None
     bicubic_ssim: float
@@ -48,15 +48,16 @@ class EvalResult(BaseModel):
     bicubic_ssim: float | None = None
     images: list[ImageScore] = []
     top1: float | None = None
-    """Share of the images whose class the model names first."""
+    """Top-1 accuracy, a share of 1."""
     top5: float | None = None
+    """Top-5 accuracy, a share of 1."""
 
 
 def evaluate_trained(config: EvalConfig) -> EvalResult:
-    """The same on every rank. Raises RequestError, on all ranks, for weights or images that cannot be used."""
+    """The result, the same on every rank. Raises RequestError, on all ranks, for unusable weights or images."""
     ranks = Ranks()
-    threads.share_cores(ranks, config.threads)
-    trained = ranks.together(lambda: open_trained(config.weights, config.model, options_for(config)))
+    share_cores(ranks, config.threads)
+    trained = ranks.together(lambda: load_trained_model(config.weights, config.model, options_for(config)))
     trained.module.to(ranks.device())
     with ranks.ending_together():
         if models.find(trained.name).task == "classification":
@@ -65,19 +66,19 @@ def evaluate_trained(config: EvalConfig) -> EvalResult:
 
 
 def options_for(config: EvalConfig) -> dict[str, Any]:
-    """A classifier's file of weights does not say how many classes it has: the data does."""
+    """A classifier's file of weights does not contain the number of classes; it comes from the data."""
     if config.model is None or models.find(config.model).task != "classification":
         return config.model_options()
     return {**config.model_options(), "num_classes": len(classes_of(config.data).classes)}
 
 
 def classes_of(data: str) -> ClassFolder:
-    """DATA/val where there is one."""
+    """DATA/val if it exists, else all of DATA."""
     training, validation = class_folders(data, None)
     return validation or training
 
 
-def classifier_result(config: EvalConfig, trained: Trained, ranks: Ranks) -> EvalResult:
+def classifier_result(config: EvalConfig, trained: TrainedModel, ranks: Ranks) -> EvalResult:
     folder = ranks.together(lambda: classes_of(config.data))
     side = config.image_size or models.find(trained.name).side
     top1, top5 = accuracy(trained.module, folder, side, config.batch_size, ranks)
@@ -85,14 +86,14 @@ def classifier_result(config: EvalConfig, trained: Trained, ranks: Ranks) -> Eva
     return EvalResult(model=trained.name, data=config.data, np=ranks.size, image_count=count, top1=top1, top5=top5)
 
 
-def super_resolution_result(config: EvalConfig, trained: Trained, ranks: Ranks) -> EvalResult:
+def super_resolution_result(config: EvalConfig, trained: TrainedModel, ranks: Ranks) -> EvalResult:
     scale = int(trained.options["scale"])
     chosen = ranks.together(lambda: images_of(config, scale))
     measure = measure_of(config, chosen, scale)
-    smallest = 2 * measure.shave + SMALLEST_MEASURED
-    # Each image is used once: nothing is gained by keeping it decoded, and each rank decodes only its own.
+    smallest = 2 * measure.shave + MIN_MEASURED_SIDE
+    # Each image is used once, by one rank: no cache of decoded images is needed.
     opened = ranks.together(lambda: [pairs.on_demand(pair, scale, smallest) for pair in chosen.pairs])
-    found = scores(trained.module, opened, scale, measure, ranks, config.memory_gb * 1e9, config.self_ensemble)
+    found = score_photos(trained.module, opened, scale, measure, ranks, config.memory_gb * 1e9, config.self_ensemble)
     return EvalResult(
         model=trained.name,
         data=chosen.title,
@@ -130,5 +131,5 @@ def image_score(score: PhotoScore) -> ImageScore:
 
 
 def finite(value: float) -> float | None:
-    """JSON has no infinity."""
+    """None for infinity, which JSON does not have."""
     return value if math.isfinite(value) else None

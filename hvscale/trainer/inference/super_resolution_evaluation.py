@@ -1,28 +1,36 @@
-"""Measure a super-resolution model on photos, spread over the ranks, each photo counted once."""
+"""Evaluates a super-resolution model on photos: scores, and the picture of a run."""
 
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from torch import nn
 
 from hvscale.trainer.data import resize
 from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.data.pairs import Photo
 from hvscale.trainer.inference import tiling
-from hvscale.trainer.inference.metrics import Measure, psnr_db, quantise, ssim
+from hvscale.trainer.inference.metrics import Measure, psnr_db, ssim, to_pixels
 from hvscale.trainer.ranks import Ranks
 
 MEMORY_BYTES = 2e9
+# Of the picture, in pixels.
+WINDOW = 96
+ENLARGED = 4
+MARGIN = 12
+LABEL_HEIGHT = 40
+FOOT_HEIGHT = 34
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Comparison:
     """A photo four ways, (height, width, 3), `lr` smaller by the scale; and the PSNR of two of them."""
 
     lr: Pixels
     bicubic: Pixels
-    ours: Pixels
+    model: Pixels
     hr: Pixels
     bicubic_psnr_db: float
     psnr_db: float
@@ -37,11 +45,11 @@ class PhotoScore:
     bicubic_ssim: float
 
 
-def evaluate(model: nn.Module, photo: Photo, scale: int, measure: Measure) -> Evaluation:
-    """One photo, whole, in fp32 whatever the precision of the training."""
+def compare(model: nn.Module, photo: Photo, scale: int, measure: Measure) -> Comparison:
+    """One whole photo, computed in fp32 whatever the precision of training."""
     lr, hr = photo.lr[:], photo.hr[:]
     bicubic, ours = resize.enlarge(lr, scale), super_resolve(model, lr, scale)
-    return Evaluation(lr, bicubic, ours, hr, psnr_db(bicubic, hr, measure), psnr_db(ours, hr, measure))
+    return Comparison(lr, bicubic, ours, hr, psnr_db(bicubic, hr, measure), psnr_db(ours, hr, measure))
 
 
 def super_resolve(
@@ -50,10 +58,10 @@ def super_resolve(
     """(height, width, 3) to scale times that, computed in fp32. Raises RequestError as `tiling.super_resolve` does."""
     image = torch.from_numpy(lr.copy()).permute(2, 0, 1)
     upscale = tiling.self_ensemble if ensemble else tiling.super_resolve
-    return quantise(upscale(model, image, scale, memory_bytes))
+    return to_pixels(upscale(model, image, scale, memory_bytes))
 
 
-def scores(
+def score_photos(
     model: nn.Module,
     photos: list[Photo],
     scale: int,
@@ -62,7 +70,7 @@ def scores(
     memory_bytes: float = MEMORY_BYTES,
     ensemble: bool = False,
 ) -> list[PhotoScore]:
-    """Every photo's, in the order given, the same on all ranks, which take turns: shares may differ by one photo. Collective."""
+    """Scores of all photos in the order given, the same on all ranks, which share the photos. Collective."""
 
     def score(photo: Photo) -> PhotoScore:
         lr, hr = photo.lr[:], photo.hr[:]
@@ -76,9 +84,45 @@ def scores(
         )
 
     own = ranks.together(lambda: [score(photo) for photo in photos[ranks.rank :: ranks.size]])
-    by_rank = ranks.gather(own)
+    by_rank = ranks.allgather(own)
     return [by_rank[number % ranks.size][number // ranks.size] for number in range(len(photos))]
 
 
 def mean_psnr_db(found: list[PhotoScore]) -> float:
     return fmean(score.psnr_db for score in found)
+
+
+def side_by_side(photo: Comparison) -> Image.Image:
+    """The picture of a run: LR, bicubic, model and HR in the window where bicubic has the largest error."""
+    pixels_wide = min(WINDOW, *photo.hr.shape[:2])
+    window = worst_window(photo.bicubic, photo.hr, pixels_wide)
+    scale = len(photo.hr) // len(photo.lr)
+    panels = [
+        ("LR", photo.lr.repeat(scale, axis=0).repeat(scale, axis=1)),
+        (f"bicubic {photo.bicubic_psnr_db:.2f} dB", photo.bicubic),
+        (f"model {photo.psnr_db:.2f} dB", photo.model),
+        ("HR", photo.hr),
+    ]
+    side = WINDOW * ENLARGED
+    sheet = Image.new("RGB", (len(panels) * (side + MARGIN) + MARGIN, side + LABEL_HEIGHT + FOOT_HEIGHT), "white")
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(22)
+    for number, (label, pixels) in enumerate(panels):
+        left = MARGIN + number * (side + MARGIN)
+        draw.text((left, LABEL_HEIGHT // 2), label, "black", font, anchor="lm")
+        cut = Image.fromarray(np.ascontiguousarray(pixels[window]))
+        sheet.paste(cut.resize((side, side), Image.Resampling.NEAREST), (left, LABEL_HEIGHT))
+    foot = f"{pixels_wide}x{pixels_wide} pixels, where bicubic has the largest error. PSNR is of the whole photo."
+    draw.text((MARGIN, sheet.height - FOOT_HEIGHT // 2), foot, "dimgray", ImageFont.load_default(16), anchor="lm")
+    return sheet
+
+
+def worst_window(bicubic: Pixels, hr: Pixels, side: int) -> tuple[slice, slice]:
+    """Rows and columns of the square with the largest squared error, searched in steps of a quarter of its side."""
+    error = ((bicubic.astype(np.float64) - hr) ** 2).sum(axis=2)
+    windows = [
+        (slice(row, row + side), slice(column, column + side))
+        for row in range(0, error.shape[0] - side + 1, side // 4)
+        for column in range(0, error.shape[1] - side + 1, side // 4)
+    ]
+    return max(windows, key=lambda window: float(error[window].sum()))

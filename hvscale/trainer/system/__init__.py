@@ -1,1 +1,1 @@
-"""What the trainer sets in the process and on the machine: threads, memory, precision, signals."""
+"""What the trainer sets on the machine, in the process and in the model so that it runs fast and fails cleanly."""

@@ -1,7 +1,8 @@
-"""Gradients averaged over the ranks as bf16, which Horovod 0.28 cannot add up.
+"""Averages gradients over the ranks as bf16, which Horovod 0.28 cannot add.
 
-What an all-reduce by a ring does, in its two halves: each rank is sent every rank's values of its own share and adds them up in fp32
-(all-to-all), then all are sent all shares (all-gather). Each moves (n - 1) / n of the gradients, as bf16: half the bytes of fp32.
+This is the two halves of a ring all-reduce. Each rank receives all ranks' values of its own share and
+adds them in fp32 (all-to-all), then all ranks receive all shares (all-gather). Each half moves
+(n - 1) / n of the gradients, as bf16: half the bytes of fp32.
 """
 
 from dataclasses import dataclass, field
@@ -11,16 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-BUCKET_BYTES = 16 << 20  # of fp32 gradients: sent as soon as it is full, while the backward pass goes on
-# Horovod moves numbers of this type and does not look at them; each holds two of bf16.
-CARRIED = torch.int32
+BUCKET_BYTES = 16 << 20  # of fp32 gradients; a full bucket is sent during the backward pass
+# Horovod only moves values of this type; each holds two bf16 values.
+CARRIER = torch.int32
 
 
 @dataclass
 class Bucket:
-    """Neighbouring parameters, in the order in which their gradients come.
+    """Neighbouring parameters, in the order in which their gradients become ready.
 
-    `values`: theirs as bf16, and zeros up to a length that the ranks can share out; `parts`: of it, each parameter's.
+    `values`: their gradients as bf16, padded with zeros to a multiple of the ranks; `parts`: views of
+    it, one for each parameter.
     """
 
     number: int
@@ -37,7 +39,7 @@ class Bucket:
 
 
 class Bf16Averages:
-    """Of the gradients of parameters, begun in their hooks. Each gradient is exchanged in the last of `passes` backward passes."""
+    """Starts the exchange in gradient hooks, in the last of `passes` backward passes."""
 
     def __init__(self, hvd: ModuleType, parameters: list[nn.Parameter], passes: int) -> None:
         self.hvd, self.passes, self.ranks = hvd, passes, hvd.size()
@@ -52,13 +54,13 @@ class Bf16Averages:
             self.where.update((one, (bucket, part)) for one, part in zip(found, bucket.parts, strict=True))
         for parameter in parameters:
             self.seen[parameter] = 0
-            parameter.register_post_accumulate_grad_hook(self._came)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(self._ready)  # type: ignore[no-untyped-call]
 
     def finish(self) -> None:
-        """Wait for all of them; every parameter then has the average as its gradient. Collective."""
+        """Wait for all exchanges; then every parameter's gradient is the average. Collective."""
         gathered = []
         for bucket in self.buckets:
-            if bucket.handle is None:  # a parameter of it was not used: on this rank it counts as zero
+            if bucket.handle is None:  # a parameter was not used: on this rank its gradient counts as zero
                 for parameter, part in zip(bucket.parameters, bucket.parts, strict=True):
                     if self.seen[parameter] < self.passes:
                         part.zero_() if parameter.grad is None else part.view(parameter.shape).copy_(parameter.grad)
@@ -67,7 +69,7 @@ class Bf16Averages:
             shares = of_ranks.view(torch.bfloat16).view(self.ranks, -1)
             average = (shares.sum(0, dtype=torch.float32) / self.ranks).bfloat16()
             name = f"hvscale.bf16.gather.{bucket.number}"
-            gathered.append(self.hvd.allgather_async(average.view(CARRIED), name=name))
+            gathered.append(self.hvd.allgather_async(average.view(CARRIER), name=name))
         for bucket, handle in zip(self.buckets, gathered, strict=True):
             bucket.values.copy_(self.hvd.synchronize(handle).view(torch.bfloat16))
             for parameter, part in zip(bucket.parameters, bucket.parts, strict=True):
@@ -76,8 +78,8 @@ class Bf16Averages:
                 self.seen[parameter] = 0
             bucket.missing, bucket.handle = len(bucket.parameters), None
 
-    def _came(self, parameter: nn.Parameter) -> None:
-        """In the backward pass, when the parameter's gradient is there."""
+    def _ready(self, parameter: nn.Parameter) -> None:
+        """Called in the backward pass, when the parameter's gradient is ready."""
         self.seen[parameter] += 1
         if self.seen[parameter] == self.passes and parameter.grad is not None:
             bucket, part = self.where[parameter]
@@ -88,11 +90,11 @@ class Bf16Averages:
 
     def _send(self, bucket: Bucket) -> None:
         name = f"hvscale.bf16.share.{bucket.number}"
-        bucket.handle = self.hvd.alltoall_async(bucket.values.view(CARRIED), name=name)
+        bucket.handle = self.hvd.alltoall_async(bucket.values.view(CARRIER), name=name)
 
 
 def in_buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Cut where BUCKET_BYTES are reached."""
+    """Split where BUCKET_BYTES are reached."""
     buckets: list[list[nn.Parameter]] = [[]]
     size = 0
     for parameter in parameters:

@@ -1,4 +1,4 @@
-"""MPI that outlives hvd.shutdown(), so that Horovod can be initialised again in the same process."""
+"""Keeps MPI alive across hvd.shutdown(), so that Horovod can be initialised again in the same process."""
 
 import atexit
 import ctypes
@@ -6,14 +6,15 @@ import ctypes
 MPI_THREAD_MULTIPLE = 3  # in Open MPI and in the MPICH family; what Horovod asks for
 
 
-def hold_mpi(soname: str | None) -> None:
-    """Initialise MPI before Horovod does, so that hvd.shutdown() leaves it as it is; it is finalised at the end of the process.
+def init_mpi(soname: str | None) -> None:
+    """Initialise MPI before Horovod does, so that hvd.shutdown() does not finalise it; that happens at exit.
 
-    `soname`: that of the library which Horovod has loaded. To be called before hvd.init(), whose own end at exit is then the earlier one.
+    `soname`: of the MPI library Horovod has loaded; None: does nothing. Call it before hvd.init(), so
+    that Horovod's own exit handler runs first.
     """
     if soname is None:
         return
-    # By the process's own names where it can be: a profiler in front of the library is to see the calls.
+    # Prefer the process's own symbols: a preloaded profiler must see the calls.
     mpi = next(library for library in (ctypes.CDLL(None), ctypes.CDLL(soname)) if hasattr(library, "MPI_Init_thread"))
     initialised = ctypes.c_int()
     mpi.MPI_Initialized(ctypes.byref(initialised))

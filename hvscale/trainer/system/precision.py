@@ -1,4 +1,4 @@
-"""Which arithmetic and memory order this machine trains the model fastest with: measured once, before training."""
+"""How the model is computed: precision and memory format, measured once before training, and torch.compile."""
 
 import time
 from collections.abc import Callable
@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hvscale.core.errors import RequestError
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.progress import say
 from hvscale.trainer.ranks import Ranks
 
-# The candidates take turns until each has had both, besides a first step that warms up.
+# The candidates alternate until each has had both, after one warm-up step each.
 TIMED_STEPS = 2
 TIMED_SECONDS = 0.4
-# Where a step takes longer, a quarter of the batch is timed.
+# If a step takes longer, a quarter of the batch is timed.
 LONG_STEP_SECONDS = 1.0
 Criterion = Callable[[Any, Tensor], Tensor]
 
@@ -24,7 +25,7 @@ Criterion = Callable[[Any, Tensor], Tensor]
 @dataclass(frozen=True)
 class Arithmetic:
     precision: str
-    """fp32, or what autocast computes in: bf16, fp16."""
+    """fp32, or the type autocast uses: bf16 or fp16."""
     channels_last: bool
 
     def __str__(self) -> str:
@@ -34,8 +35,8 @@ class Arithmetic:
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor, criterion: Criterion) -> Tensor:
         """`criterion` of the model's output, computed in fp32.
 
-        Only the images are put in channels-last order, and with them all activations: Horovod refuses to reduce gradients
-        of channels-last parameters, which are not contiguous.
+        Only the images, and with them all activations, are put in channels-last order: Horovod does not
+        reduce gradients of channels-last parameters, which are not contiguous.
         """
         order = torch.channels_last if self.channels_last else torch.contiguous_format
         lower = torch.float16 if self.precision == "fp16" else torch.bfloat16
@@ -45,7 +46,7 @@ class Arithmetic:
 
 
 def candidates(config: TrainConfig) -> list[Arithmetic]:
-    """Those that the configuration leaves open; plain fp32 first where it is one of them. fp16 only when asked for: it can overflow."""
+    """What the configuration allows, plain fp32 first. fp16 only on request, because it can overflow."""
     precisions = ("fp32", "bf16") if config.precision == "auto" else (config.precision,)
     channels_last = {"auto": (False, True), "contiguous": (False,), "channels-last": (True,)}[config.memory_format]
     return [Arithmetic(*pair) for pair in product(precisions, channels_last)]
@@ -54,16 +55,17 @@ def candidates(config: TrainConfig) -> list[Arithmetic]:
 def choose(
     config: TrainConfig, ranks: Ranks, model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor
 ) -> Arithmetic:
-    """Time a few steps of `model` on this batch with each candidate, on all ranks at once; all take the fastest on average.
+    """The candidate that is fastest for `model` on this batch, on average over the ranks. Collective.
 
-    Rank 0 says which, and what the others gave. Leaves the parameters as they were, without gradients.
+    All ranks time a few steps at the same time; rank 0 prints the speeds. Parameters stay as they were,
+    without gradients.
     """
     choices = candidates(config)
     if len(choices) == 1:
         return choices[0]
-    # A copy of the buffers: batch normalisation counts in them what it has seen.
+    # Batch normalisation changes its buffers.
     buffers = {name: value.clone() for name, value in model.named_buffers()}
-    by_rank = ranks.gather(images_per_second(model, criterion, inputs, targets, choices))
+    by_rank = ranks.allgather(images_per_second(model, criterion, inputs, targets, choices))
     for name, value in model.named_buffers():
         value.copy_(buffers[name])
     speeds = [sum(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
@@ -76,7 +78,7 @@ def choose(
 def images_per_second(
     model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor, choices: list[Arithmetic]
 ) -> list[float]:
-    """Of forward and backward passes with each of `choices`, the best seen; no communication and no optimizer in it."""
+    """Best throughput of forward and backward passes with each of `choices`; no communication, no optimizer."""
 
     def seconds(arithmetic: Arithmetic) -> float:
         start = time.perf_counter()
@@ -87,7 +89,7 @@ def images_per_second(
         return time.perf_counter() - start
 
     if seconds(choices[0]) > LONG_STEP_SECONDS:
-        part = max(2, len(inputs) // 4)  # batch normalisation takes no single one
+        part = max(2, len(inputs) // 4)  # batch normalisation needs more than one image
         inputs, targets = inputs[:part], targets[:part]
     for choice in choices:
         seconds(choice)
@@ -95,3 +97,19 @@ def images_per_second(
     while len(rounds) < TIMED_STEPS or sum(map(min, rounds)) < TIMED_SECONDS:
         rounds.append([seconds(choice) for choice in choices])
     return [len(inputs) / min(of_choice) for of_choice in zip(*rounds, strict=True)]
+
+
+def compile_blocks(model: nn.Module) -> None:
+    """Compile in place each repeated block: an element of a sequence that has layers of its own.
+
+    State dicts keep their keys. Not the whole model: its backward pass would give all gradients at
+    its end, with nothing left to overlap their exchange with. Raises RequestError for a model without
+    such blocks.
+    """
+    sequences = [module for module in model.modules() if isinstance(module, nn.Sequential | nn.ModuleList)]
+    blocks = [block for sequence in sequences for block in sequence if not isinstance(block, nn.Sequential)]
+    blocks = [block for block in blocks if next(block.children(), None) is not None]
+    if not blocks:
+        raise RequestError("the model has no repeated blocks to compile: leave out --compile")
+    for block in blocks:
+        block.compile()

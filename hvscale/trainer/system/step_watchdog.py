@@ -1,68 +1,65 @@
-"""A step that does not end, because another rank is stuck, ends the job: each rank leaves its Python stacks on stderr first."""
+"""Ends a job that makes no progress, for instance because one rank is stuck.
+
+Each rank first writes its Python stacks to stderr.
+"""
 
 import contextlib
 import faulthandler
 import os
 import threading
 import time
-from types import TracebackType
 
 from hvscale.core.errors import EXIT_RANK_FAILED
+from hvscale.trainer.hooks.hook import Hook
+from hvscale.trainer.trainer import Trainer
 
-# The first rank to leave takes the others down with it: each is to have written its stacks by then.
+# The first rank to exit takes the others down with it; by then each must have written its stacks.
 LAST_WORDS_SECONDS = 5.0
-# The watch looks once a second; ten times within a limit below ten seconds.
+# The watchdog looks once a second, or ten times within a timeout below ten seconds.
 TICK = 0.1
 
 
-class StallWatch:
-    """Within, `moved` is to be called after each step; when it is not for `seconds`, the process ends with status 3. 0: it may take for ever."""
+class StepWatchdog(Hook):
+    """Exits the process with status 3 if `trainer.heartbeat` stands still for `timeout_seconds`."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.steps = 0
+    def __init__(self, timeout_seconds: float) -> None:
+        self.timeout_seconds = timeout_seconds
         self.ended = threading.Event()
 
-    def moved(self) -> None:
-        self.steps += 1
+    def on_start(self, trainer: Trainer) -> None:
+        super().on_start(trainer)
+        threading.Thread(target=self._watch, name="hvscale-watchdog", daemon=True).start()
+
+    def on_end(self) -> None:
+        self.ended.set()
 
     def _watch(self) -> None:
-        tick = min(1.0, self.seconds * TICK)
-        steps, waited, written = self.steps, 0.0, False
+        tick = min(1.0, self.timeout_seconds * TICK)
+        heartbeat, waited, written = self.trainer.heartbeat, 0.0, False
         before = time.monotonic()
         while not self.ended.wait(tick):
             now = time.monotonic()
-            still, before = now - before, now
-            if still > self.seconds:
-                _write_stacks(f"this process stood still for {still:.0f} s, and goes on")
-            if steps != self.steps:
-                steps, waited, written = self.steps, 0.0, False
-            # In ticks, not by the clock: a scheduler that suspends a job and resumes it does not end it thereby.
+            suspended, before = now - before, now
+            if suspended > self.timeout_seconds:
+                _write_stacks(f"this process was suspended for {suspended:.0f} s and continues")
+            if heartbeat != self.trainer.heartbeat:
+                heartbeat, waited, written = self.trainer.heartbeat, 0.0, False
+            # Counts ticks, not clock time: a job that a scheduler suspends and resumes is not ended.
             waited += tick
-            if waited > self.seconds and not written:
-                _write_stacks(f"no step has ended for {waited:.0f} s")
+            if waited > self.timeout_seconds and not written:
+                _write_stacks(f"no step finished for {waited:.0f} s")
                 written = True
-            if waited > self.seconds + LAST_WORDS_SECONDS:
-                _write(f"no step has ended for {waited:.0f} s: stacks above; --stall-timeout")
+            if waited > self.timeout_seconds + LAST_WORDS_SECONDS:
+                _write(f"no step finished for {waited:.0f} s (--stall-timeout): the stacks are above")
                 os._exit(EXIT_RANK_FAILED)
-
-    def __enter__(self) -> "StallWatch":
-        if self.seconds:
-            threading.Thread(target=self._watch, name="hvscale-stall", daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.ended.set()
 
 
 def _write_stacks(why: str) -> None:
-    """From a thread that holds the interpreter's lock: faulthandler's own timer reads the frames of running threads, and may crash on them."""
-    _write(f"{why}; where its threads are:")
+    """Holds the interpreter's lock; faulthandler's own timer reads frames of running threads and may crash."""
+    _write(f"{why}; stacks of its threads:")
     faulthandler.dump_traceback(file=2)
 
 
 def _write(line: str) -> None:
-    with contextlib.suppress(OSError):  # the process is to end though nobody reads why, or the disk is full
+    with contextlib.suppress(OSError):  # exit even if nobody reads stderr or the disk is full
         os.write(2, f"hvscale: {line}\n".encode())

@@ -1,4 +1,7 @@
-"""Batch normalisation over the batches of all ranks. Horovod's own takes GPU tensors only; this one goes by its all-reduce, on CPUs too."""
+"""Batch normalisation over the batches of all ranks.
+
+Horovod's own works for GPU tensors only; this one uses its all-reduce, on CPUs too.
+"""
 
 from types import ModuleType
 
@@ -8,10 +11,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Mean and variance over all ranks, whose batches have one size: one all-reduce forward and one backward for each layer."""
+    """Mean and variance over all ranks, whose batches have the same size.
+
+    One all-reduce forward and one backward for each layer.
+    """
 
     def __init__(self, own: _BatchNorm, name: str, hvd: ModuleType) -> None:
-        """Takes over the parameters and buffers of `own`; `name` is the layer's in the model."""
+        """Takes over the parameters and buffers of `own`, which is layer `name` of the model."""
         super().__init__(own.num_features, own.eps, own.momentum, own.affine, own.track_running_stats)
         self.weight, self.bias = own.weight, own.bias
         self.running_mean, self.running_var = own.running_mean, own.running_var
@@ -29,7 +35,7 @@ class SyncBatchNorm(_BatchNorm):
         axes = [0, *range(2, input.dim())]
         values = input.float()
         variance, mean = torch.var_mean(values, axes, correction=0)
-        # As doubles: the difference of squares below would lose what floats have.
+        # As doubles, because the difference of squares below loses precision.
         own = torch.stack([mean.double(), variance.double() + mean.double().square()])
         mean, square = self.hvd.allreduce(own, name=f"hvscale.norm.{self.name}", op=self.hvd.Average)
         variance = square - mean.square()
@@ -50,7 +56,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def synchronise_batch_norm(model: nn.Module, hvd: ModuleType | None) -> None:
-    """Replace each batch normalisation of `model`, in place; nothing where there are no other ranks."""
+    """Replace each batch normalisation of `model` in place. Does nothing for a single process."""
     if hvd is None:
         return
     for name, module in list(model.named_modules()):

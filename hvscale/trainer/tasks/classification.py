@@ -1,4 +1,4 @@
-"""Classification: images in folders of classes or made up, cross-entropy, top-1 and top-5."""
+"""Image classification: class folders or synthetic images, cross-entropy, top-1 and top-5 accuracy."""
 
 from dataclasses import asdict
 from typing import Any
@@ -14,20 +14,22 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig
 from hvscale.trainer.data.classes import ClassFolder, class_folders, training_view, validation_view
 from hvscale.trainer.data.images import Pixels
-from hvscale.trainer.data.order import EpochOrder, Reached
+from hvscale.trainer.data.order import EpochOrder, Position
 from hvscale.trainer.ranks import Ranks
 
-# Of ImageNet's pixels in 0..1; torchvision's published weights expect images normalised by them.
+# Mean and spread of ImageNet's pixels in 0..1; torchvision's published weights expect images normalised by them.
 MEAN_RGB, STD_RGB = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IMAGENET_CLASSES = 1000
-AUXILIARY_WEIGHT = 0.3  # of the loss of GoogLeNet's and Inception's side branches (Szegedy et al., 2015)
+AUXILIARY_WEIGHT = (
+    0.3  # weight of the losses of GoogLeNet's and Inception's auxiliary classifiers (Szegedy et al., 2015)
+)
 SYNTHETIC_STEPS_PER_EPOCH = 1000
 
 
 class Classification:
-    # 0.1 for 256 images (Goyal et al., 2017), for a batch of 32; Horovod's own ImageNet example has the same.
+    # 0.1 for 256 images (Goyal et al., 2017), scaled to a batch of 32, as in Horovod's ImageNet example.
     learning_rate, optimizer = 0.0125, "sgd"
-    decimals = 3
+    loss_decimals = 3
 
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
         """Collective. Raises RequestError, on all ranks, for folders that cannot be used."""
@@ -43,59 +45,59 @@ class Classification:
             random = np.random.default_rng([config.seed, ranks.rank])
             pixels = random.integers(0, 256, (config.batch_size, 3, self.side, self.side), dtype=np.uint8)
             labels = random.integers(0, self.classes, config.batch_size)
-            self.made_up = torch.from_numpy(pixels), torch.from_numpy(labels)
+            self.synthetic = torch.from_numpy(pixels), torch.from_numpy(labels)
         else:
             self.training, self.validation = ranks.together(lambda: class_folders(config.data, config.val_data))
             self.classes = len(self.training.classes)
-            samples, joint_batch = len(self.training.samples), config.batch_size * ranks.size
-            self.order = ranks.together(lambda: EpochOrder(samples, config.seed, joint_batch))
+            samples, global_batch = len(self.training.samples), config.batch_size * ranks.size
+            self.order = ranks.together(lambda: EpochOrder(samples, config.seed, global_batch))
             self.steps_per_epoch = self.order.steps_per_epoch
         self.model_options: dict[str, Any] = {"num_classes": self.classes, **config.edsr_options()}
-        self.prepares_ahead = self.training is not None
+        self.needs_prefetch = self.training is not None
 
     def _refuse_bundled(self) -> None:
         raise RequestError(
-            f"{self.config.model} needs images with classes: give --data a folder of class folders, or --data synthetic"
+            f"{self.config.model} needs images with classes: set --data to a folder of class folders, or to synthetic"
         )
 
-    def build(self) -> nn.Module:
+    def build_model(self) -> nn.Module:
         model = models.build(self.config.model, **self.model_options)
         if self.config.weights is not None:
             models.load(model, self.config.weights)
         return model
 
-    def load(self, step: int) -> tuple[Tensor, Tensor]:
-        """Images (batch, 3, side, side) of bytes, and labels (batch,). Raises RequestError, naming a file, as `training_view` does."""
+    def load_batch(self, batch: int) -> tuple[Tensor, Tensor]:
+        """Images (batch, 3, side, side) as bytes, and labels (batch,). Raises RequestError as `training_view` does."""
         if self.training is None:
-            return self.made_up
+            return self.synthetic
         views, labels = [], []
-        for place in self.order.own(step, self.ranks.rank, self.config.batch_size):
-            file, label = self.training.samples[place.index]
-            random = np.random.default_rng([self.config.seed, place.epoch, place.index])
+        for sample in self.order.samples_of(batch, self.ranks.rank, self.config.batch_size):
+            file, label = self.training.samples[sample.index]
+            random = np.random.default_rng([self.config.seed, sample.epoch, sample.index])
             views.append(training_view(file, self.side, random))
             labels.append(label)
         return stacked(views), torch.tensor(labels)
 
-    def batch(self, loaded: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+    def to_device(self, loaded: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
         images, labels = loaded
         return normalised(images.to(device)), labels.to(device)
 
-    def place(self, batch: int) -> dict[str, int]:
-        return {} if self.training is None else asdict(self.order.reached(batch))
+    def data_position(self, batch: int) -> dict[str, int]:
+        return {} if self.training is None else asdict(self.order.position(batch))
 
-    def go_on(self, batch: int, place: dict[str, int]) -> int:
-        return self.order.go_on(batch, Reached(**place)) if place and self.training is not None else batch
+    def resume_at(self, batch: int, position: dict[str, int]) -> int:
+        return self.order.resume(batch, Position(**position)) if position and self.training is not None else batch
 
     def loss(self, output: Any, targets: Tensor) -> Tensor:
-        """Of the logits; where a model in training gives those of side branches too, of each of them with its weight."""
-        logits, *side = output if isinstance(output, tuple) else (output,)
+        """Cross-entropy of the logits, plus the weighted losses of auxiliary classifiers that exist in training."""
+        logits, *auxiliary = output if isinstance(output, tuple) else (output,)
         total = cross_entropy(logits.float(), targets)
-        for branch in side:
-            if branch is not None:
-                total = total + AUXILIARY_WEIGHT * cross_entropy(branch.float(), targets)
+        for more in auxiliary:
+            if more is not None:
+                total = total + AUXILIARY_WEIGHT * cross_entropy(more.float(), targets)
         return total
 
-    def measure(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:
+    def evaluate(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:
         if self.validation is None:
             return {}
         found = accuracy(model, self.validation, self.side, self.config.batch_size, self.ranks)
@@ -105,9 +107,9 @@ class Classification:
 def accuracy(
     model: nn.Module, validation: ClassFolder, side: int, batch_size: int, ranks: Ranks
 ) -> tuple[float, float]:
-    """Shares of images whose class is the first, and is among the first five, of the model's, in fp32; the same on all ranks.
+    """Top-1 and top-5 accuracy, shares of 1, computed in fp32; the same on all ranks. Collective.
 
-    Each image is counted once: the ranks take turns, shares may differ by one, and what is summed are counts. Collective.
+    The ranks share the images, each of which is counted once.
     """
     first, among = 0, 0
     device = next(model.parameters()).device
@@ -129,7 +131,7 @@ def accuracy(
 
     ranks.together(count)
     model.train(training)
-    counts = ranks.gather((first, among, len(own)))
+    counts = ranks.allgather((first, among, len(own)))
     total = sum(images for _, _, images in counts)
     return sum(count for count, _, _ in counts) / total, sum(count for _, count, _ in counts) / total
 
@@ -139,6 +141,6 @@ def stacked(views: list[Pixels]) -> Tensor:
 
 
 def normalised(images: Tensor) -> Tensor:
-    """Bytes to floats with the mean and spread that torchvision's models are trained with."""
+    """Bytes to floats with the mean and spread that torchvision's models expect."""
     mean, std = (torch.tensor(values, device=images.device).view(3, 1, 1) * 255 for values in (MEAN_RGB, STD_RGB))
     return (images.float() - mean) / std

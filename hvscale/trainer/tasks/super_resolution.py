@@ -1,4 +1,4 @@
-"""Super-resolution: crops of photos, mean absolute error, PSNR on photos that were not trained on."""
+"""Super-resolution: random crops of photos, mean absolute error, PSNR on photos kept out of training."""
 
 from typing import Any
 
@@ -16,83 +16,82 @@ from hvscale.trainer.data.crops import Crops
 from hvscale.trainer.data.pairs import Photo
 from hvscale.trainer.data.sources import ImageSet, image_set, split
 from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_measure
-from hvscale.trainer.inference.picture import side_by_side
-from hvscale.trainer.inference.super_resolution_evaluation import evaluate, mean_psnr_db, scores
+from hvscale.trainer.inference.super_resolution_evaluation import compare, mean_psnr_db, score_photos, side_by_side
 from hvscale.trainer.ranks import Ranks
 
-# Less than this of a validation photo's low-resolution side, and its shaved border leaves nothing to measure.
-SMALLEST_LR_SIDE = 16
+# With a smaller low-resolution side, a validation photo's shaved border leaves too little to evaluate.
+MIN_LR_SIDE = 16
 
 
 class SuperResolution:
     learning_rate, optimizer = 1e-4, "adam"  # the public EDSR implementation's (Lim et al., 2017)
     steps_per_epoch = PUBLIC_EPOCH_STEPS
-    decimals = 2
+    loss_decimals = 2
 
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
         """Collective. Raises RequestError, on all ranks, for images that cannot be used."""
         self.config, self.ranks = config, ranks
         self.title = f"{config.model} x{config.scale}"
         self.model_options: dict[str, Any] = {"scale": config.scale, **config.edsr_options()}
-        smallest = config.scale * max(config.patch_size, SMALLEST_LR_SIDE)
-        self.measured_by: Measure = div2k_measure(config.scale)
+        smallest = config.scale * max(config.patch_size, MIN_LR_SIDE)
+        self.measure: Measure = div2k_measure(config.scale)
         if config.data == SYNTHETIC:
             *self.training, self.validation_photo = synthetic.photos(config.scale, smallest, config.seed)
             self.validation, self.validation_title = [self.validation_photo], self.validation_photo.name
         else:
-            training, validation = ranks.together(lambda: self._sets())
+            training, validation = ranks.together(lambda: self._image_sets())
             if validation.layout == "benchmark":
-                self.measured_by = benchmark_measure(config.scale)
+                self.measure = benchmark_measure(config.scale)
             self.validation_title = validation.title
             self.training = open_photos(training, config, smallest, ranks)
-            self.validation = open_photos(validation, config, config.scale * SMALLEST_LR_SIDE, ranks)
+            self.validation = open_photos(validation, config, config.scale * MIN_LR_SIDE, ranks)
         self.crops = Crops(self.training, config.scale, config.patch_size, config.seed)
-        self.prepares_ahead = any(isinstance(photo.hr, OnDemand) for photo in self.training)
+        self.needs_prefetch = any(isinstance(photo.hr, OnDemand) for photo in self.training)
 
-    def _sets(self) -> tuple[ImageSet, ImageSet]:
+    def _image_sets(self) -> tuple[ImageSet, ImageSet]:
         config = self.config
         found = image_set(config.data, config.scale)
         if config.val_data is None:
             return split(found, config.train_images, config.val_images, config.holdout)
         if config.val_images or config.holdout:
-            raise RequestError("--val-data names what to validate with: leave out --val-images and --holdout")
+            raise RequestError("--val-data excludes --val-images and --holdout: leave them out")
         other = image_set(config.val_data, config.scale)
         if config.train_images is None:
             return found, other
         return split(found, config.train_images, None, None)[0], other
 
-    def build(self) -> nn.Module:
+    def build_model(self) -> nn.Module:
         model = models.build(self.config.model, **self.model_options)
         if self.config.weights is not None:
             models.load(model, self.config.weights, allow_other_tail=True)
         return model
 
-    def load(self, step: int) -> tuple[Tensor, Tensor]:
-        """Low- and high-resolution patches, (batch, 3, side, side) of bytes. Raises RequestError as Crops.draw does."""
-        lr, hr = self.crops.cut(self.crops.draw(step, self.ranks.rank, self.ranks.size, self.config.batch_size))
+    def load_batch(self, batch: int) -> tuple[Tensor, Tensor]:
+        """Low- and high-resolution patches, (batch, 3, side, side) as bytes. Raises RequestError as Crops.draw does."""
+        lr, hr = self.crops.cut(self.crops.draw(batch, self.ranks.rank, self.ranks.size, self.config.batch_size))
         return torch.from_numpy(lr), torch.from_numpy(hr)
 
-    def batch(self, loaded: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+    def to_device(self, loaded: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
         lr, hr = loaded
         return lr.to(device).float(), hr.to(device).float()
 
-    def place(self, batch: int) -> dict[str, int]:
+    def data_position(self, batch: int) -> dict[str, int]:
         return {}
 
-    def go_on(self, batch: int, place: dict[str, int]) -> int:
+    def resume_at(self, batch: int, position: dict[str, int]) -> int:
         return batch
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         return l1_loss(output.float(), targets)
 
-    def measure(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:
-        found = scores(model, self.validation, self.config.scale, self.measured_by, self.ranks)
+    def evaluate(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:
+        found = score_photos(model, self.validation, self.config.scale, self.measure, self.ranks)
         picture = run.path / "picture.png"
 
         def draw() -> None:
             if self.ranks.rank != 0:
                 return
-            sheet = side_by_side(evaluate(model, self.validation[0], self.config.scale, self.measured_by))
+            sheet = side_by_side(compare(model, self.validation[0], self.config.scale, self.measure))
             try:
                 write_atomically(picture, lambda stream: sheet.save(stream, "PNG"))
             except OSError as error:
@@ -110,7 +109,7 @@ class SuperResolution:
 
 
 def open_photos(found: ImageSet, config: TrainConfig, smallest: int, ranks: Ranks) -> list[Photo]:
-    """Decoded into memory (the few bundled ones), or mapped from the cache. Collective; raises RequestError on all ranks."""
+    """In memory (bundled photos) or mapped from the cache. Collective; raises RequestError on all ranks."""
     if found.layout == BUNDLED:
         return ranks.together(lambda: [pairs.in_memory(pair, config.scale, smallest) for pair in found.pairs])
     cache = DecodedCache(config.cache_dir or default_folder(), int(config.cache_gb * 1e9))

@@ -1,4 +1,4 @@
-"""What the training loop needs to know of the task: its data, its loss, and how its model is measured."""
+"""What the trainer needs to know about a task: its data, its loss, and how its model is evaluated."""
 
 from typing import Any, Protocol
 
@@ -12,52 +12,56 @@ from hvscale.trainer.ranks import Ranks
 
 
 class Workload(Protocol):
+    """A batch is this rank's part of a step, or of one of its --batches-per-allreduce; counted from 0."""
+
     title: str
-    """Of the model, as the first line of a run names it."""
+    """Name of the model in the first line of a run."""
     steps_per_epoch: int
     learning_rate: float
-    """The one used when none is asked for."""
+    """The default."""
     optimizer: str
-    """Likewise: adam or sgd."""
-    prepares_ahead: bool
-    """Whether making a batch takes long enough for threads to do it."""
-    decimals: int
-    """Of the loss, as a person reads it."""
-
+    """The default: adam or sgd."""
+    needs_prefetch: bool
+    """Making a batch takes long enough to use threads for it."""
+    loss_decimals: int
+    """For people."""
     model_options: dict[str, Any]
-    """What the model is built with, by name."""
+    """Keyword arguments that the model is built with."""
 
-    def build(self) -> nn.Module:
-        """Raises RequestError for an option that the model does not have, or weights that do not fit it."""
+    def build_model(self) -> nn.Module:
+        """Raises RequestError for an option the model does not have, or weights that do not fit it."""
         ...
 
-    def load(self, step: int) -> tuple[Tensor, Tensor]:
-        """This rank's inputs and targets of a step, on the CPU; called by several threads at once."""
+    def load_batch(self, batch: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets, on the CPU. Called by several threads at once."""
         ...
 
-    def batch(self, loaded: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
-        """The same on `device`, as the model and the loss take them."""
+    def to_device(self, loaded: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Inputs and targets on `device`, as the model and the loss take them."""
         ...
 
-    def place(self, batch: int) -> dict[str, int]:
-        """What of the data was used before a batch of this rank; empty where samples are drawn anew for each."""
+    def data_position(self, batch: int) -> dict[str, int]:
+        """The data used before a batch; empty if each batch is sampled anew."""
         ...
 
-    def go_on(self, batch: int, place: dict[str, int]) -> int:
-        """Let `batch` be the first after `place`. Returns the batch it would be, had there been this number of ranks from the start."""
+    def resume_at(self, batch: int, position: dict[str, int]) -> int:
+        """Let `batch` be the first one after `position`.
+
+        Returns the number it would have if np had always been the present one.
+        """
         ...
 
     def loss(self, output: Any, targets: Tensor) -> Tensor:
-        """Of what the model gave, in fp32."""
+        """Of the model's output, in fp32."""
         ...
 
-    def measure(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:
-        """Fields of TrainResult. Collective. Raises RequestError, on all ranks, when a file cannot be read or written."""
+    def evaluate(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:
+        """Fields of TrainResult. Collective. Raises RequestError, on all ranks, if a file cannot be read or written."""
         ...
 
 
-def workload(config: TrainConfig, ranks: Ranks) -> Workload:
-    """Raises RequestError, on all ranks, for a model that is not known, or data that cannot be used."""
+def make_workload(config: TrainConfig, ranks: Ranks) -> Workload:
+    """Raises RequestError, on all ranks, for an unknown model or unusable data. Collective."""
     task = ranks.together(lambda: models.find(config.model)).task
     if task == "super-resolution":
         from hvscale.trainer.tasks.super_resolution import SuperResolution

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
-from hvscale.trainer.data.order import EpochOrder, Reached
+from hvscale.trainer.data.order import EpochOrder, Position
 from hvscale.trainer.data.prefetch import Prefetch
 
 
@@ -25,8 +25,8 @@ def test_an_epoch_shows_each_sample_once_whatever_the_arrangement(
     for epoch in range(2):
         seen = []
         for step in range(epoch * order.steps_per_epoch, (epoch + 1) * order.steps_per_epoch):
-            by_rank = [place for rank in range(size) for place in order.own(step, rank, batch_size)]
-            assert by_rank == joint.own(step, 0, 12)
+            by_rank = [place for rank in range(size) for place in order.samples_of(step, rank, batch_size)]
+            assert by_rank == joint.samples_of(step, 0, 12)
             seen += [place.index for place in by_rank]
             assert {place.epoch for place in by_rank} == {epoch}
         assert len(set(seen)) == len(seen) == samples - samples % 12
@@ -41,19 +41,19 @@ def test_other_numbers_of_ranks_share_out_the_rest_of_an_epoch(
     samples: int, seed: int, changes: list[tuple[int, int]]
 ) -> None:
     """Whatever the ranks were, and for how many steps, an epoch is one permutation, from its begin on."""
-    step, place = 0, Reached(0, 0)
+    step, place = 0, Position(0, 0)
     epochs: dict[int, list[int]] = {}
     for size, steps in changes:
         order = EpochOrder(samples, seed, 2 * size)
-        counted = order.go_on(step, place)
+        counted = order.resume(step, place)
         for number in range(step, step + steps):
             for rank in range(size):
-                for own in order.own(number, rank, 2):
+                for own in order.samples_of(number, rank, 2):
                     epochs.setdefault(own.epoch, []).append(own.index)
-            epoch_ends = order.reached(number + 1).epoch > order.reached(number).epoch
+            epoch_ends = order.position(number + 1).epoch > order.position(number).epoch
             assert epoch_ends == ((counted + number - step + 1) % order.steps_per_epoch == 0)
         step += steps
-        place = order.reached(step)
+        place = order.position(step)
     most = 2 * max(size for size, _ in changes)
     for epoch, used in epochs.items():
         whole = np.random.default_rng([seed, epoch]).permutation(samples).tolist()
@@ -63,9 +63,9 @@ def test_other_numbers_of_ranks_share_out_the_rest_of_an_epoch(
 
 def test_epochs_and_seeds_differ() -> None:
     order = EpochOrder(50, 1, 50)
-    assert order.own(0, 0, 50) != order.own(1, 0, 50)
-    assert [place.index for place in order.own(0, 0, 50)] != [
-        place.index for place in EpochOrder(50, 2, 50).own(0, 0, 50)
+    assert order.samples_of(0, 0, 50) != order.samples_of(1, 0, 50)
+    assert [place.index for place in order.samples_of(0, 0, 50)] != [
+        place.index for place in EpochOrder(50, 2, 50).samples_of(0, 0, 50)
     ]
 
 

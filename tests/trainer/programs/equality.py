@@ -2,18 +2,16 @@
 
 import json
 import sys
-from pathlib import Path
 
 import horovod.torch as hvd
 import torch
 from torch import Tensor, nn
 
-from hvscale.core.run_folder import RunFolder
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.precision import Arithmetic
 from hvscale.trainer.tasks.super_resolution import SuperResolution
-from hvscale.trainer.trainer import fit
+from hvscale.trainer.trainer import Trainer
 
 ranks = Ranks()
 cpu = torch.device("cpu")
@@ -29,14 +27,14 @@ def gradients(of: nn.Module) -> Tensor:
 
 
 torch.manual_seed(0)
-model = work.build()
+model = work.build_model()
 named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 optimizer = hvd.DistributedOptimizer(torch.optim.Adam([parameter for _, parameter in named]), named_parameters=named)
-fp32.loss(model, *work.batch(work.load(3), cpu), work.loss).backward()  # type: ignore[no-untyped-call]
+fp32.loss(model, *work.to_device(work.load_batch(3), cpu), work.loss).backward()  # type: ignore[no-untyped-call]
 optimizer.synchronize()
 averaged = gradients(model)
 
-alone = work.build()
+alone = work.build_model()
 alone.load_state_dict(model.state_dict())
 crops = [crop for rank in range(2) for crop in work.crops.draw(3, rank, 2, config.batch_size)]
 low, high = (torch.from_numpy(patches).float() for patches in work.crops.cut(crops))
@@ -46,10 +44,9 @@ furthest = float((averaged - joint).abs().max() / joint.abs().max())
 
 # Each rank begins with other weights: the broadcast has to make them equal.
 torch.manual_seed(10 + ranks.rank)
-trained = work.build()
-run = RunFolder(Path(sys.argv[2]))
-fit(config, ranks, trained, work, fp32, run)
+trained = work.build_model()
+Trainer(config, ranks, trained, work, fp32).run()
 weights = torch.cat([parameter.flatten() for parameter in trained.parameters()])
-first, second = ranks.gather(weights)
+first, second = ranks.allgather(weights)
 if ranks.rank == 0:
     print(json.dumps({"gradients_differ_by": furthest, "parameters_equal": torch.equal(first, second)}))

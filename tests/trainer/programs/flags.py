@@ -1,6 +1,6 @@
-"""On each of two ranks, for each of the options in the first argument (JSON): `fit`, and the same steps worked out here without Horovod.
+"""On each of two ranks, for each of the options in the first argument (JSON): `Trainer`, and the same steps computed here without Horovod.
 
-The second argument is the folder of photos, the third one for the runs. Rank 0 prints a line of JSON for each.
+The second argument is the folder of photos. Rank 0 prints a line of JSON for each.
 """
 
 import json
@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hvscale.core.run_folder import RunFolder
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.precision import Arithmetic
 from hvscale.trainer.system.sync_batch_norm import synchronise_batch_norm
 from hvscale.trainer.tasks.super_resolution import SuperResolution
-from hvscale.trainer.trainer import fit
+from hvscale.trainer.trainer import Trainer
 
 CPU = torch.device("cpu")
 ARITHMETIC = Arithmetic("fp32", channels_last=False)
@@ -31,7 +30,7 @@ def adasum(a: Tensor, b: Tensor) -> Tensor:
 
 def joint(batch: int, config: TrainConfig, work: SuperResolution, ranks: Ranks) -> list[tuple[Tensor, Tensor]]:
     """What the ranks train on at once, as their own batch normalisation sees it, or synchronised."""
-    by_rank = [work.batch(loaded, CPU) for loaded in ranks.gather(work.load(batch))]
+    by_rank = [work.to_device(loaded, CPU) for loaded in ranks.allgather(work.load_batch(batch))]
     if not config.sync_batch_norm:
         return by_rank
     return [(torch.cat([inputs for inputs, _ in by_rank]), torch.cat([targets for _, targets in by_rank]))]
@@ -60,17 +59,16 @@ def work_out(reference: nn.Module, config: TrainConfig, work: SuperResolution, r
                 parameter.sub_(rate * kept)
 
 
-def compare(config: TrainConfig, run: Path, ranks: Ranks) -> dict[str, Any]:
+def compare(config: TrainConfig, ranks: Ranks) -> dict[str, Any]:
     work = SuperResolution(config, ranks)
     torch.manual_seed(0)
-    model, reference = work.build(), work.build()
+    model, reference = work.build_model(), work.build_model()
     reference.load_state_dict(model.state_dict())
     work_out(reference, config, work, ranks)
     if config.sync_batch_norm:
         synchronise_batch_norm(model, ranks.hvd)
     start = {name: value.clone() for name, value in model.state_dict().items()}
-    run.mkdir(exist_ok=True)
-    fit(config, ranks, model, work, ARITHMETIC, RunFolder(run))
+    Trainer(config, ranks, model, work, ARITHMETIC).run()
     compared = dict(model.named_parameters()) | (dict(model.named_buffers()) if config.sync_batch_norm else {})
     expected = reference.state_dict()
     differ = max(
@@ -78,16 +76,16 @@ def compare(config: TrainConfig, run: Path, ranks: Ranks) -> dict[str, Any]:
         for name, value in compared.items()
     )
     moved = max(float((value - start[name]).abs().max()) for name, value in model.named_parameters())
-    everyone = ranks.gather(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+    everyone = ranks.allgather(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
     return {"differ": differ, "moved": moved, "equal": torch.equal(*everyone)}
 
 
 sys.path.insert(0, str(Path(__file__).parent))
 ranks = Ranks()
-for number, options in enumerate(json.loads(sys.argv[1])):
+for options in json.loads(sys.argv[1]):
     config = TrainConfig.of(
         model="small_net:net", batch_size=2, patch_size=8, optimizer="sgd", data=sys.argv[2], **options
     )
-    found = compare(config, Path(sys.argv[3]) / f"run-{number}", ranks)
+    found = compare(config, ranks)
     if ranks.rank == 0:
         print(json.dumps(found), flush=True)

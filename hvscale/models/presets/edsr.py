@@ -1,4 +1,4 @@
-"""EDSR: enhanced deep residual networks for single-image super-resolution (Lim et al., 2017), x2, x3 and x4.
+"""EDSR: enhanced deep residual networks for single-image super-resolution (Lim et al., 2017).
 
 Module names give the state-dict keys of the public PyTorch implementation, so that its checkpoints load.
 """
@@ -20,7 +20,7 @@ def conv3x3(inputs: int, outputs: int) -> nn.Conv2d:
 
 
 class MeanShift(nn.Conv2d):
-    """Adds (`sign` 1) or takes away (-1) the mean colour. Frozen; a 1x1 convolution, as checkpoints hold it."""
+    """Adds (`sign` 1) or subtracts (-1) the mean colour. A frozen 1x1 convolution, as in public checkpoints."""
 
     def __init__(self, rgb_range: float, sign: Literal[-1, 1]) -> None:
         super().__init__(3, 3, kernel_size=1)
@@ -30,7 +30,7 @@ class MeanShift(nn.Conv2d):
         self.requires_grad_(False)
 
     def forward(self, image: Tensor) -> Tensor:
-        # bf16 has 8 significant bits: a pixel near 255 would be off by up to half a level.
+        # bf16 has 8 significant bits: a value near 255 would be off by up to half a grey level.
         with torch.autocast(image.device.type, enabled=False):
             return super().forward(image.float())
 
@@ -49,7 +49,7 @@ class ResidualBlock(nn.Module):
 
 
 def upsampler(scale: int, n_feats: int) -> nn.Sequential:
-    """x2 and x3 in one step, x4 in two of x2; a step is a convolution to factor^2 more channels and a pixel shuffle."""
+    """x2 and x3 in one step, x4 in two steps of x2: a convolution to factor^2 channels and a pixel shuffle."""
     steps: list[nn.Module] = []
     for factor in {2: (2,), 3: (3,), 4: (2, 2)}[scale]:
         steps += [conv3x3(n_feats, factor**2 * n_feats), nn.PixelShuffle(factor)]
@@ -57,18 +57,20 @@ def upsampler(scale: int, n_feats: int) -> nn.Sequential:
 
 
 class EDSR(nn.Module):
-    """RGB (batch, 3, height, width) in 0..rgb_range to the same with scale times the height and width, not clamped."""
+    """RGB (batch, 3, height, width) in 0..rgb_range to (batch, 3, scale * height, scale * width), not clamped."""
 
     def __init__(self, *, scale: int, n_resblocks: int, n_feats: int, res_scale: float, rgb_range: float) -> None:
         super().__init__()
         if scale not in (2, 3, 4):
-            raise RequestError(f"EDSR has no scale {scale}: it has 2, 3 and 4")
+            raise RequestError(f"EDSR has no scale {scale}: choose 2, 3 or 4")
         if n_resblocks < 1 or n_feats < 1:
-            raise RequestError(f"EDSR needs at least one block and one feature, not {n_resblocks} and {n_feats}")
+            raise RequestError(
+                f"EDSR needs at least one residual block and one feature map, not {n_resblocks} and {n_feats}"
+            )
         self.scale = scale
         self.rgb_range = rgb_range
-        # Head, two convolutions a block, the one after the blocks, and two for the tail: of its convolutions in high
-        # resolution, a neighbour of a neighbour is still at most one low-resolution pixel away.
+        # Head, two convolutions a block, one after the blocks, and two for the tail: two of its high-resolution
+        # convolutions together reach at most one low-resolution pixel further.
         self.receptive_radius = 2 * n_resblocks + 4
         self.sub_mean = MeanShift(rgb_range, -1)
         self.head = nn.Sequential(conv3x3(3, n_feats))
@@ -84,7 +86,7 @@ class EDSR(nn.Module):
 
 
 def shape_of(state: dict[str, Tensor]) -> dict[str, int] | None:
-    """Scale, blocks and features of the EDSR that a state dict is of, as `edsr` takes them; None where it is of another model."""
+    """Options of `edsr` (scale, n_resblocks, n_feats) that fit a state dict; None if it is not of an EDSR."""
     head, first = state.get("head.0.weight"), state.get("tail.0.0.weight")
     if head is None or first is None or "body.0.body.0.weight" not in state:
         return None
@@ -97,7 +99,7 @@ def shape_of(state: dict[str, Tensor]) -> dict[str, int] | None:
 def edsr(
     *, scale: int = 2, n_resblocks: int = 32, n_feats: int = 256, res_scale: float = 0.1, rgb_range: float = 255
 ) -> EDSR:
-    """The paper's full model, 40.7 M parameters at x2. Residuals are scaled because this width diverges without."""
+    """The paper's full model, 40.7 M parameters at x2. Without scaled residuals this width diverges."""
     return EDSR(scale=scale, n_resblocks=n_resblocks, n_feats=n_feats, res_scale=res_scale, rgb_range=rgb_range)
 
 

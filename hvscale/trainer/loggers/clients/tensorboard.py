@@ -1,4 +1,7 @@
-"""TensorBoard's event files, in the run folder, by its own writer: PyTorch's would load torch, half a gigabyte, to write the same."""
+"""Logs to TensorBoard event files in the run folder.
+
+Uses TensorBoard's own writer: PyTorch's would load torch, half a gigabyte, to write the same.
+"""
 
 import time
 from collections.abc import Callable
@@ -8,49 +11,49 @@ from PIL import Image
 
 from hvscale.core.units import human_bytes, human_range, human_seconds, human_share
 from hvscale.trainer.config import TrainConfig
-from hvscale.trainer.loggers import Figures, Outcome, Watched, register
+from hvscale.trainer.loggers.logger import LOGGERS, FinalResult, LoggedRun, Metrics
 
 FOLDER = "tensorboard"  # of a run
 FLUSH_SECONDS = 5
 COLUMNS = ("operation", "size", "calls", "bytes", "total", "%")
 
 
-@register
+@LOGGERS.registering("tensorboard")
 class TensorBoard:
     name = package = "tensorboard"
 
     @staticmethod
-    def asked_for(config: TrainConfig) -> bool:
+    def requested(config: TrainConfig) -> bool:
         return config.tensorboard
 
-    def __init__(self, watched: Watched, warn: Callable[[str], None]) -> None:
+    def __init__(self, logged: LoggedRun, warn: Callable[[str], None]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self.writer = EventFileWriter(str(watched.path / FOLDER), flush_secs=FLUSH_SECONDS)
-        # A run that goes on is written again from its first step: readers drop what older files say from there on.
+        self.writer = EventFileWriter(str(logged.path / FOLDER), flush_secs=FLUSH_SECONDS)
+        # A resumed run is written again from its first step: readers drop older events from there on.
         self.writer.add_event(Event(step=1, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
 
-    def step(self, number: int, figures: Figures) -> None:
+    def step(self, number: int, metrics: Metrics) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()]
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
         self._add(number, Summary(value=values))
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, result: FinalResult) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.text.summary_v2 import text_pb
 
-        if outcome.figures:
-            self.step(outcome.step, outcome.figures)
-        if outcome.picture is not None:
-            with Image.open(outcome.picture) as picture:
+        if result.metrics:
+            self.step(result.step, result.metrics)
+        if result.picture is not None:
+            with Image.open(result.picture) as picture:
                 width, height = picture.size
             image = Summary.Image(
-                width=width, height=height, colorspace=3, encoded_image_string=outcome.picture.read_bytes()
+                width=width, height=height, colorspace=3, encoded_image_string=result.picture.read_bytes()
             )
-            self._add(outcome.step, Summary(value=[Summary.Value(tag="picture", image=image)]))
-        if outcome.breakdown is not None:
+            self._add(result.step, Summary(value=[Summary.Value(tag="picture", image=image)]))
+        if result.breakdown is not None:
             rows = [
                 (
                     row.operation,
@@ -60,11 +63,11 @@ class TensorBoard:
                     human_seconds(row.seconds),
                     human_share(row.share),
                 )
-                for row in outcome.breakdown.rows
+                for row in result.breakdown.rows
             ]
             lines = [" | ".join(cells) for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows)]
-            self._add(outcome.step, text_pb("message_sizes", "\n".join(lines)))
-        self.writer.flush()  # says what could not be written, which closing does not
+            self._add(result.step, text_pb("message_sizes", "\n".join(lines)))
+        self.writer.flush()  # raises if something could not be written; closing does not
         self.writer.close()
 
     def _add(self, step: int, summary: Any) -> None:

@@ -1,4 +1,7 @@
-"""Rank 0's side of watching: it starts a process for each watcher and tells it of the end. Nothing of it stands in a training step."""
+"""Rank 0's side of logging: starts a process for each logger and tells it when training ends.
+
+Adds nothing to a training step: the processes follow steps.jsonl.
+"""
 
 import os
 import signal
@@ -14,29 +17,31 @@ from typing import IO, cast
 
 from hvscale.core.documents import to_json
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import RunFolder
-from hvscale.trainer.checkpoints.resume import warn
 from hvscale.trainer.config import TrainConfig
-from hvscale.trainer.loggers import FINISH_SECONDS, WATCHERS, Watched
+from hvscale.trainer.hooks.hook import Hook
+from hvscale.trainer.loggers.logger import FINISH_SECONDS, LOGGERS, LoggedRun
+from hvscale.trainer.progress import warn
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.result import TrainResult
+from hvscale.trainer.trainer import Trainer
 
-# After training that failed, or was asked to stop: what is still to be sent matters less than ending in time.
-HURRY_SECONDS = 5.0
+# After training that failed or was asked to stop: ending in time matters more than sending everything.
+FINISH_SECONDS_AFTER_FAILURE = 5.0
 
 
-class Watch:
-    """To be entered before the run folder is, so that watchers end after it is complete, and begun when steps.jsonl is there."""
+class Loggers(Hook):
+    """Enter it before the run folder, so that loggers end after the folder is complete."""
 
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
-        """Raises RequestError, on all ranks, when a package lacks or --one-rank-run cannot be used."""
+        """Collective. Raises RequestError, on all ranks, for a missing package or a wrong --one-rank-run."""
         self.config, self.ranks = config, ranks
-        self.asked = [kind for kind in WATCHERS.values() if kind.asked_for(config)] if ranks.rank == 0 else []
+        self.requested = [kind for kind in LOGGERS.all().values() if kind.requested(config)] if ranks.rank == 0 else []
         self.one_rank_images_per_second = ranks.together(self._check)
-        self.processes: list[WatcherProcess] = []
+        self.run: Path | None = None
+        self.processes: list[LoggerProcess] = []
 
     def _check(self) -> float | None:
-        for kind in self.asked:
+        for kind in self.requested:
             try:
                 metadata.version(kind.package)
             except metadata.PackageNotFoundError as error:
@@ -47,55 +52,64 @@ class Watch:
             return None
         return images_per_second_of_one_rank(self.config.one_rank_run, self.config.model)
 
-    def begin(self, run: RunFolder) -> None:
-        watched = Watched(
-            path=run.path.absolute(),
+    def in_run(self, run: Path) -> "Loggers":
+        """Set the run folder."""
+        self.run = run
+        return self
+
+    def on_start(self, trainer: Trainer) -> None:
+        """Start the processes, once steps.jsonl exists."""
+        super().on_start(trainer)
+        if self.run is None:
+            return
+        logged = LoggedRun(
+            path=self.run.absolute(),
             config=self.config,
             np=self.ranks.size,
             one_rank_images_per_second=self.one_rank_images_per_second,
         )
-        for kind in self.asked:
+        for kind in self.requested:
             try:
-                self.processes.append(WatcherProcess(kind.name, watched))
+                self.processes.append(LoggerProcess(kind.name, logged))
             except OSError as error:
-                warn(f"--{kind.name} cannot begin ({error.strerror}): training goes on without it")
+                warn(f"--{kind.name} cannot start ({error.strerror}); training continues without it")
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "Loggers":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        deadline = time.monotonic() + (FINISH_SECONDS if kind is None else HURRY_SECONDS)
+        deadline = time.monotonic() + (FINISH_SECONDS if kind is None else FINISH_SECONDS_AFTER_FAILURE)
         for process in self.processes:
             process.end(kind is None, deadline)
 
 
-class WatcherProcess:
-    """`hvscale.trainer.logger_process` for one watcher. What its client prints goes to logs/NAME.log of the run."""
+class LoggerProcess:
+    """A process for one logger. What its client prints goes to logs/NAME.log of the run."""
 
-    def __init__(self, name: str, watched: Watched) -> None:
-        """Raises OSError when it cannot be started."""
+    def __init__(self, name: str, logged: LoggedRun) -> None:
+        """Raises OSError if it cannot be started."""
         self.name, self.warned = name, False
-        logs = watched.run.logs
+        logs = logged.run.logs
         logs.mkdir(exist_ok=True)
         self.log = logs / f"{name}.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "hvscale.trainer.logger_process", name],
+                [sys.executable, "-P", "-m", "hvscale.trainer.loggers.logger_process", name],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for rank 0, and the client's helpers are to be ended with it
+                start_new_session=True,  # Ctrl-C is for rank 0; the client's own processes end with this group
             )
         self.stdin, self.stdout = cast(IO[str], self.process.stdin), cast(IO[str], self.process.stdout)
         self.listener = threading.Thread(target=self._listen, name=f"hvscale-{name}", daemon=True)
         self.listener.start()
-        self._tell(to_json(watched, indent=None))
+        self._send(to_json(logged, indent=None))
 
-    def _tell(self, line: str) -> None:
-        with suppress(OSError):  # of one that has ended already its warning or status speaks
+    def _send(self, line: str) -> None:
+        with suppress(OSError):  # it has ended already: its warning or exit status says why
             self.stdin.write(line + "\n")
             self.stdin.flush()
 
@@ -108,8 +122,8 @@ class WatcherProcess:
         warn(f"--{self.name}: {text}")
 
     def end(self, finished: bool, deadline: float) -> None:
-        """Wait until it has ended, or end it at the deadline, in `time.monotonic`'s seconds."""
-        self._tell("finished" if finished else "failed")
+        """Wait until it has ended, or kill it at the deadline (seconds of `time.monotonic`)."""
+        self._send("finished" if finished else "failed")
         with suppress(OSError):
             self.stdin.close()
         try:
@@ -121,21 +135,22 @@ class WatcherProcess:
         self.process.wait()
         self.listener.join(1)
         if status is None:
-            self._warn("ended before it had sent everything, because it took too long; the run folder has it all")
+            self._warn("took too long and was ended before it had sent everything; the run folder is complete")
         elif status != 0 and not self.warned:
-            self._warn(f"its process ended with status {status}: {self.log}")
+            self._warn(f"its process ended with status {status}: see {self.log}")
 
 
 def images_per_second_of_one_rank(path: Path, model: str) -> float:
-    """Raises RequestError when `path` is not the run folder of a training of `model` on one rank."""
+    """Raises RequestError if `path` is not the run folder of a training of `model` on one rank."""
     try:
         result = TrainResult.read(path)
     except RequestError as error:
         raise RequestError(
-            f"--one-rank-run {path}: no result.json of a training is there: give its run folder"
+            f"--one-rank-run {path}: no result.json of a training run there; name its run folder"
         ) from error
     if result.np != 1 or result.model != model:
         raise RequestError(
-            f"--one-rank-run {path}: is of {result.model} on {result.np} ranks: give a run of {model} on one"
+            f"--one-rank-run {path}: that run trained {result.model} on {result.np} ranks; "
+            f"name a run of {model} on one rank"
         )
     return result.images_per_second

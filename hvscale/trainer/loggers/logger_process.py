@@ -1,9 +1,9 @@
-"""A process beside rank 0 that follows the run folder for one watcher: whatever the watcher's client does, training neither waits nor ends.
+"""The process of one logger, beside rank 0: whatever its client does, training neither waits nor fails.
 
-    python -m hvscale.trainer.logger_process NAME
+    python -m hvscale.trainer.loggers.logger_process NAME
 
-Its first line of stdin is a `Watched` as JSON, the second, when training has ended, `finished` or `failed`; without one rank 0 was killed.
-Each line on stdout is a warning for the user.
+The first line on stdin is a `LoggedRun` as JSON. The second, when training has ended, is `finished` or
+`failed`; if it is missing, rank 0 was killed. Each line on stdout is a warning for the user.
 """
 
 import os
@@ -19,29 +19,29 @@ from hvscale.core.documents import from_json
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explained_breakdown
-from hvscale.trainer.loggers import FINISH_SECONDS, WATCHERS, Figures, Outcome, Watched, Watcher
+from hvscale.trainer.loggers.logger import FINISH_SECONDS, LOGGERS, FinalResult, LoggedRun, Logger, Metrics
 from hvscale.trainer.result import TrainResult
 from hvscale.trainer.steps import Step, parse_step
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 NICENESS = 10
 SUMMARY = ("images_per_second", "psnr_db", "ssim", "bicubic_psnr_db", "top1", "top5")
 
 
 def main() -> int:
     warnings = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what clients print is not for the user
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what clients print is for the log file
     os.nice(NICENESS)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # rank 0 decides, and says so on stdin
+        signal.signal(number, signal.SIG_IGN)  # rank 0 decides and reports it on stdin
 
     def warn(text: str) -> None:
         print(" ".join(text.split()), file=warnings)
 
     try:
-        watched = from_json(Watched, sys.stdin.readline())
-        ended = Ended()
-        follow(WATCHERS[sys.argv[1]](watched, warn), watched, ended, warn)
+        logged = from_json(LoggedRun, sys.stdin.readline())
+        end = EndOfTraining()
+        follow(LOGGERS.get(sys.argv[1])(logged, warn), logged, end, warn)
     except Exception as error:
         traceback.print_exc()
         warn(f"{type(error).__name__}: {next(iter(str(error).splitlines()), 'no reason given')}")
@@ -49,8 +49,8 @@ def main() -> int:
     return 0
 
 
-class Ended:
-    """Whether training has ended. From then on this process has FINISH_SECONDS and a little, wherever its client hangs."""
+class EndOfTraining:
+    """Whether training has ended. From then on this process lives for little more than FINISH_SECONDS, even if its client hangs."""
 
     def __init__(self) -> None:
         self.finished = False
@@ -59,24 +59,24 @@ class Ended:
 
     def _listen(self) -> None:
         self.finished = sys.stdin.readline().strip() == "finished"
-        signal.alarm(int(FINISH_SECONDS) + 10)  # for where rank 0, which would end this process before, is no more
+        signal.alarm(int(FINISH_SECONDS) + 10)  # for when rank 0, which would end this process earlier, is gone
         self.event.set()
 
 
-def follow(watcher: Watcher, watched: Watched, ended: Ended, warn: Callable[[str], None]) -> None:
-    """Hand each step of the run to the watcher, then the outcome. Raises what the watcher raises."""
-    last, looking = 0, True
-    with NewSteps(watched.run.steps) as new_steps:
-        while looking:
-            looking = not ended.event.wait(LOOK_SECONDS)
+def follow(logger: Logger, logged: LoggedRun, end: EndOfTraining, warn: Callable[[str], None]) -> None:
+    """Pass each step of the run to the logger, then the result. Raises what the logger raises."""
+    last, running = 0, True
+    with NewSteps(logged.run.steps) as new_steps:
+        while running:
+            running = not end.event.wait(POLL_SECONDS)
             for step in new_steps():
-                watcher.step(step.step, figures(step, watched))
+                logger.step(step.step, step_metrics(step, logged))
                 last = step.step
-    watcher.end(outcome(watched, last, warn) if ended.finished else Outcome(False, last, {}, None, None))
+    logger.end(final_result(logged, last, warn) if end.finished else FinalResult(False, last, {}, None, None))
 
 
 class NewSteps:
-    """The steps that have been added to a steps.jsonl since it was called last."""
+    """The steps added to a steps.jsonl since the last call."""
 
     def __init__(self, path: Path) -> None:
         self.stream = path.open("rb")
@@ -85,7 +85,7 @@ class NewSteps:
     def __call__(self) -> Iterator[Step]:
         *lines, self.rest = (self.rest + self.stream.read()).split(b"\n")
         for line in lines:
-            with suppress(ValueError):  # a damaged line: training does not end for it
+            with suppress(ValueError):  # skips a damaged line
                 yield parse_step(line)
 
     def __enter__(self) -> "NewSteps":
@@ -95,15 +95,15 @@ class NewSteps:
         self.stream.close()
 
 
-def figures(step: Step, watched: Watched) -> Figures:
-    """What is watched of a step, by the names of steps.jsonl; only what is known of it."""
+def step_metrics(step: Step, logged: LoggedRun) -> Metrics:
+    """The logged metrics of a step, named as in steps.jsonl; only those that are known."""
     images_per_second = step.images / step.seconds
     values = {
         "loss": step.loss,
         "epoch_loss": step.epoch_loss,
         "learning_rate": step.learning_rate,
         "images_per_second": images_per_second,
-        "scaling_efficiency": scaling_efficiency(images_per_second, watched),
+        "scaling_efficiency": scaling_efficiency(images_per_second, logged),
         "seconds": step.seconds,
         "data_wait_seconds": step.data_wait_seconds,
         "communication_seconds": step.communication_seconds,
@@ -112,30 +112,30 @@ def figures(step: Step, watched: Watched) -> Figures:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def scaling_efficiency(images_per_second: float, watched: Watched) -> float | None:
-    alone = watched.one_rank_images_per_second
-    return images_per_second / (watched.np * alone) if alone else None
+def scaling_efficiency(images_per_second: float, logged: LoggedRun) -> float | None:
+    one_rank = logged.one_rank_images_per_second
+    return images_per_second / (logged.np * one_rank) if one_rank else None
 
 
-def outcome(watched: Watched, last: int, warn: Callable[[str], None]) -> Outcome:
-    result = TrainResult.read(watched.path)
+def final_result(logged: LoggedRun, last: int, warn: Callable[[str], None]) -> FinalResult:
+    result = TrainResult.read(logged.path)
     found = {f"result/{name}": getattr(result, name) for name in SUMMARY}
-    found["result/scaling_efficiency"] = scaling_efficiency(result.images_per_second, watched)
+    found["result/scaling_efficiency"] = scaling_efficiency(result.images_per_second, logged)
     try:
-        table = recorded(watched.run)
+        table = recorded_breakdown(logged.run)
     except RequestError as error:
         table = None
-        warn(f"no message sizes: {error}")
+        warn(f"no table of message sizes: {error}")
     if table is not None and table.exposed_communication is not None:
         exposed = table.exposed_communication
         found["result/exposed_communication_share_at_least"] = exposed.mean_share_at_least
         found["result/exposed_communication_share_at_most"] = exposed.mean_share_at_most
     known = {name: float(value) for name, value in found.items() if value is not None}
-    return Outcome(True, last, known, result.picture, table)
+    return FinalResult(True, last, known, result.picture, table)
 
 
-def recorded(run: RunFolder) -> ExplainedBreakdown | None:
-    """None where nothing records the run's communication."""
+def recorded_breakdown(run: RunFolder) -> ExplainedBreakdown | None:
+    """None if the run's communication is not recorded."""
     if not run.hvprof.is_dir() or not any(run.hvprof.iterdir()):
         return None
     table = explained_breakdown(run)

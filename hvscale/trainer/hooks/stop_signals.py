@@ -1,0 +1,45 @@
+"""SIGTERM and SIGUSR1, which schedulers send before they end a job: save a checkpoint and stop."""
+
+import signal
+from types import FrameType
+from typing import Any
+
+from hvscale.core.errors import SavedError
+from hvscale.trainer.checkpoints.periodic import save_checkpoint
+from hvscale.trainer.checkpoints.store import CheckpointFolder
+from hvscale.trainer.hooks.hook import Hook
+from hvscale.trainer.trainer import StepReport, Trainer
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+class StopSignals(Hook):
+    """Notes the signals instead of letting them end the process; `trainer.stop_requested` says so."""
+
+    def on_start(self, trainer: Trainer) -> None:
+        super().on_start(trainer)
+        self.previous: dict[signal.Signals, Any] = {
+            number: signal.signal(number, self._note) for number in STOP_SIGNALS
+        }
+
+    def on_end(self) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.trainer.stop_requested = True
+
+
+class SaveAndStop(Hook):
+    """Saves a checkpoint and ends the job when any rank was asked to stop."""
+
+    def __init__(self, checkpoints: CheckpointFolder) -> None:
+        self.checkpoints = checkpoints
+
+    def after_step(self, step: StepReport) -> None:
+        """Raises SavedError, on all ranks."""
+        if step.update.interrupt and step.number != self.trainer.steps:
+            file = save_checkpoint(self.trainer, self.checkpoints)
+            self.trainer.ranks.fail(
+                SavedError(f"asked to stop: saved {file} after step {step.number}; resume with --resume {file}")
+            )

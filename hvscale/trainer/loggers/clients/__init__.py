@@ -1,0 +1,1 @@
+"""The loggers: each is one file that registers itself."""

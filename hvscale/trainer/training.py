@@ -1,0 +1,247 @@
+"""One training job, from the configuration to a measured model in a run folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from hvscale.core.documents import to_json
+from hvscale.core.errors import EXIT_DONE, RequestError
+from hvscale.core.run_folder import RunFolder, cannot_write, write_atomically, write_text
+from hvscale.core.trial_protocol import TrialFolder
+from hvscale.trainer.checkpoints.periodic import PeriodicCheckpoints
+from hvscale.trainer.checkpoints.resume import checkpoint_folder, checkpoint_to_resume, report_differences
+from hvscale.trainer.checkpoints.store import Checkpoint, seed_rank
+from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, flag
+from hvscale.trainer.hooks.hook import Hook
+from hvscale.trainer.hooks.skipped_steps import SkippedSteps
+from hvscale.trainer.hooks.step_log import StepLog
+from hvscale.trainer.hooks.stop_signals import SaveAndStop, StopSignals
+from hvscale.trainer.hooks.time_budget import TimeBudget, images_per_second
+from hvscale.trainer.hooks.trials import TrialHook
+from hvscale.trainer.loggers.hook import Loggers
+from hvscale.trainer.progress import say
+from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.result import TrainResult
+from hvscale.trainer.run import training_run
+from hvscale.trainer.system import precision, resources
+from hvscale.trainer.system.precision import Arithmetic
+from hvscale.trainer.system.step_watchdog import StepWatchdog
+from hvscale.trainer.system.sync_batch_norm import synchronise_batch_norm
+from hvscale.trainer.tasks.workload import Workload, make_workload
+from hvscale.trainer.trainer import Trainer
+
+if TYPE_CHECKING:
+    from hvscale.trainer.elastic.commits import Commits
+
+
+def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None) -> TrainResult:
+    """Train as `config` says on these ranks, evaluate the model and fill the run folder.
+
+    `commits`: of an elastic job; training continues from the newest one. Rank 0 writes steps.jsonl,
+    model.pt (a state dict), result.json, checkpoints and, for super-resolution, picture.png. Every
+    rank returns the result.
+
+    Raises RequestError if the request is wrong, RankFailedError if another rank ended, SavedError if
+    a rank was asked to stop: on rank 0, which prints it, while the other ranks leave by SystemExit
+    with the same status. In an elastic job raises RanksChangedError, on all ranks, when hosts were
+    added or removed.
+    """
+    job = prepare(config, ranks, commits)
+    with (
+        Loggers(config, ranks) as loggers,
+        training_run(config, ranks, job.continues, job.regrouped) as run,
+        ranks.ending_together(),
+    ):
+        if commits is not None:
+            commits.run = run.path
+        job.announce(run)
+        arithmetic = job.choose_arithmetic()
+        job.report_resume(arithmetic)
+        job.change_model()
+        root = commits.root if commits is not None else 0
+        trainer = Trainer(config, ranks, job.model, job.workload, arithmetic, job.resumed, root)
+        if commits is not None:
+            commits.commit(trainer)  # a new rank has the state only now
+        trials = TrialFolder.of_this_rank()
+        trainer.run(make_hooks(config, run, job.continues, loggers.in_run(run.path), commits, trials))
+        if trials is not None:
+            raise SystemExit(EXIT_DONE)  # a search measured this job and needs no model
+        result = make_result(trainer, run, job.threads)
+        ranks.together(lambda: write_result(result, job.model) if ranks.rank == 0 else None)
+        return ranks.allgather(result)[0]
+
+
+def make_hooks(
+    config: TrainConfig,
+    run: RunFolder,
+    continues: bool,
+    loggers: Hook,
+    commits: "Commits | None",
+    trials: TrialFolder | None,
+) -> list[Hook]:
+    """In the order in which they act after a step."""
+    checkpoints = checkpoint_folder(config, run)
+    return [
+        *([TimeBudget(config.seconds)] if config.seconds is not None else []),
+        StepLog(run, continues),
+        loggers,
+        StopSignals(),
+        SkippedSteps(checkpoints),
+        TrialHook(trials) if trials is not None else SaveAndStop(checkpoints),
+        *([PeriodicCheckpoints(checkpoints, config.checkpoint_every)] if config.checkpoint_every else []),
+        *([commits] if commits is not None else []),
+        *([StepWatchdog(config.stall_timeout)] if config.stall_timeout else []),
+    ]
+
+
+@dataclass
+class Job:
+    """What is ready before the run folder exists."""
+
+    config: TrainConfig
+    ranks: Ranks
+    workload: Workload
+    model: nn.Module
+    device: torch.device
+    threads: int
+    """Threads this rank computes with."""
+    first_batch: tuple[torch.Tensor, torch.Tensor]
+    resumed: Checkpoint | None
+    commits: "Commits | None"
+    regrouped: bool
+    """This elastic job has made the run folder already."""
+
+    @property
+    def continues(self) -> bool:
+        """The run folder may hold a training run."""
+        return self.config.resume is not None or self.regrouped
+
+    def announce(self, run: RunFolder) -> None:
+        if self.ranks.rank == 0:
+            say(f"{self.workload.title} on {self.device}, np {self.ranks.size}, threads per rank {self.threads}")
+            say(f"run folder {run.path}")
+
+    def choose_arithmetic(self) -> Arithmetic:
+        """On resume the previous one, even if another one is faster today: the result must not change."""
+        if self.resumed is not None:
+            previous = Arithmetic(**self.resumed.arithmetic)
+            if previous in precision.candidates(self.config):
+                return previous
+        return precision.choose(self.config, self.ranks, self.model, self.workload.loss, *self.first_batch)
+
+    def report_resume(self, arithmetic: Arithmetic) -> None:
+        if self.resumed is None or self.ranks.rank != 0:
+            return
+        previous = Arithmetic(**self.resumed.arithmetic)
+        changed = f", previously {previous}" if previous != arithmetic else ""
+        say(f"resuming after step {self.resumed.step} with {arithmetic}{changed}")
+        if self.commits is not None and self.commits.newest is self.resumed:
+            say(self.commits.describe_change(self.config, self.ranks))
+        else:
+            report_differences(self.config, self.resumed, self.ranks)
+
+    def change_model(self) -> None:
+        """Apply --sync-batch-norm and --compile."""
+        if self.config.sync_batch_norm:
+            synchronise_batch_norm(self.model, self.ranks.hvd)
+        if self.config.compile:
+            self.ranks.together(lambda: precision.compile_blocks(self.model))
+
+
+def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Job:
+    """Check the options, build the model and load the first batch and the checkpoint. Collective."""
+    resources.keep_freed_memory()
+    require_same_options(config, ranks)
+    threads = resources.share_cores(ranks, config.threads, config.pin)
+    device = ranks.device()
+    torch.manual_seed(config.seed)
+    workload = make_workload(config, ranks)
+    model = ranks.together(workload.build_model).to(device)
+    seed_rank(config.seed, ranks.rank)
+    first_batch = ranks.together(lambda: workload.to_device(workload.load_batch(0), device))
+    committed = commits.newest if commits is not None else None
+    return Job(
+        config=config,
+        ranks=ranks,
+        workload=workload,
+        model=model,
+        device=device,
+        threads=threads,
+        first_batch=first_batch,
+        resumed=committed or checkpoint_to_resume(config, ranks),
+        commits=commits,
+        regrouped=commits is not None and commits.run is not None,
+    )
+
+
+def make_result(trainer: Trainer, run: RunFolder, threads: int) -> TrainResult:
+    """Evaluate the model. Collective."""
+    config, arithmetic, workload = trainer.config, trainer.arithmetic, trainer.workload
+    speeds = trainer.ranks.allgather(images_per_second(trainer.images_per_step, trainer.step_seconds))
+    return TrainResult(
+        model=config.model,
+        model_options=workload.model_options,
+        np=trainer.ranks.size,
+        images_per_second=sum(speeds),
+        images_per_second_by_rank=speeds,
+        steps=trainer.step,
+        seconds=sum(trainer.step_seconds),
+        precision=arithmetic.precision,
+        memory_format="channels-last" if arithmetic.channels_last else "contiguous",
+        threads_per_rank=threads,
+        run=run.path,
+        model_file=run.path / "model.pt",
+        **workload.evaluate(trainer.model, run),
+    )
+
+
+def write_result(result: TrainResult, model: nn.Module) -> None:
+    """Write model.pt and result.json and print the summary. Raises RequestError if the disk is full."""
+    try:
+        write_atomically(result.model_file, lambda stream: torch.save(model.state_dict(), stream))
+        write_text(result.run / "result.json", to_json(result) + "\n")
+    except OSError as error:
+        raise cannot_write(result.run, error) from error
+    say(result.summary())
+    say(f"model {result.model_file}" + (f", picture {result.picture}" if result.picture else ""))
+
+
+# Options that may differ between ranks: how a rank uses its own host, and what only rank 0 reads.
+PER_RANK_OPTIONS = {"threads", "pin", "workers", "cache_gb", "stall_timeout", "checkpoint_keep", "wandb_project"}
+FOLDER_OPTIONS = {"data", "val_data"}  # the folder may have another path on each host
+
+
+def require_same_options(config: TrainConfig, ranks: Ranks) -> None:
+    """Raises RequestError, on all ranks, if a rank's options differ from those of rank 0. Collective.
+
+    Otherwise the ranks would wait for each other forever, or train different models.
+    """
+    if ranks.hvd is None:
+        return
+    own = shared_options(config)
+    of_rank_0: dict[str, Any] = ranks.broadcast(own)
+
+    def check() -> None:
+        for name, value in own.items():
+            if value != of_rank_0[name]:
+                raise RequestError(
+                    f"{flag(name)} is {value} on rank {ranks.rank} and {of_rank_0[name]} on rank 0: "
+                    "start all ranks with the same options"
+                )
+
+    ranks.together(check)
+
+
+def shared_options(config: TrainConfig) -> dict[str, Any]:
+    """The options that must be equal on all ranks, by name. Local paths are left out or made generic."""
+    found = {name: value for name, value in vars(config).items() if name not in PER_RANK_OPTIONS}
+    for name in FOLDER_OPTIONS:
+        if found[name] not in (None, BUNDLED, SYNTHETIC):
+            found[name] = "a folder"
+    if found["resume"] is not None:
+        found["resume"] = "a checkpoint"  # only rank 0 reads it
+    paths = [name for name, field in TrainConfig.model_fields.items() if field.annotation == Path | None]
+    return {name: value for name, value in found.items() if name not in paths}
