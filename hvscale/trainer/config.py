@@ -1,4 +1,4 @@
-"""What a training run is asked to do. Needs no torch, so that a command line can read and explain it at once."""
+"""The configuration of a training run. Does not import torch, so that the command line starts quickly."""
 
 import itertools
 from pathlib import Path
@@ -35,7 +35,7 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 def checked(kind: type[Config], options: dict[str, Any]) -> Config:
-    """Raises RequestError, in one line that names the option, when a value is not possible."""
+    """Raises RequestError, in one line that names the option, for an invalid value."""
     try:
         return kind(**options)
     except ValidationError as invalid:
@@ -44,164 +44,165 @@ def checked(kind: type[Config], options: dict[str, Any]) -> Config:
 
 
 class TrainConfig(BaseModel):
-    """Make one with `TrainConfig.of`. Each field is an option of `hvscale train`; the text below a field is its help."""
+    """Create it with `TrainConfig.of`. Each field is an option of `hvscale train`; the text below it is its help."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
     model: str = "edsr-baseline"
-    """Model to train, one of those that hvscale.models knows."""
+    """Train this model: one of `hvscale models`, a torchvision classifier, or package.module:function."""
 
     scale: Literal[2, 3, 4] = 2
-    """How many times the output is wider and higher than the input."""
+    """Upscale by this factor: 2, 3 or 4."""
     n_resblocks: SmallCount | None = None
-    """Residual blocks; the model's own number when not given."""
+    """Set the number of residual blocks; default: the model's own."""
     n_feats: SmallCount | None = None
-    """Feature maps of each convolution; the model's own number when not given."""
+    """Set the feature maps of each convolution; default: the model's own."""
     res_scale: Factor | None = None
-    """Factor on each block's residual; the model's own when not given."""
+    """Multiply each block's residual by this; default: the model's own."""
 
     data: str = BUNDLED
-    """Images: "bundled" (photos in the scikit-image and scikit-learn wheels), "synthetic", or a folder: DIV2K, a benchmark set (HR, LR_bicubic/X2),
-    any folder of images (low resolution is then made from them), or for a classifier folders of classes, below train and val or not."""
+    """Train on these images: "bundled" (photos from the scikit-image and scikit-learn wheels), "synthetic", or a folder. For super-resolution DIV2K,
+    a benchmark set (HR, LR_bicubic/X2) or any folder of images, from which low resolution is made; for a classifier folders of classes, or train
+    and val with these."""
     train_images: str | None = None
-    """Images to train on, such as 1-800: DIV2K's numbers, elsewhere places in the order of names."""
+    """Train on these images, such as 1-800: DIV2K's numbers, elsewhere positions in name order."""
     val_images: str | None = None
-    """Images to validate with, such as 801-810, numbered likewise."""
+    """Validate on these images, such as 801-810, numbered likewise."""
     val_data: str | None = None
-    """Another folder to validate with, such as a benchmark set; all of --data is then trained on."""
+    """Validate on this folder, such as a benchmark set; all of --data is then used for training."""
     holdout: str | None = None
-    """Photo kept out of training and measured, by file name without suffix; when not given, the last by name."""
+    """Keep this photo out of training and evaluate on it: a file name without suffix; default: the last by name."""
     cache_gb: GigabytesOrZero = 32
-    """Most that decoded images may take on disk, in 10^9 bytes; those beyond are decoded each time they are used. 0: none."""
+    """Limit the disk cache of decoded images to this many GB (10^9 bytes); further images are decoded at each use. 0: no cache."""
     cache_dir: Path | None = None
-    """Folder of decoded images, shared by the ranks of a node; when not given $HVSCALE_DECODED, or hvscale/decoded in the user's cache folder."""
+    """Keep decoded images in this folder, shared by the ranks of a node; default: $HVSCALE_DECODED, or hvscale/decoded in the user's cache folder."""
     workers: ThreadsOrZero | None = None
-    """Threads of a rank that prepare batches ahead; when not given none where images are mapped or in memory, else as many as it computes with."""
+    """Prepare batches ahead with this many threads a rank; default: 0 if images are in memory or mapped, else the number of computing threads."""
 
     batch_size: SmallCount = 16
-    """Patches or images in a batch of one rank; a step has --batches-per-allreduce of them."""
+    """Set the images (or patches) in a batch of one rank; a step has --batches-per-allreduce batches."""
     patch_size: SmallCount = 48
-    """Width and height of a low-resolution patch, in pixels."""
+    """Set the width and height of low-resolution patches, in pixels."""
     image_size: SmallCount | None = None
-    """Width and height of a classifier's images, in pixels; the model's own when not given."""
+    """Set the width and height of a classifier's images, in pixels; default: the model's own."""
     num_classes: SmallCount | None = None
-    """Classes of synthetic data, 1000 when not given; other data has its own."""
+    """Set the number of classes of synthetic data; default: 1000. Other data defines its own."""
     weights: Path | None = None
-    """State dict to start from; of another scale's EDSR, all but its tail is taken."""
+    """Start from this state dict; from another scale's EDSR, all layers but the tail are used."""
 
     optimizer: OptimizerName = "auto"
-    """Adam, SGD with momentum 0.9, or what the task's publications use: Adam for super-resolution, SGD for classification."""
+    """Choose adam, sgd (momentum 0.9), or auto: the task's usual one, Adam for super-resolution and SGD for classification."""
     learning_rate: Factor | None = None
-    """At its highest; 1e-4 for super-resolution and 0.0125 for classification when not given. It is not multiplied by the number of ranks."""
+    """Set the peak learning rate; default: 1e-4 for super-resolution, 0.0125 for classification. Scaled by ranks only with --scale-learning-rate."""
     weight_decay: FactorOrZero = 0
-    """Factor of the penalty on squared weights; 5e-5 is usual for classification."""
+    """Set the factor of the penalty on squared weights; 5e-5 is usual for classification."""
     schedule: Schedule = "constant"
-    """Learning rate over the steps: constant, or falling to zero as a cosine."""
+    """Keep the learning rate constant, or lower it to zero along a cosine."""
     warmup_steps: CountOrZero = 0
-    """Steps over which the learning rate rises linearly at the start: from zero, or with --scale-learning-rate from what it is for one rank."""
+    """Raise the learning rate linearly over this many steps: from zero, or with --scale-learning-rate from that of one rank."""
     warmup_epochs: FactorOrZero = 0
-    """The same in epochs; 5 are usual for a learning rate that is scaled."""
+    """Set the warm-up in epochs instead; 5 are usual for a scaled learning rate."""
     scale_learning_rate: bool = False
-    """Multiply the learning rate by the batches of a step: ranks times --batches-per-allreduce (Goyal et al., 2017). With Adasum, ranks count
-    within a node where NCCL adds up there, and not at all elsewhere."""
+    """Multiply the learning rate by the batches of a step: ranks times --batches-per-allreduce (Goyal et al., 2017). With Adasum, only ranks of one
+    node count if NCCL adds their gradients, otherwise none."""
 
     batches_per_allreduce: SmallCount = 1
-    """Batches whose gradients a rank adds up before they are exchanged: a larger joint batch, with fewer messages. A step is all of them."""
+    """Accumulate gradients over this many batches before they are exchanged: a larger global batch with fewer messages."""
     fp16_allreduce: bool = False
-    """Exchange gradients as fp16: half the bytes, and what is below 6e-8 is lost."""
+    """Exchange gradients as fp16: half the bytes; values below 6e-8 are lost."""
     bf16_allreduce: bool = False
-    """Exchange gradients as bf16, and add them up as fp32: half the bytes, the range of fp32 and 8 bits of its mantissa. Horovod 0.28 adds up no
-    bf16, so each all-reduce is an all-to-all and an all-gather."""
+    """Exchange gradients as bf16 and add them in fp32: half the bytes, the range of fp32, 8 significant bits. Horovod 0.28 cannot add bf16, so each
+    all-reduce is an all-to-all and an all-gather."""
     use_adasum: bool = False
-    """Combine the ranks' updates by Adasum instead of averaging gradients: it adds where they are orthogonal, and averages where they are parallel.
-    Needs 2, 4, 8 ... ranks."""
+    """Combine the ranks' updates by Adasum instead of averaging gradients: orthogonal updates are added, parallel ones averaged. Needs 2, 4, 8 ...
+    ranks."""
     gradient_predivide_factor: Factor = 1
-    """Divide gradients by this before they are added up, and by the rest of the number of ranks after it: keeps sums of fp16 gradients in range."""
+    """Divide gradients by this before they are added, and by ranks divided by this afterwards: keeps fp16 sums in range."""
     allreduce_groups: SmallCount | None = None
-    """Exchange the gradients in this many groups, each when all of it is there, instead of whatever is there at the end of each cycle."""
+    """Exchange gradients in this many fixed groups, each when complete, instead of whatever is ready at the end of each cycle."""
     clip_norm: Factor | None = None
-    """Scale the averaged gradients of all parameters down to this Euclidean norm where it is larger."""
+    """Scale the averaged gradients down to this Euclidean norm if theirs is larger."""
     sync_batch_norm: bool = False
-    """Batch normalisation over the batches of all ranks: for batches of few images a rank. One more message forward and backward for each layer."""
+    """Compute batch normalisation over the batches of all ranks, for small batches. Adds one message forward and one backward for each layer."""
 
     steps: Count | None = None
-    """Steps to train, exactly; 1000 when neither this nor --epochs or --seconds is given."""
+    """Train this many steps; default: 1000 unless --epochs or --seconds is given."""
     epochs: Count | None = None
-    """Epochs to train: for super-resolution of 1000 steps, as the public implementation counts, for a classifier of all images."""
+    """Train this many epochs: of 1000 steps for super-resolution, of all images for a classifier."""
     seconds: Seconds | None = None
-    """About how long to train: the first steps are timed, then all ranks agree on a number of steps."""
+    """Train for about this many seconds: the first steps are timed, then all ranks agree on a number of steps."""
 
     seed: Seed = 1
-    """Of the initial weights and of the crops."""
+    """Seed the initial weights and the order of crops and images."""
     precision: Precision = "auto"
-    """Arithmetic: fp32, bf16 autocast, whichever of these is measured to be faster at the start, or fp16 autocast with a loss scaler."""
+    """Compute in fp32, bf16 autocast, fp16 autocast with a loss scaler, or auto: the faster of fp32 and bf16, measured at the start."""
     memory_format: MemoryFormat = "auto"
-    """Order of images in memory: channels-last, contiguous, or whichever is measured to be faster at the start."""
+    """Store images channels-last, contiguous, or auto: the faster one, measured at the start."""
     compile: bool = False
-    """Compile each block of the model by torch.compile: takes a minute or so at the start, and a C++ compiler."""
+    """Compile each block of the model with torch.compile; takes about a minute at the start and needs a C++ compiler."""
     threads: Threads | None = None
-    """Threads a rank computes with; when not given OMP_NUM_THREADS, or else the rank's share of the cores."""
+    """Compute with this many threads a rank; default: OMP_NUM_THREADS, or the rank's share of the cores."""
     pin: bool = False
-    """Bind each rank's computing threads to cores of their own, where there are enough for the ranks of a host."""
+    """Bind each rank's threads to their own cores, if there are enough for the ranks of a host."""
 
     checkpoint_every: CountOrZero = 0
-    """Steps between checkpoints, from which training goes on after whatever ended it; also one at the end. 0: none."""
+    """Save a checkpoint every this many steps and at the end, to resume from. 0: none."""
     checkpoint_keep: SmallCount = 3
-    """Checkpoints kept, the newest."""
+    """Keep this many checkpoints, the newest."""
     checkpoint_dir: Path | None = None
-    """Folder of the checkpoints; when not given checkpoints/ in the run folder."""
+    """Save checkpoints in this folder; default: checkpoints/ in the run folder."""
     commit_every: Count = 10
-    """In an elastic job: steps between commits, copies in each rank's memory from which training goes on when a rank has died. Hosts that come or
-    go lose no step."""
+    """Commit every this many steps in an elastic job: training continues from these in-memory copies when a rank is lost. Added or removed hosts
+    lose no step."""
     stall_timeout: SecondsOrZero = 300
-    """Seconds without the end of a step after which each rank writes its Python stacks to its log and the job ends. 0: never."""
+    """End the job if no step finishes for this many seconds; each rank first writes its Python stacks to its log. 0: never."""
     resume: str | None = None
-    """Go on from a checkpoint: a file, a folder of them, a run folder, or "auto", the newest of --run or --checkpoint-dir if there is one."""
+    """Resume from a checkpoint: a file, a folder of them, a run folder, or "auto": the newest of --run or --checkpoint-dir, if there is one."""
 
     wandb: WandbMode = "off"
-    """Log to Weights & Biases: offline into the run folder, or online. Its failures never end training. Example: --wandb offline"""
+    """Log to Weights & Biases: offline (into the run folder) or online. Failures to log never end training. Example: --wandb offline"""
     wandb_project: str | None = None
-    """Project to log to; when not given $WANDB_PROJECT, or hvscale."""
+    """Log to this project; default: $WANDB_PROJECT, or hvscale."""
     tensorboard: bool = False
-    """Write TensorBoard's event files into tensorboard/ of the run folder."""
+    """Write TensorBoard event files to tensorboard/ in the run folder."""
     one_rank_run: Path | None = None
-    """Run folder of the same training on one rank: against its throughput --wandb and --tensorboard show scaling efficiency."""
+    """Compare with this run folder of the same training on one rank: --wandb and --tensorboard then show scaling efficiency."""
 
     run: Path | None = None
-    """Run folder; when not given $HVSCALE_RUN, or else a new one under runs/."""
+    """Write to this run folder; default: $HVSCALE_RUN, or a new folder under runs/."""
 
     @classmethod
     def of(cls, **options: Any) -> "TrainConfig":
-        """Raises RequestError, in one line that names the option, when a value is not possible."""
+        """Raises RequestError, in one line that names the option, for an invalid value."""
         config = checked(cls, options)
         lengths = [flag(name) for name in ("steps", "epochs", "seconds") if getattr(config, name) is not None]
         if len(lengths) > 1:
-            raise RequestError(f"{' and '.join(lengths)} both say how long to train: give one of them")
+            raise RequestError(f"{' and '.join(lengths)} exclude each other: choose one")
         if config.use_adasum:
             for name in ("gradient_predivide_factor", "allreduce_groups", "clip_norm"):
                 if getattr(config, name) != cls.model_fields[name].default:
                     raise RequestError(f"--use-adasum exchanges updates, not gradients: leave out {flag(name)}")
         if config.allreduce_groups and config.gradient_predivide_factor != 1:
             raise RequestError(
-                "Horovod does not divide before it adds up groups: leave out one of --allreduce-groups and --gradient-predivide-factor"
+                "--allreduce-groups and --gradient-predivide-factor exclude each other in Horovod: leave out one"
             )
         if config.bf16_allreduce:
             for name in ("fp16_allreduce", "use_adasum", "gradient_predivide_factor", "allreduce_groups"):
                 if getattr(config, name) != cls.model_fields[name].default:
-                    raise RequestError(f"--bf16-allreduce does not go with {flag(name)}: leave out one of them")
+                    raise RequestError(f"--bf16-allreduce and {flag(name)} exclude each other: leave out one")
         if config.warmup_steps and config.warmup_epochs:
-            raise RequestError("--warmup-steps and --warmup-epochs both say how long: give one of them")
+            raise RequestError("--warmup-steps and --warmup-epochs exclude each other: choose one")
         if not lengths:
             return config.model_copy(update={"steps": PUBLIC_EPOCH_STEPS})
         return config
 
     def edsr_options(self) -> dict[str, Any]:
-        """The keyword arguments of an EDSR for `hvscale.models.build`: those that were given."""
+        """The keyword arguments for `hvscale.models.build` of an EDSR that were given."""
         options = {"n_resblocks": self.n_resblocks, "n_feats": self.n_feats, "res_scale": self.res_scale}
         return {name: value for name, value in options.items() if value is not None}
 
     def arguments(self) -> list[str]:
-        """The words behind `hvscale train` that say the same: MODEL and each option that is not at its default."""
+        """The command line after `hvscale train`: MODEL and each option that is not at its default."""
         given = self.model_dump(mode="json", exclude_defaults=True, exclude={"model"})
         words = ([flag(name)] if value is True else [flag(name), str(value)] for name, value in given.items())
         return [self.model, *itertools.chain.from_iterable(words)]

@@ -92,7 +92,7 @@ def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> No
     [
         (("--scale", "5"), "--scale 5"),
         (("--batch-size", "0"), "--batch-size 0"),
-        (("--seconds", "5"), "--steps and --seconds both say how long to train"),
+        (("--seconds", "5"), "--steps and --seconds exclude each other"),
     ],
 )
 def test_an_option_that_cannot_be_is_one_line_and_status_2(

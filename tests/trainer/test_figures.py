@@ -97,7 +97,7 @@ def test_speed_leaves_out_the_warm_up() -> None:
         ({"scale": 5}, "--scale 5: input should be 2, 3 or 4"),
         ({"precision": "fp8"}, "--precision fp8: input should be 'auto', 'fp32', 'bf16' or 'fp16'"),
         ({"depth": 3}, "--depth 3: extra inputs are not permitted"),
-        ({"seconds": 5}, "--steps and --seconds both say how long to train: give one of them"),
+        ({"seconds": 5}, "--steps and --seconds exclude each other: choose one"),
     ],
 )
 def test_a_wrong_option_is_one_clear_line(options: dict[str, Any], message: str) -> None:

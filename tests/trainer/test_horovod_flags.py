@@ -108,7 +108,7 @@ def test_averages_as_bf16(hvscale: Run, mpi: str, np: int) -> None:
         ({"allreduce_groups": 2, "gradient_predivide_factor": 2.0}, "leave out one of"),
         ({"bf16_allreduce": True, "use_adasum": True}, "--bf16-allreduce does not go with --use-adasum"),
         ({"bf16_allreduce": True, "fp16_allreduce": True}, "--bf16-allreduce does not go with --fp16-allreduce"),
-        ({"warmup_steps": 2, "warmup_epochs": 1}, "both say how long"),
+        ({"warmup_steps": 2, "warmup_epochs": 1}, "exclude each other"),
         ({"batches_per_allreduce": 0}, "--batches-per-allreduce 0"),
     ],
 )
