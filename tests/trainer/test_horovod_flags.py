@@ -105,9 +105,9 @@ def test_averages_as_bf16(hvscale: Run, mpi: str, np: int) -> None:
     [
         ({"use_adasum": True, "clip_norm": 1.0}, "leave out --clip-norm"),
         ({"use_adasum": True, "allreduce_groups": 2}, "leave out --allreduce-groups"),
-        ({"allreduce_groups": 2, "gradient_predivide_factor": 2.0}, "leave out one of"),
-        ({"bf16_allreduce": True, "use_adasum": True}, "--bf16-allreduce does not go with --use-adasum"),
-        ({"bf16_allreduce": True, "fp16_allreduce": True}, "--bf16-allreduce does not go with --fp16-allreduce"),
+        ({"allreduce_groups": 2, "gradient_predivide_factor": 2.0}, "leave out one"),
+        ({"bf16_allreduce": True, "use_adasum": True}, "--bf16-allreduce and --use-adasum exclude each other"),
+        ({"bf16_allreduce": True, "fp16_allreduce": True}, "--bf16-allreduce and --fp16-allreduce exclude each other"),
         ({"warmup_steps": 2, "warmup_epochs": 1}, "exclude each other"),
         ({"batches_per_allreduce": 0}, "--batches-per-allreduce 0"),
     ],
