@@ -178,23 +178,29 @@ class TrainConfig(BaseModel):
         lengths = [flag(name) for name in ("steps", "epochs", "seconds") if getattr(config, name) is not None]
         if len(lengths) > 1:
             raise RequestError(f"{' and '.join(lengths)} exclude each other: choose one")
-        if config.use_adasum:
-            for name in ("gradient_predivide_factor", "allreduce_groups", "clip_norm"):
-                if getattr(config, name) != cls.model_fields[name].default:
-                    raise RequestError(f"--use-adasum exchanges updates, not gradients: leave out {flag(name)}")
-        if config.allreduce_groups and config.gradient_predivide_factor != 1:
-            raise RequestError(
-                "--allreduce-groups and --gradient-predivide-factor exclude each other in Horovod: leave out one"
-            )
-        if config.bf16_allreduce:
-            for name in ("fp16_allreduce", "use_adasum", "gradient_predivide_factor", "allreduce_groups"):
-                if getattr(config, name) != cls.model_fields[name].default:
-                    raise RequestError(f"--bf16-allreduce and {flag(name)} exclude each other: leave out one")
         if config.warmup_steps and config.warmup_epochs:
             raise RequestError("--warmup-steps and --warmup-epochs exclude each other: choose one")
+        config._check_exchange()
         if not lengths:
             return config.model_copy(update={"steps": PUBLIC_EPOCH_STEPS})
         return config
+
+    def _check_exchange(self) -> None:
+        """Raises RequestError if options of the gradient exchange exclude each other."""
+        if self.use_adasum:
+            for name in self._changed("gradient_predivide_factor", "allreduce_groups", "clip_norm"):
+                raise RequestError(f"--use-adasum exchanges updates, not gradients: leave out {flag(name)}")
+        if self.allreduce_groups and self.gradient_predivide_factor != 1:
+            raise RequestError(
+                "--allreduce-groups and --gradient-predivide-factor exclude each other in Horovod: leave out one"
+            )
+        if self.bf16_allreduce:
+            for name in self._changed("fp16_allreduce", "use_adasum", "gradient_predivide_factor", "allreduce_groups"):
+                raise RequestError(f"--bf16-allreduce and {flag(name)} exclude each other: leave out one")
+
+    def _changed(self, *names: str) -> list[str]:
+        """Those of the fields that are not at their defaults."""
+        return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
 
     def edsr_options(self) -> dict[str, Any]:
         """The keyword arguments for `hvscale.models.build` of an EDSR that were given."""

@@ -96,8 +96,8 @@ def test_synthetic_images_for_a_torchvision_model() -> None:
         ({"data": "nowhere"}, "--data nowhere: no such folder"),
         ({"data": "colours/val/red"}, "a classifier needs a folder for each class"),
         ({"data": "colours", "n_feats": 8}, "mobilenet_v3_small has no option 'n_feats'"),
-        ({"data": "colours", "batch_size": 25}, "a step takes 25 images of all ranks, and there are 24"),
-        ({"data": "colours", "val_data": "other"}, "have different classes: blue is in one of them only"),
+        ({"data": "colours", "batch_size": 25}, "a step takes 25 images over all ranks, but there are only 24"),
+        ({"data": "colours", "val_data": "other"}, "have different classes: blue is only in one of them"),
     ],
 )
 def test_a_wrong_request(classes: Path, options: dict[str, Any], message: str) -> None:

@@ -61,7 +61,7 @@ def test_a_bad_photo_is_said_once(two_ranks: Ranks, photos: Path, tmp_path: Path
     done = two_ranks("train.py", request(photos, tmp_path / "run"))
     assert done.returncode == 2
     assert [line for line in done.stderr.splitlines() if str(cut) in line] == [
-        f"hvscale: {cut} cannot be decoded (cut short, or not an image): replace it or take it away"
+        f"hvscale: {cut} cannot be decoded (truncated or not an image): replace or remove it"
     ]
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()

@@ -1,7 +1,7 @@
-"""Decoded images on disk, as NumPy files that the ranks of a node map into memory and so share.
+"""Decoded images on disk: NumPy files that the ranks of a node map into memory and so share.
 
-A file is named by what it was made from (path, size, time of change) and how, and appears under that name whole
-(written beside, renamed), so ranks, jobs and nodes may fill one folder together and none reads a file half made.
+A file's name is a hash of its source (path, size, modification time) and of how it was made. Files are
+written atomically, so ranks, jobs and nodes may fill one folder together.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import write_atomically
 from hvscale.trainer.data.images import Pixels, PixelSource
 
-HEADER_BYTES = 128  # of a NumPy file of this kind
-ABANDONED_SECONDS = 3600.0  # a temporary file this old belongs to a process that was killed
-ON_DEMAND_KEPT = 4  # decoded images a rank keeps of those that the cache has no room for
+HEADER_BYTES = 128  # of a NumPy file
+ABANDONED_SECONDS = 3600.0  # an older temporary file is from a killed process
+ON_DEMAND_KEPT = 4  # decoded images outside the cache that a rank keeps in memory
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """An image that can be made: from which file, how, and what shape it will have."""
+    """How to make an image: from which file, how, and with what shape."""
 
     file: Path
     how: str
@@ -40,12 +40,12 @@ class Recipe:
 
     def name(self) -> str:
         status = self.file.stat()
-        told = f"{self.file.absolute()}\n{status.st_size}\n{status.st_mtime_ns}\n{self.how}"
-        return hashlib.sha256(told.encode()).hexdigest()[:32] + ".npy"
+        source = f"{self.file.absolute()}\n{status.st_size}\n{status.st_mtime_ns}\n{self.how}"
+        return hashlib.sha256(source.encode()).hexdigest()[:32] + ".npy"
 
 
 class OnDemand:
-    """Decodes the image each time a patch is cut from it; the last few stay in memory."""
+    """Decodes the image when a patch is cut from it; the last few images stay in memory."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -72,11 +72,11 @@ def default_folder() -> Path:
 
 class DecodedCache:
     def __init__(self, folder: Path, limit_bytes: int) -> None:
-        """`limit_bytes`: the most that all files of `folder` may take together."""
+        """`limit_bytes`: maximum total size of the files in `folder`."""
         self.folder, self.limit_bytes = folder, limit_bytes
 
     def fitting(self, recipes: list[Recipe]) -> list[Recipe]:
-        """The first of them that stay within the limit."""
+        """The first recipes that together stay within the limit."""
         room, fitting = self.limit_bytes, []
         for recipe in recipes:
             room -= recipe.bytes
@@ -86,20 +86,21 @@ class DecodedCache:
         return fitting
 
     def make_room(self, recipes: list[Recipe]) -> None:
-        """Remove what killed processes left, and, to stay within the limit, the files that were unused for longest.
+        """Remove files of killed processes and, to stay within the limit, the least recently used ones.
 
-        For one process of a node, before the others call `fill`. A file that another job has mapped stays readable to it.
+        Call it in one process of a node before the others call `fill`. A file that another job has
+        mapped stays readable for that job.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RequestError(
-                f"cannot write the cache {self.folder}: {error.strerror}. Choose another with --cache-dir, or --cache-gb 0"
+                f"cannot write the cache {self.folder}: {error.strerror}. Choose another with --cache-dir, or turn it off with --cache-gb 0"
             ) from error
         wanted = {recipe.name() for recipe in recipes}
         others = []
         for file in self.folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # another job tidies up too
+            with contextlib.suppress(FileNotFoundError):  # another job may clean up too
                 status = file.stat()
                 if file.suffix != ".npy":
                     if time.time() - status.st_mtime > ABANDONED_SECONDS:
@@ -114,11 +115,11 @@ class DecodedCache:
             excess -= size
 
     def fill(self, recipes: list[Recipe]) -> None:
-        """Make those that are missing. Raises RequestError when an image cannot be decoded or the disk is full."""
+        """Make the missing images. Raises RequestError if an image cannot be decoded or the disk is full."""
         for recipe in recipes:
             path = self.folder / recipe.name()
             if self._mapped(path, recipe) is not None:
-                os.utime(path)  # used now
+                os.utime(path)  # marks it as used now
                 continue
             pixels = np.ascontiguousarray(recipe.make())
             try:
@@ -126,11 +127,11 @@ class DecodedCache:
             except OSError as error:
                 raise RequestError(
                     f"cannot write the cache {self.folder}: {error.strerror}. "
-                    "Make room, choose another folder with --cache-dir, or less with --cache-gb"
+                    "Free some space, choose another folder with --cache-dir, or lower --cache-gb"
                 ) from error
 
     def open(self, recipe: Recipe) -> PixelSource:
-        """The image mapped into memory, or decoded on demand where the cache does not hold it."""
+        """The image mapped into memory, or decoded on demand if it is not in the cache."""
         mapped = self._mapped(self.folder / recipe.name(), recipe)
         return OnDemand(recipe) if mapped is None else mapped
 

@@ -1,4 +1,4 @@
-"""Look at every image of a data set before training does: what cannot be decoded, does not match, or is not 8-bit RGB."""
+"""Checks every image of a data set: can it be decoded, does it match its partner, is it 8-bit RGB?"""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +18,9 @@ from hvscale.trainer.data.sources import ImagePair, layout_of, pairs_of
 
 Kind = Literal["truncated", "missing", "mismatched", "grey", "16-bit", "too small"]
 SCALES = (2, 3, 4)
-# Of a low-resolution image from the one that its partner gives, in grey levels on average: another way of shrinking
-# stays below 5 on photos, another photo lies far above.
-SAME_PHOTO = 12.0
+# Mean difference, in grey levels, between a low-resolution image and the one made from its partner. Other ways of
+# downscaling stay below 5 on photos; another photo is far above.
+MAX_DIFFERENCE_LEVELS = 12.0
 PNG_BIT_DEPTH_AT = 24
 TIFF_BITS_PER_SAMPLE = 258
 
@@ -37,14 +37,15 @@ class CheckReport(BaseModel):
     schema_: Annotated[Literal["hvscale/data-check/1"], Field(alias="schema")] = "hvscale/data-check/1"
     data: str
     images: int
-    """Looked at."""
+    """Number of images checked."""
     problems: list[Problem]
 
 
 def check(data: str, patch_size: int, done: Callable[[], None]) -> CheckReport:
-    """Look at DIV2K, a benchmark set, a folder of images or folders of classes; `done` is called after each image or pair.
+    """Check DIV2K, a benchmark set, a folder of images or class folders; calls `done` after each image or pair.
 
-    `patch_size`: the low-resolution patch that training will cut. Raises RequestError when there is no image at all.
+    `patch_size`: of the low-resolution patches for training. Raises RequestError if there are no
+    images.
     """
     _, layout, parts = layout_of(data)
     jobs: list[Callable[[], list[Problem]]] = []
@@ -78,7 +79,7 @@ def _decoded(file: Path) -> Pixels | Problem:
     try:
         return decode(file)
     except RequestError:
-        return Problem(file=file, kind="truncated", detail="cut short, or not an image")
+        return Problem(file=file, kind="truncated", detail="truncated or not an image")
 
 
 def _hr_problems(file: Path, patch_size: int) -> list[Problem]:
@@ -103,22 +104,22 @@ def _pair_problems(pair: ImagePair, lr_file: Path, scale: int) -> list[Problem]:
         return [lr]
     problems = list(_depth_problems(lr_file))
     hr = _decoded(pair.hr)
-    if isinstance(hr, Problem):  # said of the high-resolution image itself
+    if isinstance(hr, Problem):  # reported for the high-resolution image itself
         return problems
     rows, columns = hr.shape[0] // scale, hr.shape[1] // scale
     if not (rows <= lr.shape[0] <= -(-hr.shape[0] // scale) and columns <= lr.shape[1] <= -(-hr.shape[1] // scale)):
         detail = f"{lr.shape[1]}x{lr.shape[0]}: {pair.hr.name} gives {columns}x{rows}"
         return [*problems, Problem(file=lr_file, kind="mismatched", detail=detail)]
     made = resize.shrink(resize.crop_to_multiple(hr, scale), scale)
-    apart = abs(made.astype(int) - lr[:rows, :columns]).mean()
-    if apart > SAME_PHOTO:
-        detail = f"shows something else than {pair.hr.name}: {apart:.0f} grey levels apart"
+    difference = abs(made.astype(int) - lr[:rows, :columns]).mean()
+    if difference > MAX_DIFFERENCE_LEVELS:
+        detail = f"differs from {pair.hr.name} by {difference:.0f} grey levels on average: another photo?"
         problems.append(Problem(file=lr_file, kind="mismatched", detail=detail))
     return problems
 
 
 def _classifier_problems(file: Path) -> list[Problem]:
-    """Grey photos are part of ImageNet, and small ones are enlarged: both are fine."""
+    """Grey photos are part of ImageNet and small ones are enlarged: both are allowed."""
     pixels = _decoded(file)
     return [pixels] if isinstance(pixels, Problem) else []
 
@@ -128,13 +129,13 @@ def _depth_problems(file: Path) -> Iterator[Problem]:
         mode = image.mode
         deep = mode.startswith("I") or _bits(file, image) == 16
     if mode in ("1", "L", "LA") or mode.startswith("I"):
-        yield Problem(file=file, kind="grey", detail=f"{mode}: its three channels will be the same")
+        yield Problem(file=file, kind="grey", detail=f"{mode}: its three channels will be equal")
     if deep:
         yield Problem(file=file, kind="16-bit", detail="the lower 8 bits of each value will be lost")
 
 
 def _bits(file: Path, image: Image.Image) -> int:
-    """Of a value in the file: Pillow reads 16-bit colour as 8-bit without a word."""
+    """Bits of a value in the file: Pillow silently reads 16-bit colour as 8-bit."""
     if image.format == "PNG":
         return file.read_bytes()[PNG_BIT_DEPTH_AT]
     if image.format == "TIFF":

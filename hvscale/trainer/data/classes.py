@@ -1,4 +1,4 @@
-"""Images in folders of classes, as ImageNet lies on disk, and how a classifier is shown them."""
+"""Images in class folders, as in ImageNet, and the views a classifier gets of them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +17,15 @@ CENTRE = 0.875  # of the shorter side: 224 of 256
 @dataclass(frozen=True)
 class ClassFolder:
     classes: list[str]
-    """Names of the folders, sorted: a label is a place in this list."""
+    """Names of the folders, sorted; a label is an index into this list."""
     samples: list[tuple[Path, int]]
     """File and label, sorted."""
 
 
 def class_folders(data: str, val_data: str | None) -> tuple[ClassFolder, ClassFolder | None]:
-    """What to train on, from DATA/train where there is one, else DATA; and what to validate with: `val_data`, DATA/val or nothing.
+    """Images for training (DATA/train if it exists, else DATA) and validation (`val_data`, DATA/val or none).
 
-    Raises RequestError when a folder is missing or has no classes, or when the two have different ones.
+    Raises RequestError if a folder is missing or has no classes, or if the two differ in classes.
     """
     root = Path(data)
     training = read(root / "train" if (root / "train").is_dir() else root, data)
@@ -35,7 +35,7 @@ def class_folders(data: str, val_data: str | None) -> tuple[ClassFolder, ClassFo
     validation = read(validation_root, str(validation_root))
     if validation.classes != training.classes:
         odd = min(set(validation.classes) ^ set(training.classes))
-        raise RequestError(f"{validation_root} and {data} have different classes: {odd} is in one of them only")
+        raise RequestError(f"{validation_root} and {data} have different classes: {odd} is only in one of them")
     return training, validation
 
 
@@ -55,9 +55,11 @@ def read(folder: Path, named: str) -> ClassFolder:
 
 
 def training_view(file: Path, side: int, random: np.random.Generator) -> Pixels:
-    """A random part of the image, in one of two mirrorings, as (side, side, 3). Raises RequestError, naming the file."""
+    """A random crop, possibly mirrored, as (side, side, 3). Raises RequestError, naming the file."""
     with opened(file) as image:
-        image.draft("RGB", (side, side))  # a JPEG decodes at a half, a quarter or an eighth where that is enough
+        image.draft(
+            "RGB", (side, side)
+        )  # decodes a JPEG at a half, a quarter or an eighth of its size if that is enough
         box = random_box(image.width, image.height, random)
         view = image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, box)
     pixels: Pixels = np.asarray(view)
@@ -65,7 +67,7 @@ def training_view(file: Path, side: int, random: np.random.Generator) -> Pixels:
 
 
 def random_box(width: int, height: int, random: np.random.Generator) -> tuple[float, float, float, float]:
-    """Left, top, right, bottom; the whole image's middle when no draw fits."""
+    """Left, top, right, bottom; the centre square if no draw fits."""
     for _ in range(TRIES):
         area = width * height * random.uniform(*AREA)
         aspect = np.exp(random.uniform(np.log(ASPECT[0]), np.log(ASPECT[1])))
@@ -79,7 +81,7 @@ def random_box(width: int, height: int, random: np.random.Generator) -> tuple[fl
 
 
 def validation_view(file: Path, side: int) -> Pixels:
-    """The middle of the image, 7/8 of its shorter side, as (side, side, 3). Raises RequestError, naming the file."""
+    """The centre crop, 7/8 of the shorter side, as (side, side, 3). Raises RequestError, naming the file."""
     with opened(file) as image:
         part = CENTRE * min(image.width, image.height)
         left, top = (image.width - part) / 2, (image.height - part) / 2

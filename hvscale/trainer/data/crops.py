@@ -1,7 +1,7 @@
-"""Random crops for training, the same for one rank with a batch of 8 as for two with a batch of 4.
+"""Random crops for training, the same for one rank with a batch of 8 as for two ranks with a batch of 4.
 
-One order of crops is drawn for all ranks from the seed and the step, without replacement, and each rank takes its own
-part of it: so no two ranks see the same crop in a step, and no state has to be kept or exchanged.
+The crops of a step are drawn for all ranks from the seed and the step, without replacement, and each
+rank takes its own part. So no two ranks get the same crop in a step, and no state is kept or exchanged.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from hvscale.trainer.data.pairs import Photo
 
 @dataclass(frozen=True)
 class Crop:
-    """A place on the low-resolution grid, and how the patch is turned."""
+    """A position on the low-resolution grid, and how the patch is flipped."""
 
     photo: int
     row: int
@@ -28,19 +28,21 @@ class Crop:
 
 class Crops:
     def __init__(self, photos: list[Photo], scale: int, patch_size: int, seed: int) -> None:
-        """`patch_size` in low-resolution pixels. Every photo must be at least `scale * patch_size` wide and high."""
+        """`patch_size`: in low-resolution pixels. Each photo must be at least `scale * patch_size` wide and high."""
         self.scale, self.patch_size, self.seed = scale, patch_size, seed
         self.hr = [photo.hr for photo in photos]
         self.lr = [photo.lr for photo in photos]
-        # Places to cut a patch in each photo: (rows, columns). All places of all photos are equally likely.
+        # Positions of a patch in each photo: (rows, columns). All positions of all photos are equally likely.
         self.places = [(lr.shape[0] - patch_size + 1, lr.shape[1] - patch_size + 1) for lr in self.lr]
         self.ends = np.cumsum([rows * columns for rows, columns in self.places])
 
     def draw(self, step: int, rank: int, size: int, batch_size: int) -> list[Crop]:
-        """This rank's `batch_size` crops of a step. Raises RequestError when the photos have fewer than all ranks need."""
+        """This rank's `batch_size` crops of a step. Raises RequestError if the photos have fewer than all ranks need."""
         needed, available = size * batch_size, int(self.ends[-1])
         if needed > available:
-            raise RequestError(f"a step needs {needed} different crops and the photos have {available}: add photos")
+            raise RequestError(
+                f"a step needs {needed} different crops, but the photos have only {available}: add photos"
+            )
         random = np.random.default_rng([self.seed, step])
         places = random.choice(available, needed, replace=False)
         turns = random.integers(0, 2, (needed, 3), dtype=np.uint8).astype(bool)

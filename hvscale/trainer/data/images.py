@@ -1,4 +1,4 @@
-"""One image file: decoded, or only measured."""
+"""Reads image files: their pixels or only their size."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
 class PixelSource(Protocol):
-    """RGB bytes, (height, width, 3), that can be cut: an array in memory, one mapped from a file, or one decoded when it is needed."""
+    """RGB bytes, (height, width, 3), that can be sliced: in memory, mapped from a file, or decoded on demand."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -26,14 +26,14 @@ class PixelSource(Protocol):
 
 @contextmanager
 def opened(file: Path) -> Iterator[Image.Image]:
-    """Within, reading the image raises RequestError, naming the file, when it is cut short or none."""
+    """Context: reading the image raises RequestError, naming the file, if it is truncated or not an image."""
     try:
         with Image.open(file) as image:
             yield image
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         # Pillow raises SyntaxError for a broken PNG header, OSError for most else.
-        reason = getattr(error, "strerror", None) or "cut short, or not an image"
-        raise RequestError(f"{file} cannot be decoded ({reason}): replace it or take it away") from error
+        reason = getattr(error, "strerror", None) or "truncated or not an image"
+        raise RequestError(f"{file} cannot be decoded ({reason}): replace or remove it") from error
 
 
 def decode(file: Path) -> Pixels:
@@ -43,7 +43,7 @@ def decode(file: Path) -> Pixels:
 
 
 def size_of(file: Path) -> tuple[int, int]:
-    """(height, width) from the file's header: an image cut short is not noticed. Raises RequestError, naming the file."""
+    """(height, width) from the file's header; does not notice a truncated image. Raises RequestError, naming the file."""
     with opened(file) as image:
         return image.height, image.width
 

@@ -1,4 +1,4 @@
-"""Make the low-resolution images of a folder of high-resolution ones, under DIV2K's names."""
+"""Makes low-resolution images from a folder of high-resolution ones, with DIV2K's names."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,10 +22,11 @@ def default_output(hr: Path) -> Path:
 
 
 def make_lr(hr: Path, output: Path, scales: list[int], done: Callable[[], None]) -> tuple[int, int]:
-    """Write OUTPUT/X2/0001x2.png and so on, on all cores; `done` is called after each image. One that is there already is kept.
+    """Write OUTPUT/X2/0001x2.png and so on, on all cores; existing files are kept. Calls `done` after each image.
 
-    Returns how many were made and how many were kept. Raises RequestError, naming the file, for an image that cannot be
-    decoded or is smaller than the scale, and for a folder that is empty or cannot be written.
+    Returns how many were made and how many were kept. Raises RequestError, naming the file, for an
+    image that cannot be decoded or is smaller than the scale, and for a folder that is empty or
+    cannot be written.
     """
     if not hr.is_dir():
         raise RequestError(f"{hr}: no such folder")
@@ -47,7 +48,7 @@ def make_lr(hr: Path, output: Path, scales: list[int], done: Callable[[], None])
                 pool.shutdown(cancel_futures=True)
     except OSError as error:
         raise RequestError(
-            f"cannot write {output}: {error.strerror}. Choose another with --output, or make room"
+            f"cannot write {output}: {error.strerror}. Choose another with --output, or free some space"
         ) from error
     return len(missing), len(wanted) - len(missing)
 

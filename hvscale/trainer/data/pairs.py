@@ -1,4 +1,4 @@
-"""The pixels of image pairs: high resolution cut to a multiple of the scale, and low resolution, read or made from it."""
+"""The pixels of image pairs: high resolution, cropped to a multiple of the scale, and low resolution, read or made."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,25 +32,25 @@ class Node(Protocol):
     local_size: int
 
     def together(self, work: Callable[[], T]) -> T:
-        """Do `work` on every rank, and go on when all have done it; what fails on one fails on all."""
+        """As `Ranks.together`."""
         ...
 
 
 def in_memory(pair: ImagePair, scale: int, smallest: int) -> Photo:
-    """Raises RequestError as `recipes` does, and for an image cut short."""
+    """Raises RequestError as `recipes` does, and for a truncated image."""
     hr, lr = recipes(pair, scale, smallest)
     return Photo(pair.name, hr.make(), lr.make())
 
 
 def on_demand(pair: ImagePair, scale: int, smallest: int) -> Photo:
-    """Decoded when it is used. Raises RequestError as `recipes` does."""
+    """Decoded when used. Raises RequestError as `recipes` does."""
     return Photo(pair.name, *map(OnDemand, recipes(pair, scale, smallest)))
 
 
 def mapped(pairs: list[ImagePair], scale: int, smallest: int, cache: DecodedCache, node: Node) -> list[Photo]:
-    """Photos mapped from the cache, which the ranks of a node fill together, each its share; beyond its limit, on demand.
+    """Photos mapped from the cache, which the ranks of a node fill together; beyond its limit, on demand.
 
-    Collective when it is called on every rank of a job. Raises RequestError as `recipes` does, and for an image cut short.
+    Collective. Raises RequestError as `recipes` does, and for a truncated image.
     """
     each = node.together(lambda: [recipes(pair, scale, smallest) for pair in pairs])
     wanted = cache.fitting([recipe for both in each for recipe in both])
@@ -66,14 +66,14 @@ def mapped(pairs: list[ImagePair], scale: int, smallest: int, cache: DecodedCach
 
 
 def recipes(pair: ImagePair, scale: int, smallest: int) -> tuple[Recipe, Recipe]:
-    """How to make the high- and the low-resolution image. Only headers are read here.
+    """How to make the high- and the low-resolution image; reads only headers.
 
-    Raises RequestError, naming the file, for one that is no image, smaller than `smallest` pixels wide or high, or of a
-    size that does not match its partner's.
+    Raises RequestError, naming the file, if it is not an image, is smaller than `smallest` pixels, or
+    does not match its partner's size.
     """
     height, width = size_of(pair.hr)
     if min(height, width) < smallest:
-        raise RequestError(f"{pair.hr} is {width}x{height}: at least {smallest}x{smallest} pixels are needed")
+        raise RequestError(f"{pair.hr} is {width}x{height}: it must have at least {smallest}x{smallest} pixels")
     rows, columns = height // scale, width // scale
     if pair.lr is not None:
         found_rows, found_columns = size_of(pair.lr)

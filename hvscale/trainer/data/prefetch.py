@@ -1,4 +1,4 @@
-"""Batches prepared ahead of the training loop, by threads: decoding and resizing leave the interpreter's lock free."""
+"""Prepares batches ahead in threads: decoding and resizing release the interpreter's lock."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,22 +9,22 @@ Batch = TypeVar("Batch")
 
 
 class Prefetch(Generic[Batch]):
-    """`get(step)` for step after step. What a step's batch holds is `make`'s affair: threads only change when it is made."""
+    """`get(number)` for consecutive numbers. Threads change only when a batch is made, not what it contains."""
 
     def __init__(self, make: Callable[[int], Batch], workers: int) -> None:
-        """With 0 workers a batch is made when it is asked for."""
+        """`make(number)` makes a batch. With 0 workers it is called in `get`."""
         self.make, self.workers = make, workers
         self.pool = ThreadPoolExecutor(workers, "hvscale-data") if workers else None
         self.coming: dict[int, Future[Batch]] = {}
 
-    def get(self, step: int) -> Batch:
+    def get(self, number: int) -> Batch:
         """Raises what `make` raises."""
         if self.pool is None:
-            return self.make(step)
-        for ahead in range(step, step + 1 + self.workers):
+            return self.make(number)
+        for ahead in range(number, number + 1 + self.workers):
             if ahead not in self.coming:
                 self.coming[ahead] = self.pool.submit(self.make, ahead)
-        return self.coming.pop(step).result()
+        return self.coming.pop(number).result()
 
     def __enter__(self) -> "Prefetch[Batch]":
         return self

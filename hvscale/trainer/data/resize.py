@@ -1,7 +1,8 @@
-"""Bicubic resizing as MATLAB's imresize does it, which the low-resolution images of DIV2K and of the benchmark sets were made with.
+"""Bicubic resizing as in MATLAB's imresize, with which DIV2K and the benchmark sets were made.
 
-A cubic kernel (Keys, 1981, a = -0.5) that is widened when it shrinks (antialiasing), borders mirrored, rows before
-columns, and 8-bit images rounded after each of the two passes. Pillow's bicubic cuts the kernel at the borders instead.
+A cubic kernel (Keys, 1981, a = -0.5), widened for downscaling (antialiasing); borders mirrored; rows
+before columns; 8-bit images rounded after each of the two passes. Pillow's bicubic truncates the kernel
+at the borders instead.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ KERNEL_WIDTH = 4
 
 
 def crop_to_multiple(hr: Pixels, scale: int) -> Pixels:
-    """Leave out the last rows and columns, so that height and width can be divided by `scale`."""
+    """Cut off the last rows and columns, so that `scale` divides height and width."""
     height, width = hr.shape[:2]
     return hr[: height - height % scale, : width - width % scale]
 
@@ -27,13 +28,13 @@ def shrink(hr: Pixels, scale: int) -> Pixels:
 
 
 def enlarge(lr: Pixels, scale: int) -> Pixels:
-    """The baseline that super-resolution has to beat: (height, width, 3) to (height * scale, width * scale, 3)."""
+    """The bicubic baseline of super-resolution: (height, width, 3) to (height * scale, width * scale, 3)."""
     height, width = lr.shape[:2]
     return imresize(lr, height * scale, width * scale)
 
 
 def imresize(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:
-    """(rows, columns, ...) to (height, width, ...); an array of bytes gives bytes, of floats floats that are not rounded."""
+    """(rows, columns, ...) to (height, width, ...). Bytes give bytes; floats give floats, not rounded."""
     rows = _along_columns(image, height)
     both: NDArray[Any] = _along_columns(rows.swapaxes(0, 1), width).swapaxes(0, 1)
     return both
@@ -42,19 +43,21 @@ def imresize(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:
 def _along_columns(image: NDArray[Any], length: int) -> NDArray[Any]:
     """Resize the first axis to `length`."""
     weights, indices = contributions(image.shape[0], length)
-    # x2 and x4 have weights that are sums of powers of two: single precision is then exact, ties in rounding included.
+    # The weights of x2 and x4 are sums of powers of two: single precision is exact, including ties in rounding.
     precision = np.float32 if image.dtype == np.uint8 else np.float64
     out = np.zeros((length, *image.shape[1:]), precision)
     for weight, index in zip(weights.T.astype(precision), indices.T, strict=True):
         out += weight.reshape(-1, *[1] * (image.ndim - 1)) * image[index]
     if image.dtype == np.uint8:
-        rounded: Pixels = np.floor(out.clip(0, 255) + precision(0.5)).astype(np.uint8)  # halves go up, as in MATLAB
+        rounded: Pixels = np.floor(out.clip(0, 255) + precision(0.5)).astype(
+            np.uint8
+        )  # rounds halves up, as MATLAB does
         return rounded
     return out
 
 
 def contributions(old: int, new: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """What each of `new` places on a line takes of `old` ones: weights that add up to 1, and indices; both (new, taps)."""
+    """For each of `new` positions on a line, the `old` ones it depends on: weights (sum 1) and indices, both (new, taps)."""
     scale = new / old
     shrunk = min(scale, 1)
     width = KERNEL_WIDTH / shrunk

@@ -1,4 +1,4 @@
-"""Images for super-resolution, by what `--data` names: which files they are, high resolution and low."""
+"""Finds the images for super-resolution that `--data` names: high-resolution files and their low-resolution partners."""
 
 import importlib.util
 import re
@@ -12,15 +12,15 @@ from hvscale.trainer.data.images import SUFFIXES, images_in
 
 Layout = Literal["bundled", "div2k", "benchmark", "folder"]
 
-# Real colour photos that lie inside the installed packages; the packages' own functions would download others.
-# The right-hand picture of the motorcycle pair is left out: it shows what the left one shows.
+# Colour photos that are part of the installed packages; the packages' own functions would download others.
+# The right-hand photo of the motorcycle pair is left out: it shows the same as the left one.
 BUNDLED_FILES = {
     "skimage": ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg"),
     "sklearn": ("china.jpg", "flower.jpg"),
 }
 BUNDLED_FOLDERS = {"skimage": "data", "sklearn": "datasets/images"}
 
-# The public EDSR implementation's: 1-800 to train on, 801-810 to validate with.
+# As in the public EDSR implementation: 1-800 for training, 801-810 for validation.
 DIV2K_TRAINING, DIV2K_VALIDATION = (1, 800), (801, 810)
 Range = tuple[int, int]
 
@@ -31,7 +31,7 @@ class ImagePair:
     """File name of the high-resolution image, without suffix."""
     hr: Path
     lr: Path | None
-    """None: to be made from `hr`."""
+    """None if it is to be made from `hr`."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Part:
 
     hr: Path
     lr_root: Path | None
-    """Where X2, X3 and X4 lie, or would; None where there is no such place."""
+    """Folder of X2, X3 and X4, which may not exist; None if the layout has none."""
 
 
 def layout_of(data: str) -> tuple[str, Layout, list[Part]]:
-    """Title, layout and folders of what `--data` names. Raises RequestError when it is no folder."""
+    """Title, layout and folders of what `--data` names. Raises RequestError if it is not a folder."""
     folder = Path(data)
     if not folder.is_dir():
         raise RequestError(f"--data {data}: no such folder")
@@ -65,9 +65,9 @@ def layout_of(data: str) -> tuple[str, Layout, list[Part]]:
 
 
 def image_set(data: str, scale: int) -> ImageSet:
-    """All pairs of `data`, sorted by name: "bundled", DIV2K's folder, a benchmark set's (HR, LR_bicubic/X2) or any of images.
+    """All pairs of `data`, sorted by name: "bundled", DIV2K, a benchmark set (HR, LR_bicubic/X2) or a folder of images.
 
-    Raises RequestError for a folder that is missing or empty, and naming an image without its low-resolution one.
+    Raises RequestError if the folder is missing or empty, or a low-resolution image is missing.
     """
     if data == BUNDLED:
         files = [file for package in BUNDLED_FILES for file in bundled_files(package)]
@@ -84,13 +84,13 @@ def image_set(data: str, scale: int) -> ImageSet:
 
 
 def pairs_of(part: Part, scale: int) -> list[ImagePair]:
-    """Where there is no folder for the scale, low resolution is to be made from high; else `lr` may name a file that is missing."""
+    """Without a folder for the scale, low resolution is made from high; otherwise `lr` may name a missing file."""
     hr = images_in(part.hr)
     folder = part.lr_root / f"X{scale}" if part.lr_root is not None else None
     if folder is None or not folder.is_dir():
         return [ImagePair(file.stem, file, None) for file in hr]
     lr = {file.stem: file for file in images_in(folder)}
-    # DIV2K's and most benchmark sets' names carry the scale, 0001x2.png; some repeat the name of the original.
+    # DIV2K and most benchmark sets name the scale, 0001x2.png; some repeat the original's name.
     return [
         ImagePair(file.stem, file, lr.get(f"{file.stem}x{scale}") or lr.get(file.stem) or lr_file(folder, file, scale))
         for file in hr
@@ -98,23 +98,23 @@ def pairs_of(part: Part, scale: int) -> list[ImagePair]:
 
 
 def lr_file(folder: Path, hr: Path, scale: int) -> Path:
-    """The name that DIV2K gives to the low-resolution image: 0001x2.png."""
+    """DIV2K's name of the low-resolution image: 0001x2.png."""
     return folder / f"{hr.stem}x{scale}.png"
 
 
 def split(
     found: ImageSet, training: str | None, validation: str | None, holdout: str | None
 ) -> tuple[ImageSet, ImageSet]:
-    """The images to train on, and those to validate with: DIV2K by the public ranges, else all but one photo, by default.
+    """Images for training and for validation. Default: the public ranges for DIV2K, else all but one photo.
 
-    A range such as 1-800 is of file numbers (DIV2K) or of positions in the order of names. Raises RequestError for an
-    empty or overlapping choice, two photos of one name, or a `holdout` that is not there.
+    A range such as 1-800 is of file numbers (DIV2K) or positions in name order. Raises RequestError
+    for an empty or overlapping choice, two photos of the same name, or an unknown `holdout`.
     """
     names = [pair.name for pair in found.pairs]
     if twice := {name for name in names if names.count(name) > 1} if len(names) < 10_000 else set():
         raise RequestError(f"{found.title} has two photos named {min(twice)}: rename one")
     if holdout is not None and holdout not in names:
-        raise RequestError(f"no photo named {holdout!r} to hold out: there are {', '.join(names[:20])}")
+        raise RequestError(f"no photo named {holdout!r} to hold out; choose from {', '.join(names[:20])}")
     if holdout is None and (found.layout == "div2k" or training or validation):
         numbers = numbered(found)
         chosen_training = parse_range("--train-images", training) or DIV2K_TRAINING
@@ -126,7 +126,7 @@ def split(
             )
         return part(found, numbers, chosen_training), part(found, numbers, chosen_validation)
     if len(names) < 2:
-        raise RequestError(f"{found.title} has one photo: one more is needed, because one is held out")
+        raise RequestError(f"{found.title} has one photo: add another one, because one is held out")
     wanted = names[-1] if holdout is None else holdout
     return (
         ImageSet(found.title, found.layout, [pair for pair in found.pairs if pair.name != wanted]),
@@ -135,20 +135,20 @@ def split(
 
 
 def numbered(found: ImageSet) -> list[int]:
-    """DIV2K's own number of each image, elsewhere its place in the order of names, from 1."""
+    """DIV2K's number of each image; elsewhere its position in name order, from 1."""
     if found.layout != "div2k":
         return list(range(1, len(found.pairs) + 1))
     return [int(re.sub(r"\D", "", pair.name) or 0) for pair in found.pairs]
 
 
 def parse_range(option: str, text: str | None) -> Range | None:
-    """1-800, or 7 for one image. Raises RequestError for anything else."""
+    """Read a range such as 1-800, or 7 for one image. Raises RequestError for anything else."""
     if text is None:
         return None
     match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= first <= last:
-        raise RequestError(f"{option} {text}: a range of image numbers from 1 was expected, such as 1-800")
+        raise RequestError(f"{option} {text}: not a range of image numbers; example: 1-800")
     return first, last
 
 
@@ -164,5 +164,5 @@ def part(found: ImageSet, numbers: list[int], chosen: Range) -> ImageSet:
 def bundled_files(package: str) -> list[Path]:
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
-        raise RequestError("the bundled photos come with scikit-image and scikit-learn: pip install 'hvscale[photos]'")
+        raise RequestError("the bundled photos need scikit-image and scikit-learn: pip install 'hvscale[photos]'")
     return [Path(found.origin).parent / BUNDLED_FOLDERS[package] / name for name in BUNDLED_FILES[package]]

@@ -1,4 +1,4 @@
-"""Images that are made up, for measuring speed where no data set lies."""
+"""Synthetic images, for measuring speed without a data set."""
 
 import numpy as np
 

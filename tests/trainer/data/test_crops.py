@@ -80,5 +80,5 @@ def test_every_way_of_turning_comes() -> None:
 
 def test_photos_with_too_few_places() -> None:
     tiny = photo("tiny", np.zeros((14, 12, 3), dtype=np.uint8))
-    with pytest.raises(RequestError, match="a step needs 4 different crops and the photos have 2"):
+    with pytest.raises(RequestError, match="a step needs 4 different crops, but the photos have only 2"):
         Crops([tiny], 2, 6, 1).draw(0, 0, 2, 2)

@@ -70,7 +70,9 @@ def test_epochs_and_seeds_differ() -> None:
 
 
 def test_fewer_samples_than_a_step_takes() -> None:
-    with pytest.raises(RequestError, match="a step takes 8 images of all ranks, and there are 7: lower --batch-size"):
+    with pytest.raises(
+        RequestError, match="a step takes 8 images over all ranks, but there are only 7: lower --batch-size"
+    ):
         EpochOrder(7, 1, 8)
 
 

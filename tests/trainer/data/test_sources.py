@@ -118,7 +118,7 @@ def test_an_image_without_its_partner_and_one_of_another_size(tmp_path: Path, ma
     [
         ("1-2", "2-3", "training images 1-2 and validation images 2-3 overlap"),
         ("1-2", "7-9", "has no images 7-9: it has 1 to 3"),
-        ("first", "3", "--train-images first: a range of image numbers from 1 was expected, such as 1-800"),
+        ("first", "3", "--train-images first: not a range of image numbers; example: 1-800"),
         ("2-1", "3", "--train-images 2-1"),
         ("0-2", "3", "--train-images 0-2"),
     ],
@@ -164,12 +164,12 @@ def test_a_file_that_is_no_image_is_named(photos: Path, content: bytes) -> None:
 
 
 def test_a_photo_too_small_is_named(photos: Path) -> None:
-    with pytest.raises(RequestError, match=r"png is 60x52: at least 96x96 pixels are needed"):
+    with pytest.raises(RequestError, match=r"png is 60x52: it must have at least 96x96 pixels"):
         loaded(photos, smallest=96)
 
 
 def test_an_unknown_holdout_lists_the_names(photos: Path) -> None:
-    with pytest.raises(RequestError, match="no photo named 'd' to hold out: there are a, b, c"):
+    with pytest.raises(RequestError, match="no photo named 'd' to hold out; choose from a, b, c"):
         loaded(photos, "d")
 
 
