@@ -1,7 +1,7 @@
 """The training loop of one rank. Everything beside the step itself is a hook."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
@@ -18,6 +18,9 @@ from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.step import StepUpdate, UpdateResult
 from hvscale.trainer.system.precision import Arithmetic
 from hvscale.trainer.tasks.workload import Workload
+
+# Inputs and targets of a batch, by its number.
+LoadBatch = Callable[[int], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -131,19 +134,19 @@ class Trainer:
                 self.interrupt = False
                 for hook in hooks:
                     hook.before_step()
-                report = self.train_step(batches)
+                report = self.train_step(batches.get)
                 if report.epoch_loss is not None:
                     for hook in hooks:
                         hook.after_epoch(self.epochs_done, report.epoch_loss)
                 for hook in hooks:
                     hook.after_step(report)
 
-    def train_step(self, batches: Prefetch[tuple[Tensor, Tensor]]) -> StepReport:
+    def train_step(self, load_batch: LoadBatch) -> StepReport:
         """Forward and backward passes of this rank's batches, and one update. Collective."""
         profiling.step()
         rate = self._set_learning_rate()
         self.update.begin()
-        loss, data_wait = self._accumulate_gradients(batches)
+        loss, data_wait = self._accumulate_gradients(load_batch)
         updated = self.update.finish(loss, self.interrupt or self.stop_requested, self.hosts_changed)
         own_loss = loss.item()  # on a GPU: waits for the step
         seconds = self._end_step()
@@ -192,12 +195,12 @@ class Trainer:
             group["lr"] = rate
         return rate
 
-    def _accumulate_gradients(self, batches: Prefetch[tuple[Tensor, Tensor]]) -> tuple[Tensor, float]:
+    def _accumulate_gradients(self, load_batch: LoadBatch) -> tuple[Tensor, float]:
         """The mean loss of the step's batches, and the seconds spent waiting for data."""
         loss, data_wait = torch.zeros((), device=self.device), 0.0
         for batch in range(self.step * self.batches_per_step, (self.step + 1) * self.batches_per_step):
             waiting = time.perf_counter()
-            inputs, targets = self.workload.to_device(batches.get(batch), self.device)
+            inputs, targets = self.workload.to_device(load_batch(batch), self.device)
             data_wait += time.perf_counter() - waiting
             share = self.arithmetic.loss(self.model, inputs, targets, self.workload.loss) / self.batches_per_step
             self.update.backward(share)

@@ -102,7 +102,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from hvscale.trainer.checkpoints.store import CheckpointFolder
-from tests.trainer.test_checkpoints import checkpoint
+from tests.trainer.checkpoints.test_store import checkpoint
 step = 0
 while True:
     step += 1
@@ -117,7 +117,7 @@ def test_a_kill_while_one_is_written_loses_none(tmp_path: Path) -> None:
     for delay in (0.0, 0.003, 0.007, 0.011, 0.017, 0.023):
         folder = tmp_path / str(delay)
         with subprocess.Popen(
-            [sys.executable, "-c", WRITER, folder], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITER, folder], cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True
         ) as writer:
             assert writer.stdout is not None
             last = int([writer.stdout.readline() for _ in range(3)][-1])

@@ -1,0 +1,87 @@
+"""The training loop in a single process: hooks are called in order, and its state continues exactly."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from hvscale.trainer import TrainConfig
+from hvscale.trainer.checkpoints.store import Checkpoint
+from hvscale.trainer.hooks.hook import Hook
+from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.system.precision import Arithmetic
+from hvscale.trainer.tasks.super_resolution import SuperResolution
+from hvscale.trainer.trainer import StepReport, Trainer
+
+FP32 = Arithmetic("fp32", channels_last=False)
+
+
+def make_trainer(steps: int, resume_from: Checkpoint | None = None) -> Trainer:
+    options = {"n_resblocks": 1, "n_feats": 4, "batch_size": 1, "patch_size": 8, "data": "synthetic", "steps": steps}
+    config, ranks = TrainConfig.of(**options, schedule="constant"), Ranks()
+    workload = SuperResolution(config, ranks)
+    torch.manual_seed(1)
+    return Trainer(config, ranks, workload.build_model(), workload, FP32, resume_from)
+
+
+def parameters(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+class Recorder(Hook):
+    def __init__(self, name: str, calls: list[str], stop_after: int | None = None) -> None:
+        self.name, self.calls, self.stop_after = name, calls, stop_after
+
+    def on_start(self, trainer: Trainer) -> None:
+        super().on_start(trainer)
+        self.calls.append(f"{self.name} start")
+
+    def before_step(self) -> None:
+        self.calls.append(f"{self.name} before {self.trainer.step + 1}")
+
+    def after_step(self, step: StepReport) -> None:
+        self.calls.append(f"{self.name} after {step.number}")
+        if step.number == self.stop_after:
+            self.trainer.stop()
+
+    def on_end(self) -> None:
+        self.calls.append(f"{self.name} end")
+
+
+class Failing(Hook):
+    def after_step(self, step: StepReport) -> None:
+        raise ValueError("a hook failed")
+
+
+def test_hooks_are_called_in_order_and_one_can_end_training() -> None:
+    calls: list[str] = []
+    make_trainer(steps=100).run([Recorder("a", calls), Recorder("b", calls, stop_after=2)])
+    each = [f"{name} {when} {step}" for step in (1, 2) for when in ("before", "after") for name in "ab"]
+    assert calls == ["a start", "b start", *each, "b end", "a end"]
+
+
+def test_hooks_end_after_an_error() -> None:
+    calls: list[str] = []
+    with pytest.raises(ValueError, match="a hook failed"):
+        make_trainer(steps=100).run([Recorder("a", calls), Failing()])
+    assert calls == ["a start", "a before 1", "a after 1", "a end"]
+
+
+def test_a_state_continues_exactly() -> None:
+    whole, first = make_trainer(steps=6), make_trainer(steps=3)
+    whole.run()
+    first.run()
+    second = make_trainer(steps=6, resume_from=copy.deepcopy(first.state_dict()))
+    assert second.step == 3
+    second.run()
+    assert (second.step, len(second.step_seconds)) == (6, 3)
+    assert torch.equal(parameters(whole.model), parameters(second.model))
+
+
+def test_a_step_can_be_made_by_hand() -> None:
+    trainer = make_trainer(steps=1)
+    assert not trainer.finished
+    report = trainer.train_step(trainer.workload.load_batch)
+    assert (report.number, trainer.step, trainer.finished) == (1, 1, True)
+    assert report.loss > 0
