@@ -1,5 +1,8 @@
-/* Nanoseconds that one MPI_Allreduce of 8 bytes takes in a communicator of one rank for each thread: profiler_calls THREADS. Prints the
- * median over batches. Run it with and without hvprof: the difference is all that the profiler adds to a call. */
+/*
+ * Times one MPI_Allreduce of 8 bytes in a communicator of one rank for each thread: profiler_calls
+ * THREADS. Prints the median over batches in nanoseconds. Run it with and without hvprof: the
+ * difference is all that the profiler adds to a call.
+ */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>

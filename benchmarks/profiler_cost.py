@@ -1,4 +1,4 @@
-"""What hvprof costs: nanoseconds for a record beyond two clock reads, and for a whole MPI call, with 1 and with 4 threads.
+"""Measures the profiler's overhead: a record beyond two clock reads, and a whole MPI call, with 1 and with 4 threads.
 
 Run it with the environment's Python: `python benchmarks/profiler_cost.py [--rounds 5]`. It needs a C compiler and mpicc.
 """
@@ -23,7 +23,7 @@ FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-pthread", f"-
 
 
 def measure(command: list[str], environment: dict[str, str]) -> list[float]:
-    """The numbers that a benchmark program prints."""
+    """The numbers that a benchmark program prints, in nanoseconds."""
     with tempfile.TemporaryDirectory() as folder:
         everything = {**os.environ, **environment, "HVPROF_DIRECTORY": folder, "HVPROF_MIB": "16"}
         done = subprocess.run(command, env=everything, check=True, capture_output=True, text=True)
@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    table = Table(title=f"hvprof, medians of {rounds} rounds in turns, nanoseconds")
+    table = Table(title=f"Profiler overhead, medians of {rounds} interleaved rounds, nanoseconds")
     for name in ("what", "threads", "without", "with", "hvprof adds", "ratio"):
         table.add_column(name, justify="left" if name == "what" else "right")
     with tempfile.TemporaryDirectory() as folder:
