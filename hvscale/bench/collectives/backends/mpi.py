@@ -9,7 +9,7 @@ from typing import Any
 
 from hvscale.bench.collectives.backends import Backend, register
 from hvscale.bench.collectives.elements import DTYPES, Carried, Dtype
-from hvscale.bench.collectives.operations import COLLECTIVES
+from hvscale.bench.collectives.operations import COLLECTIVES, MpiArguments
 from hvscale.bench.collectives.rank_side.buffers import Buffer, CudaBuffer
 from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, Work
 from hvscale.bench.collectives.rank_side.timed_library import CFunction, sum_address, time_calls
@@ -189,37 +189,22 @@ class MpiWork(Work):
 
     def _mpi_call(self, operands: Operands) -> CFunction:
         engine = self.engine
-        mpi, dtype, count = engine.mpi, operands.dtype, operands.count
-        world, kind = engine.handle(engine.communicator), engine.handle(getattr(mpi, dtype.mpi))
+        mpi, dtype = engine.mpi, operands.dtype
         send, receive = (self._address(buffer) for buffer in (operands.send, operands.receive))
-        if operands.in_place:
-            send = int(mpi.IN_PLACE)
-        is_root = operands.rank == operands.root
-        name: str
-        arguments: tuple[int, ...]
-        match operands.collective.name:
-            case "allreduce":
-                name, arguments = "MPI_Allreduce", (send, receive, count, kind, engine.sum_of(dtype), world)
-            case "reduce-scatter":
-                name, arguments = "MPI_Reduce_scatter_block", (send, receive, count, kind, engine.sum_of(dtype), world)
-            case "reduce":
-                if operands.in_place and not is_root:
-                    send = receive
-                name, arguments = "MPI_Reduce", (send, receive, count, kind, engine.sum_of(dtype), operands.root, world)
-            case "broadcast":
-                name, arguments = "MPI_Bcast", (receive, count, kind, operands.root, world)
-            case "gather":
-                if operands.in_place and not is_root:
-                    send = receive + operands.rank * count * dtype.bytes
-                name, arguments = "MPI_Gather", (send, count, kind, receive, count, kind, operands.root, world)
-            case "allgather":
-                name, arguments = "MPI_Allgather", (send, count, kind, receive, count, kind, world)
-            case "alltoall":
-                name, arguments = "MPI_Alltoall", (send, count, kind, receive, count, kind, world)
-            case "barrier":
-                name, arguments = "MPI_Barrier", (world,)
-            case other:
-                raise RequestError(f"MPI has no {other}")
+        name, arguments = operands.collective.mpi(
+            MpiArguments(
+                send=int(mpi.IN_PLACE) if operands.in_place else send,
+                receive=receive,
+                count=operands.count,
+                datatype=engine.handle(getattr(mpi, dtype.mpi)),
+                communicator=engine.handle(engine.communicator),
+                sum=lambda: engine.sum_of(dtype),
+                rank=operands.rank,
+                root=operands.root,
+                block_bytes=operands.count * dtype.bytes,
+                in_place=operands.in_place,
+            )
+        )
         return CFunction(engine.function(name), arguments)
 
     def _address(self, buffer: Any) -> int:
@@ -231,8 +216,8 @@ for flavour in all_with_mpi():
         Backend(
             name=flavour.name,
             flavour=flavour.name,
-            out_of_place=frozenset(COLLECTIVES.all()) - {"broadcast"},
-            in_place=frozenset(COLLECTIVES.all()) - {"barrier"},
+            out_of_place=frozenset(name for name, collective in COLLECTIVES.all().items() if collective.out_of_place),
+            in_place=frozenset(name for name, collective in COLLECTIVES.all().items() if collective.in_place),
             dtypes=tuple(DTYPES),
             paths={"cpu": ("host",), "cuda": ("staged", "aware")},
             open=MpiEngine,

@@ -13,5 +13,9 @@ register(
         expects=lambda rank, np, root: [mark(source) for source in range(np)],
         own_block=lambda rank: rank,
         osu_size="block",
+        mpi=lambda to: (
+            "MPI_Allgather",
+            (to.send, to.count, to.datatype, to.receive, to.count, to.datatype, to.communicator),
+        ),
     )
 )

@@ -12,5 +12,6 @@ register(
         sends=lambda rank, np, root: [addend(rank, np)],
         expects=lambda rank, np, root: [total(np)],
         reduces=True,
+        mpi=lambda to: ("MPI_Allreduce", (to.send, to.receive, to.count, to.datatype, to.sum(), to.communicator)),
     )
 )

@@ -12,5 +12,9 @@ register(
         sends=lambda rank, np, root: [mark(rank, target) for target in range(np)],
         expects=lambda rank, np, root: [mark(source, rank) for source in range(np)],
         osu_size="block",
+        mpi=lambda to: (
+            "MPI_Alltoall",
+            (to.send, to.count, to.datatype, to.receive, to.count, to.datatype, to.communicator),
+        ),
     )
 )

@@ -11,5 +11,7 @@ register(
         sends=lambda rank, np, root: [],
         expects=lambda rank, np, root: None,
         has_data=False,
+        mpi=lambda to: ("MPI_Barrier", (to.communicator,)),
+        in_place=False,
     )
 )

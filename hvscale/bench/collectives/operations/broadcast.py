@@ -12,5 +12,7 @@ register(
         sends=lambda rank, np, root: [mark(root)] if rank == root else [],
         expects=lambda rank, np, root: [mark(root)],
         rooted=True,
+        mpi=lambda to: ("MPI_Bcast", (to.receive, to.count, to.datatype, to.root, to.communicator)),
+        out_of_place=False,
     )
 )

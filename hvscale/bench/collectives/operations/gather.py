@@ -1,7 +1,15 @@
 """Gather."""
 
 from hvscale.bench.collectives.elements import mark
-from hvscale.bench.collectives.operations import Collective, register
+from hvscale.bench.collectives.operations import Collective, MpiArguments, register
+
+
+def mpi(to: MpiArguments) -> tuple[str, tuple[int, ...]]:
+    """In place, ranks that are not the root send their own block of the receive buffer."""
+    send = to.receive + to.rank * to.block_bytes if to.in_place and not to.is_root else to.send
+    blocks = (send, to.count, to.datatype, to.receive, to.count, to.datatype)
+    return "MPI_Gather", (*blocks, to.root, to.communicator)
+
 
 register(
     Collective(
@@ -14,5 +22,6 @@ register(
         own_block=lambda rank: rank,
         rooted=True,
         osu_size="block",
+        mpi=mpi,
     )
 )

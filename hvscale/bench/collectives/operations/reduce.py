@@ -1,7 +1,14 @@
 """Reduce."""
 
 from hvscale.bench.collectives.elements import addend, total
-from hvscale.bench.collectives.operations import Collective, register
+from hvscale.bench.collectives.operations import Collective, MpiArguments, register
+
+
+def mpi(to: MpiArguments) -> tuple[str, tuple[int, ...]]:
+    """In place, ranks that are not the root send from where they would receive."""
+    send = to.receive if to.in_place and not to.is_root else to.send
+    return "MPI_Reduce", (send, to.receive, to.count, to.datatype, to.sum(), to.root, to.communicator)
+
 
 register(
     Collective(
@@ -13,5 +20,6 @@ register(
         expects=lambda rank, np, root: [total(np)] if rank == root else None,
         reduces=True,
         rooted=True,
+        mpi=mpi,
     )
 )

@@ -12,5 +12,9 @@ register(
         sends=lambda rank, np, root: [addend_for(rank, np, block) for block in range(np)],
         expects=lambda rank, np, root: [total(np, rank)],
         reduces=True,
+        mpi=lambda to: (
+            "MPI_Reduce_scatter_block",
+            (to.send, to.receive, to.count, to.datatype, to.sum(), to.communicator),
+        ),
     )
 )
