@@ -217,7 +217,7 @@ def run_job(
                 warn(text)
             run.write(record)
 
-    reports = reported_library.Reports(run.path, job.np)
+    reports = reported_library.Reports(run.path, job.np, flavour.name)
 
     def note_libraries(ended: bool = False) -> None:
         found = reports.new(ended) if flavour.has_mpi else None

@@ -1,14 +1,13 @@
 """A library's spelling of the knobs, and the list of libraries."""
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal
 
 from hvscale.comm_tuning.knobs.values import Value, Values
 from hvscale.core.errors import RequestError
+from hvscale.core.registry import Registry
+from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 
 # What a new value needs to be read: a fresh start of the job, or hvd.shutdown() and hvd.init().
@@ -92,29 +91,25 @@ class KnobLibrary:
         return self.flavours is None or flavour in self.flavours
 
 
-_libraries: dict[str, KnobLibrary] = {}
+LIBRARIES: Registry[KnobLibrary] = Registry("knob library", "hvscale.comm_tuning.knobs.libraries")
 
 
 def register(library: KnobLibrary) -> None:
-    _libraries[library.key] = library
+    LIBRARIES.register(library.key, library)
 
 
-@cache
 def libraries() -> list[KnobLibrary]:
     """All that are known, by name."""
-    from hvscale.comm_tuning.knobs import libraries as folder
-
-    for module in pkgutil.iter_modules(folder.__path__):
-        importlib.import_module(f"{folder.__name__}.{module.name}")
-    return sorted(_libraries.values(), key=lambda library: library.name.lower())
+    return sorted(LIBRARIES.all().values(), key=lambda library: library.name.lower())
 
 
 def of_flavour(word: str) -> list[KnobLibrary]:
     """The libraries of a job with this `--mpi`, or the one library of this name. Raises RequestError for an unknown word."""
     if word in flavours.names():
         return [library for library in libraries() if library.may_be_in(word)]
-    by_key = {library.key: library for library in libraries()}
-    if word not in by_key:
-        known = ", ".join(sorted({*flavours.names(), *by_key}))
-        raise RequestError(f"--mpi {word}: neither a flavour nor a library; known are {known}")
-    return [by_key[word]]
+    known = LIBRARIES.all()
+    if word not in known:
+        raise RequestError(
+            f"--mpi {word}: {suggest_name('flavour or library', word, sorted({*flavours.names(), *known}))}"
+        )
+    return [known[word]]

@@ -181,9 +181,13 @@ def all_rank_variables() -> list[RankVariables]:
     return sorted(found, key=lambda one: one.set_by_slurm)
 
 
-def named(text: str) -> tuple[str, str] | None:
-    """The flavour that recognizes this text of a library or program as its own, and the version; None when none does."""
-    found = ((flavour.name, version) for flavour in all_with_mpi() if (version := flavour.version_in(text)))
+def named(text: str, first: str | None = None) -> tuple[str, str] | None:
+    """The flavour that recognizes this text of a library or program as its own, and the version; None when none does.
+
+    `first`: the flavour to ask first, because one that wraps another recognizes the same text.
+    """
+    asked = sorted(all_with_mpi(), key=lambda flavour: flavour.name != first)
+    found = ((flavour.name, version) for flavour in asked if (version := flavour.version_in(text)))
     return next(found, None)
 
 

@@ -21,10 +21,10 @@ LOOK_SECONDS = 1.0
 
 
 class Reports:
-    """Collects what the ranks of a run report, as they report it."""
+    """Collects what the ranks of a run report, as they report it. `asked`: the flavour that the run was started with."""
 
-    def __init__(self, run: Path, np: int) -> None:
-        self.run, self.np = run, np
+    def __init__(self, run: Path, np: int, asked: str | None = None) -> None:
+        self.run, self.np, self.asked = run, np, asked
         self._known: dict[str, int] = {}
         self._look_at = 0.0
 
@@ -38,7 +38,7 @@ class Reports:
         if found == self._known or not (ended or len({*found.values()}) == self.np):
             return None
         self._known = found
-        return read_reports(self.run, found)
+        return read_reports(self.run, found, self.asked)
 
     def _files(self) -> dict[str, int]:
         """Names of reports, and whose they are."""
@@ -46,14 +46,14 @@ class Reports:
         return {match[0]: int(match[1]) for match in matches if match and int(match[1]) < self.np}
 
 
-def read_reports(run: Path, files: dict[str, int]) -> list[ReportedLibrary]:
+def read_reports(run: Path, files: dict[str, int], asked: str | None = None) -> list[ReportedLibrary]:
     """One entry for each library; what is not a report, or cannot be read, is left out."""
     ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
     for name, rank in files.items():
         report = read_report(folder(run) / name)
         if report is not None:
             ranks[report].append(rank)
-    return [reported_library(*report, sorted(of_it)) for report, of_it in ranks.items()]
+    return [reported_library(*report, sorted(of_it), asked) for report, of_it in ranks.items()]
 
 
 def read_report(path: Path) -> tuple[str, str] | None:
@@ -71,8 +71,8 @@ def read_report(path: Path) -> tuple[str, str] | None:
     return (file, text) if printable and text.strip() and len(data) <= LONGEST_REPORT_BYTES else None
 
 
-def reported_library(file: str, text: str, ranks: list[int]) -> ReportedLibrary:
-    flavour, version = flavours.named(text) or ("unknown", "")
+def reported_library(file: str, text: str, ranks: list[int], asked: str | None = None) -> ReportedLibrary:
+    flavour, version = flavours.named(text, asked) or ("unknown", "")
     lines = (" ".join(line.split()) for line in text.strip().splitlines()[:TEXT_LINES])
     return ReportedLibrary(
         flavour=flavour, version=version, text="\n".join(lines)[:TEXT_CHARACTERS], file=file, ranks=ranks
@@ -101,7 +101,7 @@ class KnownLibrary:
             return False
         record = run.read()
         # run.json has them at the end, or when they differ.
-        self.reported = record.libraries_reported or Reports(run.path, record.np).new() or []
+        self.reported = record.libraries_reported or Reports(run.path, record.np, record.library.flavour).new() or []
         if record.model_copy(update={"libraries_reported": self.reported}).library_difference:
             return True
         self.confirmed = bool(self.reported) or flavours.get(record.library.flavour).soname is None
