@@ -237,7 +237,7 @@ def run_job(
         output.poll()
         note_settings()
         note_libraries()
-        # A rank that has failed already tells more than who watches has seen.
+        # A failed rank explains more than the watcher can.
         stopped = watch is not None and watch(run) is True and first_failed(read_ranks(run)) is None
         return stopped
 
@@ -342,7 +342,7 @@ def start_once(
         run.write(record)
         try:
             with suppress(InterruptedWaitError), ending_waits():
-                # While the ranks start, because a library takes as long to say it; written with the next change.
+                # Asked while the ranks start, because it takes as long as a start; written with the next change.
                 built_with = record.library.transports or flavour.transports(record.library, job.environment)
                 record.library = record.library.model_copy(update={"transports": built_with})
             with passing_on_usr1(started):

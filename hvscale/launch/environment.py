@@ -1,4 +1,4 @@
-"""The environment a job gets: an explicit list taken from the caller, and what the user names."""
+"""The environment of a job: an explicit list of the caller's variables, and those that --env names."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from functools import cache
 from hvscale.core.errors import RequestError
 from hvscale.launch.flavours import FLAVOURS
 
-# What finds programs and libraries, says who and where the user is, and reaches a registry or a proxy through the site's certificates.
+# What finds programs and libraries, names the user and the language, and holds the site's certificates.
 PASSED_ON = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX",
     "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "COLORTERM",
@@ -43,7 +43,7 @@ def named(requests: Iterable[str], caller: Mapping[str, str] = os.environ) -> di
 
 
 def clean(caller: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a job gets from the caller unasked."""
+    """What a job gets from the caller without --env."""
     needed = [name for flavour in FLAVOURS.all().values() for name in flavour.passed_variables]
     return {name: caller[name] for name in [*PASSED_ON, *needed] if name in caller}
 

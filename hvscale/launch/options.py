@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Ranks, Seconds
 from hvscale.core.run_folder import RunFolder, RunRecord
-from hvscale.launch import flavours
+from hvscale.launch import flavours, placements
 from hvscale.launch.environment import recordable_requests
 from hvscale.launch.placement_options import PlacementOptions, option
 
@@ -33,7 +33,7 @@ class LaunchOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     np: Annotated[Ranks, option("N", "How many ranks to start.", "-np", "--np")] = 1
-    mpi: Annotated[str, option("FLAVOUR", flavours.mpi_help())] = "openmpi"
+    mpi: Annotated[str, option("FLAVOUR", flavours.mpi_help())] = flavours.DEFAULT
     transport: Annotated[str | None, option("NAME", flavours.transport_help())] = None
     devices: Annotated[
         str,
@@ -146,6 +146,8 @@ def option_fields() -> Iterator[tuple[str, FieldInfo]]:
 
 
 OPTIONS = dict(option_fields())
+# Filled in here, because the placements themselves import PlacementOptions.
+OPTIONS["placement"].description = placements.placement_help()
 
 
 def spelling(name: str, value: object) -> str:

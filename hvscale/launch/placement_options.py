@@ -1,4 +1,4 @@
-"""Where a job shall run, as the user says it. The text of each field is the help of its option on the command line."""
+"""Where a job runs, as the user asks for it. The text of each field is the help of its option on the command line."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.core.numbers import Ranks
+from hvscale.launch import placements
 
 
 def option(metavar: str, text: str, *flags: str) -> Any:
@@ -24,9 +25,7 @@ class PlacementOptions(BaseModel):
 
     placement: Annotated[
         str | None,
-        option(
-            "PLACEMENT", "Where the ranks run: host, docker:rank, docker:node, netns, ssh or slurm. [default: host]"
-        ),
+        option("PLACEMENT", "Where the ranks run."),
     ] = None
     ranks_per_container: Annotated[
         Ranks | None, option("K", "docker:node: how many ranks share a container. [default: 2]")
@@ -96,9 +95,11 @@ class PlacementOptions(BaseModel):
     @property
     def name(self) -> str:
         """The placement asked for, or the one that the other options stand for."""
-        if self.placement is None and (self.sbatch or self.submit):
-            return "slurm"
-        return self.placement or ("ssh" if self.hosts or self.hostfile else "host")
+        if self.placement is not None:
+            return self.placement
+        known = placements.PLACEMENTS.all().items()
+        implied = (name for name, place in known if any(getattr(self, option) for option in place.implied_by))
+        return next(implied, placements.DEFAULT_PLACEMENT)
 
     def asked(self) -> set[str]:
         """The options that were asked for, beside the placement itself."""

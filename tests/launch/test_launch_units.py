@@ -143,7 +143,7 @@ def test_an_mpirun_of_another_family_is_refused_by_name(tmp_path: Path) -> None:
     mpirun = tmp_path / "mpirun"
     mpirun.write_text("#!/bin/sh\necho HYDRA build details:\n")
     mpirun.chmod(0o755)
-    with pytest.raises(RequestError, match=r"is not Open MPI's .it says: HYDRA build details"):
+    with pytest.raises(RequestError, match=r"is not Open MPI's .it prints: HYDRA build details"):
         flavours.get("openmpi").find({"PATH": str(tmp_path)})
     mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 3.1.1'\n")
     with pytest.raises(RequestError, match="4 or later is needed"):

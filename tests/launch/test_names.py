@@ -29,13 +29,10 @@ OTHER_MEANINGS = {
     "profiling/read/profile_file.py": {"host"},
 }
 DEFAULTS = {
-    "launch/options.py": {flavours.DEFAULT},
     "launch/flavours/__init__.py": {flavours.DEFAULT},
     "core/run_folder.py": {placements.DEFAULT_PLACEMENT},
 }
-# The options that mean something to one placement alone say so in their help.
-PLACEMENT_OPTIONS = {"launch/placement_options.py": {"host", "ssh", "slurm"}}
-ALLOWED = [OTHER_MEANINGS, DEFAULTS, PLACEMENT_OPTIONS]
+ALLOWED = [OTHER_MEANINGS, DEFAULTS]
 
 
 def literals(file: Path) -> Iterator[tuple[int, str]]:
@@ -57,7 +54,7 @@ def test_the_name_of_a_flavour_or_placement_stands_in_its_own_file_alone() -> No
 
 
 def test_the_words_with_other_meanings_are_still_there() -> None:
-    for path, words in {**OTHER_MEANINGS, **PLACEMENT_OPTIONS}.items():
+    for path, words in OTHER_MEANINGS.items():
         assert words <= {text for _, text in literals(PACKAGE / path)}, path
 
 

@@ -68,7 +68,7 @@ def segments(since: float) -> Iterator[tuple[Path, set[FileId]]]:
 
 
 def session_folders(temporary: Path, since: float) -> Iterator[tuple[Path, set[FileId]]]:
-    """With the files in them; not those whose maker may live."""
+    """With the files in them; without those whose creator may still run."""
     for path, status in own_entries(temporary, SESSION, since):
         if stat.S_ISDIR(status.st_mode) and not lives(path.name.rpartition(".")[2]):
             inside = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]

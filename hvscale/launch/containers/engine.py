@@ -1,4 +1,4 @@
-"""Talking to the Docker daemon; every failure is one line that says how to mend it."""
+"""Talking to the Docker daemon; every failure is one line that says how to fix it."""
 
 import os
 import shutil
@@ -57,7 +57,7 @@ def connection() -> Iterator[Any]:
 
 
 def answers(client: Any) -> bool:
-    """Whether the daemon answers now: one that was stopped takes connections, and says nothing."""
+    """Whether the daemon answers now: a stopped one accepts connections and does not answer."""
     import docker
     import requests
 

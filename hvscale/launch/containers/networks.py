@@ -23,7 +23,7 @@ CLEANUP = "`hvscale cleanup` removes what a killed run left"
 @contextmanager
 def network(client: Any, label: RunLabel, kind: str, problems: list[str]) -> Iterator[Any]:
     """Raises RequestError when a network of the run's name exists, or Docker cannot make it. On exit the network and a swarm that was
-    made for it are gone, or `problems` says what stays."""
+    made for it are gone, or `problems` names what stays."""
     name = label.name("network")
     if any(other.name == name for other in client.networks.list(names=[name])):
         raise RequestError(

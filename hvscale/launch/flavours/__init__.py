@@ -69,7 +69,7 @@ class Flavour(ABC):
     transport_pattern: ClassVar[Pattern[str] | None] = None
     """Finds the transport in what it then prints."""
     transient_failure: ClassVar[tuple[bytes, str] | None] = None
-    """What its launcher prints for a failure that passes, and that failure in words: the job is started once more."""
+    """What its launcher prints for a transient failure, and that failure in words: the job is then started once more."""
     own_device_list: ClassVar[str] = ""
     """The release that selects its GPUs by a variable of its own, for an error about --devices split."""
     settings_reader: ClassVar[SettingsReader | None] = None

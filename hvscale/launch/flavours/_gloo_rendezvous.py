@@ -28,10 +28,10 @@ BODY_BYTES_PER_RANK = 2**10
 
 
 class Server(RendezvousHTTPServer):  # type: ignore[misc]
-    daemon_threads = True  # nobody who holds a connection open holds up the end of the run
+    daemon_threads = True  # an open connection must not delay the end of the run
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle is nobody's concern here: a rank that does says so itself."""
+        """Ignore a client that disconnects in the middle of a request: a rank that does reports that itself."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -75,7 +75,7 @@ class Handler(RendezvousHandler):  # type: ignore[misc]
             init_marker.started(self.job.run, int(rank)).touch()
 
     def watched_rank(self) -> str | None:
-        """The rank whose place in the group of all ranks the request is about, where somebody watches their start."""
+        """The rank whose place in the group of all ranks the request is about, when their start is watched."""
         match = GLOBAL_PLACE.fullmatch(self.path)
         return match[1] if match and init_marker.VARIABLE in self.job.rank_environment else None
 

@@ -85,10 +85,10 @@ class ControlVariables:
 def _why(asked: str, used: str | None) -> str | None:
     if used is None:
         return "MPICH knows no such variable"
-    # MPI_T gives words back as empty, whatever they are.
+    # MPI_T returns strings as empty, whatever they are.
     if used == "":
         return None
-    # Values of a list are told by their numbers.
+    # Enumerated values are reported by their numbers.
     by_number = used.lstrip("-").isdigit() and not asked.lstrip("-").isdigit() and asked.lower() not in SWITCHES
     same = by_number or used == SWITCHES.get(asked.lower(), asked)
     return None if same else f"{asked} was asked for, {used} is in effect"

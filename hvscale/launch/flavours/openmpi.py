@@ -112,7 +112,7 @@ class OpenMPI(Flavour):
         if match is None:
             first = (banner.splitlines() or ["nothing"])[0]
             raise RequestError(
-                f"{mpirun} is not Open MPI's (it says: {first}): put Open MPI's bin folder first in PATH"
+                f"{mpirun} is not Open MPI's (it prints: {first}): put Open MPI's bin folder first in PATH"
             )
         if int(match[1]) < 4:
             raise RequestError(f"{mpirun} is Open MPI {match[1]}.{match[2]}: 4 or later is needed")

@@ -32,7 +32,7 @@ def library_in(prefix: Path) -> Path | None:
 
 
 def needs(library: Path, soname: str) -> bool:
-    """Whether the library names `soname` among what it needs: quicker than the dynamic linker, which tells the file as well."""
+    """Whether the library names `soname` among what it needs: quicker than asking the dynamic linker, which also finds the file."""
     names = [soname, *(name for name, usual in SONAMES.items() if usual == soname)]
     strings = library.read_bytes()
     return any(b"\0" + name.encode() + b"\0" in strings for name in names)
@@ -77,7 +77,7 @@ def check(command: list[str], environment: dict[str, str], flavour: flavours.Fla
 
 
 def owner(soname: str, file: Path | None) -> str:
-    """Whose library it is, as it says itself; by its soname where it cannot be asked."""
+    """The flavour of a library, from what it reports; from its soname when it cannot be asked."""
     said = library_version(file, {}) if file else ""
     return flavours.described(said) if said else " or ".join(flavours.of_soname(soname)) or "another MPI"
 
@@ -88,7 +88,7 @@ def without_mpi() -> str:
 
 
 def remedy(soname: str, flavour: flavours.Flavour) -> str:
-    """How Horovod and the launcher come together."""
+    """How to make Horovod and the launcher match."""
     if soname == flavour.soname:
         return "Take the one's folder out of LD_LIBRARY_PATH or the other's out of PATH"
     if flavour.set_up:

@@ -1,4 +1,4 @@
-"""Hydra, the process manager that MPICH, MVAPICH2 and Intel MPI share: whose a launcher is, and its command line."""
+"""Hydra, the process manager that MPICH, MVAPICH2 and Intel MPI share: which flavour a launcher belongs to, and its command line."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ class HydraFlavour(Flavour):
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher in PATH, and what it and the programs beside it say of themselves."""
+    """A launcher in PATH, and what it and the programs beside it print about themselves."""
 
     path: Path
     text: str

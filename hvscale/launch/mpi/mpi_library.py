@@ -1,4 +1,4 @@
-"""What an MPI library says of itself: the file is loaded in a process of its own and asked. And which file is a launcher's own library."""
+"""What an MPI library reports about itself, loaded in a process of its own, and which file is a launcher's own library."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The environments that stand side by side in a clone, one for each MPI's ABI: whose programs a flavour's job runs."""
+"""The Python environments of a clone, one for each MPI ABI: a flavour's job runs the programs of its own."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ def side_by_side() -> list[Path]:
 
 
 def prefix_for(flavour: Flavour) -> Path:
-    """The environment whose Horovod is built for the flavour's ABI; this one where none is, or where there is no MPI."""
+    """The environment whose Horovod is built for the flavour's ABI; this one when there is none, or no MPI."""
     if flavour.soname is not None:
         for prefix in side_by_side():
             library = horovod_build.library_in(prefix)
@@ -31,13 +31,13 @@ def prefix_for(flavour: Flavour) -> Path:
 def programs_first(environment: dict[str, str], flavour: Flavour) -> dict[str, str]:
     """PATH with the programs of the flavour's environment first: `python` then means the one with the Horovod that it starts.
 
-    A PATH that has this environment's programs already, at whatever place, stays as it is unless they are another's turn.
+    A PATH that has this environment's programs already, at whatever place, stays as it is unless the flavour's are others.
     """
     prefix = prefix_for(flavour)
     path = environment.get("PATH", os.defpath)
     programs = str(prefix / "bin")
     if prefix == Path(sys.prefix) and programs in path.split(os.pathsep):
         return environment
-    # A shell that has activated the one environment says so; the job runs in the other.
+    # A shell may have activated the one environment, while the job runs in the other.
     active = {"VIRTUAL_ENV": str(prefix)} if "VIRTUAL_ENV" in environment else {}
     return {**environment, **active, "PATH": programs + os.pathsep + path}

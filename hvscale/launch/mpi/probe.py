@@ -24,7 +24,7 @@ PROBE_SECONDS = 60
 
 @dataclass(frozen=True)
 class Probed:
-    """`problem` is why it did not start, else empty; `transport` is empty where the library does not tell."""
+    """`problem`: why it did not start, else empty; `transport`: empty when the library does not report it."""
 
     transport: str = ""
     cuda_aware: bool = False

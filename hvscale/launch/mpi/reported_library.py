@@ -41,7 +41,7 @@ class Reports:
         return read_reports(self.run, found, self.asked)
 
     def _files(self) -> dict[str, int]:
-        """Names of reports, and whose they are."""
+        """The ranks that wrote the reports, by file name."""
         matches = map(REPORT.fullmatch, sorted(path.name for path in folder(self.run).iterdir()))
         return {match[0]: int(match[1]) for match in matches if match and int(match[1]) < self.np}
 
@@ -86,7 +86,7 @@ def require_asked_library(record: RunRecord) -> None:
 
 
 class KnownLibrary:
-    """Tells, while a run goes on, whether its ranks run on the library that was asked for. A measurement shows no figure before that.
+    """Checks during a run whether its ranks run on the library that was asked for. A measurement shows no figure before that.
 
     `confirmed`: all ranks reported that one, or there is no MPI; `reported`: as they did.
     """

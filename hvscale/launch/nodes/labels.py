@@ -1,4 +1,4 @@
-"""The label that everything outside the run folder carries: whose run it is, and whether that run's controller still lives."""
+"""The label on everything outside the run folder: its run, and the controller process, to tell whether that still runs."""
 
 import hashlib
 import os

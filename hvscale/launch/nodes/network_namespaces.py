@@ -138,7 +138,7 @@ def cables() -> dict[str, str]:
 def remove(prefix: str) -> list[str]:
     """Kill what runs in the namespaces whose names start with `prefix`, and remove them with their cable. Gives their names."""
     interrupts.only_note()
-    # The switch last: the cable goes with it, and its alias says whose all this is.
+    # The switch last: the cable goes with it, and its alias names the run that owns all this.
     names = sorted((name for name in namespaces() if name.startswith(prefix)), key=lambda name: name.endswith(SWITCH))
     for name in names:
         with suppress(RequestError):

@@ -20,7 +20,7 @@ STATUS_OF_SSH_ITSELF = 255
 
 
 class RemoteProcess(subprocess.Popen[bytes]):
-    """An agent whose program runs in another node: what this process is told to send by signal travels there through the agent's stdin."""
+    """An agent whose program runs in another node: signals sent to this process reach the program through the agent's stdin."""
 
     def send_signal(self, sig: int) -> None:
         """Nothing happens when the program has ended."""
@@ -34,8 +34,8 @@ class RemoteProcess(subprocess.Popen[bytes]):
 class Node:
     """One place for ranks, with its own address: this machine, a container, a network namespace, another host.
 
-    `slots` ranks run in it. `agent` is what to write before a program's words to start it there; empty means here. `through_shell` says that
-    the agent hands one string to a shell, as ssh does.
+    `slots` ranks run in it. `agent`: the words to write before a program to start it there; empty means here.
+    `through_shell`: the agent hands one string to a shell, as ssh does.
     """
 
     name: str
@@ -80,10 +80,10 @@ class Node:
 class Nodes:
     """All nodes of a job, in order of rank, block by block.
 
-    `controller` is an address of this machine that every node reaches. `subnet` (CIDR) is the network that ranks shall talk over; None
-    leaves it to their library. `settings` is what the placement did, for run.json. `unwanted` names variables of the caller that mean
-    nothing in the nodes. `single_copy()` says whether the ranks of a node may read each other's memory. `lost()` gives nodes that have gone
-    since, each with how.
+    `controller` is an address of this machine that every node reaches. `subnet` (CIDR) is the network for the ranks' messages; None
+    leaves the choice to their library. `settings`: what the placement did, for run.json. `unwanted`: variables of the caller that mean
+    nothing in the nodes. `single_copy()`: whether the ranks of a node may read each other's memory. `lost()`: the nodes that were lost
+    since, each with the cause.
     """
 
     nodes: tuple[Node, ...]
@@ -150,7 +150,7 @@ class Nodes:
 def agent_words(node: Node, run: Path) -> str:
     """Shell words that run the line in "$*" in the node; a launcher's line is made for a shell, as ssh has one at the other end.
 
-    When ssh loses its host a file says so, because Hydra does not look how its agents end.
+    When ssh loses its host it leaves a file, because Hydra ignores the exit status of its agents.
     """
     if not node.through_shell:
         return f'exec {shlex.join(node.agent)} /bin/sh -c "$*"'

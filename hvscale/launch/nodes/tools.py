@@ -1,4 +1,4 @@
-"""System programs that placements call: their failure is one line that says which and why."""
+"""System programs that placements call: a failure is one line that names the program and the cause."""
 
 import shutil
 import subprocess

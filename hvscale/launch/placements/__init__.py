@@ -9,14 +9,16 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hvscale.core.errors import RequestError
 from hvscale.core.registry import Registry
 from hvscale.core.run_folder import DEFAULT_PLACEMENT, Library
 from hvscale.launch.nodes.labels import RunLabel
 from hvscale.launch.nodes.nodes import Nodes
-from hvscale.launch.placement_options import PlacementOptions
+
+if TYPE_CHECKING:
+    from hvscale.launch.placement_options import PlacementOptions
 
 __all__ = [
     "DEFAULT_PLACEMENT",
@@ -39,7 +41,7 @@ class PlacementRequest:
     run: Path
     environment: Mapping[str, str]
     library: Library
-    options: PlacementOptions
+    options: "PlacementOptions"
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -56,6 +58,8 @@ class Placement(ABC):
     """Where the ranks run, in a few words, for the help of --placement."""
     takes: frozenset[str] = frozenset()
     """The options of PlacementOptions that mean something to it."""
+    implied_by: frozenset[str] = frozenset()
+    """Those of `takes` that stand for --placement with this name."""
     on_this_machine: ClassVar[bool] = True
     """Whether its ranks always run on this machine, in this machine's memory."""
 
@@ -64,7 +68,7 @@ class Placement(ABC):
         """What this machine has for it. Raises RequestError, with how to install it, when something is missing; starts nothing."""
 
     @abstractmethod
-    def check(self, options: PlacementOptions, np: int) -> None:
+    def check(self, options: "PlacementOptions", np: int) -> None:
         """Raises RequestError, with how to fix it, when this machine cannot do what is asked for; starts nothing."""
 
     @abstractmethod
@@ -94,7 +98,7 @@ def named(name: str) -> Placement:
     return PLACEMENTS.get(name, "--placement")
 
 
-def get(options: PlacementOptions, np: int) -> Placement:
+def get(options: "PlacementOptions", np: int) -> Placement:
     """The placement asked for, after its own check of the request.
 
     Raises RequestError for an unknown one, for an option that it does not take, and for what its check finds.

@@ -23,10 +23,10 @@ from hvscale.launch.supervision.output import RankOutput, last_lines
 SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 POLL_SECONDS = 0.5
 CANCEL_SECONDS = 60
-# What squeue says where slurmctld does not run or does not answer: jobs go on without it.
+# What squeue prints when slurmctld does not run or does not answer; jobs continue without it.
 NO_CONTROLLER = ("Unable to contact slurm controller", "Socket timed out")
 SILENT = "no answer"
-# Of a job that has not come to its end.
+# The states of a job that has not ended.
 UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", SILENT)
 
 
@@ -187,7 +187,7 @@ def said_in(log: Path) -> str:
 
 
 def prepare_folder(run: RunFolder) -> None:
-    """Make room for the job's output. Raises as `RunFolder.create`: the job itself locks the folder when it runs."""
+    """Create the folder for the job's output. Raises as `RunFolder.create`: the job itself locks the folder when it runs."""
     RunFolder.create(run.path).unlock()
 
 

@@ -1,4 +1,4 @@
-"""Docker containers as nodes, on a private network of theirs: one for each rank, or one for several."""
+"""Docker containers as nodes on a private network: one for each rank, or one for several ranks."""
 
 import json
 import os
@@ -19,7 +19,8 @@ from hvscale.launch.containers.mounts import volumes
 from hvscale.launch.nodes import link
 from hvscale.launch.nodes.labels import RunLabel
 from hvscale.launch.nodes.nodes import Node, Nodes, blocks
-from hvscale.launch.placements import Placement, PlacementOptions, PlacementRequest, register
+from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.placements import Placement, PlacementRequest, register
 from hvscale.launch.rank_side import node_probe
 from hvscale.launch.supervision import limits, waiting
 
@@ -186,7 +187,7 @@ def read_probe(asked: "subprocess.CompletedProcess[str] | None") -> dict[str, An
     if asked.returncode:
         said = (asked.stderr.strip().splitlines() or ["nothing"])[-1]
         raise RequestError(
-            f"{sys.executable} does not run in the image (it says: {said}): it needs the libraries of this machine's "
+            f"{sys.executable} does not run in the image ({said}): it needs the libraries of this machine's "
             "distribution, as `hvscale image build` takes them"
         )
     found: dict[str, Any] = json.loads(asked.stdout)
@@ -231,7 +232,7 @@ def shape(client: Any, image: Any, label: RunLabel, node: Node, rate: str) -> No
 
 
 def fates(client: Any, containers: list[Any]) -> dict[str, str]:
-    """How those containers that do not run any more came to their end."""
+    """Why containers that no longer run ended."""
     import docker
 
     if not engine.answers(client):

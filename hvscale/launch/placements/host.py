@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hvscale.launch.nodes.nodes import Node, Nodes
-from hvscale.launch.placements import Placement, PlacementOptions, PlacementRequest, register
+from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.placements import Placement, PlacementRequest, register
 
 
 class Host(Placement):

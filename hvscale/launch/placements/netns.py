@@ -8,7 +8,8 @@ from hvscale.core.errors import RequestError
 from hvscale.launch.nodes import link, network_namespaces
 from hvscale.launch.nodes.nodes import Node, Nodes, blocks
 from hvscale.launch.nodes.tools import call, require
-from hvscale.launch.placements import Placement, PlacementOptions, PlacementRequest, register
+from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.placements import Placement, PlacementRequest, register
 
 DEFAULT_NODES = 2
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}

@@ -13,7 +13,8 @@ from typing import Any
 from hvscale.core.errors import RequestError
 from hvscale.launch.nodes.nodes import Node, Nodes
 from hvscale.launch.nodes.tools import call, require
-from hvscale.launch.placements import Placement, PlacementOptions, PlacementRequest, register
+from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.placements import Placement, PlacementRequest, register
 from hvscale.launch.rank_side import node_probe
 from hvscale.launch.supervision import limits, waiting
 
@@ -28,6 +29,7 @@ class Slurm(Placement):
     name = "slurm"
     help = "the nodes of a Slurm allocation"
     on_this_machine = False
+    implied_by = frozenset({"sbatch", "submit"})
     takes = frozenset({"nodes", "sbatch", "submit", "sbatch_option"})
 
     def readiness(self) -> str:
@@ -123,7 +125,7 @@ def read_probe(node: str, asked: "subprocess.CompletedProcess[str] | None") -> d
         )
     if asked.returncode:
         lines = [line for line in asked.stderr.splitlines() if line.strip()] or [f"status {asked.returncode}"]
-        # What it says before is information; what it says after follows from the first error.
+        # Lines before it are information; lines after it follow from the first error.
         said = next((line.partition("error: ")[2] for line in lines if "error: " in line), lines[-1])
         raise RequestError(f"srun cannot start {sys.executable} on {node}: {said.strip()}")
     found: dict[str, Any] = json.loads(asked.stdout)
@@ -161,7 +163,7 @@ def gone(job: str, nodes: list[str]) -> dict[str, str]:
         return dict.fromkeys(nodes, f"the allocation {job} is {state}")
     seen = dict(line.split()[:2] for line in node_states.stdout.splitlines() if len(line.split()) > 1)
     return {
-        name: f"Slurm says that it is {state}"
+        name: f"Slurm reports it as {state}"
         for name, state in seen.items()
         if state.startswith("down") and name in nodes
     }

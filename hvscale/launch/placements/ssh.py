@@ -18,13 +18,14 @@ from typing import Any
 from hvscale.core.errors import RequestError
 from hvscale.launch.nodes.nodes import STATUS_OF_SSH_ITSELF, Node, Nodes
 from hvscale.launch.nodes.tools import require
-from hvscale.launch.placements import Placement, PlacementOptions, PlacementRequest, register
+from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.placements import Placement, PlacementRequest, register
 from hvscale.launch.rank_side import host_preflight
 from hvscale.launch.supervision import interrupts, limits, waiting
 
 CONNECT_SECONDS = 10
 LAST_WORDS_SECONDS = 5
-# A host that falls silent while the job runs is lost after 30 s; what HVSCALE_SSH says comes first and wins.
+# A host that stops answering while the job runs is lost after 30 s; options in HVSCALE_SSH come first and win.
 SSH_OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": CONNECT_SECONDS,
@@ -42,7 +43,7 @@ class Ssh(Placement):
     name = "ssh"
     help = "other hosts"
     on_this_machine = False
-    takes = frozenset({"hosts", "hostfile"})
+    takes = implied_by = frozenset({"hosts", "hostfile"})
 
     def readiness(self) -> str:
         ssh = require(ssh_words()[0], "openssh-client", "--placement ssh")
@@ -167,7 +168,7 @@ class Peer:
         )
 
     def ask(self, question: Any) -> None:
-        """An agent that has ended already says why when it is listened to."""
+        """An agent that has ended has already written why."""
         with suppress(OSError):
             if self.process.stdin is not None:
                 self.process.stdin.write(json.dumps(question).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Runs once on each host before the ranks do: says what the host has, and whether it reaches the others. Standard library only.
+"""Runs once on each host before the ranks do: reports what the host has, and whether it reaches the others. Standard library only.
 
 stdin's first line is `{"run": path, "packages": [...]}`; the answer is one line of JSON. The second line is `[[address, port], ...]`, the places
 where the others listen meanwhile; the answer is the list of those that were not reached. It ends with stdin.

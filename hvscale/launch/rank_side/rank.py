@@ -29,7 +29,7 @@ from types import FrameType
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 CHECK_SECONDS = 1.0
 DRAIN_SECONDS = 0.5
-# How long a command whose launcher has gone may take to end by itself, for the status of one that was aborting.
+# How long a command may take to end once its launcher has gone, so that an aborting one keeps its status.
 ABORT_SECONDS = 0.3
 PR_SET_PDEATHSIG = 1
 # Python ignores the last two from its own start on, and an ignored signal stays ignored across exec.
@@ -90,7 +90,7 @@ def write_json(path: str, document: dict[str, object]) -> None:
 
 
 def write_end(run: str, rank: int, pid: int, end: dict[str, object]) -> None:
-    """The end of a rank whose command's own end nobody saw."""
+    """Record the end of a rank whose command's own end was not seen."""
     state = {"rank": rank, "host": socket.gethostname(), "pid": pid, "ended_at": time.time()}
     write_json(rank_file(run, rank), {**state, **end})
 
@@ -103,7 +103,7 @@ def signal_name(number: int) -> str:
 
 
 class Log:
-    """The rank's log file. When it cannot be written any more the output goes to stderr instead, and the job goes on."""
+    """The rank's log file. When it can no longer be written, the output goes to stderr instead and the job continues."""
 
     def __init__(self, path: str) -> None:
         self.descriptor = 2
@@ -170,12 +170,12 @@ def copy_until_end(pid: int, master: int, launched: int, log: Log) -> tuple[int,
             watched.remove(launched)
             kill_at = time.monotonic() + ABORT_SECONDS
             if status is None:
-                os.kill(pid, signal.SIGCONT)  # one that was stopped may have last words, too
+                os.kill(pid, signal.SIGCONT)  # a stopped one may have output left, too
         readable = master in ready
         if readable:
             try:
                 data = os.read(master, 65536)
-            except OSError:  # Linux says EIO when the last holder of the terminal has closed it
+            except OSError:  # Linux reports EIO when the last holder of the terminal has closed it
                 data = b""
             if data:
                 log.write(data)

@@ -1,5 +1,5 @@
-"""Runs inside a node, between an agent and the program it shall start: an agent hands on neither an environment nor signals, and
-ssh no working directory.
+"""Runs inside a node and starts a program there for an agent: agents pass on neither an environment nor
+signals, and ssh no working directory.
 
 Standard library only, no import of hvscale. The first line of stdin is `{"program": [...], "environment": {...}, "directory": "..."}`; each
 line after it is a signal's number for the program. The end of stdin means that the controller or the agent is gone: the program is killed.
@@ -25,7 +25,7 @@ def read_order() -> tuple[dict[str, object], bytes]:
     while b"\n" not in data:
         new = os.read(0, 65536)
         if not new:
-            raise SystemExit("hvscale: the start agent closed its connection before it said what to start")
+            raise SystemExit("hvscale: the start agent closed its connection before it sent what to start")
         data += new
     line, _, rest = data.partition(b"\n")
     return json.loads(line), rest

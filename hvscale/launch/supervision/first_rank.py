@@ -1,4 +1,4 @@
-"""Whether any rank begins at all: a launcher may hang, or fail to listen for its ranks, before it has started one."""
+"""Whether any rank starts: a launcher may hang, or fail to listen for its ranks, before it has started one."""
 
 import time
 from pathlib import Path
@@ -32,7 +32,7 @@ class FirstRank:
         return not self.has_begun() and time.monotonic() > self.until
 
     def failed(self, library: Library, hung: bool, ended_badly: bool) -> str:
-        """Why no rank has begun, once the launcher is gone, where a second start may work; empty otherwise.
+        """Why no rank has started, once the launcher has ended, when a second start may work; empty otherwise.
 
         `hung`: the launcher was ended because `is_late`. `ended_badly`: it ended with another status than 0.
         """

@@ -52,7 +52,7 @@ class StartWatch:
             self.until = time.monotonic() + (self.seconds if self.seconds is not None else float("inf"))
 
     def late(self, ended: set[int]) -> list[int]:
-        """The ranks that the start waits for when its time is over: those that have not begun it, or else all that are in it.
+        """The ranks that the start still waits for at its deadline: those that have not begun it, or else all that are in it.
 
         `ended` ranks are not waited for.
         """
@@ -64,7 +64,7 @@ class StartWatch:
         return [rank for rank in missing if not entered(self.run, rank).exists()] or missing
 
     def say(self, late: list[int]) -> str:
-        """What one can tell about the first of them."""
+        """What is known about the first of them, for an error."""
         if entered(self.run, late[0]).exists():
             return f"is still in MPI_Init or hvd.init() {self.seconds:g} s after the start: the ranks do not reach each other"
         return f"has not called MPI_Init or hvd.init() {self.seconds:g} s after the start, so the others wait for it"

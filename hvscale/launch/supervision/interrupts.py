@@ -1,4 +1,4 @@
-"""Signals that ask a launch to end: they are noted, and end the waits of its start."""
+"""Signals that ask a launch to end: they are recorded, and end the waits of its start."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class InterruptedWaitError(BaseException):
-    """A signal has ended a wait. No Exception, so that nothing takes it for the failure of what was waited for."""
+    """A signal has ended a wait. Not an Exception, so that nothing mistakes it for a failure of what was waited for."""
 
 
 _waits_end = False
@@ -59,7 +59,7 @@ def ending_waits() -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Within, a signal ends no wait yet, but when the block has been left: for what starts something and notes that it did."""
+    """Within, a signal ends no wait; it does so when the block is left. For code that starts something and records that it did."""
     ended_waits, noted = _waits_end, _signals_noted
     _set_waits_end(False)
     try:
@@ -72,5 +72,5 @@ def held_back() -> Iterator[None]:
 
 
 def only_note() -> None:
-    """From here on signals are noted and end no wait: for what cleans up."""
+    """From here on signals are recorded and end no wait, so that cleaning up is not interrupted."""
     _set_waits_end(False)

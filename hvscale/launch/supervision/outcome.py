@@ -20,7 +20,7 @@ LOST_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Failure:
-    """What made a run fail: the rank, where one is to blame, in words, and the log that tells more."""
+    """Why a run failed. `rank`: the one that caused it, None when none did; `what`: the cause in words; `log`: where to read more."""
 
     rank: int | None
     what: str
@@ -48,7 +48,7 @@ def read_ranks(run: RunFolder) -> list[RankEnd]:
 def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
     """The rank that ended badly before the others did, by its own host's clock.
 
-    Where the launcher took all down at once, as Hydra does after an abort, it is the one that wrote last: it said that it aborts.
+    When the launcher killed all at once, as Hydra does after an abort, it is the one that wrote last: its abort message.
     """
     failed = [entry for entry in ranks if entry.signal or entry.exit_status]
     by_itself = [entry for entry in failed if not entry.killed_by_launcher]
@@ -90,10 +90,10 @@ def lingering(job: Job, library: Library) -> Failure:
 
 
 def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: list[int]) -> Failure | None:
-    """What explains the rest: a node that was lost, else the first rank that failed, else the launcher, else a rank that fell silent."""
+    """What explains the rest: a node that was lost, else the first rank that failed, else the launcher, else a rank that stopped reporting."""
     run = RunFolder(job.run)
     first = first_failed(ranks)
-    # Open MPI's mpirun ends with status 0 when it loses a node: a rank of another node has to say how it ended.
+    # Open MPI's mpirun ends with status 0 when it loses a node: the ranks of other nodes have to report how they ended.
     ended = {entry.rank for entry in ranks if entry.exit_status is not None}
     silent = [] if job.nodes.are_here else [rank for rank in range(job.np) if rank not in ended]
     if first is None and not silent and not any(statuses):
