@@ -25,10 +25,6 @@ MAY_IMPORT: dict[str, set[str]] = {  # beside core, which every room stands on
     "comm_tuning": {*FOUNDATION, "studies", "bench"},
     "cli": {*FOUNDATION, "studies", "bench", "comm_tuning", "trainer"},
 }
-# Still to be taken apart.
-REMAINING = {
-    "hvscale.studies.scaling.work",
-}
 
 
 def module_name(file: Path) -> str:
@@ -78,7 +74,7 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
     allowed = {"", room, "core", *MAY_IMPORT[room]}
     wrong = {
         name: sorted(found)
-        for name in set(FILES) - REMAINING
+        for name in FILES
         if room_of(name) == room and (found := {one for one in IMPORTS[name] if room_of(one) not in allowed})
     }
     assert wrong == {}
@@ -86,7 +82,7 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
 
 def test_no_modules_import_each_other() -> None:
     try:
-        TopologicalSorter({name: found for name, found in IMPORTS.items() if name not in REMAINING}).prepare()
+        TopologicalSorter(IMPORTS).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 

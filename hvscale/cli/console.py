@@ -13,7 +13,7 @@ from hvscale.core.terminal import printable, rank_line
 
 if TYPE_CHECKING:
     from hvscale.core.plain_rich import PlainConsole
-    from hvscale.studies.folder import StudyDocument
+    from hvscale.studies.document import StudyDocument
 
 DIM, RED, YELLOW = "2", "31", "33"
 

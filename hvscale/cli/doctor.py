@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from hvscale import profiling
 from hvscale.comm_tuning.collectives.broadcast import call
 from hvscale.core.built_library import preloaded
+from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.core.host import (
     describe_host,
@@ -60,10 +61,8 @@ class Check(BaseModel):
     mend: str = ""
 
 
-class Report(BaseModel):
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/doctor/1"], Field(alias="schema")] = "hvscale/doctor/1"
+class Report(VersionedDocument):
+    schema_: Literal["hvscale/doctor/1"] = "hvscale/doctor/1"
     checks: list[Check]
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hvscale.cli.console import print_json, print_message, print_warning
 
 if TYPE_CHECKING:
-    from hvscale.studies.folder import StudyDocument
-    from hvscale.studies.interleaved import InterleavedDocument, InterleavedStudy
+    from hvscale.studies.document import InterleavedDocument, StudyDocument
+    from hvscale.studies.interleaved import InterleavedStudy
 
 Document = TypeVar("Document", bound="StudyDocument")
 DocumentOfRuns = TypeVar("DocumentOfRuns", bound="InterleavedDocument")

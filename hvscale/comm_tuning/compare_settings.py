@@ -1,7 +1,7 @@
 """Runs a command under several named settings in turns: throughput, gain, and what became of the communication."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -33,7 +33,7 @@ class SettingsRow(BaseModel):
 class SettingsComparison(ComparisonDocument):
     """What `hvscale compare-settings --json` prints, by alias, and the folder's compare-settings.json."""
 
-    schema_: Annotated[Literal["hvscale/compare-settings/2"], Field(alias="schema")] = "hvscale/compare-settings/2"
+    schema_: Literal["hvscale/compare-settings/2"] = "hvscale/compare-settings/2"
     measured_by: Literal["throughput", "seconds"] | None = "throughput"
     rows: list[SettingsRow] = Field(default_factory=list)
 

@@ -1,38 +1,40 @@
-"""JSON as this package writes and reads it, whatever bytes a command, a path or a file holds.
+"""Versioned documents, and JSON as this package writes and reads it, whatever bytes a command, a path or a file holds.
 
-Linux's names and arguments are bytes; Python keeps those that are no UTF-8 as lone surrogates, which JSON can only hold as \\udcNN escapes.
+Linux's names and arguments are bytes. Python keeps those that are not UTF-8 as lone surrogates, which JSON can only hold
+as \\udcNN escapes.
 """
 
 import json
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticSerializationError
 
 
-class Readable(Protocol):
-    """A pydantic model."""
+class VersionedDocument(BaseModel):
+    """A document that begins with the name and version of its schema, by alias `schema`.
 
-    @classmethod
-    def model_validate(cls, obj: Any, *, strict: bool | None = None) -> Self: ...
+    A subclass states them: `schema_: Literal["hvscale/scale/1"] = "hvscale/scale/1"`. Another version is refused.
+    """
 
-    @classmethod
-    def model_validate_json(cls, json_data: str | bytes) -> Self: ...
+    model_config = ConfigDict(populate_by_name=True, alias_generator=lambda field: field.removesuffix("_"))
 
-
-Document = TypeVar("Document", bound=Readable)
+    schema_: str
 
 
-def to_json(document: Any, indent: int | None = 2) -> str:
-    """A pydantic model with its fields' aliases; bytes that are no UTF-8 as \\udcNN, which `parse_json` gives back."""
+Document = TypeVar("Document", bound=BaseModel)
+
+
+def to_json(document: BaseModel, indent: int | None = 2) -> str:
+    """The JSON of a document, by alias; bytes that are not UTF-8 as \\udcNN, which `parse_json` reads back."""
     try:
-        text: str = document.model_dump_json(by_alias=True, indent=indent)
+        return document.model_dump_json(by_alias=True, indent=indent)
     except PydanticSerializationError:
-        text = json.dumps(document.model_dump(mode="json", by_alias=True), indent=indent)
-    return text
+        return json.dumps(document.model_dump(mode="json", by_alias=True), indent=indent)
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Raises ValueError for what is no JSON, and for what is nested too deeply to be read."""
+    """Parse JSON. Raises ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -40,6 +42,6 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def from_json(kind: type[Document], text: str | bytes) -> Document:
-    """What `to_json` has written. Raises ValueError, pydantic's ValidationError among them, for anything else."""
+    """Read what `to_json` wrote. Raises ValueError, of which pydantic's ValidationError is one, for anything else."""
     has_bytes = b"\\udc" in text if isinstance(text, bytes) else "\\udc" in text
     return kind.model_validate(parse_json(text), strict=False) if has_bytes else kind.model_validate_json(text)

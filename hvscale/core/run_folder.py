@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import AwareDatetime, BaseModel, JsonValue, ValidationError
 
-from hvscale.core.documents import parse_json, to_json
+from hvscale.core.documents import VersionedDocument, parse_json, to_json
 from hvscale.core.errors import HvscaleError, RequestError, SavedError
 from hvscale.core.files import open_new, read_text
 from hvscale.core.folder_lock import FolderLock, is_abandoned, make_folder, make_own_folder
@@ -174,16 +174,14 @@ class InEffect(BaseModel):
     not_applied: dict[str, str]
 
 
-class RunRecord(BaseModel):
+class RunRecord(VersionedDocument):
     """run.json. Written before the first process starts, and again, whole, at every change of state.
 
     `library`: what was asked for and found; `libraries_reported`: what ranks that called MPI_Init really ran on, nothing of the others.
     `launch`: the options that were asked for, as `LaunchOptions` writes them, with the variables of the knobs in `env`.
     """
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/run/2"], Field(alias="schema")] = "hvscale/run/2"
+    schema_: Literal["hvscale/run/2"] = "hvscale/run/2"
     state: RunState = "starting"
     command: list[str]
     np: int

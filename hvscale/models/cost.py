@@ -1,14 +1,15 @@
 """What a model costs: parameters, bytes of gradients that ranks exchange, and FLOPs."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from hvscale.core.documents import VersionedDocument
 from hvscale.models.preset import Task
 from hvscale.models.registry import build, find
 
@@ -61,10 +62,8 @@ class ModelRow(BaseModel):
     gradient_tensors: int
 
 
-class ModelTable(BaseModel):
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/models/1"], Field(alias="schema")] = "hvscale/models/1"
+class ModelTable(VersionedDocument):
+    schema_: Literal["hvscale/models/1"] = "hvscale/models/1"
     models: list[ModelRow]
 
 

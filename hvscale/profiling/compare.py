@@ -3,12 +3,13 @@
 import math
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
+from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.core.statistics import percentile_interval, resampled_means
@@ -54,12 +55,10 @@ class ComparisonRow(Gain):
     calls_after: float
 
 
-class Comparison(BaseModel):
+class Comparison(VersionedDocument):
     """The document that `hvscale compare --json` prints (by alias). Calls and seconds of `rows` and `total` are per `per`."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/compare/1"], Field(alias="schema")] = "hvscale/compare/1"
+    schema_: Literal["hvscale/compare/1"] = "hvscale/compare/1"
     run_before: str
     run_after: str
     library_before: str = ""

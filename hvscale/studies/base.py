@@ -10,7 +10,8 @@ from hvscale.core.documents import to_json
 from hvscale.core.errors import HvscaleError
 from hvscale.core.run_folder import cannot_write, write_text
 from hvscale.launch.controller import RunInterruptedError
-from hvscale.studies.folder import State, StudyDocument, study_in
+from hvscale.studies.document import State, StudyDocument
+from hvscale.studies.folder import study_in
 
 Warn = Callable[[str], None]
 

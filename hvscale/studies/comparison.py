@@ -3,17 +3,16 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, default_run_path
-from hvscale.core.statistics import CONFIDENCE
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
 from hvscale.profiling.analyze.bins import parse_bins
 from hvscale.profiling.compare import Comparison, compare
-from hvscale.studies.folder import State
+from hvscale.studies.document import InterleavedDocument
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 from hvscale.studies.profiled_launch import profiled_launch
 from hvscale.studies.throughput import Metric, Source, find_throughput, rank_seconds, read_throughput
@@ -34,28 +33,20 @@ class RepeatedRun(BaseModel):
     problem: str | None = None
 
 
-class ComparisonDocument(BaseModel):
+class ComparisonDocument(InterleavedDocument):
     """A comparison in turns. `launch`: what was asked of it under each name, the first of which is the base.
 
     `unit` is that of the throughputs, where it is known; `profiles`: the base's last run beside each of the others', by message size.
     """
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[str, Field(alias="schema")]
-    state: State = "running"
-    folder: str
     command: list[str]
     np: int
     launch: dict[str, LaunchOptions]
     metric: str | None
-    repeats: int
-    confidence: float = CONFIDENCE
     measured_by: Literal["throughput", "seconds"] | None = None
     unit: str | None = None
     runs: list[RepeatedRun] = []
     profiles: list[Comparison] = []
-    warnings: list[str] = []
 
     def measured(self, name: str, by: Literal["throughput", "seconds"]) -> dict[int, float]:
         """What the starts under this name have given, by repeat."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -12,25 +12,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.files import read_text
 from hvscale.core.folder_lock import LOCK, FolderLock
 from hvscale.core.run_folder import RunFolder, cannot_write
-
-State = Literal["running", "finished", "failed", "interrupted"]
-
-
-class StudyDocument(Protocol):
-    """A study's document, a pydantic model, as far as every study knows it. `state` is a State, or a word of a study of its own."""
-
-    folder: str
-    state: Any
-    warnings: list[str]
-
-    @classmethod
-    def model_validate(cls, obj: Any, *, strict: bool | None = None) -> Self: ...
-
-    @classmethod
-    def model_validate_json(cls, json_data: str | bytes) -> Self: ...
-
-    def model_dump_json(self, *, indent: int, by_alias: bool) -> str: ...
-
+from hvscale.studies.document import StudyDocument
 
 Document = TypeVar("Document", bound=StudyDocument)
 
@@ -70,7 +52,9 @@ def load_previous(file: Path, asked: Document, same: tuple[str, ...]) -> Documen
     try:
         before = from_json(type(asked), read_text(file))
     except (OSError, ValueError, ValidationError) as error:
-        raise RequestError(f"{file} cannot be read: give another folder with --run") from error
+        raise RequestError(
+            f"{file} cannot be read: it is damaged, or another version of hvscale wrote it; give another folder with --run"
+        ) from error
     for name in same:
         if getattr(before, name) != getattr(asked, name):
             raise RequestError(f"{file.parent} holds another study: its {name} differs; give another folder with --run")

@@ -2,14 +2,15 @@
 
 from abc import abstractmethod
 from collections.abc import Collection
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.mpi.reported_library import require_asked_library
 from hvscale.studies.base import Study, Warn
-from hvscale.studies.folder import StudyDocument, finished_or_new
+from hvscale.studies.document import InterleavedDocument
+from hvscale.studies.folder import finished_or_new
 
 
 class ProgressReporter(Protocol):
@@ -22,19 +23,9 @@ class ProgressReporter(Protocol):
 
 
 class RunOfStudy(Protocol):
-    """One start, as the document has it. `problem`: why it does not count."""
+    """One run, as the document has it. `problem`: why it does not count."""
 
     problem: str | None
-
-
-class InterleavedDocument(StudyDocument, Protocol):
-    """That of a study in turns: `repeats` rounds of `runs`."""
-
-    repeats: int
-    runs: list[Any]
-
-    def tabulate(self) -> None:
-        """Make the tables, over the runs so far."""
 
 
 Document = TypeVar("Document", bound=InterleavedDocument)

@@ -20,6 +20,7 @@ from hvscale.core.numbers import (
     Threads,
     ThreadsOrZero,
 )
+from hvscale.core.trainer_defaults import BATCH_SIZE
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 MemoryFormat = Literal["auto", "channels-last", "contiguous"]
@@ -79,7 +80,7 @@ class TrainConfig(BaseModel):
     workers: ThreadsOrZero | None = None
     """Prepare batches ahead with this many threads a rank; default: 0 if images are in memory or mapped, else the number of computing threads."""
 
-    batch_size: SmallCount = 16
+    batch_size: SmallCount = BATCH_SIZE
     """Set the images (or patches) in a batch of one rank; a step has --batches-per-allreduce batches."""
     patch_size: SmallCount = 48
     """Set the width and height of low-resolution patches, in pixels."""

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
-from hvscale.core.cpu_defaults import ON_CPU
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.core.run_folder import Library
+from hvscale.core.trainer_defaults import ON_CPU
 from hvscale.core.trial_protocol import TrialFolder
 from hvscale.launch import flavours
 from hvscale.trainer.system.persistent_mpi import init_mpi

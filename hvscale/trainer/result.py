@@ -3,19 +3,19 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, ValidationError
+from pydantic import ConfigDict, Field, StrictFloat, StrictInt, ValidationError
 
-from hvscale.core.documents import from_json
+from hvscale.core.documents import VersionedDocument, from_json
 from hvscale.core.errors import RequestError
 from hvscale.core.files import read_bytes
 
 FILE = "result.json"
 
 
-class TrainResult(BaseModel):
-    model_config = ConfigDict(populate_by_name=True, use_attribute_docstrings=True, protected_namespaces=())
+class TrainResult(VersionedDocument):
+    model_config = ConfigDict(use_attribute_docstrings=True, protected_namespaces=())
 
-    schema_: Annotated[Literal["hvscale/train/1"], Field(alias="schema")] = "hvscale/train/1"
+    schema_: Literal["hvscale/train/1"] = "hvscale/train/1"
     model: str
     model_options: dict[str, StrictInt | StrictFloat] = {}
     """Keyword arguments that the model was built with."""

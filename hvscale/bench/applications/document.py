@@ -2,18 +2,18 @@
 
 from collections.abc import Iterable
 from statistics import median
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from hvscale.bench.applications import APPLICATIONS
 from hvscale.bench.applications.build import Compiler
 from hvscale.bench.applications.counters import Counters
 from hvscale.bench.applications.programs.network import NetworkResult
-from hvscale.core.run_folder import Host, Library
-from hvscale.core.statistics import CONFIDENCE, Box, box, overhead
+from hvscale.core.run_folder import Library
+from hvscale.core.statistics import Box, box, overhead
 from hvscale.launch.options import LaunchOptions
-from hvscale.studies.folder import State
+from hvscale.studies.document import InterleavedDocument
 
 
 class Variant(BaseModel):
@@ -104,34 +104,26 @@ class PingRow(Variant):
     max_seconds: float
 
 
-class ApplicationDocument(BaseModel):
+class ApplicationDocument(InterleavedDocument):
     """What `hvscale bench app --json` prints, by alias, and bench-app.json in the bench's folder."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/bench-app/2"], Field(alias="schema")] = "hvscale/bench-app/2"
-    state: State = "running"
-    folder: str
+    schema_: Literal["hvscale/bench-app/2"] = "hvscale/bench-app/2"
     application: str
     source: str
     sizes: dict[str, int]
     flags: list[str]
     placements: list[str]
     np: list[int]
-    repeats: int
     base_np: int
     launch: LaunchOptions
     compiler: Compiler
-    confidence: float = CONFIDENCE
     library: Library | None = None
-    host: Host | None = None
     rows: list[ApplicationRow] = []
     best_flags: list[BestFlags] = []
     counters: list[CountersRow] = []
     bandwidth: list[BandwidthRow] = []
     pings: list[PingRow] = []
     runs: list[ApplicationRun] = []
-    warnings: list[str] = []
 
     def variants(self) -> list[Variant]:
         """In the order in which a round starts them."""

@@ -2,15 +2,15 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from hvscale.bench.collectives.request import Device, FirstWrong, InPlace, Measured, Way
 from hvscale.bench.collectives.summary import summarise
-from hvscale.core.run_folder import Host
 from hvscale.core.statistics import CONFIDENCE
 from hvscale.launch.options import LaunchOptions
+from hvscale.studies.document import StudyDocument
 
 State = Literal["waiting", "running", "finished", "failed", "interrupted"]
 
@@ -73,14 +73,10 @@ class Crossover(BaseModel):
     faster_above: str
 
 
-class BenchDocument(BaseModel):
+class BenchDocument(StudyDocument):
     """What `hvscale bench COLLECTIVE --json` prints, by alias, and the bench folder's bench.json."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/bench/2"], Field(alias="schema")] = "hvscale/bench/2"
-    state: State = "running"
-    folder: str
+    schema_: Literal["hvscale/bench/2"] = "hvscale/bench/2"
     collective: str
     np: int
     dtype: str
@@ -93,12 +89,10 @@ class BenchDocument(BaseModel):
     until_interval_percent: float | None
     launch: LaunchOptions
     confidence: float = CONFIDENCE
-    host: Host | None = None
     backends: list[BackendRun] = []
     rows: list[BenchRow] = []
     wrong: list[Wrong] = []
     crossovers: list[Crossover] = []
-    warnings: list[str] = []
 
 
 def row_of(name: str, measured: Measured, bus_factor: float) -> BenchRow:

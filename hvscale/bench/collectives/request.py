@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hvscale.bench.collectives.sizes import parse_size
+from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import read_whole
 
@@ -26,16 +27,14 @@ class Size(BaseModel):
     warmup: int
 
 
-class Request(BaseModel):
+class Request(VersionedDocument):
     """bench-request.json. `root`: or ALL_ROOTS; `until_interval`: percent of the mean; `places`: out of place, in place or both.
 
     `first_worker`: where parameters are exchanged, the rank of the first worker: 1 behind a server, 0 without one. The workers' parameters lie
     on `device`, the server's in its node's memory, in as few buffers as will do, whatever `places` says.
     """
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/bench-request/1"], Field(alias="schema")] = "hvscale/bench-request/1"
+    schema_: Literal["hvscale/bench-request/1"] = "hvscale/bench-request/1"
     collective: str
     backend: str
     path: Way

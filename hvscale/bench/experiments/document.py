@@ -1,13 +1,12 @@
 """bench-experiment.json: what was measured, and what the study says of it."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from hvscale.bench.experiments.statements import Comparison, Finding
-from hvscale.core.run_folder import Host
 from hvscale.core.statistics import CONFIDENCE
-from hvscale.studies.folder import State
+from hvscale.studies.document import StudyDocument
 
 
 class MeasurementRecord(BaseModel):
@@ -36,25 +35,19 @@ class ComparisonRow(Comparison):
     figure: str
 
 
-class ExperimentDocument(BaseModel):
+class ExperimentDocument(StudyDocument):
     """What `hvscale bench experiment --json` prints, by alias, and bench-experiment.json in the experiment's folder.
 
     `collectives`: the decision table's text, None without one.
     """
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/bench-experiment/1"], Field(alias="schema")] = "hvscale/bench-experiment/1"
-    state: State = "running"
-    folder: str
+    schema_: Literal["hvscale/bench-experiment/1"] = "hvscale/bench-experiment/1"
     title: str
     part: str
     collectives: str | None = None
     confidence: float = CONFIDENCE
-    host: Host | None = None
     measurements: list[MeasurementRecord]
     statements: list[StatementRow] = []
-    warnings: list[str] = []
 
     def comparisons(self) -> list[ComparisonRow]:
         return [

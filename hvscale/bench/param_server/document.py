@@ -2,16 +2,15 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from hvscale.bench.collectives.request import Device
 from hvscale.bench.collectives.summary import summarise
-from hvscale.core.run_folder import Host
-from hvscale.core.statistics import CONFIDENCE, as_columns, estimate, ratio
+from hvscale.core.statistics import as_columns, estimate, ratio
 from hvscale.launch.options import LaunchOptions
-from hvscale.studies.folder import State
+from hvscale.studies.document import InterleavedDocument
 
 SERVED = ("broadcast", "gather")  # what a step needs of a server
 REPLACEMENT = "allreduce"
@@ -99,14 +98,10 @@ class Exchange(BaseModel):
     saved_percent_high: float | None
 
 
-class ServerDocument(BaseModel):
+class ServerDocument(InterleavedDocument):
     """What `hvscale bench param-server --json` prints, by alias, and the folder's bench-param-server.json. `bytes`: of the parameters."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/bench-param-server/2"], Field(alias="schema")] = "hvscale/bench-param-server/2"
-    state: State = "running"
-    folder: str
+    schema_: Literal["hvscale/bench-param-server/2"] = "hvscale/bench-param-server/2"
     bytes: int
     dtype: str
     device: Device
@@ -114,19 +109,15 @@ class ServerDocument(BaseModel):
     backends: list[str]
     placements: list[str]
     workers: list[int]
-    repeats: int
     iterations: int
     warmup: int
     check: bool
     launch: LaunchOptions
-    confidence: float = CONFIDENCE
     libraries: dict[str, str] = {}
-    host: Host | None = None
     rows: list[ServerRow] = []
     extremes: list[Extremes] = []
     exchanges: list[Exchange] = []
     runs: list[ServerRun] = []
-    warnings: list[str] = []
 
     def variants(self) -> list[Variant]:
         """In the order in which a round starts them."""

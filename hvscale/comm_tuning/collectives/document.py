@@ -1,16 +1,15 @@
 """What a study of collectives leaves: tune-collectives.json."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from hvscale.comm_tuning.collectives.decide.cost_model import Fit, fit
 from hvscale.comm_tuning.collectives.decide.decide import Decision, decide
 from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, Choice, Measurements
 from hvscale.comm_tuning.collectives.tables.table import Operation
-from hvscale.core.run_folder import Host
 from hvscale.launch.options import LaunchOptions
-from hvscale.studies.folder import State
+from hvscale.studies.document import StudyDocument
 
 
 class Job(BaseModel):
@@ -32,18 +31,14 @@ class Job(BaseModel):
     excluded: list[Choice] = []
 
 
-class TuneCollectives(BaseModel):
+class TuneCollectives(StudyDocument):
     """What `hvscale tune-collectives --json` prints, by alias, and the folder's tune-collectives.json.
 
     `nps`: the numbers of ranks that are measured; `sizes`: bytes, before any are added near crossovers; `library`: as it names itself; `link`:
     bits per second of each node's, where it is known. `decision` and `fits` are None and empty while nothing can be decided.
     """
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/tune-collectives/2"], Field(alias="schema")] = "hvscale/tune-collectives/2"
-    state: State = "running"
-    folder: str
+    schema_: Literal["hvscale/tune-collectives/2"] = "hvscale/tune-collectives/2"
     mpi: str
     library: str = ""
     np: int
@@ -53,12 +48,10 @@ class TuneCollectives(BaseModel):
     eager_limits: list[int | None]
     launch: LaunchOptions
     link: float | None = None
-    host: Host | None = None
     jobs: list[Job] = []
     measurements: Measurements
     decision: Decision | None = None
     fits: list[Fit] = []
-    warnings: list[str] = []
 
     def tabulate(self) -> None:
         """Decide over what has been measured so far."""

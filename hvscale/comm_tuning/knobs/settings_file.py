@@ -4,9 +4,10 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, ValidationError
 
 from hvscale.comm_tuning.knobs.settings import OPTIONS, Setting, is_given, parse
+from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 from hvscale.launch.options import LaunchOptions
 
@@ -21,12 +22,12 @@ def words(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-class SettingsFile(BaseModel):
+class SettingsFile(VersionedDocument):
     """The file as TOML holds it. `mpi`: the flavour that the settings are for; `set`: a value for each knob, in the words of --set."""
 
-    model_config = ConfigDict(populate_by_name=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
-    schema_: Annotated[Literal["hvscale/settings/1"], Field(alias="schema")] = "hvscale/settings/1"
+    schema_: Literal["hvscale/settings/1"] = "hvscale/settings/1"
     mpi: str
     transport: str | None = None
     devices: str | None = None

@@ -1,12 +1,13 @@
 """The list of knobs: as a document and a table."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from hvscale.comm_tuning.knobs.library import KnobLibrary, Restart, libraries, of_flavour
 from hvscale.comm_tuning.knobs.meaning import MEANING
+from hvscale.core.documents import VersionedDocument
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,12 +34,10 @@ class KnobRow(BaseModel):
     source: str
 
 
-class KnobsDocument(BaseModel):
+class KnobsDocument(VersionedDocument):
     """What `hvscale knobs --json` prints."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/knobs/1"], Field(alias="schema")] = "hvscale/knobs/1"
+    schema_: Literal["hvscale/knobs/1"] = "hvscale/knobs/1"
     rows: list[KnobRow]
 
 

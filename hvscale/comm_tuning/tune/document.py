@@ -1,13 +1,14 @@
 """tune.json: what a study tried, what it measured, and what it proved."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
-from hvscale.core.run_folder import Host, Library
+from hvscale.core.run_folder import Library
 from hvscale.core.statistics import Estimate
 from hvscale.launch.options import LaunchOptions
 from hvscale.profiling.compare import Comparison
+from hvscale.studies.document import StudyDocument
 
 StudyState = Literal["searching", "proving", "finished", "interrupted", "failed"]
 TrialState = Literal["measured", "stopped early", "crashed", "hung", "wrong sums"]
@@ -58,7 +59,7 @@ class Proof(BaseModel):
     taken: bool
 
 
-class TuneDocument(BaseModel):
+class TuneDocument(StudyDocument):
     """What `hvscale tune --json` prints, by alias, and the study folder's tune.json.
 
     `launch`: the options of the job. `measured_by`: where the throughput comes from.
@@ -67,11 +68,8 @@ class TuneDocument(BaseModel):
     `profile`: the defaults before, the winner after, by message size.
     """
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/tune/2"], Field(alias="schema")] = "hvscale/tune/2"
+    schema_: Literal["hvscale/tune/2"] = "hvscale/tune/2"
     state: StudyState = "searching"
-    folder: str
     command: list[str]
     np: int
     launch: LaunchOptions
@@ -81,10 +79,8 @@ class TuneDocument(BaseModel):
     measured_by: str | None = None
     library: Library | None = None
     transport: str | None = None
-    host: Host | None = None
     space: list[KnobChoice] = []
     trials: list[Trial] = []
     proof: Proof | None = None
     winner: dict[str, str] | None = None
     profile: Comparison | None = None
-    warnings: list[str] = []

@@ -19,11 +19,11 @@ from hvscale.comm_tuning.tune.outputs import write_outputs
 from hvscale.comm_tuning.tune.search_space import PROMISING
 from hvscale.comm_tuning.tune.step_source import MEASURED_BY, StepSource, recording_of
 from hvscale.comm_tuning.tune.trial_monitor import FollowUp, TrialLimits, TrialMonitor, TrialOutcome, outcome_of
-from hvscale.core.cpu_defaults import ON_CPU
 from hvscale.core.documents import to_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path, write_text
 from hvscale.core.statistics import Estimate, estimate
+from hvscale.core.trainer_defaults import ON_CPU
 from hvscale.core.trial_protocol import TrialFolder
 from hvscale.launch import flavours
 from hvscale.launch.controller import RunInterruptedError

@@ -4,10 +4,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
+from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 from hvscale.launch.cleanup import shared_memory
 from hvscale.launch.containers import engine, networks
@@ -23,10 +24,8 @@ class Leftover(BaseModel):
     run: str
 
 
-class Cleanup(BaseModel):
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/cleanup/1"], Field(alias="schema")] = "hvscale/cleanup/1"
+class Cleanup(VersionedDocument):
+    schema_: Literal["hvscale/cleanup/1"] = "hvscale/cleanup/1"
     removed: bool
     leftovers: list[Leftover]
     problems: list[str]

@@ -1,10 +1,11 @@
 """Where the communication time of a run went: one row for each operation and range of message sizes."""
 
 from dataclasses import replace
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
+from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import UntrustedError
 from hvscale.core.run_folder import ABANDONED, RunFolder
 from hvscale.profiling.analyze.bins import Bins, parse_bins
@@ -42,12 +43,10 @@ class RankRow(Row):
     rank: int
 
 
-class Breakdown(BaseModel):
+class Breakdown(VersionedDocument):
     """The document that `hvscale breakdown --json` prints (by alias)."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/breakdown/1"], Field(alias="schema")] = "hvscale/breakdown/1"
+    schema_: Literal["hvscale/breakdown/1"] = "hvscale/breakdown/1"
     run: str
     library: str  # the MPI library that the ranks ran on
     source: str

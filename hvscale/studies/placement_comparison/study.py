@@ -1,6 +1,6 @@
 """Runs a command in several placements in turns: the time that each costs over the first, and the messages that it goes into."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -38,7 +38,7 @@ class PlacementRow(BaseModel):
 class PlacementComparison(ComparisonDocument):
     """What `hvscale compare-placements --json` prints, by alias, and the folder's compare-placements.json."""
 
-    schema_: Annotated[Literal["hvscale/compare-placements/2"], Field(alias="schema")] = "hvscale/compare-placements/2"
+    schema_: Literal["hvscale/compare-placements/2"] = "hvscale/compare-placements/2"
     rows: list[PlacementRow] = Field(default_factory=list)
 
     def tabulate(self) -> None:

@@ -1,14 +1,14 @@
 """scale.json: the runs that were made, and the table over them."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
-from hvscale.core.run_folder import Host, Library
-from hvscale.core.statistics import CONFIDENCE, Estimate, as_columns, estimate, ratio
+from hvscale.core.run_folder import Library
+from hvscale.core.statistics import Estimate, as_columns, estimate, ratio
 from hvscale.launch.options import LaunchOptions
-from hvscale.studies.folder import State
+from hvscale.studies.document import InterleavedDocument
 from hvscale.studies.scaling.work import Scaling
 from hvscale.studies.throughput import Source
 
@@ -44,28 +44,20 @@ class ScalingRow(BaseModel):
     scaling_efficiency_high: float | None
 
 
-class ScalingDocument(BaseModel):
+class ScalingDocument(InterleavedDocument):
     """What `hvscale scale --json` prints, by alias, and the scale folder's scale.json. `unit` is that of the throughputs, where it is known."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/scale/2"], Field(alias="schema")] = "hvscale/scale/2"
-    state: State = "running"
-    folder: str
+    schema_: Literal["hvscale/scale/2"] = "hvscale/scale/2"
     command: list[str]
     scaling: Scaling
     launch: LaunchOptions
     metric: str | None
     np: list[int]
-    repeats: int
     base_np: int
-    confidence: float = CONFIDENCE
     unit: str | None = None
     library: Library | None = None
-    host: Host | None = None
     rows: list[ScalingRow] = []
     runs: list[ScalingRun] = []
-    warnings: list[str] = []
 
     def tabulate(self) -> None:
         self.rows = tabulate(self.runs, self.base_np)

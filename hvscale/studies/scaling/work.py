@@ -1,4 +1,4 @@
-"""What each number of ranks is given to do: the command, with weak or strong scaling made of it."""
+"""The work of each number of ranks: the command, for weak or strong scaling."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Literal
 
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import MOST_BYTES, read_whole
-from hvscale.trainer.config import TrainConfig
+from hvscale.core.trainer_defaults import BATCH_SIZE
 
 Scaling = Literal["weak", "strong"]
 SHARE = re.compile(r"\{([0-9]{1,18})/np\}")
@@ -17,7 +17,7 @@ BATCH = "--batch-size"
 
 @dataclass(frozen=True)
 class Work:
-    """A command and how its work grows with np. Weak: each rank has the same to do; strong: all ranks together have.
+    """A command and how its work grows with np. Weak: each rank has the same work; strong: all ranks together have.
 
     In the words of the command `{np}` stands for the number of ranks and `{64/np}` for a rank's share of 64.
     """
@@ -26,9 +26,9 @@ class Work:
     scaling: Scaling
 
     def check(self, ranks: Sequence[int]) -> str | None:
-        """A warning about the work, if there is one. Raises RequestError when one of `ranks` cannot be given its part."""
+        """A warning about the work, or None. Raises RequestError if the work cannot be divided by one of `ranks`."""
         if self.is_training and any(word == "--run" or word.startswith("--run=") for word in self.command):
-            raise RequestError("--run of hvscale train: leave it out, each run gets a folder of its own")
+            raise RequestError("remove --run from hvscale train: each run gets a folder of its own")
         if self.scaling == "weak" and self.is_divided:
             raise RequestError("the command divides its work by np: that is strong scaling, add --strong")
         for np in ranks:
@@ -36,10 +36,10 @@ class Work:
         if self.scaling == "weak" or self.is_divided:
             return None
         if self.is_training:
-            return f"{BATCH} {self.batch_size()} is that of all ranks together, each gets its share"
+            return f"{BATCH} {self.batch_size()} is divided among the ranks"
         if any("{np}" in word for word in self.command):
             return None
-        return "the command is taken to divide its work by the number of ranks itself: it holds no {np} or {64/np}"
+        return "the command contains no {np} or {64/np}: it is assumed to divide its work among the ranks itself"
 
     def command_for(self, np: int) -> list[str]:
         """Raises RequestError when the work cannot be divided by np."""
@@ -66,7 +66,7 @@ class Work:
         """The trainer's, as the command gives it, or else its default. Raises RequestError when it is not a number."""
         given = [after for word, after in zip(self.command, self.command[1:], strict=False) if word == BATCH]
         given += [word.partition("=")[2] for word in self.command if word.startswith(f"{BATCH}=")]
-        text = given[-1] if given else str(TrainConfig.model_fields["batch_size"].default)
+        text = given[-1] if given else str(BATCH_SIZE)
         number = read_whole(text, 1, MOST_BYTES)
         if number is None:
             raise RequestError(f"{BATCH} {text}: not a number of images")

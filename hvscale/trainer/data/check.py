@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
+from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 from hvscale.core.host import available_cores
 from hvscale.trainer.data import resize
@@ -31,10 +32,10 @@ class Problem(BaseModel):
     detail: str
 
 
-class CheckReport(BaseModel):
-    model_config = ConfigDict(populate_by_name=True, use_attribute_docstrings=True)
+class CheckReport(VersionedDocument):
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
-    schema_: Annotated[Literal["hvscale/data-check/1"], Field(alias="schema")] = "hvscale/data-check/1"
+    schema_: Literal["hvscale/data-check/1"] = "hvscale/data-check/1"
     data: str
     images: int
     """Number of images checked."""

@@ -2,11 +2,12 @@
 
 import math
 from statistics import fmean
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from hvscale import models
+from hvscale.core.documents import VersionedDocument
 from hvscale.trainer.checkpoints.trained_model import TrainedModel, load_trained_model
 from hvscale.trainer.data import pairs
 from hvscale.trainer.data.classes import ClassFolder, class_folders
@@ -30,10 +31,10 @@ class ImageScore(BaseModel):
     bicubic_ssim: float
 
 
-class EvalResult(BaseModel):
-    model_config = ConfigDict(populate_by_name=True, protected_namespaces=(), use_attribute_docstrings=True)
+class EvalResult(VersionedDocument):
+    model_config = ConfigDict(protected_namespaces=(), use_attribute_docstrings=True)
 
-    schema_: Annotated[Literal["hvscale/eval/1"], Field(alias="schema")] = "hvscale/eval/1"
+    schema_: Literal["hvscale/eval/1"] = "hvscale/eval/1"
     model: str
     data: str
     np: int

@@ -31,7 +31,7 @@ class CommandRow(BaseModel):
 class CommandDocument(ComparisonDocument):
     """bench-command.json in the measurement's folder. `messages`: by a run's folder the seconds of each operation, as `message_seconds`."""
 
-    schema_: Annotated[Literal["hvscale/bench-command/1"], Field(alias="schema")] = "hvscale/bench-command/1"
+    schema_: Literal["hvscale/bench-command/1"] = "hvscale/bench-command/1"
     messages: dict[str, dict[str, float]] = Field(default_factory=dict)
     rows: list[CommandRow] = Field(default_factory=list)
 

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, inf, isqrt, log, sqrt
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, Choice, Measurements, Place, Point, Time
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, Operation, Rule
+from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 
 LOSS = 1.03  # against the best at a size: what fewer rules may cost
@@ -56,14 +57,10 @@ class EagerLimitRow(BaseModel):
     taken: bool
 
 
-class Decision(BaseModel):
+class Decision(VersionedDocument):
     """The table and what it rests on."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/collective-decision/1"], Field(alias="schema")] = (
-        "hvscale/collective-decision/1"
-    )
+    schema_: Literal["hvscale/collective-decision/1"] = "hvscale/collective-decision/1"
     table: CollectivesTable
     gain: float
     eager_limits: list[EagerLimitRow]

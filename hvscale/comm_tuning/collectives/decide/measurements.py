@@ -27,6 +27,7 @@ from hvscale.comm_tuning.collectives.tables.table import (
     Protocol,
     Rule,
 )
+from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 from hvscale.core.files import read_bytes
 from hvscale.core.run_folder import write_atomically
@@ -127,14 +128,12 @@ class Time:
         return self.low <= other.high and other.low <= self.high
 
 
-class Measurements(BaseModel):
+class Measurements(VersionedDocument):
     """`hvscale tune-collectives`' points. `mpi`: the flavour, or nccl; `library`: as it names itself."""
 
-    model_config = ConfigDict(populate_by_name=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
-    schema_: Annotated[Literal["hvscale/collective-measurements/1"], Field(alias="schema")] = (
-        "hvscale/collective-measurements/1"
-    )
+    schema_: Literal["hvscale/collective-measurements/1"] = "hvscale/collective-measurements/1"
     mpi: str = Field(pattern="^[a-z0-9]+$")
     library: str = ""
     points: list[Point] = []

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hvscale.comm_tuning.collectives.decide.measurements import Choice, Point
 from hvscale.comm_tuning.collectives.tables.table import Operation
+from hvscale.core.documents import VersionedDocument
 
 DTYPE = "float32"  # of what is sent: Horovod's gradients
 
@@ -18,18 +19,14 @@ class Candidate(BaseModel):
     variables: dict[str, str] = {}
 
 
-class Request(BaseModel):
+class Request(VersionedDocument):
     """collectives-request.json. `sizes`: bytes, ascending; `refine`: add some between them; `known`: what has been measured already.
 
     `seconds`: how long it may take, None for no bound; `exhaustive`: measure all candidates at all sizes equally often; `only`: by size, where not
     all are to be measured.
     """
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Annotated[Literal["hvscale/collectives-request/1"], Field(alias="schema")] = (
-        "hvscale/collectives-request/1"
-    )
+    schema_: Literal["hvscale/collectives-request/1"] = "hvscale/collectives-request/1"
     operation: Operation
     mpi: str
     sizes: list[int]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -19,6 +19,7 @@ from pydantic import (
 
 from hvscale.comm_tuning.collectives.broadcast.call import DEFAULT_CHUNK, DEFAULT_DEPTH, DEFAULT_RADIX
 from hvscale.comm_tuning.collectives.tables.library_algorithms import algorithms_of, segmented
+from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 
 Operation = Literal["broadcast", "allreduce", "allgather", "gather"]
@@ -98,15 +99,15 @@ class Rule(BaseModel):
         return {name: value for name, value in fields(self).items() if name not in nothing}
 
 
-class CollectivesTable(BaseModel):
+class CollectivesTable(VersionedDocument):
     """The table as TOML holds it. `mpi`: the flavour that it was made with, or nccl.
 
     `eager_limit_bytes`: the library's largest message without a rendezvous, one for all of a job; None for its own.
     """
 
-    model_config = ConfigDict(populate_by_name=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
-    schema_: Annotated[Literal["hvscale/collectives/1"], Field(alias="schema")] = "hvscale/collectives/1"
+    schema_: Literal["hvscale/collectives/1"] = "hvscale/collectives/1"
     mpi: str = Field(pattern="^[a-z0-9]+$")
     eager_limit_bytes: int | None = Field(default=None, ge=1, le=MOST_RANKS)
     rule: list[Rule] = []

@@ -1,0 +1,31 @@
+"""What the documents of all studies have in common."""
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+from hvscale.core.documents import VersionedDocument
+from hvscale.core.run_folder import Host
+from hvscale.core.statistics import CONFIDENCE
+
+State = Literal["running", "finished", "failed", "interrupted"]
+
+
+class StudyDocument(VersionedDocument):
+    """The JSON document in a study's folder, written again after every run; the command prints it with --json."""
+
+    state: str = "running"  # a State, or a study's own word
+    folder: str
+    host: Host | None = None  # where the study was started
+    warnings: list[str] = []
+
+
+class InterleavedDocument(StudyDocument):
+    """The document of a study in `repeats` rounds. `runs`: models with a field `problem`, which is not None for a run that does not count."""
+
+    repeats: int
+    confidence: float = CONFIDENCE  # of all intervals in the tables
+    runs: list[Any] = []
+
+    @abstractmethod
+    def tabulate(self) -> None:
+        """Make the tables from what has been measured so far."""
