@@ -50,7 +50,7 @@ def test_messages_that_had_no_room_are_not_taken_for_none(
     assert done.returncode == 4, done.stdout + done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"hvscale: the profile of {small_disk}/study/start-0001 is incomplete")
-    assert "cannot make a profile of " in last
+    assert "cannot create a profile of " in last
     assert "No space left on device" in last
     assert "Traceback" not in done.stderr
     document = json.loads((small_disk / "study/tune.json").read_text())
