@@ -11,7 +11,7 @@ from pathlib import Path
 
 from collectives_table import HVSCALE, in_turns, parsed, place_parser, show, where
 
-from hvscale.comm_tuning.collectives.document import TuneCollectives
+from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument
 
 MIN_BYTES, MAX_BYTES = "4K", "64M"
 SWEEP, SEARCH = "sweep", "search"
@@ -25,7 +25,7 @@ def studied(folder: Path, options: argparse.Namespace, more: list[str]) -> float
     done = subprocess.run([HVSCALE, "tune-collectives", *asked], stdout=subprocess.DEVNULL, check=False)
     if done.returncode:
         raise SystemExit(done.returncode)
-    document = TuneCollectives.model_validate_json((folder / "tune-collectives.json").read_text())
+    document = TuneCollectivesDocument.model_validate_json((folder / "tune-collectives.json").read_text())
     return sum(job.seconds for job in document.jobs)
 
 

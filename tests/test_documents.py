@@ -28,7 +28,7 @@ def test_a_deeply_nested_run_json_is_one_line_and_status_2(hvscale: Run, tmp_pat
 def test_a_deeply_nested_toml_file_is_one_line(read: object, tmp_path: Path) -> None:
     path = tmp_path / "deep.toml"
     path.write_text(f"a = {DEEP}")
-    with pytest.raises(RequestError, match="it is no TOML") as refused:
+    with pytest.raises(RequestError, match="is not valid TOML") as refused:
         read(path)  # type: ignore[operator]
     assert len(str(refused.value).splitlines()) == 1
 

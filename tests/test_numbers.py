@@ -15,7 +15,7 @@ from hvscale.bench.collectives.elements import DTYPES
 from hvscale.bench.collectives.request import Schedule
 from hvscale.bench.collectives.sizes import named_sizes, parse_size, series
 from hvscale.cli import main
-from hvscale.comm_tuning.collectives.study import parse_nps
+from hvscale.comm_tuning.collectives.options import parse_nps
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import parse_ranks
 from hvscale.launch.nodes.link import bits_per_second

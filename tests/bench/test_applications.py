@@ -35,7 +35,7 @@ def test_every_program_is_described(name: str) -> None:
     [
         ([], {"intervals": 4 * 10**8, "packets": 1000}),
         (["packets=7"], {"intervals": 4 * 10**8, "packets": 7}),
-        (["packets=7", "study"], {"intervals": 55 * 10**10, "packets": 7}),
+        (["packets=7", "full"], {"intervals": 55 * 10**10, "packets": 7}),
     ],
 )
 def test_sizes(requests: list[str], sizes: dict[str, int]) -> None:
@@ -113,12 +113,12 @@ def study(name: str, launch: LaunchOptions = NOTHING_ASKED, **asked: Any) -> App
             {"size": ["samples=1000000000000000"]},
             "12 bytes for each of 1000000000000000 samples on 0 levels",
         ),
-        ("stencil", {"repeats": 0}, "--repeat 0: at least one"),
+        ("stencil", {"repeats": 0}, "--repeat 0: must be at least 1"),
         ("stencil", {"flags": ["-O2 '"]}, "No closing quotation"),
         (
             "stencil",
             {"launch": LaunchOptions(mpi="gloo")},
-            "--mpi gloo has no MPI, which these programs are written for",
+            "--mpi gloo has no MPI, which these programs need",
         ),
         ("stencil", {"launch": LaunchOptions.of(placement="host,host")}, "name each once"),
         ("stencil", {"launch": LaunchOptions.of(placement="host,moon")}, "--placement moon: unknown placement"),

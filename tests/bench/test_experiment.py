@@ -13,10 +13,10 @@ from hvscale.bench.collectives import backends
 from hvscale.bench.experiments import experiment_file
 from hvscale.bench.experiments.document import ExperimentDocument, MeasurementRecord, StatementRow
 from hvscale.bench.experiments.entries import Launching, WithTable
-from hvscale.bench.experiments.entries.app import App
-from hvscale.bench.experiments.entries.collective import Collective
-from hvscale.bench.experiments.entries.command import Command
-from hvscale.bench.experiments.entries.param_server import ParamServer
+from hvscale.bench.experiments.entries.app import ApplicationEntry
+from hvscale.bench.experiments.entries.collective import CollectiveEntry
+from hvscale.bench.experiments.entries.command import CommandEntry
+from hvscale.bench.experiments.entries.param_server import ParamServerEntry
 from hvscale.bench.experiments.output import text
 from hvscale.bench.experiments.page import page
 from hvscale.bench.experiments.series import Series
@@ -63,13 +63,13 @@ def by_flags(times: Mapping[str, Mapping[str, float]]) -> list[Series]:
 
 
 def find(found: Sequence[Series], kind: str, **parameters: Any) -> Finding:
-    statement = STATEMENTS.get(kind).model_validate({"kind": kind, "says": "It is so", **parameters})
+    statement = STATEMENTS.get(kind).model_validate({"kind": kind, "claim": "It is so", **parameters})
     return statement.find(found)
 
 
 BOTH = {"of": {"backend": "openmpi"}, "than": {"backend": "gloo"}}
 FLAGS = {"of": "flags", "between": "program"}
-HOLDS, NOT, UNKNOWN = "holds", "does not hold", "cannot be said here"
+HOLDS, NOT, UNKNOWN = "holds", "does not hold", "inconclusive"
 
 
 @pytest.mark.parametrize("average", ["geometric mean", "median"])
@@ -111,7 +111,7 @@ def test_time_grows(times: dict[int, float], verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "verdict", "why"),
+    ("times", "verdict", "reason"),
     [
         (
             {8: (1, 2), 4096: (1, 2), 8192: (2, 1)},
@@ -120,34 +120,34 @@ def test_time_grows(times: dict[int, float], verdict: str) -> None:
         ),
         ({8: (1, 2), 4096: (2, 1)}, NOT, "crossover at 4 KiB (openmpi against gloo)"),
         ({8: (1, 2), 4096: (1, 1)}, UNKNOWN, "no crossover at the sizes measured"),
-        ({8192: (1, 2)}, UNKNOWN, "nothing that it speaks of was measured"),
+        ({8192: (1, 2)}, UNKNOWN, "nothing it is about was measured"),
     ],
 )
-def test_small_messages(times: dict[int, tuple[float, float]], verdict: str, why: str) -> None:
+def test_small_messages(times: dict[int, tuple[float, float]], verdict: str, reason: str) -> None:
     found = find(by_sizes(times), "faster-when-small", **BOTH, up_to="4K")
     assert found.verdict == verdict
-    assert found.why.endswith(why)
+    assert found.reason.endswith(reason)
 
 
 @pytest.mark.parametrize(
-    ("times", "verdict", "why"),
+    ("times", "verdict", "reason"),
     [
         ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 2, "-O3": 1}}, HOLDS, "-O2 for sort, -O3 for sum"),
         ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1, "-O3": 2}}, NOT, "-O2 for sort, -O2 for sum"),
         ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1.01, "-O3": 1}}, UNKNOWN, "-O2 for sort, -O3 for sum"),
-        ({"sort": {"-O2": 1, "-O3": 2}}, UNKNOWN, "nothing that it speaks of was measured"),
+        ({"sort": {"-O2": 1, "-O3": 2}}, UNKNOWN, "nothing it is about was measured"),
     ],
 )
-def test_best_flags(times: dict[str, dict[str, float]], verdict: str, why: str) -> None:
+def test_best_flags(times: dict[str, dict[str, float]], verdict: str, reason: str) -> None:
     found = find(by_flags(times), "best-differs", **FLAGS)
     assert found.verdict == verdict
-    assert found.why.endswith(why)
+    assert found.reason.endswith(reason)
 
 
 def test_flags_that_lack_a_number_of_ranks_are_not_the_best() -> None:
     complete = by_flags({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1, "-O3": 2}})
     less = [series(0.1, average="median", program="sort", flags="-Os", np=1)]
-    assert "-Os" not in find([*complete, *less], "best-differs", **FLAGS).why
+    assert "-Os" not in find([*complete, *less], "best-differs", **FLAGS).reason
 
 
 def test_a_figure_is_the_mean_of_the_rounds_ratios_with_students_interval() -> None:
@@ -189,7 +189,7 @@ def test_one_of_many_that_strays_by_chance_says_nothing() -> None:
     ]
     assert find(strayed, "faster", **BOTH).verdict == NOT
     found = find([*many, *strayed], "faster", **BOTH)
-    assert (found.verdict, found.why) == (UNKNOWN, "above 0 %: 19 of 20 intervals, 1 on the other side")
+    assert (found.verdict, found.reason) == (UNKNOWN, "above 0 %: 19 of 20 intervals, 1 on the other side")
     assert (found.comparisons[0].what, found.comparisons[0].agrees) == ("openmpi against gloo, np 64", False)
     turned = {"of": BOTH["than"], "than": BOTH["of"], "somewhere": True}
     assert find([*many, *strayed], "faster", **turned).verdict == UNKNOWN
@@ -199,17 +199,17 @@ def test_a_statement_is_not_tested_on_what_was_not_measured() -> None:
     found = [one for np in (2, 4) for one in of_backends(1, 2, np=np)]
     asked: dict[str, Any] = {**BOTH, "where": {"np": {"to": 32}}}
     short = find(found, "faster", **asked)
-    assert (short.verdict, short.why) == (UNKNOWN, "measured up to np 4, not np 32; above 0 %: 2 of 2 intervals")
+    assert (short.verdict, short.reason) == (UNKNOWN, "measured up to np 4, not np 32; above 0 %: 2 of 2 intervals")
     assert find([*found, *of_backends(1, 2, np=64)], "faster", **asked).verdict == HOLDS
     assert find(found, "faster", **asked, by_percent=60).verdict == NOT
     assert find(found, "faster", **asked, somewhere=True).verdict == HOLDS
     small = find(by_sizes({8: (1, 2), 1024: (1, 2)}), "faster-when-small", **BOTH, up_to="4K")
-    assert (small.verdict, small.why.partition(";")[0]) == (UNKNOWN, "measured up to 1 KiB, not 4 KiB")
+    assert (small.verdict, small.reason.partition(";")[0]) == (UNKNOWN, "measured up to 1 KiB, not 4 KiB")
 
 
 def test_one_round_tells_nothing() -> None:
     found = find([series(1, [1.0], backend="openmpi"), series(9, [1.0], backend="gloo")], "faster", **BOTH)
-    assert (found.verdict, found.why) == (UNKNOWN, "above 0 %: one round tells no interval")
+    assert (found.verdict, found.reason) == (UNKNOWN, "above 0 %: a single round gives no confidence interval")
     assert (found.comparisons[0].percent_low, found.comparisons[0].agrees) == (None, None)
 
 
@@ -247,17 +247,15 @@ def test_sizes_are_asked_for_in_words(asked: Any, sizes: list[int]) -> None:
 def test_every_figure_has_a_place_in_the_text_and_the_page() -> None:
     found = find(by_sizes({8: (1, 2), 4096: (1, 1)}), "faster", **BOTH)
     rows = [
-        StatementRow(**dict(found), says="<MPI> wins", kind="faster", figure="saves %"),
-        StatementRow(
-            verdict="cannot be said here", why="nothing", says="Nobody knows", kind="faster", figure="saves %"
-        ),
+        StatementRow(**dict(found), claim="<MPI> wins", kind="faster", metric="saves %"),
+        StatementRow(verdict="inconclusive", reason="nothing", claim="Nobody knows", kind="faster", metric="saves %"),
     ]
     records = [MeasurementRecord(name="sums", measure="collective", folder="sums", state="finished")]
-    document = ExperimentDocument(folder="made", title="Made up", part="here", measurements=records, statements=rows)
+    document = ExperimentDocument(folder="made", title="Made up", part="small", measurements=records, statements=rows)
     shown = text(document)
-    assert "<MPI> wins: cannot be said here\n  above 0 %: 1 of 2 intervals, 0 on the other side\n" in shown
+    assert "<MPI> wins: inconclusive\n  above 0 %: 1 of 2 intervals, 0 on the other side\n" in shown
     assert "openmpi against gloo, 8 B" in shown
-    assert "Nobody knows: cannot be said here\n  nothing\n" in shown
+    assert "Nobody knows: inconclusive\n  nothing\n" in shown
     html = page(document)
     assert html.count('class="chart"') == 1
     assert "<MPI>" not in html
@@ -265,13 +263,13 @@ def test_every_figure_has_a_place_in_the_text_and_the_page() -> None:
 
 WHOLE = """
 title = "Sums"
-[here.sums]
+[small.sums]
 measure = "collective"
 collective = "allreduce"
 backend = ["openmpi"]
 np = [2]
 [[statements]]
-says = "It is so"
+claim = "It is so"
 kind = "time-grows"
 where = { backend = "openmpi" }
 along = "bytes"
@@ -282,21 +280,21 @@ along = "bytes"
     ("before", "after", "said"),
     [
         ("title", "titel", "titel: unknown key; did you mean title?"),
-        ("np = ", "nps = ", "here.sums.nps: unknown key; did you mean np?"),
-        ('"collective"', '"colective"', "here.sums.measure: colective: unknown kind; did you mean collective?"),
+        ("np = ", "nps = ", "small.sums.nps: unknown key; did you mean np?"),
+        ('"collective"', '"colective"', "small.sums.measure: colective: unknown kind; did you mean collective?"),
         (
             'measure = "collective"\n',
             "",
-            "here.sums: measure is missing. Known: app, collective, command, param-server",
+            "small.sums: measure is missing. Known: app, collective, command, param-server",
         ),
-        ("np = [2]", "np = [0]", "here.sums.np.0: Input should be greater than 0"),
-        ("np = [2]", "np = []", "here.sums.np: "),
-        ("[here.sums]", '[here."../sums"]', "here.../sums: String should match"),
+        ("np = [2]", "np = [0]", "small.sums.np.0: Input should be greater than 0"),
+        ("np = [2]", "np = []", "small.sums.np: "),
+        ("[small.sums]", '[small."../sums"]', "small.../sums: String should match"),
         ("along = ", "alnog = ", "statements.0.alnog: unknown key; did you mean along?"),
         ('"time-grows"', '"time-grow"', "statements.0.kind: time-grow: unknown kind; did you mean time-grows?"),
-        ("{ backend", "{ bakcend", "statements.0.where.bakcend: write a value, a list of values, or { from"),
-        ('{ backend = "openmpi" }', '{ bytes = "many" }', "bytes many: not a number of bytes"),
-        ("along", "[", "is damaged, it is no TOML"),
+        ("{ backend", "{ bakcend", "statements.0.where.bakcend: give a value, a list of values, or { from"),
+        ('{ backend = "openmpi" }', '{ bytes = "many" }', "bytes many: invalid size"),
+        ("along", "[", "is not valid TOML"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line_that_names_the_place(
@@ -304,7 +302,7 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_the_place(
 ) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(WHOLE)
-    assert experiment_file.read(path).statements[0].says == "It is so"
+    assert experiment_file.read(path).statements[0].claim == "It is so"
     path.write_text(WHOLE.replace(before, after, 1))
     with pytest.raises(RequestError) as refused:
         experiment_file.read(path)
@@ -321,10 +319,10 @@ def launching(**options: Any) -> Launching:
 def test_a_wrong_request_names_the_entry(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(WHOLE.replace("openmpi", "opnmpi"))
-    with pytest.raises(RequestError, match=r"^here\.sums: --backend opnmpi: unknown back end; did you mean openmpi"):
-        ExperimentStudy.of(path, "here", launching(), tmp_path / "folder")
-    with pytest.raises(RequestError, match="nothing to measure in its part study"):
-        ExperimentStudy.of(path, "study", launching(), tmp_path / "folder")
+    with pytest.raises(RequestError, match=r"^small\.sums: --backend opnmpi: unknown back end; did you mean openmpi"):
+        ExperimentStudy.of(path, "small", launching(), tmp_path / "folder")
+    with pytest.raises(RequestError, match="its part full has no measurements"):
+        ExperimentStudy.of(path, "full", launching(), tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
@@ -332,16 +330,20 @@ def test_a_table_is_asked_for_where_it_is_wanted_and_nowhere_else(tmp_path: Path
     path = tmp_path / "experiment.toml"
     table = {"collectives": tmp_path / "table.toml"}
     path.write_text(WHOLE)
-    with pytest.raises(RequestError, match=r"--collectives .*/table\.toml: nothing in it is measured by a table$"):
-        ExperimentStudy.of(path, "here", launching(**table), tmp_path / "folder")
+    with pytest.raises(
+        RequestError, match=r"--collectives .*/table\.toml: no measurement .*; leave out --collectives$"
+    ):
+        ExperimentStudy.of(path, "small", launching(**table), tmp_path / "folder")
     path.write_text(WHOLE.replace("np =", 'collectives = ["library", "table"]\nnp ='))
     with pytest.raises(RequestError, match=r"sums .* --collectives TABLE; `hvscale tune-collectives` makes it$"):
-        ExperimentStudy.of(path, "here", launching(), tmp_path / "folder")
-    with pytest.raises(RequestError, match=r"^here\.sums: .*/table\.toml"):
-        ExperimentStudy.of(path, "here", launching(**table), tmp_path / "folder")
+        ExperimentStudy.of(path, "small", launching(), tmp_path / "folder")
+    with pytest.raises(RequestError, match=r"^small\.sums: .*/table\.toml"):
+        ExperimentStudy.of(path, "small", launching(**table), tmp_path / "folder")
     path.write_text(path.read_text().replace('["openmpi"]', '["gloo"]'))
-    with pytest.raises(RequestError, match=r"^here\.sums: --collectives is for back ends over MPI, .* among gloo$"):
-        ExperimentStudy.of(path, "here", launching(**table), tmp_path / "folder")
+    with pytest.raises(
+        RequestError, match=r"^small\.sums: --collectives applies to back ends over MPI only; none of gloo is$"
+    ):
+        ExperimentStudy.of(path, "small", launching(**table), tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
@@ -359,7 +361,7 @@ def test_the_command_line_goes_before_the_places_of_an_entry(
 ) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(WHOLE.replace("np =", 'placement = ["netns"]\nnodes = 2\nlink = "1gbit"\nnp ='))
-    places, found = experiment_file.read(path).here["sums"].placed(PlacementOptions(**asked))
+    places, found = experiment_file.read(path).small["sums"].placed(PlacementOptions(**asked))
     assert found.model_dump(exclude_none=True) == options
     assert places == (options["placement"],)
 
@@ -372,7 +374,7 @@ def test_there_is_an_experiment_for_each_study_of_the_bench() -> None:
 def test_every_part_of_an_experiment_can_be_asked_for(path: Path, tmp_path: Path) -> None:
     """Here without containers; at the study's size as far as this machine has what it asks for."""
     experiment = experiment_file.read(path)
-    assert {"here", "study"} == {part for part in experiment_file.PARTS if experiment.part(part)}
+    assert {"small", "full"} == {part for part in experiment_file.PARTS if experiment.part(part)}
     for part in experiment_file.PARTS:
         for name, entry in experiment.part(part).items():
             words_are_known(entry)
@@ -389,23 +391,23 @@ def test_every_part_of_an_experiment_can_be_asked_for(path: Path, tmp_path: Path
 
 def words_are_known(entry: Any) -> None:
     """By what the engines know, whatever this machine has."""
-    if isinstance(entry, App):
+    if isinstance(entry, ApplicationEntry):
         assert (
             parse_sizes(APPLICATIONS.get(entry.program), [f"{name}={value}" for name, value in entry.size.items()])
             == entry.size
         )
         assert [APPLICATIONS.get(entry.program).why_not(np, entry.size) for np in entry.np] == [None] * len(entry.np)
-    elif isinstance(entry, Collective):
+    elif isinstance(entry, CollectiveEntry):
         for backend in backends.named(entry.backend, "openmpi"):
             for dtype in entry.dtype:
                 assert backends.check(backend, entry.collective, dtype, entry.device, [])  # type: ignore[arg-type]
             assert backends.places(backend, entry.collective, entry.in_place)  # type: ignore[arg-type]
-    elif isinstance(entry, Command):
+    elif isinstance(entry, CommandEntry):
         program, verb, *options = entry.command
         assert (program, verb) == ("hvscale", "train")
         assert get_command(train).make_context(verb, options)
     else:
-        assert isinstance(entry, ParamServer)
+        assert isinstance(entry, ParamServerEntry)
         for backend in backends.named(entry.backend, "openmpi"):
             assert backend.serves
             for operation in entry.operation:
@@ -414,9 +416,9 @@ def words_are_known(entry: Any) -> None:
 
 def measured_names(entry: Any) -> set[str]:
     """The back ends in the tables of an entry."""
-    if isinstance(entry, App | Command):
+    if isinstance(entry, ApplicationEntry | CommandEntry):
         return set()
-    operations = entry.operation if isinstance(entry, ParamServer) else (entry.collective,)
+    operations = entry.operation if isinstance(entry, ParamServerEntry) else (entry.collective,)
     return {
         backends.name_of(backend, path)
         for backend in backends.named(entry.backend, "openmpi")
@@ -432,7 +434,7 @@ def test_statements_speak_of_what_an_entry_measures(path: Path) -> None:
     known: dict[str, set[str]] = {
         "backend": set().union(*map(measured_names, every)),
         "placement": {place for entry in every for place in entry.placement},
-        "program": {entry.program for entry in every if isinstance(entry, App | Command)},
+        "program": {entry.program for entry in every if isinstance(entry, ApplicationEntry | CommandEntry)},
         "collectives": {one for entry in every if isinstance(entry, WithTable) for one in entry.collectives},
     }
     for statement in experiment.statements:
@@ -446,8 +448,8 @@ def test_statements_speak_of_what_an_entry_measures(path: Path) -> None:
 def test_the_programs_are_measured_at_their_own_sizes() -> None:
     [path] = [path for path in EXPERIMENTS if path.parent.name == "S3"]
     experiment = experiment_file.read(path)
-    for part, preset in (("here", []), ("study", ["study"])):
-        entries = [entry for entry in experiment.part(part).values() if isinstance(entry, App)]
+    for part, preset in (("small", []), ("full", ["full"])):
+        entries = [entry for entry in experiment.part(part).values() if isinstance(entry, ApplicationEntry)]
         assert sorted(entry.program for entry in entries) == APPLICATIONS.names()
         for entry in entries:
             assert entry.size == parse_sizes(APPLICATIONS.get(entry.program), preset)
@@ -457,9 +459,9 @@ def test_the_programs_are_measured_at_their_own_sizes() -> None:
 def test_the_readme_has_every_statement_and_both_commands(path: Path) -> None:
     readme = path.with_name("README.md").read_text()
     name = path.relative_to(path.parents[2])
-    table = any(entry.wants_table for entry in experiment_file.read(path).here.values())
+    table = any(entry.wants_table for entry in experiment_file.read(path).small.values())
     words = f" --collectives {path.parent.name}-table/collectives.toml" if table else ""
     assert f"hvscale bench experiment {name}{words} --run {path.parent.name}\n" in readme
-    assert f"hvscale bench experiment {name} --part study" in readme
+    assert f"hvscale bench experiment {name} --part full" in readme
     for statement in experiment_file.read(path).statements:
-        assert f"| {statement.says} |" in readme
+        assert f"| {statement.claim} |" in readme

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from hvscale.bench.collectives import backends, memory
-from hvscale.bench.collectives.memory import check_held, held
+from hvscale.bench.collectives.memory import check_memory, server_blocks
 from hvscale.bench.param_server.document import Extremes, ServerDocument, ServerRun
 from hvscale.bench.param_server.output import tables
 from hvscale.bench.param_server.page import page
-from hvscale.bench.param_server.study import Options, ServerStudy
+from hvscale.bench.param_server.study import ServerOptions, ServerStudy
 from hvscale.cli.launch_options import resolve
 from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
@@ -165,10 +165,10 @@ def test_tables_and_page_show_what_the_document_says() -> None:
 
 
 def test_a_worker_holds_its_own_and_the_server_all_of_them() -> None:
-    assert [held("broadcast", "host", rank, 3) for rank in range(3)] == [(0, 1)] * 3
-    assert [held("gather", "host", rank, 3) for rank in range(3)] == [(0, 3), (1, 0), (1, 0)]
+    assert [server_blocks("broadcast", "host", rank, 3) for rank in range(3)] == [(0, 1)] * 3
+    assert [server_blocks("gather", "host", rank, 3) for rank in range(3)] == [(0, 3), (1, 0), (1, 0)]
     # ncclAllGather leaves all of them with the first worker, who hands them in.
-    assert [held("gather", "nccl", rank, 4) for rank in range(4)] == [(0, 4), (1, 3), (1, 0), (1, 0)]
+    assert [server_blocks("gather", "nccl", rank, 4) for rank in range(4)] == [(0, 4), (1, 3), (1, 0), (1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -181,12 +181,12 @@ def test_a_worker_holds_its_own_and_the_server_all_of_them() -> None:
 )
 def test_what_does_not_fit_is_refused_with_the_arithmetic(operation: str, backend: str, blocks: int, said: str) -> None:
     asked = (operation, "host", backends.find_backend(backend), range(3), 3, 1 << 30)
-    check_held(*asked, blocks << 30, "here")  # type: ignore[arg-type]
+    check_memory(*asked, blocks << 30, "here")  # type: ignore[arg-type]
     with pytest.raises(RequestError) as refused:
-        check_held(*asked, (blocks << 30) - 1, "here")  # type: ignore[arg-type]
+        check_memory(*asked, (blocks << 30) - 1, "here")  # type: ignore[arg-type]
     assert said in str(refused.value)
-    assert "do not fit here" in str(refused.value)
-    assert str(refused.value).endswith("are free; lower --bytes or take fewer --workers")
+    assert "do not fit into here" in str(refused.value)
+    assert str(refused.value).endswith("are free; lower --bytes or --workers")
 
 
 def launch(**placement: Any) -> LaunchOptions:
@@ -198,23 +198,23 @@ def launch(**placement: Any) -> LaunchOptions:
     ("changed", "said"),
     [
         ({"workers": "0"}, "--workers 0: '0' is not a number of workers; write --workers 1,2,4"),
-        ({"workers": "1", "operations": "allreduce"}, "one worker has nobody to all-reduce with: --workers 2"),
+        ({"workers": "1", "operations": "allreduce"}, "all-reduce needs at least two workers: --workers 2"),
         ({"operations": "brodcast"}, "--operation brodcast: unknown value; did you mean broadcast?"),
         ({"backends": ("gl0o",)}, "--backend gl0o: unknown back end; did you mean gloo?"),
         ({"backends": ("horovod",)}, "horovod-openmpi does not work with a parameter server; gloo, "),
-        ({"backends": ("nccl",)}, "nccl-openmpi does not work on cpu memory: --device cuda"),
+        ({"backends": ("nccl",)}, "nccl-openmpi does not support cpu memory: use --device cuda"),
         ({"dtype": "flaot16"}, "--dtype flaot16: unknown type; did you mean float16?"),
         ({"device": "gpu"}, "--device gpu: unknown value"),
-        ({"repeats": 0}, "--repeat 0: at least 1 is needed"),
-        ({"iterations": 0}, "--iterations 0: at least 1 is needed"),
-        ({"size": "1X"}, "--bytes 1X: not a number of bytes"),
+        ({"repeats": 0}, "--repeat 0: must be at least 1"),
+        ({"iterations": 0}, "--iterations 0: must be at least 1"),
+        ({"size": "1X"}, "--bytes 1X: invalid size"),
         ({"size": "2"}, "--bytes 2: 0 float32; MPI counts from 1 to 2147483647"),
         ({"size": "9G"}, "MPI counts from 1 to 2147483647"),
     ],
 )
 def test_a_wrong_request_is_refused_in_one_line(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError) as refused:
-        ServerStudy.of(Options(**changed), launch(), tmp_path / "bench", resolve)
+        ServerStudy.of(ServerOptions(**changed), launch(), tmp_path / "bench", resolve)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "bench").exists()
@@ -222,9 +222,11 @@ def test_a_wrong_request_is_refused_in_one_line(tmp_path: Path, changed: dict[st
 
 def test_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_path: Path) -> None:
     workers = memory.available_bytes() // (8 << 30) + 1
-    with pytest.raises(RequestError, match="the parameters do not fit this machine's memory: broadcast: 8589934588 "):
+    with pytest.raises(
+        RequestError, match="the parameters do not fit into this machine's memory: broadcast: 8589934588 "
+    ):
         ServerStudy.of(
-            Options(workers=str(workers), size=str((8 << 30) - 4), backends=("openmpi",)),
+            ServerOptions(workers=str(workers), size=str((8 << 30) - 4), backends=("openmpi",)),
             launch(),
             tmp_path / "bench",
             resolve,
@@ -233,20 +235,20 @@ def test_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_path: Pa
 
 def test_places_are_named_once_and_known(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="--placement host,host: name each once"):
-        ServerStudy.of(Options(), launch(placement="host,host"), tmp_path / "bench", resolve)
+        ServerStudy.of(ServerOptions(), launch(placement="host,host"), tmp_path / "bench", resolve)
     with pytest.raises(RequestError, match="--placement hots: unknown placement"):
-        ServerStudy.of(Options(), launch(placement="hots"), tmp_path / "bench", resolve)
+        ServerStudy.of(ServerOptions(), launch(placement="hots"), tmp_path / "bench", resolve)
 
 
 @pytest.mark.skipif(bool(gpus()), reason="there is a GPU here")
 @pytest.mark.parametrize("backend", ["openmpi", "nccl"])
 def test_without_a_gpu_its_ways_are_refused(tmp_path: Path, backend: str) -> None:
-    with pytest.raises(RequestError, match=r"no NVIDIA GPU here: --device cpu|nvidia-smi lists none here"):
-        ServerStudy.of(Options(device="cuda", backends=(backend,)), launch(), tmp_path / "bench", resolve)
+    with pytest.raises(RequestError, match=r"no NVIDIA GPU here: use --device cpu|nvidia-smi lists none here"):
+        ServerStudy.of(ServerOptions(device="cuda", backends=(backend,)), launch(), tmp_path / "bench", resolve)
 
 
 def test_ranks_are_the_workers_and_where_there_is_one_the_server(tmp_path: Path) -> None:
-    study = ServerStudy.of(Options(size="1K", backends=("openmpi",)), launch(), tmp_path / "bench", resolve)
+    study = ServerStudy.of(ServerOptions(size="1K", backends=("openmpi",)), launch(), tmp_path / "bench", resolve)
     assert [
         (str(variant), start.options.np, start.request.first_worker) for variant, start in study.starts.items()
     ] == [
@@ -256,4 +258,4 @@ def test_ranks_are_the_workers_and_where_there_is_one_the_server(tmp_path: Path)
         ("gather, openmpi, host, workers 2", 3, 1),
         ("allreduce, openmpi, host, workers 2", 2, 0),
     ]
-    assert study.document.warnings == ["one worker has nobody to all-reduce with: that is measured with two or more"]
+    assert study.document.warnings == ["all-reduce needs at least two workers: it is not measured with one"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hvscale.bench.collectives import memory
-from hvscale.bench.collectives.controller import Bench, Options
+from hvscale.bench.collectives.controller import CollectiveBench, CollectiveOptions
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.cli.launch_options import resolve
 from hvscale.core.errors import RequestError
@@ -19,29 +19,37 @@ def launch(tmp_path: Path, **changed: Any) -> LaunchOptions:
     return LaunchOptions.of(**{"np": 2, "run": tmp_path / "bench", **changed})
 
 
-def options(**changed: Any) -> Options:
-    return Options(**{"iterations": DEFAULT_ITERATIONS, "warmup": DEFAULT_WARMUP, **changed})
+def options(**changed: Any) -> CollectiveOptions:
+    return CollectiveOptions(**{"iterations": DEFAULT_ITERATIONS, "warmup": DEFAULT_WARMUP, **changed})
 
 
 @pytest.mark.parametrize(
     ("changed", "started", "said"),
     [
-        ({}, {"np": 1}, "-np 1: one rank has nobody to communicate with; start two or more: -np 2"),
-        ({"root": 2}, {}, "--root 2: the ranks are 0 to 1"),
+        ({}, {"np": 1}, "-np 1: a collective needs at least two ranks: use -np 2"),
+        ({"root": 2}, {}, "--root 2: invalid rank; give 0 to 1"),
         ({"backends": ("gl0o",)}, {}, "--backend gl0o: unknown back end; did you mean gloo? Known: mpi, horovod, "),
         ({"dtype": "flaot16"}, {}, "--dtype flaot16: unknown type; did you mean float16?"),
         ({"device": "gpu"}, {}, "--device gpu: unknown value; did you mean cpu? Known: cpu, cuda"),
         ({"in_place": "no"}, {}, "--in-place no: unknown value"),
-        ({"backends": ("gloo",), "in_place": "out"}, {}, "gloo has its allreduce in place only: --in-place both"),
-        ({"backends": ("horovod",), "dtype": "bfloat16"}, {}, "horovod-openmpi has no bfloat16; gloo, intelmpi, "),
-        ({"backends": ("nccl",)}, {}, "nccl does not work on cpu memory: --device cuda"),
-        ({"device": "cuda", "paths": ("nccl",)}, {}, "openmpi has no --path nccl on cuda memory; it has staged, aware"),
+        ({"backends": ("gloo",), "in_place": "out"}, {}, "gloo supports allreduce only in place: use --in-place both"),
+        (
+            {"backends": ("horovod",), "dtype": "bfloat16"},
+            {},
+            "horovod-openmpi does not support bfloat16; supported by gloo, intelmpi, ",
+        ),
+        ({"backends": ("nccl",)}, {}, "nccl does not support cpu memory: use --device cuda"),
+        (
+            {"device": "cuda", "paths": ("nccl",)},
+            {},
+            "openmpi does not support --path nccl on cuda memory; it supports staged, aware",
+        ),
         ({"paths": ("straight",)}, {}, "--path straight: unknown value"),
-        ({"until_interval": 0.0}, {}, "--until-interval 0: percent above 0 are needed"),
-        ({"sizes": "mlbench", "max_bytes": "1M"}, {}, "--sizes says all sizes: leave out --min-bytes"),
-        ({"max_bytes": "100T"}, {}, "--max-bytes 100T: not a number of bytes"),
-        ({"max_bytes": "64G"}, {}, "MPI counts up to 2147483647; lower --max-bytes"),
-        ({"iterations": "many"}, {}, "--iterations many: write a number of calls"),
+        ({"until_interval": 0.0}, {}, "--until-interval 0: must be above 0 percent"),
+        ({"sizes": "mlbench", "max_bytes": "1M"}, {}, "--sizes cannot be combined with --min-bytes"),
+        ({"max_bytes": "100T"}, {}, "--max-bytes 100T: invalid size"),
+        ({"max_bytes": "64G"}, {}, "more than MPI can count (2147483647); lower --max-bytes"),
+        ({"iterations": "many"}, {}, "--iterations many: give a number of calls"),
         ({}, {"set": ["fusion=1M"]}, "--set fusion=1M: no such knob"),
     ],
 )
@@ -49,7 +57,7 @@ def test_a_wrong_request_is_refused_in_one_line(
     tmp_path: Path, changed: dict[str, Any], started: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(RequestError) as refused:
-        Bench.of("allreduce", options(**changed), launch(tmp_path, **started), resolve)
+        CollectiveBench.of("allreduce", options(**changed), launch(tmp_path, **started), resolve)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "bench").exists()
@@ -59,7 +67,7 @@ def test_what_does_not_fit_this_machine_is_refused_before_anything_is_made(tmp_p
     largest = 1 << 32
     ranks = memory.available_bytes() // (2 * largest) + 1
     with pytest.raises(RequestError) as refused:
-        Bench.of("allreduce", options(max_bytes="4G"), launch(tmp_path, np=max(2, ranks)), resolve)
+        CollectiveBench.of("allreduce", options(max_bytes="4G"), launch(tmp_path, np=max(2, ranks)), resolve)
     assert f"{largest} bytes in each buffer x 2 buffers x {max(2, ranks)} ranks = " in str(refused.value)
     assert "GiB are free; lower --max-bytes or start fewer ranks" in str(refused.value)
 
@@ -68,22 +76,22 @@ def test_a_back_end_that_is_not_installed_is_named_with_how_to_get_it(tmp_path: 
     with pytest.raises(
         RequestError, match=r"mvapich2: no MVAPICH2 in PATH .*: put your MVAPICH2's bin folder into PATH"
     ):
-        Bench.of("allreduce", options(backends=("mvapich2",)), launch(tmp_path), resolve)
+        CollectiveBench.of("allreduce", options(backends=("mvapich2",)), launch(tmp_path), resolve)
     if not gpus():
-        with pytest.raises(RequestError, match="nccl: NCCL works between NVIDIA GPUs, and nvidia-smi lists none here"):
-            Bench.of("allreduce", options(backends=("nccl",), device="cuda"), launch(tmp_path), resolve)
+        with pytest.raises(RequestError, match="nccl: NCCL needs NVIDIA GPUs, and nvidia-smi lists none here"):
+            CollectiveBench.of("allreduce", options(backends=("nccl",), device="cuda"), launch(tmp_path), resolve)
 
 
 def test_sizes_that_fall_together_are_told(tmp_path: Path) -> None:
-    bench = Bench.of("allreduce", options(sizes="mlbench"), launch(tmp_path), resolve)
+    bench = CollectiveBench.of("allreduce", options(sizes="mlbench"), launch(tmp_path), resolve)
     kept = len(bench.starts[0].request.sizes)
-    assert bench.document.warnings == [f"80 sizes are {kept} in whole float32: each is measured once"]
+    assert bench.document.warnings == [f"80 sizes give {kept} in whole float32: each is measured once"]
     assert bench.measurements(bench.starts[0]) == 2 * kept
 
 
 def test_each_back_end_gets_its_own_flavour_and_knobs(tmp_path: Path) -> None:
     asked = launch(tmp_path, set=["allreduce_algorithm=ring"], env=["A=1"])
-    bench = Bench.of("allreduce", options(backends=("openmpi",), max_bytes="1K"), asked, resolve)
+    bench = CollectiveBench.of("allreduce", options(backends=("openmpi",), max_bytes="1K"), asked, resolve)
     [start] = bench.starts
     assert (start.options.mpi, start.entry.knobs) == ("openmpi", {"allreduce_algorithm": "ring"})
     assert {"A=1", "OMPI_MCA_coll_tuned_allreduce_algorithm=4"} <= set(start.options.env)

@@ -11,7 +11,7 @@ from hvscale.bench.collectives.backends import BACKENDS, check, named
 from hvscale.bench.collectives.document import crossovers, row_of
 from hvscale.bench.collectives.memory import check_fits
 from hvscale.bench.collectives.operations import COLLECTIVES
-from hvscale.bench.collectives.request import SAMPLES, Measured, Schedule, parts
+from hvscale.bench.collectives.request import SAMPLES, Measured, Schedule, samples_and_calls
 from hvscale.bench.collectives.summary import summarise
 from hvscale.core.errors import RequestError
 
@@ -41,10 +41,10 @@ def test_series_by_factor_and_by_step() -> None:
     ("arguments", "said"),
     [
         (("8", "4", None, None), "--min-bytes 8 is more than --max-bytes 4"),
-        (("4", "8", 2.0, "4"), "give one of them"),
-        (("4", "8", 1.0, None), "a number above 1"),
-        (("4", "8", float("nan"), None), "a number above 1"),
-        (("4", "8", float("inf"), None), "a number above 1"),
+        (("4", "8", 2.0, "4"), "give either --step-factor or --step-bytes"),
+        (("4", "8", 1.0, None), "must be above 1"),
+        (("4", "8", float("nan"), None), "must be above 1"),
+        (("4", "8", float("inf"), None), "must be above 1"),
     ],
 )
 def test_series_that_cannot_be_are_refused(arguments: tuple[str, str, float | None, str | None], said: str) -> None:
@@ -72,7 +72,7 @@ def test_a_message_is_whole_blocks_and_no_larger_than_asked(name: str, dtype: st
     collective, kind = COLLECTIVES.get(name), elements.find_dtype(dtype)
     unit = collective.largest(np) * kind.bytes
     if max(asked) // unit > sizes.LARGEST_COUNT:
-        with pytest.raises(RequestError, match="MPI counts up to"):
+        with pytest.raises(RequestError, match="more than MPI can count"):
             sizes.messages(collective, kind, np, asked)
         return
     found = sizes.messages(collective, kind, np, asked)
@@ -119,8 +119,8 @@ def test_the_interval_is_student_s() -> None:
 
 def test_iterations_by_size() -> None:
     schedule = Schedule.parse("-n", "8K:1000,1M:100,20", 1)
-    assert [schedule.of(size) for size in (4, 8192, 8193, 1 << 20, 1 << 30)] == [1000, 1000, 100, 100, 20]
-    assert Schedule.parse("-n", "7", 1).of(10**9) == 7
+    assert [schedule.calls(size) for size in (4, 8192, 8193, 1 << 20, 1 << 30)] == [1000, 1000, 100, 100, 20]
+    assert Schedule.parse("-n", "7", 1).calls(10**9) == 7
     for wrong in ("", "x", "1M:5", "1M:5,8K:3,2", "0", "8K:,1", "-3"):
         with pytest.raises(RequestError, match="-n"):
             Schedule.parse("-n", wrong, 1)
@@ -128,7 +128,7 @@ def test_iterations_by_size() -> None:
 
 @given(st.integers(1, 10**6))
 def test_samples_hold_at_least_the_iterations(iterations: int) -> None:
-    samples, calls = parts(iterations)
+    samples, calls = samples_and_calls(iterations)
     assert iterations <= samples * calls < iterations + samples
     assert samples <= SAMPLES
 
@@ -159,11 +159,23 @@ def test_back_ends_by_name() -> None:
             "gather",
             "float32",
             "cpu",
-            "no gather; gloo, intelmpi, mpich, mvapich2, nccl, .*nccl-openmpi, openmpi have it",
+            "does not support gather; supported by gloo, intelmpi, mpich, mvapich2, nccl, .*nccl-openmpi, openmpi$",
         ),
-        ("horovod-gloo", "allreduce", "bfloat16", "cpu", "no bfloat16; .*openmpi"),
-        ("nccl", "allreduce", "float32", "cpu", "nccl does not work on cpu memory: --device cuda, or one of .*openmpi"),
-        ("openmpi", "allreduce", "float32", "cuda", "openmpi has no --path nccl on cuda memory; it has staged, aware"),
+        ("horovod-gloo", "allreduce", "bfloat16", "cpu", "does not support bfloat16; .*openmpi"),
+        (
+            "nccl",
+            "allreduce",
+            "float32",
+            "cpu",
+            "nccl does not support cpu memory: use --device cuda, or one of .*openmpi",
+        ),
+        (
+            "openmpi",
+            "allreduce",
+            "float32",
+            "cuda",
+            "openmpi does not support --path nccl on cuda memory; it supports staged, aware",
+        ),
     ],
 )
 def test_what_a_back_end_lacks_is_refused_with_who_has_it(

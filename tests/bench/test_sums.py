@@ -147,9 +147,9 @@ def test_calls_get_their_arguments_and_are_counted(called: ctypes.CDLL, name: st
     words = [-1, 1 << 47, 3, 0x44000000, 5, 1500, 7, 0x84000002][:arity]
     call = timed_library.CFunction(address(called, name), tuple(words))
     meet = timed_library.CFunction(address(called, "meet"), (9,))
-    for apart, meetings in ((False, 3), (True, 12)):
+    for sync_each_call, meetings in ((False, 3), (True, 12)):
         called.start_again(0)
-        status, seconds = timed_library.time_calls([call, call], meet, 3, 4, apart)
+        status, seconds = timed_library.time_calls([call, call], meet, 3, 4, sync_each_call)
         assert (status, len(seconds), min(seconds) > 0) == (0, 3, True)
         assert (called.calls_made(), called.meetings_made()) == (2 * 3 * 4, meetings)
         assert [called.seen_at(place) for place in range(arity)] == [word & timed_library.WORD_MASK for word in words]

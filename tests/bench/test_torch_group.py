@@ -16,7 +16,7 @@ def threads():
 
 before = threads()
 group = TorchGroup("gloo")
-assert group.decided({"agreed": 1}) == {"agreed": 1}
+assert group.broadcast_from_root({"agreed": 1}) == {"agreed": 1}
 assert threads() > before
 group.close()
 assert threads() == before, (threads(), before)

@@ -3,8 +3,14 @@
 from collections.abc import Callable
 
 from hvscale.comm_tuning.collectives.decide.cost_model import Fit, wire_seconds
-from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, TOLD, Choice, Measurements, Point
-from hvscale.comm_tuning.collectives.document import TuneCollectives
+from hvscale.comm_tuning.collectives.decide.measurements import (
+    LIBRARY,
+    LIBRARY_AUTO,
+    AlgorithmChoice,
+    Measurements,
+    Point,
+)
+from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument
 from hvscale.comm_tuning.collectives.tables.table import Operation
 from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
@@ -12,12 +18,12 @@ from hvscale.launch.placement_options import PlacementOptions
 KIB, MIB = 1 << 10, 1 << 20
 LINK = 1e9
 SIZES = [4 * KIB << step for step in range(15)]
-SMALL = Choice(algorithm="chain", chunk_bytes=8 * KIB, depth=16)
-LARGE = Choice(algorithm="chain", chunk_bytes=32 * KIB, depth=16)
-TREE = Choice(algorithm="k-nomial", chunk_bytes=64 * KIB, depth=8, radix=4)
-FLAT = Choice(algorithm="flat", chunk_bytes=64 * KIB, depth=4)
-RING = Choice(library_algorithm="segmented_ring", segment_bytes=64 * KIB)
-DOUBLING = Choice(library_algorithm="recursive_doubling")
+SMALL = AlgorithmChoice(algorithm="chain", chunk_bytes=8 * KIB, depth=16)
+LARGE = AlgorithmChoice(algorithm="chain", chunk_bytes=32 * KIB, depth=16)
+TREE = AlgorithmChoice(algorithm="k-nomial", chunk_bytes=64 * KIB, depth=8, radix=4)
+FLAT = AlgorithmChoice(algorithm="flat", chunk_bytes=64 * KIB, depth=4)
+RING = AlgorithmChoice(library_algorithm="segmented_ring", segment_bytes=64 * KIB)
+DOUBLING = AlgorithmChoice(library_algorithm="recursive_doubling")
 NETWORK = Fit(
     level="between nodes",
     start_seconds=2e-5,
@@ -34,13 +40,15 @@ def samples(seconds: float, spread: float = 0.01) -> list[float]:
     return [seconds * (1 + spread * step) for step in (-1, -0.5, 0, 0.5, 1)]
 
 
-def point(operation: Operation, np: int, size: int, choice: Choice, seconds: float, spread: float = 0.01) -> Point:
+def point(
+    operation: Operation, np: int, size: int, choice: AlgorithmChoice, seconds: float, spread: float = 0.01
+) -> Point:
     return Point(
         operation=operation, np=np, ranks_per_node=1, bytes=size, choice=choice, seconds=samples(seconds, spread)
     )
 
 
-def by_model(operation: Operation, np: int, size: int, choice: Choice) -> float:
+def by_model(operation: Operation, np: int, size: int, choice: AlgorithmChoice) -> float:
     seconds = NETWORK.seconds(operation, np, size, choice)
     assert seconds is not None
     return seconds
@@ -54,7 +62,7 @@ def broadcast_library(np: int, size: int) -> float:
 
 def study(
     nps: list[int] | None = None, link: float | None = LINK, more: Callable[[], list[Point]] = list
-) -> TuneCollectives:
+) -> TuneCollectivesDocument:
     """Broadcast and all-reduce between nodes, decided. `more`: points beside these."""
     nps = nps or [2, 4]
     points = more()
@@ -67,13 +75,13 @@ def study(
             ]
             library = 2.2 * by_model("allreduce", np, size, DOUBLING)
             points.append(point("allreduce", np, size, LIBRARY, library, spread=0.05))
-            points.append(point("allreduce", np, size, TOLD, 0.999 * library, spread=0.05))
-            points.append(point("broadcast", np, size, TOLD, broadcast_library(np, size)))
+            points.append(point("allreduce", np, size, LIBRARY_AUTO, 0.999 * library, spread=0.05))
+            points.append(point("broadcast", np, size, LIBRARY_AUTO, broadcast_library(np, size)))
             points += [
                 point("allreduce", np, size, choice, by_model("allreduce", np, size, choice))
                 for choice in (RING, DOUBLING)
             ]
-    document = TuneCollectives(
+    document = TuneCollectivesDocument(
         state="finished",
         folder="/studies/collectives",
         mpi="openmpi",
@@ -84,7 +92,7 @@ def study(
         sizes={"broadcast": SIZES, "allreduce": SIZES},
         eager_limits=[None],
         launch=LaunchOptions(placement=PlacementOptions(placement="netns")),
-        link=link,
+        link_bits_per_second=link,
         measurements=Measurements(mpi="openmpi", points=points),
     )
     document.tabulate()

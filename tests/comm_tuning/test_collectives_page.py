@@ -11,10 +11,17 @@ import pytest
 from rich.console import Console
 
 from hvscale.comm_tuning.collectives.decide.cost_model import wire_seconds
-from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, TOLD, Choice, Measurements, Place, Point
-from hvscale.comm_tuning.collectives.document import TuneCollectives
+from hvscale.comm_tuning.collectives.decide.measurements import (
+    LIBRARY,
+    LIBRARY_AUTO,
+    AlgorithmChoice,
+    CollectiveCase,
+    Measurements,
+    Point,
+)
+from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument
 from hvscale.comm_tuning.collectives.report import tables
-from hvscale.comm_tuning.collectives.report.figures import gain_ticks, place_figures, places, reach
+from hvscale.comm_tuning.collectives.report.figures import case_figures, cases, gain_ticks, reach
 from hvscale.comm_tuning.collectives.report.page import page
 from hvscale.report.csv_file import write_csv
 from tests.comm_tuning.collective_studies import (
@@ -33,21 +40,21 @@ from tests.comm_tuning.collective_studies import (
     study,
 )
 
-BROADCAST = Place("broadcast", 4, 1)
+BROADCAST = CollectiveCase("broadcast", 4, 1)
 
 
 @pytest.fixture(scope="module")
-def document() -> TuneCollectives:
+def document() -> TuneCollectivesDocument:
     return study()
 
 
-def with_points(document: TuneCollectives, points: list[Point]) -> TuneCollectives:
+def with_points(document: TuneCollectivesDocument, points: list[Point]) -> TuneCollectivesDocument:
     found = document.model_copy(update={"measurements": Measurements(mpi="openmpi", points=points)})
     found.tabulate()
     return found
 
 
-def printed(document: TuneCollectives) -> str:
+def printed(document: TuneCollectivesDocument) -> str:
     console = Console(width=80)
     with console.capture() as caught:
         for table in tables.terminal_tables(document):
@@ -63,18 +70,18 @@ def words(text: str) -> list[list[str]]:
 def test_a_choice_in_words() -> None:
     for choice, said in (
         (LIBRARY, "library's own"),
-        (TOLD, "library's auto"),
+        (LIBRARY_AUTO, "library's auto"),
         (LARGE, "chain 32 KiB, depth 16"),
         (TREE, "k-nomial 64 KiB, depth 8, radix 4"),
         (RING, "library's segmented_ring 64 KiB"),
         (DOUBLING, "library's recursive_doubling"),
-        (Choice(library_algorithm="ring", protocol="ll128", channels=4), "library's ring, ll128, channels 4"),
+        (AlgorithmChoice(library_algorithm="ring", protocol="ll128", channels=4), "library's ring, ll128, channels 4"),
     ):
-        assert tables.in_words(choice) == said
+        assert tables.describe_choice(choice) == said
     assert str(RING) == f"library's segmented_ring segment_bytes={64 * KIB}"
 
 
-def test_the_rules_and_each_size_in_the_terminal(document: TuneCollectives) -> None:
+def test_the_rules_and_each_size_in_the_terminal(document: TuneCollectivesDocument) -> None:
     text = printed(document)
     assert all(len(line) <= 80 for line in text.splitlines())
     lines = words(text)
@@ -89,15 +96,15 @@ def test_the_rules_and_each_size_in_the_terminal(document: TuneCollectives) -> N
     at_4_kib = [line for line in text.splitlines() if line.startswith("4 KiB") and "library's own" in line]
     assert len(at_4_kib) == 1
     assert "no difference" in at_4_kib[0]
-    assert "taken" in text
+    assert "chosen" in text
     assert "between nodes" in text
     assert "wrong" not in text
 
 
-def test_the_mean_of_a_place_is_geometric(document: TuneCollectives) -> None:
-    rows = tables.by_place(document)[BROADCAST]
+def test_the_mean_of_a_place_is_geometric(document: TuneCollectivesDocument) -> None:
+    rows = tables.by_case(document)[BROADCAST]
     mean = exp(sum(log(row.gain) for row in rows) / len(rows))
-    last = tables.sizes_shown(document).groups[tables.place_in_words(BROADCAST)][-1]
+    last = tables.sizes_table(document).groups[tables.describe_case(BROADCAST)][-1]
     assert last[:2] == ["all", "geometric mean"]
     assert float(last[4]) == pytest.approx(mean, rel=0.01)
     assert f"{mean:#.3g} times as fast" in page(document)
@@ -107,26 +114,26 @@ def test_without_a_known_link_nothing_is_said_of_the_wire() -> None:
     unknown = study(link=None)
     assert "wire" not in printed(unknown)
     assert all(row.wire_seconds is None for row in tables.rows(unknown))
-    assert "the wire" not in names(unknown, BROADCAST, "latency")
-    within = tables.wire(study(nps=[4]), Place("broadcast", 4, 4), MIB)
+    assert "wire (" not in names(unknown, BROADCAST, "latency")
+    within = tables.wire(study(nps=[4]), CollectiveCase("broadcast", 4, 4), MIB)
     assert within is None
-    assert tables.wire(study(nps=[4]), Place("broadcast", 4, 2), MIB) == pytest.approx(8 * MIB / LINK)
+    assert tables.wire(study(nps=[4]), CollectiveCase("broadcast", 4, 2), MIB) == pytest.approx(8 * MIB / LINK)
 
 
-def test_wrong_results_and_open_questions_are_said(document: TuneCollectives) -> None:
+def test_wrong_results_and_open_questions_are_said(document: TuneCollectivesDocument) -> None:
     wrong = point("broadcast", 4, MIB, FLAT, 1e-9).model_copy(update={"wrong": 2})
-    quick = Choice(algorithm="flat", chunk_bytes=KIB, depth=4)
+    quick = AlgorithmChoice(algorithm="flat", chunk_bytes=KIB, depth=4)
     noisy = point("broadcast", 4, MIB, quick, broadcast_library(4, MIB) / 5, spread=0.99)
     found = with_points(document, [*document.measurements.points, wrong, noisy])
     text = printed(found)
-    assert "left out: 1 measured choices with wrong results" in " ".join(text.split())
-    assert "?: the best measured is more than 3 % faster" in " ".join(text.split())
+    assert "1 choices with wrong results are left out" in " ".join(text.split())
+    assert "?: the best choice is more than 3 % faster" in " ".join(text.split())
     assert len(re.findall(r"\d \?", text)) == 1
     assert "undecided" in names(found, BROADCAST, "gain")
     assert all(second > 1e-8 for trace in traces(found, BROADCAST, "latency") for second in trace.y)
 
 
-def test_sizes_as_csv(document: TuneCollectives, tmp_path: Path) -> None:
+def test_sizes_as_csv(document: TuneCollectivesDocument, tmp_path: Path) -> None:
     write_csv(tmp_path / "table.csv", tables.rows(document))
     with (tmp_path / "table.csv").open() as stream:
         lines = list(csv.DictReader(stream))
@@ -134,27 +141,29 @@ def test_sizes_as_csv(document: TuneCollectives, tmp_path: Path) -> None:
     [line] = [it for it in lines if (it["operation"], it["np"], it["bytes"]) == ("broadcast", "4", str(MIB))]
     assert line["choice"] == "chain chunk_bytes=32768 depth=16"
     assert float(line["wire_seconds"]) == pytest.approx(8 * MIB / LINK)
-    assert (line["apart"], line["undecided"]) == ("True", "False")
+    assert (line["significant"], line["undecided"]) == ("True", "False")
 
 
-def test_the_verdict_says_what_to_do(document: TuneCollectives) -> None:
+def test_the_verdict_says_what_to_do(document: TuneCollectivesDocument) -> None:
     assert document.decision is not None
     assert f"{document.decision.gain:#.3g} times as fast" in tables.verdict(document)
-    library = [it for it in document.measurements.points if it.choice in (LIBRARY, TOLD)]
-    assert tables.verdict(with_points(document, library)).startswith("leave it to the library")
+    library = [it for it in document.measurements.points if it.choice in (LIBRARY, LIBRARY_AUTO)]
+    assert tables.verdict(with_points(document, library)).startswith("keep the library's own choices")
 
 
-def test_a_study_without_the_library_s_own_is_shown_undecided(document: TuneCollectives) -> None:
-    found = with_points(document, [it for it in document.measurements.points if it.choice not in (LIBRARY, TOLD)])
+def test_a_study_without_the_library_s_own_is_shown_undecided(document: TuneCollectivesDocument) -> None:
+    found = with_points(
+        document, [it for it in document.measurements.points if it.choice not in (LIBRARY, LIBRARY_AUTO)]
+    )
     assert found.decision is None
-    assert "nothing is decided" in tables.verdict(found)
+    assert "no decision yet" in tables.verdict(found)
     assert tables.rows(found) == []
-    assert list(place_figures(found, BROADCAST)) == ["latency"]
-    assert "Nothing is decided here" in page(found)
-    assert words(printed(found))[0] == ["The model beside it"]
+    assert list(case_figures(found, BROADCAST)) == ["latency"]
+    assert "No decision here" in page(found)
+    assert words(printed(found))[0] == ["Cost model"]
 
 
-def test_an_eager_limit_is_shown_with_its_choices_and_its_model(document: TuneCollectives) -> None:
+def test_an_eager_limit_is_shown_with_its_choices_and_its_model(document: TuneCollectivesDocument) -> None:
     """Under it the library's own takes half the time, all else what it took."""
     points = document.measurements.points
     under = [
@@ -173,21 +182,21 @@ def test_an_eager_limit_is_shown_with_its_choices_and_its_model(document: TuneCo
     assert curve.y[-1] == pytest.approx(fit.seconds("broadcast", 4, SIZES[-1], LARGE))
 
 
-def traces(document: TuneCollectives, place: Place, name: str) -> Any:
-    return place_figures(document, place)[name].data
+def traces(document: TuneCollectivesDocument, place: CollectiveCase, name: str) -> Any:
+    return case_figures(document, place)[name].data
 
 
-def names(document: TuneCollectives, place: Place, name: str) -> str:
+def names(document: TuneCollectivesDocument, place: CollectiveCase, name: str) -> str:
     return "\n".join(str(it.name) for it in traces(document, place, name))
 
 
-def test_latency_shows_every_choice_the_model_and_the_wire(document: TuneCollectives) -> None:
-    figure = place_figures(document, BROADCAST)["latency"]
+def test_latency_shows_every_choice_the_model_and_the_wire(document: TuneCollectivesDocument) -> None:
+    figure = case_figures(document, BROADCAST)["latency"]
     by_name = {it.name: it for it in figure.data}
     assert by_name["library, nothing set"].y[0] == pytest.approx(broadcast_library(4, SIZES[0]))
     hovered = {it.hovertemplate.partition("<br>")[0] for it in figure.data}
-    assert {tables.in_words(it) for it in (SMALL, LARGE, TREE, FLAT, TOLD)} <= hovered
-    wire = by_name["the wire, at least"]
+    assert {tables.describe_choice(it) for it in (SMALL, LARGE, TREE, FLAT, LIBRARY_AUTO)} <= hovered
+    wire = by_name["wire (lower bound)"]
     table = by_name["the table"]
     assert list(table.x) == list(wire.x) == SIZES
     assert all(bound < taken for bound, taken in zip(wire.y, table.y, strict=True))
@@ -196,18 +205,20 @@ def test_latency_shows_every_choice_the_model_and_the_wire(document: TuneCollect
     assert all(one <= other * 1.0001 for one, other in zip(best.y, fixed.y, strict=True))
 
 
-def test_the_bands_are_the_rules_one_behind_another(document: TuneCollectives) -> None:
+def test_the_bands_are_the_rules_one_behind_another(document: TuneCollectivesDocument) -> None:
     assert document.decision is not None
-    rules = [it for it in document.decision.table.rule if tables.place_of(it) == BROADCAST]
-    for figure in place_figures(document, BROADCAST).values():
+    rules = [it for it in document.decision.table.rule if tables.case_of(it) == BROADCAST]
+    for figure in case_figures(document, BROADCAST).values():
         shapes = [it for it in figure.layout.shapes if it.type == "rect"]
         assert len(shapes) == len(rules) > 1
         left, right = reach(SIZES)
         assert (shapes[0].x0, shapes[-1].x1) == (pytest.approx(10**left), pytest.approx(10**right))
         for shape, rule, after in zip(shapes, rules, shapes[1:], strict=False):
             assert shape.x1 == pytest.approx(after.x0) == pytest.approx(rule.last + 1)
-    named = place_figures(document, BROADCAST)["latency"].layout.annotations
-    assert [it.text.replace("<br>", " ") for it in named] == [tables.in_words(tables.of_rule(it)) for it in rules]
+    named = case_figures(document, BROADCAST)["latency"].layout.annotations
+    assert [it.text.replace("<br>", " ") for it in named] == [
+        tables.describe_choice(tables.of_rule(it)) for it in rules
+    ]
 
 
 def test_the_name_of_a_narrow_band_stands_upright() -> None:
@@ -218,7 +229,7 @@ def test_the_name_of_a_narrow_band_stands_upright() -> None:
         for turn, choice in enumerate((SMALL, TREE, LIBRARY))
     ]
     found = with_points(study(nps=[4]), points)
-    named = place_figures(found, BROADCAST)["latency"].layout.annotations
+    named = case_figures(found, BROADCAST)["latency"].layout.annotations
     assert len(named) == len(SIZES)
     assert {it.textangle for it in named} == {-90}
 
@@ -232,11 +243,11 @@ def test_the_gain_s_ticks_stand_clear_of_each_other() -> None:
 def test_a_study_of_one_size_and_one_sample_has_a_page() -> None:
     once = Point(operation="gather", np=2, ranks_per_node=2, bytes=KIB, seconds=[1e-3])
     found = with_points(study(nps=[2], link=None), [once])
-    assert places(found) == [once.place]
-    assert "No difference to the library at any of 1 sizes" in page(found)
+    assert cases(found) == [once.case]
+    assert "No difference from the library at any of 1 sizes" in page(found)
 
 
-def test_the_page_needs_no_network_and_runs_no_text_of_others(document: TuneCollectives) -> None:
+def test_the_page_needs_no_network_and_runs_no_text_of_others(document: TuneCollectivesDocument) -> None:
     hostile = "</script><script>alert(1)</script>"
     text = page(document.model_copy(update={"library": hostile, "warnings": [hostile]}))
     assert hostile not in text

@@ -7,36 +7,37 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from hvscale.comm_tuning.collectives.decide.decide import LOSS
-from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, Choice
+from hvscale.comm_tuning.collectives.decide.decide import MAX_LOSS_RATIO
+from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, AlgorithmChoice
 from hvscale.comm_tuning.collectives.measure.candidates import candidates
 from hvscale.comm_tuning.collectives.measure.race import (
     EXHAUSTIVE_SAMPLES,
-    HOPELESS,
-    NOTHING_BEFORE,
-    Before,
-    Field,
+    HOPELESS_RATIO,
+    NO_EARLIER_SIZES,
+    AlgorithmVariant,
+    EarlierSizes,
     Race,
-    Way,
-    before,
+    SizeState,
+    earlier_sizes,
     exhaustive,
     race,
-    refined,
-    ways,
+    sizes_at_crossovers,
+    variants_at,
 )
 
 KIB, MIB = 1 << 10, 1 << 20
 NP = 4
 CHOICES = [candidate.choice for candidate in candidates("openmpi", "broadcast", NP)]
 LATENCY, BANDWIDTH = 20e-6, 1.25e8
-FAST = Way(("chain", None, None), 4 * KIB, 4)
-Seconds = Callable[[Way, int], float]
+FAST = AlgorithmVariant(("chain", None, None), 4 * KIB, 4)
+Variant = AlgorithmVariant
+Seconds = Callable[[Variant, int], float]
 
 
-def by_model(way: Way, size: int) -> float:
+def by_model(variant: Variant, size: int) -> float:
     """A chain in parts is the best for large messages, a tree for small ones; the library's own is a bad tree for all."""
-    algorithm, named, _ = way.kind
-    part = way.part or size
+    algorithm, named, _ = variant.kind
+    part = variant.part or size
     name = named if algorithm == "library" else algorithm
     match name:
         case "chain" | "pipeline":
@@ -49,122 +50,131 @@ def by_model(way: Way, size: int) -> float:
             return 5 * (LATENCY + size / BANDWIDTH)
 
 
-def run(of: Field, course: Race, seconds: Seconds = by_model, spread: float = 0.01) -> tuple[list[Way], Counter[Way]]:
-    """The ways told apart at the end, and how often each was measured."""
+def run(
+    state: SizeState, course: Race, seconds: Seconds = by_model, spread: float = 0.01
+) -> tuple[list[Variant], Counter[Variant]]:
+    """The variants told apart at the end, and how often each was measured."""
     noise = np.random.default_rng(0)
-    counted: Counter[Way] = Counter()
+    counted: Counter[Variant] = Counter()
     try:
-        way = next(course)
+        variant = next(course)
         while True:
-            counted[way] += 1
-            way = course.send(seconds(way, of.size) * float(noise.lognormal(0, spread)))
+            counted[variant] += 1
+            variant = course.send(seconds(variant, state.size) * float(noise.lognormal(0, spread)))
     except StopIteration as finished:
         return finished.value, counted
 
 
-def field(size: int, choices: list[Choice] | None = None) -> Field:
-    return Field(size, ways(choices or CHOICES, size))
+def state_of(size: int, choices: list[AlgorithmChoice] | None = None) -> SizeState:
+    return SizeState(size, variants_at(choices or CHOICES, size))
 
 
 def never() -> bool:
     return False
 
 
-def measured(sizes: list[int]) -> list[Field]:
-    fields: list[Field] = []
+def measured(sizes: list[int]) -> list[SizeState]:
+    states: list[SizeState] = []
     for size in sizes:
-        of = field(size)
-        run(of, race(of, before(fields), {}, never))
-        fields.append(of)
-    return fields
+        state = state_of(size)
+        run(state, race(state, earlier_sizes(states), {}, never))
+        states.append(state)
+    return states
 
 
 @pytest.mark.parametrize("size", [KIB, 64 * KIB, MIB, 64 * MIB])
 def test_the_best_is_found_with_few_samples(size: int) -> None:
-    of = field(size)
-    told_apart, counted = run(of, race(of, NOTHING_BEFORE, {}, never))
-    best = min(by_model(way, size) for way in of.members)
-    found = min(told_apart, key=lambda way: of.time(way).median)
-    assert by_model(found, size) <= LOSS * best
+    state = state_of(size)
+    finalists, counted = run(state, race(state, NO_EARLIER_SIZES, {}, never))
+    best = min(by_model(variant, size) for variant in state.members)
+    found = min(finalists, key=lambda variant: state.time(variant).median)
+    assert by_model(found, size) <= MAX_LOSS_RATIO * best
     if size > 64 * KIB:
-        assert len(counted) < len(of.members)
+        assert len(counted) < len(state.members)
     # What is far from the best is looked at, and left.
-    poor = [way for way in counted if by_model(way, size) > 2 * best and way != of.base]
-    assert all(counted[way] <= 3 for way in poor)
-    good = [way for way in counted if by_model(way, size) <= best * 1.005]
-    assert max(counted[way] for way in good) > 3 or len(good) > 6
+    poor = [variant for variant in counted if by_model(variant, size) > 2 * best and variant != state.baseline]
+    assert all(counted[variant] <= 3 for variant in poor)
+    good = [variant for variant in counted if by_model(variant, size) <= best * 1.005]
+    assert max(counted[variant] for variant in good) > 3 or len(good) > 6
 
 
 def test_choices_that_are_the_same_at_a_size_are_measured_once() -> None:
-    of = field(4 * KIB)
-    [chain] = [choices for way, choices in of.members.items() if way.kind == ("chain", None, None) and way.part is None]
+    state = state_of(4 * KIB)
+    [chain] = [
+        choices
+        for variant, choices in state.members.items()
+        if variant.kind == ("chain", None, None) and variant.part is None
+    ]
     assert {choice.chunk_bytes for choice in chain} == {4 * KIB << power for power in range(8)}
-    assert sum(map(len, of.members.values())) == len(CHOICES)
+    assert sum(map(len, state.members.values())) == len(CHOICES)
 
 
 def test_the_library_itself_is_measured_even_when_there_is_no_time() -> None:
-    of = field(MIB)
-    told_apart, counted = run(of, race(of, NOTHING_BEFORE, {}, lambda: True))
-    assert told_apart[0] == next(iter(counted)) == of.base
-    assert of.members[of.base] == [LIBRARY]
+    state = state_of(MIB)
+    finalists, counted = run(state, race(state, NO_EARLIER_SIZES, {}, lambda: True))
+    assert finalists[0] == next(iter(counted)) == state.baseline
+    assert state.members[state.baseline] == [LIBRARY]
     assert len(counted) <= 2
 
 
 def test_what_is_known_is_not_measured_again() -> None:
-    of = field(MIB)
-    _, first = run(of, race(of, NOTHING_BEFORE, {}, never))
-    again = Field(MIB, of.members, {way: list(times) for way, times in of.times.items()})
-    _, second = run(again, race(again, NOTHING_BEFORE, {}, never))
+    state = state_of(MIB)
+    _, first = run(state, race(state, NO_EARLIER_SIZES, {}, never))
+    again = SizeState(MIB, state.members, {variant: list(times) for variant, times in state.times.items()})
+    _, second = run(again, race(again, NO_EARLIER_SIZES, {}, never))
     assert second.total() < 0.2 * first.total()
 
 
 def test_what_has_no_hope_is_not_tried_at_larger_sizes() -> None:
-    fields = measured([MIB, 4 * MIB])
-    earlier = before(fields)
-    linear = Way(("library", "linear", None), None, None)
+    states = measured([MIB, 4 * MIB])
+    earlier = earlier_sizes(states)
+    linear = Variant(("library", "linear", None), None, None)
     assert linear in earlier.hopeless
-    assert fields[-1].ratio(linear) > HOPELESS
-    of = field(16 * MIB)
-    _, counted = run(of, race(of, earlier, {}, never))
+    assert states[-1].ratio(linear) > HOPELESS_RATIO
+    state = state_of(16 * MIB)
+    _, counted = run(state, race(state, earlier, {}, never))
     assert linear not in counted
-    assert ("chain", None, None) in {way.kind for way in counted}
-    fields.append(of)
-    assert linear in before(fields).hopeless
+    assert ("chain", None, None) in {variant.kind for variant in counted}
+    states.append(state)
+    assert linear in earlier_sizes(states).hopeless
 
 
 def test_what_was_left_out_is_tried_again_while_that_is_cheap() -> None:
-    linear = Way(("library", "linear", None), None, None)
-    fields = [Field(size, {}, {linear: [3e-3], FAST: [1e-3]}) for size in (KIB, 4 * KIB)]
-    assert before(fields).hopeless == {linear}
-    fields.append(Field(16 * KIB, {}, {FAST: [1e-3]}))
-    assert not before(fields).hopeless
+    linear = Variant(("library", "linear", None), None, None)
+    states = [SizeState(size, {}, {linear: [3e-3], FAST: [1e-3]}) for size in (KIB, 4 * KIB)]
+    assert earlier_sizes(states).hopeless == {linear}
+    states.append(SizeState(16 * KIB, {}, {FAST: [1e-3]}))
+    assert not earlier_sizes(states).hopeless
 
 
 def test_what_grows_better_is_not_without_hope() -> None:
-    linear = Way(("library", "linear", None), None, None)
-    fields = [Field(MIB, {}, {linear: [3.0], FAST: [1.0]}), Field(4 * MIB, {}, {linear: [2.5], FAST: [1.0]})]
-    assert not before(fields).hopeless
+    linear = Variant(("library", "linear", None), None, None)
+    states = [SizeState(MIB, {}, {linear: [3.0], FAST: [1.0]}), SizeState(4 * MIB, {}, {linear: [2.5], FAST: [1.0]})]
+    assert not earlier_sizes(states).hopeless
 
 
 def test_the_model_s_chunk_is_tried() -> None:
-    of = field(
-        64 * MIB, [LIBRARY, *(Choice(algorithm="chain", chunk_bytes=4096 << power, depth=4) for power in range(8))]
+    state = state_of(
+        64 * MIB,
+        [LIBRARY, *(AlgorithmChoice(algorithm="chain", chunk_bytes=4096 << power, depth=4) for power in range(8))],
     )
 
-    def cliff(way: Way, size: int) -> float:
+    def cliff(variant: Variant, size: int) -> float:
         """Only one chunk is good: its neighbours do not lead to it."""
-        return 0.1 if way.part == 512 * KIB else 1.0
+        return 0.1 if variant.part == 512 * KIB else 1.0
 
-    _, counted = run(of, race(of, Before({}, frozenset()), {("chain", None, None): 500 * KIB}, never), cliff)
-    assert 512 * KIB in {way.part for way in counted}
+    _, counted = run(
+        state, race(state, EarlierSizes({}, frozenset()), {("chain", None, None): 500 * KIB}, never), cliff
+    )
+    assert 512 * KIB in {variant.part for variant in counted}
 
 
 def test_sizes_are_added_where_the_best_changes() -> None:
-    fields = measured([4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB])
-    added = refined(fields)
+    states = measured([4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB])
+    added = sizes_at_crossovers(states)
     assert added
     assert all(size & (size - 1) == 0 for size in added)
-    sizes = [of.size for of in fields]
+    sizes = [state.size for state in states]
     for size in added:
         assert any(small < size < large for small, large in itertools.pairwise(sizes))
     # The same is best at both: nothing to find between them.
@@ -172,9 +182,9 @@ def test_sizes_are_added_where_the_best_changes() -> None:
 
 
 def test_an_exhaustive_sweep_measures_all_equally_often() -> None:
-    of = field(MIB)
-    found, counted = run(of, exhaustive(of, never))
-    assert set(found) == set(of.members)
+    state = state_of(MIB)
+    found, counted = run(state, exhaustive(state, never))
+    assert set(found) == set(state.members)
     assert set(counted.values()) == {EXHAUSTIVE_SAMPLES}
 
 
@@ -182,22 +192,22 @@ def test_the_search_takes_a_quarter_of_an_exhaustive_sweep_s_time() -> None:
     """By the model's times, and what it chooses loses at most 3 %."""
     sizes = [KIB << step for step in range(0, 17, 2)]
     spent = {"race": 0.0, "exhaustive": 0.0}
-    fields: list[Field] = []
+    states: list[SizeState] = []
     for size in sizes:
-        of, every = field(size), field(size)
-        told_apart, counted = run(of, race(of, before(fields), {}, never))
-        fields.append(of)
+        state, every = state_of(size), state_of(size)
+        finalists, counted = run(state, race(state, earlier_sizes(states), {}, never))
+        states.append(state)
         _, all_counted = run(every, exhaustive(every, never))
         spent["race"] += cost(counted, size)
         spent["exhaustive"] += cost(all_counted, size)
-        chosen = min(told_apart, key=lambda way: of.time(way).median)
-        best = min(every.members, key=lambda way: every.time(way).median)
-        assert by_model(chosen, size) <= LOSS * by_model(best, size)
+        chosen = min(finalists, key=lambda variant: state.time(variant).median)
+        best = min(every.members, key=lambda variant: every.time(variant).median)
+        assert by_model(chosen, size) <= MAX_LOSS_RATIO * by_model(best, size)
     assert spent["race"] <= spent["exhaustive"] / 4
 
 
-def cost(counted: Mapping[Way, int], size: int) -> float:
-    return sum(number * by_model(way, size) for way, number in counted.items())
+def cost(counted: Mapping[Variant, int], size: int) -> float:
+    return sum(number * by_model(variant, size) for variant, number in counted.items())
 
 
 @pytest.mark.parametrize(

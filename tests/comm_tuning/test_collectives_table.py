@@ -183,7 +183,7 @@ def test_a_changed_byte_is_found(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("np = 4", "it is no TOML"),
+        ("np = 4", "is not valid TOML"),
         ('algorithm = "chain"\nradix = 3', "radix means nothing to chain"),
         ('algorithm = "library"\nchunk_bytes = 3', "chunk_bytes means nothing to library"),
         ('algorithm = "two-level"\nchunk_bytes = 4194304', "chunk_bytes of two-level is at most 2097152"),

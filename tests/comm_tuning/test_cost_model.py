@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.comm_tuning.collectives.decide.cost_model import COSTS, Fit, fit, steps
-from hvscale.comm_tuning.collectives.decide.measurements import Choice, Point
+from hvscale.comm_tuning.collectives.decide.measurements import AlgorithmChoice, Point
 
 KIB, MIB = 1 << 10, 1 << 20
 NAMED = {
-    (operation, name): Choice(library_algorithm=name.removeprefix("library's "))
+    (operation, name): AlgorithmChoice(library_algorithm=name.removeprefix("library's "))
     if name.startswith("library's ")
-    else Choice.model_validate({"algorithm": name})
+    else AlgorithmChoice.model_validate({"algorithm": name})
     for operation, name in COSTS
 }
 
 
-def made(fit: Fit, operation: str, np: int, size: int, choice: Choice) -> Point:
+def made(fit: Fit, operation: str, np: int, size: int, choice: AlgorithmChoice) -> Point:
     """A point that took exactly as long as the model says."""
     seconds = fit.seconds(operation, np, size, choice)
     fields = {"operation": operation, "np": np, "ranks_per_node": 1, "bytes": size, "choice": choice}
@@ -63,7 +63,7 @@ def test_known_figures_are_found_again(
 
 
 def test_levels_and_eager_limits_have_figures_of_their_own() -> None:
-    chain = Choice(algorithm="chain", chunk_bytes=32 * KIB)
+    chain = AlgorithmChoice(algorithm="chain", chunk_bytes=32 * KIB)
     network, memory, raised = model(1e-4, 1e8), model(1e-6, 1e10), model(5e-5, 1e8)
     points = []
     for size in (KIB, MIB, 64 * MIB):
@@ -79,7 +79,7 @@ def test_levels_and_eager_limits_have_figures_of_their_own() -> None:
         ("within a node", None): 1e-6,
         ("between nodes", MIB): 5e-5,
     }
-    assert fit([point for point in points if point.choice == Choice()]) == {}
+    assert fit([point for point in points if point.choice == AlgorithmChoice()]) == {}
 
 
 @given(
@@ -96,7 +96,7 @@ def test_no_chunk_is_better_than_the_proposed_one(
     known = model(start, bandwidth, rendezvous, limit)
 
     def seconds(chunk: int) -> float:
-        found = known.seconds("broadcast", np, size, Choice(algorithm="chain", chunk_bytes=chunk))
+        found = known.seconds("broadcast", np, size, AlgorithmChoice(algorithm="chain", chunk_bytes=chunk))
         assert found is not None
         return found
 
@@ -111,14 +111,14 @@ def test_the_formulas_of_the_studies() -> None:
     """Of a chain and a binomial tree, and the best chunk, with the test cluster's wire."""
     start, bandwidth, total = 1e-4, 1.25e8, 64 * MIB
     known = model(start, bandwidth)
-    chain = Choice(algorithm="chain", chunk_bytes=32 * KIB)
+    chain = AlgorithmChoice(algorithm="chain", chunk_bytes=32 * KIB)
     assert known.seconds("broadcast", 4, total, chain) == pytest.approx((2 + 2048) * (start + 32 * KIB / bandwidth))
-    assert known.seconds("broadcast", 5, total, Choice(algorithm="k-nomial", radix=2)) == pytest.approx(
+    assert known.seconds("broadcast", 5, total, AlgorithmChoice(algorithm="k-nomial", radix=2)) == pytest.approx(
         3 * (start + total / bandwidth)
     )
     assert known.best_chunk(4, total) == int(math.sqrt(total * start * bandwidth / 2))
 
 
 def test_an_unknown_cost_is_none() -> None:
-    assert steps("broadcast", 4, MIB, Choice()) is None
-    assert model(1, 1).seconds("allreduce", 4, MIB, Choice(library_algorithm="smp")) is None
+    assert steps("broadcast", 4, MIB, AlgorithmChoice()) is None
+    assert model(1, 1).seconds("allreduce", 4, MIB, AlgorithmChoice(library_algorithm="smp")) is None

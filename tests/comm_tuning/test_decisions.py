@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.comm_tuning.collectives.decide.decide import (
-    LOSS,
-    NOISE,
-    SLOWER,
+    MAX_LOSS_RATIO,
+    MAX_SLOWDOWN_RATIO,
+    NOISE_RATIO,
     Decision,
     best_of,
     decide,
     decide_sizes,
+    good_enough,
     proven,
-    will_do,
 )
 from hvscale.comm_tuning.collectives.decide.measurements import (
     LIBRARY,
-    TOLD,
-    Choice,
+    LIBRARY_AUTO,
+    AlgorithmChoice,
     Measurements,
     Point,
     Time,
@@ -32,13 +32,13 @@ from hvscale.comm_tuning.collectives.decide.measurements import (
 from hvscale.comm_tuning.collectives.tables.table import Rule, read_table
 from hvscale.core.errors import RequestError
 
-CHAIN = Choice(algorithm="chain", chunk_bytes=32768, depth=8)
-TREE = Choice(algorithm="k-nomial", chunk_bytes=65536, depth=8, radix=4)
-RING = Choice(library_algorithm="scatter_ring_allgather")
+CHAIN = AlgorithmChoice(algorithm="chain", chunk_bytes=32768, depth=8)
+TREE = AlgorithmChoice(algorithm="k-nomial", chunk_bytes=65536, depth=8, radix=4)
+RING = AlgorithmChoice(library_algorithm="scatter_ring_allgather")
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def point(size: int, choice: Choice, seconds: float, spread: float = 0.002, **more: Any) -> Point:
+def point(size: int, choice: AlgorithmChoice, seconds: float, spread: float = 0.002, **more: Any) -> Point:
     """Five samples around `seconds`, as far as `spread` from it."""
     samples = [seconds * (1 + spread * step) for step in (-1, -0.5, 0, 0.5, 1)]
     place = {"operation": "broadcast", "np": 4, "ranks_per_node": 1}
@@ -68,7 +68,7 @@ def test_each_size_takes_what_is_faster_and_a_rule_ends_between_two_sizes() -> N
     ]
     assert [row.gain for row in found.rows] == pytest.approx([1, 1 / 0.9, 2, 4])
     assert found.gain == pytest.approx((2 * 4 / 0.9) ** 0.25)
-    assert [row.apart for row in found.rows] == [False, True, True, True]
+    assert [row.significant for row in found.rows] == [False, True, True, True]
     assert not any(row.undecided for row in found.rows)
 
 
@@ -102,7 +102,7 @@ def test_in_the_noise_the_neighbour_s_choice_is_kept() -> None:
     chain = (point(KIB, CHAIN, 0.5), point(2 * KIB, CHAIN, 0.99, spread=0.2), point(4 * KIB, CHAIN, 0.5))
     found = decide(measured(*(point(size, LIBRARY, 1.0) for size in sizes), *chain))
     assert ranges(found.table.rule) == [(KIB, None, "chain")]
-    assert [row.apart for row in found.rows] == [True, False, True]
+    assert [row.significant for row in found.rows] == [True, False, True]
     # At the end of its range nothing asks for it.
     found = decide(measured(*(point(size, LIBRARY, 1.0) for size in sizes), *chain[:2], point(4 * KIB, CHAIN, 1.3)))
     assert ranges(found.table.rule) == [
@@ -113,7 +113,7 @@ def test_in_the_noise_the_neighbour_s_choice_is_kept() -> None:
 
 def test_a_rule_that_is_proven_nowhere_saves_none() -> None:
     """As fast as the proven ones at both sizes, as far as one can tell, and far from sure to be faster than the library."""
-    flat = Choice(algorithm="flat", chunk_bytes=4096, depth=2)
+    flat = AlgorithmChoice(algorithm="flat", chunk_bytes=4096, depth=2)
     points = [
         point(size, choice, seconds, spread)
         for size in (KIB, 4 * KIB)
@@ -148,7 +148,7 @@ def test_the_eager_limit_that_gains_most_over_all_sizes_is_the_job_s() -> None:
             point(MIB, CHAIN, large, **limit),
         ]
         decision = decide(measured(*plain, *other))
-        [taken] = [row for row in decision.eager_limits if row.taken]
+        [taken] = [row for row in decision.eager_limits if row.chosen]
         assert taken.eager_limit_bytes == decision.table.eager_limit_bytes
         return decision.table.eager_limit_bytes
 
@@ -170,7 +170,7 @@ def test_a_limit_that_was_not_measured_everywhere_takes_no_part() -> None:
 def test_what_the_library_s_tunable_part_chooses_is_a_choice_like_others() -> None:
     def found(auto: float) -> list[tuple[int, int | None, str]]:
         sizes = (KIB, MIB)
-        points = [*(point(size, LIBRARY, 1.0) for size in sizes), *(point(size, TOLD, auto) for size in sizes)]
+        points = [*(point(size, LIBRARY, 1.0) for size in sizes), *(point(size, LIBRARY_AUTO, auto) for size in sizes)]
         return ranges(decide(measured(*points, point(MIB, RING, 0.3))).table.rule)
 
     assert found(1.5) == [(1, 32 * KIB, "library"), (32 * KIB + 1, None, "scatter_ring_allgather")]
@@ -194,10 +194,10 @@ def test_measurements_survive_their_file(tmp_path: Path) -> None:
         with pytest.raises(RequestError, match=said):
             read_measurements(tmp_path / "damaged.json")
     with pytest.raises(ValueError, match="openmpi knows no broadcast magic"):
-        measured(point(KIB, Choice(library_algorithm="magic"), 1.0))
+        measured(point(KIB, AlgorithmChoice(library_algorithm="magic"), 1.0))
 
 
-CHOICES = [LIBRARY, CHAIN, TREE, RING, Choice(algorithm="flat", chunk_bytes=4096, depth=2)]
+CHOICES = [LIBRARY, CHAIN, TREE, RING, AlgorithmChoice(algorithm="flat", chunk_bytes=4096, depth=2)]
 SAMPLES = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4)
 
 
@@ -232,9 +232,9 @@ def test_no_size_loses_more_than_it_may(points: list[Point]) -> None:
         at_size = {choice: time for (np, size, choice), time in times.items() if (np, size) == (row.np, row.bytes)}
         best, taken = at_size[best_of(at_size)], at_size[row.choice]
         apart = not taken.overlaps(best)
-        assert taken.median <= (LOSS if apart else NOISE) * best.median
-        assert taken.median <= SLOWER * at_size[LIBRARY].median
-        assert row.undecided or taken.median <= LOSS * min(time.median for time in at_size.values())
+        assert taken.median <= (MAX_LOSS_RATIO if apart else NOISE_RATIO) * best.median
+        assert taken.median <= MAX_SLOWDOWN_RATIO * at_size[LIBRARY].median
+        assert row.undecided or taken.median <= MAX_LOSS_RATIO * min(time.median for time in at_size.values())
 
 
 @given(points=all_points())
@@ -250,16 +250,16 @@ def test_rules_are_as_few_as_can_be_and_each_is_proven(points: list[Point]) -> N
         trivial = runs_of([best_of(times) for times in series.values()])
         assert len(found) <= len(trivial)
         if len(series) <= 4:
-            ways = itertools.product(*(will_do(times) for times in series.values()))
+            ways = itertools.product(*(good_enough(times) for times in series.values()))
             standing = [runs for way in ways if stands(runs := runs_of(list(way)), list(series.values()))]
             assert len(found) == min(map(len, standing))
 
 
-def runs_of(choices: list[Choice]) -> list[tuple[Choice, int]]:
+def runs_of(choices: list[AlgorithmChoice]) -> list[tuple[AlgorithmChoice, int]]:
     return [(choice, len(list(same))) for choice, same in itertools.groupby(choices)]
 
 
-def stands(runs: list[tuple[Choice, int]], sizes: list[dict[Choice, Time]]) -> bool:
+def stands(runs: list[tuple[AlgorithmChoice, int]], sizes: list[dict[AlgorithmChoice, Time]]) -> bool:
     """Whether each rule's choice is proven at one of its sizes."""
     left = iter(sizes)
     return all(any(choice in proven(times) for times in list(itertools.islice(left, count))) for choice, count in runs)

@@ -250,8 +250,8 @@ def test_the_guide_tells_knobs_without_effect_from_those_with_one(tmp_path: Path
         ('mpi = "openmpi"\n[set]\nfusion_threshold = []', "set.fusion_threshold: Input should be a valid string"),
         ("[set]\n", "mpi: Field required"),
         ('schema = "hvscale/run/1"\nmpi = "openmpi"', "schema: Input should be 'hvscale/settings/1'"),
-        ('mpi = "open', "is damaged, it is no TOML"),
-        ("\udcff", "is damaged, it is no TOML"),
+        ('mpi = "open', "is not valid TOML"),
+        ("\udcff", "is not valid TOML"),
     ],
 )
 def test_a_settings_file_that_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:

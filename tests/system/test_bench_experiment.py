@@ -12,7 +12,7 @@ from tests.conftest import Run
 TINY = """
 title = "Tiny"
 
-[here.exchange]
+[small.exchange]
 measure = "param-server"
 backend = ["openmpi"]
 workers = [1]
@@ -21,7 +21,7 @@ bytes = "6001"
 repeat = 1
 iterations = 2
 
-[here.sort]
+[small.sort]
 measure = "app"
 program = "merge_sort"
 flags = ["-O2"]
@@ -30,7 +30,7 @@ size = { samples = 10007 }
 counters = false
 repeat = 1
 
-[here.sums]
+[small.sums]
 measure = "collective"
 collective = "allreduce"
 backend = ["openmpi"]
@@ -42,14 +42,14 @@ in_place = "in"
 repeat = 2
 
 [[statements]]
-says = "More bytes take longer"
+claim = "More bytes take longer"
 kind = "time-grows"
 where = { operation = "allreduce" }
 along = "bytes"
 """
 MORE = """
 [[statements]]
-says = "NCCL is faster than Open MPI"
+claim = "NCCL is faster than Open MPI"
 kind = "faster"
 of = { backend = "nccl" }
 than = { backend = "openmpi" }
@@ -72,7 +72,7 @@ def test_statements_follow_from_what_was_measured_and_a_folder_is_gone_on_with(h
     assert {path: path.read_bytes() for path in folder.glob("*/*/**/run.json")} == records
     document = json.loads(again.stdout)
     assert document == json.loads((folder / "bench-experiment.json").read_text())
-    assert (document["schema"], document["state"]) == ("hvscale/bench-experiment/1", "finished")
+    assert (document["schema"], document["state"]) == ("hvscale/bench-experiment/2", "finished")
     assert [(one["name"], one["state"]) for one in document["measurements"]] == [
         ("exchange", "finished"),
         ("sort", "finished"),
@@ -85,9 +85,9 @@ def test_statements_follow_from_what_was_measured_and_a_folder_is_gone_on_with(h
     [comparison] = grows["comparisons"]
     assert comparison["percent"] == pytest.approx(100 * (mean - 1))
     assert (grows["verdict"] == "holds") == (comparison["percent_low"] > 0)
-    assert (nccl["verdict"], nccl["comparisons"]) == ("cannot be said here", [])
+    assert (nccl["verdict"], nccl["comparisons"]) == ("inconclusive", [])
     with (tmp_path / "rows.csv").open() as stream:
-        assert [(row["says"], float(row["percent"])) for row in csv.DictReader(stream)] == [
+        assert [(row["claim"], float(row["percent"])) for row in csv.DictReader(stream)] == [
             ("More bytes take longer", comparison["percent"])
         ]
     assert "More bytes take longer" in (folder / "bench-experiment.html").read_text()
@@ -113,7 +113,7 @@ algorithm = "chain"
 BY_A_TABLE = """
 title = "Broadcasts"
 
-[here.sums]
+[small.sums]
 measure = "collective"
 collective = "broadcast"
 backend = ["openmpi", "gloo"]
@@ -124,7 +124,7 @@ iterations = "4"
 in_place = "in"
 repeat = 1
 
-[here.training]
+[small.training]
 measure = "command"
 program = "edsr"
 command = [
@@ -136,21 +136,21 @@ np = 2
 repeat = 2
 
 [[statements]]
-says = "A message takes less time"
+claim = "A message takes less time"
 kind = "faster"
 of = { collectives = "table" }
 than = { backend = ["openmpi", "gloo"], collectives = "library" }
 where = { operation = "broadcast", bytes = "4K" }
 
 [[statements]]
-says = "The parameters are there earlier"
+claim = "The parameters are there earlier"
 kind = "faster"
 of = { collectives = "table" }
 than = { collectives = "library" }
 where = { program = "edsr", operation = "broadcast" }
 
 [[statements]]
-says = "It trains faster"
+claim = "It trains faster"
 kind = "faster"
 of = { collectives = "table" }
 than = { collectives = "library" }
@@ -214,7 +214,7 @@ def test_a_command_and_a_collective_by_a_table_and_without_in_turns(hvscale: Run
 WRONG = """
 title = "A stencil whose walls are not sent"
 
-[here.stencil]
+[small.stencil]
 measure = "app"
 program = "stencil"
 flags = ["-include lost.h"]
@@ -222,7 +222,7 @@ np = [2]
 size = { x = 7, y = 5, z = 9, steps = 6 }
 repeat = 1
 
-[here.sort]
+[small.sort]
 measure = "app"
 program = "merge_sort"
 flags = ["-O2"]
@@ -232,7 +232,7 @@ counters = false
 repeat = 1
 
 [[statements]]
-says = "Sorting takes less time than nothing"
+claim = "Sorting takes less time than nothing"
 kind = "faster"
 of = { program = "merge_sort" }
 than = { program = "stencil" }
@@ -252,4 +252,4 @@ def test_a_wrong_result_counts_nowhere_and_keeps_nothing_else_from_being_measure
     assert (stencil["state"], sort["state"], sort["problem"]) == ("failed", "finished", None)
     assert "a wrong result: its cells differ" in stencil["problem"]
     [statement] = document["statements"]
-    assert (statement["verdict"], statement["comparisons"]) == ("cannot be said here", [])
+    assert (statement["verdict"], statement["comparisons"]) == ("inconclusive", [])

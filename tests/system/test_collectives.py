@@ -174,7 +174,7 @@ def test_what_is_odd_goes_as_it_would_without_a_table(
 @pytest.mark.parametrize(
     ("text", "mpi", "why"),
     [
-        ("no table", "openmpi", "is damaged, it is no TOML"),
+        ("no table", "openmpi", "is not valid TOML"),
         (TABLE.replace("two-level", "ring"), "openmpi", "rule.0.algorithm: Input should be"),
         (TABLE, "gloo", "it is for MPI's collectives, and this job is --mpi gloo"),
         (None, "openmpi", "No such file or directory"),

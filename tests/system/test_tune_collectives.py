@@ -87,7 +87,7 @@ def test_a_study_its_table_and_a_job_that_takes_it(hvscale: Run, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document == document_in(tmp_path / "study")
-    assert (document["schema"], document["state"]) == ("hvscale/tune-collectives/1", "finished")
+    assert (document["schema"], document["state"]) == ("hvscale/tune-collectives/2", "finished")
     assert document["library"].startswith("Open MPI")
     assert {"library", "chain", "two-level", "library's pipeline", "library's auto"} <= choices_in(
         document, "broadcast"
@@ -104,7 +104,7 @@ def test_a_study_its_table_and_a_job_that_takes_it(hvscale: Run, tmp_path: Path)
     assert {4 * KIB, 16 * KIB} <= {size for operation, size in base if operation == "broadcast"}
     assert all(len(seconds) > 1 for seconds in base.values())
     assert (tmp_path / "rows.csv").read_text().startswith("operation,np,ranks_per_node,bytes")
-    assert "Which algorithm" in (tmp_path / "study" / "tune-collectives.html").read_text()
+    assert "Algorithm by message size" in (tmp_path / "study" / "tune-collectives.html").read_text()
     table = tmp_path / "study" / "collectives.toml"
     CollectivesTable.model_validate(tomllib.loads(table.read_text()))
     job = hvscale("launch", "-np", "2", "--collectives", table, "--", "python", "-c", BROADCASTS)
@@ -139,7 +139,7 @@ def test_only_what_a_run_holds(hvscale: Run, tmp_path: Path) -> None:
     assert document["sizes"] == {"broadcast": [2 * KIB, 256 * KIB]}
     nothing = hvscale("tune-collectives", "-np", "2", "--from", "profiled", "--ops", "gather", "--run", "other")
     assert nothing.returncode == 2
-    assert "it has sent no gather of 1K to 512M" in nothing.stderr
+    assert "no gather of 1K to 512M in this run" in nothing.stderr
 
 
 def test_a_bound_of_time_and_going_on(hvscale: Run, tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_a_bound_of_time_and_going_on(hvscale: Run, tmp_path: Path) -> None:
     assert short.returncode == 0, short.stderr
     document = document_in(tmp_path / "study")
     assert not all(job["finished"] for job in document["jobs"])
-    assert "go on with --run" in short.stderr
+    assert "resume with --run" in short.stderr
     done = hvscale(*STUDY, *words, timeout=300)
     assert done.returncode == 0, done.stderr
     later = document_in(tmp_path / "study")
-    assert all(job["finished"] for job in later["jobs"] if not job["again"])
+    assert all(job["finished"] for job in later["jobs"] if not job["confirmation"])
     known = {key(point): point["seconds"] for point in later["measurements"]["points"]}
     for point in document["measurements"]["points"]:
         assert known[key(point)][: len(point["seconds"])] == point["seconds"]
@@ -242,16 +242,16 @@ def test_wrong_results_are_never_taken(hvscale: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("-np", "1"), "-np 1: a rank alone sends no messages"),
+        (("-np", "1"), "-np 1: a collective needs at least two ranks"),
         (("-np", "2", "--mpi", "gloo"), "--mpi gloo: its algorithms cannot be chosen"),
         (("-np", "2", "--ops", "broadcast,scan"), "--ops scan: unknown collective. Known: broadcast"),
-        (("-np", "2", "--nps", "2,4"), "--nps 2,4: numbers from 2 to -np 2"),
+        (("-np", "2", "--nps", "2,4"), "--nps 2,4: give numbers from 2 to 2 (-np)"),
         (("-np", "2", "--minutes", "0"), "--minutes 0: input should be greater than or equal to 0.001"),
         (("-np", "2", "-b", "4M", "-e", "1M"), "--min-bytes 4M is more than --max-bytes 1M"),
-        (("-np", "2", "-e", "much"), "--max-bytes much: not a number of bytes"),
+        (("-np", "2", "-e", "much"), "--max-bytes much: invalid size"),
         (("-np", "2", "--from", "nowhere"), "nowhere"),
-        (("-np", "2", "--eager-limits", "some"), "--eager-limits some: not a number of bytes"),
-        (("-np", "2", "-e", "900G"), "MPI counts up to"),
+        (("-np", "2", "--eager-limits", "some"), "--eager-limits some: invalid size"),
+        (("-np", "2", "-e", "900G"), "more than MPI can count"),
     ],
 )
 def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path, words: tuple[str, ...], why: str) -> None:

@@ -75,7 +75,7 @@ def test_a_study_of_collectives_between_nodes_tries_another_eager_limit(hvscale:
     limits = {
         env_asked(run_json(tmp_path / "study" / job["run"])).get("OMPI_MCA_btl_tcp_eager_limit")
         for job in document["jobs"]
-        if not job["again"]
+        if not job["confirmation"]
     }
     assert limits == {None, str(1 << 20)}
     assert everything_there(None, tmp_path) == before

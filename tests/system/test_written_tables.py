@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hvscale.comm_tuning.collectives.tables.files import Job, environment, write_files
+from hvscale.comm_tuning.collectives.tables.files import TableTarget, environment, write_files
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, Operation, Rule
 from tests.conftest import MPICH_PREFIX, Run, needs_mpich
 
@@ -93,7 +93,7 @@ def sent_by(rank: int, prefix: Path, folder: Path, words: list[str | Path], **mo
 
 @pytest.mark.parametrize("prefix", open_mpis(), ids=str)
 def test_open_mpi_takes_each_rule_in_its_range(prefix: Path, tmp_path: Path) -> None:
-    job = Job(tmp_path, OPENMPI_TABLE, 4, 4)
+    job = TableTarget(tmp_path, OPENMPI_TABLE, 4, 4)
     write_files(job)
     program = built(HERE, tmp_path)
     told = environment(job)
@@ -110,7 +110,7 @@ def test_open_mpi_takes_each_rule_in_its_range(prefix: Path, tmp_path: Path) -> 
 
 
 def test_open_mpi_takes_the_second_form(tmp_path: Path) -> None:
-    job = Job(tmp_path, OPENMPI_TABLE, 4, 4)
+    job = TableTarget(tmp_path, OPENMPI_TABLE, 4, 4)
     write_files(job)
     program = built(HERE, tmp_path)
     told = {**environment(job), RULES: str(tmp_path / "openmpi-coll-rules-2.conf")}
@@ -154,7 +154,7 @@ def test_mpich_takes_each_decision_in_its_range(tmp_path: Path) -> None:
         rule("allreduce", 64 * KIB + 1, None, "ring"),
         rule("broadcast", 1, None, "pipelined_tree", segment_bytes=16 * KIB),
     ]
-    job = Job(tmp_path, CollectivesTable(mpi="mpich", rule=rules), 4, 4, MPICH_PREFIX / "lib/libmpi.so.12")
+    job = TableTarget(tmp_path, CollectivesTable(mpi="mpich", rule=rules), 4, 4, MPICH_PREFIX / "lib/libmpi.so.12")
     write_files(job)
     program = built(MPICH_PREFIX, tmp_path)
     words: list[str | Path] = ["-np", "4", program, "allreduce"]

@@ -1,6 +1,7 @@
-"""The MPI programs that containers are measured against bare metal with. Each is a file in programs/ that registers itself, and its C sources.
+"""MPI programs for comparing containers with bare metal. Each is a file in programs/ that registers itself, and its C sources.
 
-They are written from the description in a study of Docker for MPI applications: master and slaves, a domain cut into cuboids, divide and conquer.
+They follow the description in a study of Docker for MPI applications: master and workers, domain decomposition into cuboids, and
+divide and conquer.
 """
 
 from collections.abc import Mapping
@@ -20,17 +21,17 @@ Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """A number that a program is given. `here`: for a machine of few cores; `study`: at the study's own size."""
+class ApplicationParameter:
+    """A numeric parameter of a program. `small`: the default, for a machine with few cores; `full`: the size of the published study."""
 
     meaning: str
-    here: int
-    study: int
+    small: int
+    full: int
     least: int = 1
 
 
 class Result(BaseModel):
-    """The line that rank 0 prints. `seconds`: between two barriers, of the rank that needed most."""
+    """The line that rank 0 prints. `seconds`: between two barriers, of the slowest rank."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,7 +39,7 @@ class Result(BaseModel):
 
 
 class Application:
-    """One program. `base_np`: what speed-ups are over; `is_timed`: what counts is its seconds, not what else it says.
+    """A program. `base_np`: the np that speed-ups refer to. `is_timed`: its measurement is its seconds, not its other output.
 
     `needs_serial_run`: its result is checked against that of the same build on one rank.
     """
@@ -46,7 +47,7 @@ class Application:
     name: ClassVar[str]
     summary: ClassVar[str]
     sources: ClassVar[tuple[str, ...]]
-    parameters: ClassVar[dict[str, Parameter]]
+    parameters: ClassVar[dict[str, ApplicationParameter]]
     result: ClassVar[type[Result]]
     base_np: ClassVar[int] = 1
     default_np: ClassVar[tuple[int, ...]] = (1, 2)
@@ -54,14 +55,14 @@ class Application:
     needs_serial_run: ClassVar[bool] = False
 
     def why_not(self, np: int, sizes: Sizes) -> str | None:
-        """Why it does not run on `np` ranks, and on which it does."""
+        """Why it does not run on `np` ranks, and on which numbers it does; None if it runs."""
 
     def memory(self, np: int, sizes: Sizes) -> tuple[int, str]:
-        """The bytes that all ranks together allocate, and how they come about."""
+        """The bytes that all ranks together allocate, and their arithmetic in words."""
         return 0, ""
 
     def problem(self, result: Any, sizes: Sizes, serial: Any) -> str | None:
-        """What is wrong with a result of type `self.result`; `serial`: the one to be checked against, where there is one."""
+        """What is wrong with a result of type `self.result`. `serial`: the result on one rank to check against, if there is one."""
 
 
 APPLICATIONS: Registry[Application] = Registry("application", programs.__name__)
@@ -72,16 +73,16 @@ def register(application: Application) -> Application:
 
 
 def parse_sizes(application: Application, requests: list[str]) -> dict[str, int]:
-    """A number for each parameter, from `--size study` and `--size NAME=NUMBER`. Raises RequestError for what the program does not have."""
-    of_study = "study" in requests
-    sizes = {name: one.study if of_study else one.here for name, one in application.parameters.items()}
+    """A number for each parameter, from `--size full` and `--size NAME=NUMBER`. Raises RequestError for what the program does not have."""
+    is_full = "full" in requests
+    sizes = {name: one.full if is_full else one.small for name, one in application.parameters.items()}
     for request in requests:
         name, equals, text = request.partition("=")
-        if request == "study":
+        if request == "full":
             continue
         if not equals or name not in sizes:
             known = ", ".join(f"{name} ({one.meaning})" for name, one in application.parameters.items())
-            raise RequestError(f"--size {request}: write study, or NAME=NUMBER; {application.name} has {known}")
+            raise RequestError(f"--size {request}: give full, or NAME=NUMBER; {application.name} has {known}")
         least = application.parameters[name].least
         number = read_whole(text, least, MOST_BYTES)
         if number is None:

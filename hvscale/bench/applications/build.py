@@ -30,7 +30,7 @@ class Compiler(BaseModel):
 
 
 def parse_flags(texts: list[str]) -> dict[str, list[str]]:
-    """The words of each `--flags`, as a shell would take them apart, by its text. Raises RequestError for an open quote, and flags given twice."""
+    """The words of each `--flags`, split as by a shell, by their text. Raises RequestError for an open quote and for duplicates."""
     found: dict[str, list[str]] = {}
     for text in texts:
         try:
@@ -38,13 +38,13 @@ def parse_flags(texts: list[str]) -> dict[str, list[str]]:
         except ValueError as error:
             raise RequestError(f"--flags {text!r}: {error}") from error
         if words in found.values():
-            raise RequestError(f"--flags {text!r} is given twice; for more measurements of each use --repeat")
+            raise RequestError(f"--flags {text!r} is given twice; use --repeat for more measurements")
         found[shlex.join(words)] = words
     return found
 
 
 def label(flags: str) -> str:
-    """What files built with the flags are called: readable, and another name for other flags."""
+    """A readable file name that is unique for the flags."""
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", flags).strip("-.")[:40] or "none"
     return (
         readable
@@ -54,21 +54,19 @@ def label(flags: str) -> str:
 
 
 def compiler_environment(options: LaunchOptions) -> dict[str, str]:
-    """What the compiler gets: as the job, so that `--env OMPI_CC=clang` reaches it."""
+    """The compiler's environment, the same as the job's, so that `--env OMPI_CC=clang` reaches it."""
     return {**prefixes.programs_first(clean(), flavours.get(options.mpi)), **named(options.env)}
 
 
 def find_compiler(options: LaunchOptions) -> Compiler:
-    """mpicc beside the launcher that the job will be started with. Raises RequestError, saying how to get it, where there is none."""
+    """mpicc beside the job's launcher. Raises RequestError, saying how to install it, where there is none."""
     flavour = flavours.get(options.mpi)
     if flavour.soname is None:
-        raise RequestError(
-            f"--mpi {flavour.name} has no MPI, which these programs are written for: choose another --mpi"
-        )
+        raise RequestError(f"--mpi {flavour.name} has no MPI, which these programs need: choose another --mpi")
     environment = compiler_environment(options)
     library = flavour.find(environment)
     programs = Path(library.launcher or "").parent
-    # Where several MPIs share a folder, as Debian's do, mpicc may be another one's.
+    # Where several MPIs share a folder, as on Debian, mpicc may belong to another one.
     for path in (programs / f"mpicc.{flavour.name}", programs / "mpicc"):
         if os.access(path, os.X_OK):
             return Compiler(path=str(path), version=version_of(path, environment))
@@ -83,13 +81,13 @@ def version_of(compiler: Path, environment: dict[str, str]) -> str:
     lines = (done.stdout or done.stderr).strip().splitlines()
     if done.returncode:
         raise RequestError(
-            f"{compiler} does not find a C compiler ({(lines or ['it says nothing'])[-1]}): install one (Debian, Ubuntu: apt install gcc libc6-dev)"
+            f"{compiler} does not find a C compiler ({(lines or ['no output'])[-1]}): install one (Debian, Ubuntu: apt install gcc libc6-dev)"
         )
-    return (lines or ["it says nothing"])[0]
+    return (lines or ["no output"])[0]
 
 
 def source_hash(application: Application) -> str:
-    """Of all that the program is made from."""
+    """A hash of all sources of the program."""
     digest = hashlib.sha256()
     for name in (*application.sources, *COMMON):
         digest.update((PROGRAMS / name).read_bytes())
@@ -97,7 +95,7 @@ def source_hash(application: Application) -> str:
 
 
 def build(application: Application, words: list[str], compiler: Compiler, options: LaunchOptions, folder: Path) -> Path:
-    """The program in `folder`, where it is not there yet. Raises RequestError with the compiler's last lines when it refuses."""
+    """Build the program in `folder` unless it exists. Raises RequestError with the compiler's last lines when it fails."""
     program = folder / application.name
     if program.exists():
         return program

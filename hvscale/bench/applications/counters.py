@@ -1,4 +1,4 @@
-"""What Linux counts of each rank: `perf stat` around it, where the machine has it."""
+"""Hardware and kernel event counts of each rank, by `perf stat` where it is installed."""
 
 import re
 import shutil
@@ -18,13 +18,13 @@ EVENTS = {
     "cycles": "cycles",
 }
 NOT_INSTALLED = "perf is not installed (Debian: apt install linux-perf)"
-# value,unit,event,...: what -x, prints; the event may carry the privilege that it was counted at.
+# Output of -x,: value,unit,event,...; the event may have a privilege level as suffix.
 LINE = re.compile(r"([0-9.]+|<not supported>|<not counted>),([^,]*),([a-z-]+)(?::[a-z]+)?,")
 UNITS = {"msec": 1e-3, "nsec": 1e-9, "": 1.0}
 
 
 class Counters(BaseModel):
-    """Sums over the ranks of one start, from start to end of the program; None: this machine does not support it."""
+    """Sums over the ranks of one start, from start to end of the program; None where this machine does not support the event."""
 
     task_clock_seconds: float | None = None
     context_switches: float | None = None
@@ -38,7 +38,7 @@ class Counters(BaseModel):
 
 
 def with_perf(command: list[str]) -> list[str]:
-    """The command with perf around it. Raises RequestError where there is none."""
+    """The command under perf. Raises RequestError where perf is not installed."""
     perf = shutil.which("perf")
     if perf is None:
         raise RequestError(NOT_INSTALLED)
@@ -46,14 +46,14 @@ def with_perf(command: list[str]) -> list[str]:
 
 
 def read_counters(run: RunFolder, np: int) -> Counters:
-    """From the ranks' logs, where perf writes them at the end. Raises RequestError where a rank's are not there."""
+    """The counts from the ranks' logs, where perf writes them at the end. Raises RequestError where a rank's are missing."""
     sums: dict[str, float] = {}
     lacking = set()
     for rank in range(np):
         found = [LINE.match(line) for line in lines_of(run.log(rank))]
         of_rank = {match[3]: match for match in found if match is not None and match[3] in EVENTS}
         if len(of_rank) < len(EVENTS):
-            raise RequestError(f"perf has not said what it counted: see {run.log(rank)}")
+            raise RequestError(f"perf printed no counts: see {run.log(rank)}")
         for event, match in of_rank.items():
             if match[1].startswith("<"):
                 lacking.add(event)

@@ -1,4 +1,4 @@
-"""bench-app.json: the starts that were made of a program, and the tables over them."""
+"""bench-app.json: the runs of a program, and the tables over them."""
 
 from collections.abc import Iterable
 from statistics import median
@@ -16,8 +16,8 @@ from hvscale.launch.options import LaunchOptions
 from hvscale.studies.document import InterleavedDocument
 
 
-class Variant(BaseModel):
-    """What is measured in turns: a build, a place, and a number of ranks."""
+class ApplicationVariant(BaseModel):
+    """What is compared: a build, a placement and a number of ranks."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -26,18 +26,18 @@ class Variant(BaseModel):
     np: int
 
     @property
-    def variant(self) -> "Variant":
-        """What a row or a run is of."""
-        return Variant(flags=self.flags, placement=self.placement, np=self.np)
+    def variant(self) -> "ApplicationVariant":
+        """The variant of a row or a run."""
+        return ApplicationVariant(flags=self.flags, placement=self.placement, np=self.np)
 
     def __str__(self) -> str:
         return f"{self.flags or 'no flags'}, {self.placement}, np {self.np}"
 
 
-class ApplicationRun(Variant):
-    """One start. `seconds` and `result`: what the program printed, None where it failed; `problem`: why it does not count.
+class ApplicationRun(ApplicationVariant):
+    """One run. `seconds` and `result`: what the program printed, None where it failed. `problem`: why the run does not count.
 
-    `repeat` 0 is the run on one rank that the others are checked against, where np 1 is not measured.
+    `repeat` 0 is the run on one rank that the others are checked against, if np 1 is not measured.
     """
 
     model_config = ConfigDict(frozen=False)
@@ -49,7 +49,7 @@ class ApplicationRun(Variant):
     problem: str | None = None
 
 
-class ApplicationRow(Variant):
+class ApplicationRow(ApplicationVariant):
     """One variant, seconds over its starts. `speed_up`: median(base_np) / median(np) of the same build and place, None without the base.
 
     `overhead_percent`: (median / that of the first placement - 1) * 100, with its 95 % bootstrap interval; None for the first placement itself.
@@ -69,15 +69,15 @@ class ApplicationRow(Variant):
 
 
 class BestFlags(BaseModel):
-    """Of one placement: the flags with the smallest sum of medians over np, among those measured on every np."""
+    """The flags of a placement with the smallest sum of medians over np, among those measured on every np."""
 
     placement: str
     flags: str
     sum_of_median_seconds: float
 
 
-class CountersRow(Variant):
-    """Of one further start with perf around each rank, sums over the ranks; None in `counters`: "not supported" by this machine.
+class CountersRow(ApplicationVariant):
+    """Event counts of one more start under perf, summed over the ranks; None in `counters`: not supported by this machine.
 
     `problem`: why nothing was counted.
     """
@@ -86,8 +86,8 @@ class CountersRow(Variant):
     problem: str | None = None
 
 
-class BandwidthRow(Variant):
-    """Messages of one size between pairs that all send at once: 10^9 bytes a second of a pair, over pairs and starts."""
+class BandwidthRow(ApplicationVariant):
+    """Bandwidth per pair in 10^9 bytes/s while all pairs send messages of one size at once, over pairs and starts."""
 
     bytes: int
     median_gigabytes_per_second: float
@@ -96,8 +96,8 @@ class BandwidthRow(Variant):
     slowest_gigabytes_per_second: float
 
 
-class PingRow(Variant):
-    """One byte there and back, over all starts: the least, the median of the medians, the most."""
+class PingRow(ApplicationVariant):
+    """Round-trip time of one byte over all starts: the least, the median of the medians, and the largest."""
 
     min_seconds: float
     median_seconds: float
@@ -125,17 +125,17 @@ class ApplicationDocument(InterleavedDocument):
     pings: list[PingRow] = []
     runs: list[ApplicationRun] = []
 
-    def variants(self) -> list[Variant]:
+    def variants(self) -> list[ApplicationVariant]:
         """In the order in which a round starts them."""
         return [
-            Variant(flags=flags, placement=placement, np=np)
+            ApplicationVariant(flags=flags, placement=placement, np=np)
             for np in self.np
             for flags in self.flags
             for placement in self.placements
         ]
 
     def tabulate(self) -> None:
-        """Make the tables from the runs that count."""
+        """Make the tables from the valid runs."""
         measured = {variant: seconds_of(self.runs, variant) for variant in self.variants()}
         measured = {variant: seconds for variant, seconds in measured.items() if seconds}
         boxes = {variant: box(list(seconds.values())) for variant, seconds in measured.items()}
@@ -147,7 +147,10 @@ class ApplicationDocument(InterleavedDocument):
         self.best_flags = [best for placement in self.placements for best in self._best(placement, boxes)]
 
     def _row(
-        self, variant: Variant, measured: dict[Variant, dict[int, float]], boxes: dict[Variant, Box]
+        self,
+        variant: ApplicationVariant,
+        measured: dict[ApplicationVariant, dict[int, float]],
+        boxes: dict[ApplicationVariant, Box],
     ) -> ApplicationRow:
         own = boxes[variant]
         alone = boxes.get(variant.model_copy(update={"np": self.base_np}))
@@ -168,10 +171,10 @@ class ApplicationDocument(InterleavedDocument):
             overhead_percent_high=over.percent_high if over is not None else None,
         )
 
-    def _best(self, placement: str, boxes: dict[Variant, Box]) -> list[BestFlags]:
+    def _best(self, placement: str, boxes: dict[ApplicationVariant, Box]) -> list[BestFlags]:
         sums = {}
         for flags in self.flags:
-            own = [boxes.get(Variant(flags=flags, placement=placement, np=np)) for np in self.np]
+            own = [boxes.get(ApplicationVariant(flags=flags, placement=placement, np=np)) for np in self.np]
             medians = [one.median for one in own if one is not None]
             if len(medians) == len(self.np):
                 sums[flags] = sum(medians)
@@ -181,21 +184,21 @@ class ApplicationDocument(InterleavedDocument):
         return [BestFlags(placement=placement, flags=best, sum_of_median_seconds=sums[best])]
 
 
-def counting(runs: Iterable[ApplicationRun], variant: Variant) -> list[ApplicationRun]:
-    """The starts of the variant that went well."""
+def counting(runs: Iterable[ApplicationRun], variant: ApplicationVariant) -> list[ApplicationRun]:
+    """The valid runs of the variant."""
     return [run for run in runs if run.variant == variant and run.problem is None]
 
 
-def seconds_of(runs: Iterable[ApplicationRun], variant: Variant) -> dict[int, float]:
-    """By repeat."""
+def seconds_of(runs: Iterable[ApplicationRun], variant: ApplicationVariant) -> dict[int, float]:
+    """The seconds of the valid runs, by repeat."""
     return {run.repeat: run.seconds for run in counting(runs, variant) if run.seconds is not None}
 
 
-def network_results(runs: Iterable[ApplicationRun], variant: Variant) -> list[NetworkResult]:
+def network_results(runs: Iterable[ApplicationRun], variant: ApplicationVariant) -> list[NetworkResult]:
     return [NetworkResult.model_validate(run.result) for run in counting(runs, variant)]
 
 
-def bandwidth_rows(runs: Iterable[ApplicationRun], variant: Variant) -> list[BandwidthRow]:
+def bandwidth_rows(runs: Iterable[ApplicationRun], variant: ApplicationVariant) -> list[BandwidthRow]:
     """A row for each size."""
     reached: dict[int, list[float]] = {}
     for result in network_results(runs, variant):
@@ -217,8 +220,8 @@ def bandwidth_rows(runs: Iterable[ApplicationRun], variant: Variant) -> list[Ban
     return rows
 
 
-def ping_row(runs: Iterable[ApplicationRun], variant: Variant) -> PingRow:
-    """Of a variant that has a start that counts."""
+def ping_row(runs: Iterable[ApplicationRun], variant: ApplicationVariant) -> PingRow:
+    """The row of a variant with at least one valid run."""
     pings = [result.ping_seconds for result in network_results(runs, variant)]
     return PingRow(
         **dict(variant),

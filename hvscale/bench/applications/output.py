@@ -1,4 +1,4 @@
-"""A measurement of a program for people: tables for the terminal, and a CSV file."""
+"""The tables of a program's measurement for the terminal and the page, and its CSV file."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import TypeVar
 from hvscale.bench.applications.document import (
     ApplicationDocument,
     ApplicationRow,
+    ApplicationVariant,
     BandwidthRow,
     CountersRow,
-    Variant,
 )
 from hvscale.core.units import human_bytes, human_number, human_seconds
 from hvscale.report.csv_file import write_csv
@@ -18,11 +18,11 @@ from hvscale.report.tables import TableModel
 NOT_SUPPORTED = "not supported"
 NO_FLAGS = "(no flags)"
 
-Measured = TypeVar("Measured", bound=Variant)
+Measured = TypeVar("Measured", bound=ApplicationVariant)
 
 
 def tables(document: ApplicationDocument) -> list[TableModel]:
-    """What there is to be shown of the document."""
+    """All tables that are not empty."""
     shown = []
     if document.rows:
         shown.append(times(document))
@@ -36,7 +36,7 @@ def tables(document: ApplicationDocument) -> list[TableModel]:
 
 
 def by_flags(rows: Sequence[Measured], cells: Callable[[Measured], list[str]]) -> dict[str, list[list[str]]]:
-    """A group for each build; the first cell says where a row was measured."""
+    """The rows in a group for each build, with placement and np in the first cell."""
     groups: dict[str, list[list[str]]] = {}
     for row in rows:
         groups.setdefault(row.flags or NO_FLAGS, []).append([f"{row.placement} np {row.np}", *cells(row)])
@@ -74,7 +74,7 @@ def time_cells(row: ApplicationRow) -> list[str]:
 
 
 def overheads(document: ApplicationDocument) -> TableModel:
-    """Of every placement but the first."""
+    """The overhead of every placement but the first."""
     return TableModel(
         title=f"overhead over {document.placements[0]}: (median / median - 1) * 100",
         columns=["flags", "overhead %", "interval", ""],
@@ -84,7 +84,7 @@ def overheads(document: ApplicationDocument) -> TableModel:
 
 
 def overhead_cells(row: ApplicationRow) -> list[str]:
-    """The overhead, its interval, and what to make of it."""
+    """The overhead, its interval and the verdict."""
     percent, low, high = row.overhead_percent, row.overhead_percent_low, row.overhead_percent_high
     if percent is None:
         return ["-", "-", ""]
@@ -95,10 +95,10 @@ def overhead_cells(row: ApplicationRow) -> list[str]:
 
 
 def counters(document: ApplicationDocument) -> TableModel:
-    """What perf counted, or why it did not."""
+    """The event counts, or why there are none."""
     problems = dict.fromkeys(f"{row.placement}: {row.problem}" for row in document.counters if row.problem is not None)
     return TableModel(
-        title="counted in one more start, over all ranks from start to end",
+        title="event counts of one more start, over all ranks",
         columns=["flags", "clock", "switches", "cache misses", "instructions", "per cycle"],
         groups=by_flags(document.counters, counter_cells),
         caption=["clock: task clock; switches: context switches; per cycle: instructions", *problems],
@@ -121,7 +121,7 @@ def counter_cells(row: CountersRow) -> list[str]:
 
 def pings(document: ApplicationDocument) -> TableModel:
     return TableModel(
-        title="ping: one byte there and back between rank 0 and every other",
+        title="ping: round trip of one byte between rank 0 and every other rank",
         columns=["flags", "min", "median", "max"],
         groups=by_flags(
             document.pings,
@@ -132,7 +132,7 @@ def pings(document: ApplicationDocument) -> TableModel:
 
 def bandwidths(document: ApplicationDocument) -> TableModel:
     return TableModel(
-        title="bandwidth of a pair while all pairs send, 10^9 bytes a second",
+        title="bandwidth per pair while all pairs send, 10^9 bytes/s",
         columns=["flags", "size", "median", "quartiles", "slowest"],
         groups=by_flags(document.bandwidth, bandwidth_cells),
     )

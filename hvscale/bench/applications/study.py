@@ -1,4 +1,4 @@
-"""Measures a program: every build in every place on every number of ranks, in turns, in a folder that can be gone on with."""
+"""Measures a program: all builds, placements and numbers of ranks, interleaved, in a resumable folder."""
 
 import shutil
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from hvscale.bench.applications import APPLICATIONS, Application, Result, parse_sizes
 from hvscale.bench.applications.build import build, find_compiler, label, parse_flags, source_hash
 from hvscale.bench.applications.counters import Counters, read_counters, with_perf
-from hvscale.bench.applications.document import ApplicationDocument, ApplicationRun, CountersRow, Variant
+from hvscale.bench.applications.document import ApplicationDocument, ApplicationRun, ApplicationVariant, CountersRow
 from hvscale.core.documents import parse_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.core.numbers import parse_ranks
@@ -31,11 +31,11 @@ from hvscale.studies.placement_comparison.study import options_of_each
 ELSEWHERE = tuple(name for name, placement in PLACEMENTS.all().items() if not placement.on_this_machine)
 
 
-class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, ApplicationRun]):
+class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant, ApplicationRun]):
     """One measurement of a program."""
 
     verb = "bench app"
-    # More flags, placements, np and repeats may be asked for.
+    # A later call may add flags, placements, np and repeats.
     same = ("application", "source", "sizes", "compiler", "launch")
 
     def __init__(
@@ -74,12 +74,12 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, Applicatio
         placement = options.placement
         nps = sorted(parse_ranks(ranks)) if ranks is not None else list(application.default_np)
         if repeats < 1:
-            raise RequestError(f"--repeat {repeats}: at least one start of each is needed")
+            raise RequestError(f"--repeat {repeats}: must be at least 1")
         sizes = parse_sizes(application, size)
         builds = parse_flags(flags)
         names = [name.strip() for name in placement.name.split(",")]
         if len(set(names)) != len(names):
-            raise RequestError(f"--placement {placement.name}: name each once; for more starts of each use --repeat")
+            raise RequestError(f"--placement {placement.name}: name each once; use --repeat for more starts")
         for np in nps:
             if why_not := application.why_not(np, sizes):
                 raise RequestError(f"--np {np}: {name}: {why_not}")
@@ -102,11 +102,11 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, Applicatio
             warnings=not_for_all,
         )
         if application.is_timed and application.base_np not in nps:
-            document.warnings.append(f"np {application.base_np} is not measured, so no speed-up is known")
+            document.warnings.append(f"np {application.base_np} is not measured, so there are no speed-ups")
         return cls(application, document, builds, places, count, options)
 
     def prepare(self) -> None:
-        """Build. Raises RequestError, with what the compiler says, and leaves nothing behind of a folder in which nothing was started."""
+        """Build the program. Raises RequestError with the compiler's output, and removes the builds if nothing was started yet."""
         folder = self.path / "builds"
         try:
             for flags, words in self.builds.items():
@@ -125,29 +125,29 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, Applicatio
             self.count_all(progress)
 
     def start_serial(self, progress: ProgressReporter) -> None:
-        """Start each build on one rank where others are checked against that and np 1 is not measured."""
+        """Start each build on one rank, if results are checked against that and np 1 is not measured."""
         if not self.application.needs_serial_run or 1 in self.document.np:
             return
         for flags in self.document.flags:
-            serial = Variant(flags=flags, placement=self.document.placements[0], np=1)
+            serial = ApplicationVariant(flags=flags, placement=self.document.placements[0], np=1)
             progress.starting(f"{serial}, to check the others against", 0)
             if self.start(serial, 0).problem is not None:
                 self.failed |= {variant for variant in self.starts if variant.flags == flags}
 
-    def label(self, variant: Variant) -> str:
+    def label(self, variant: ApplicationVariant) -> str:
         return f"np-{variant.np}-{label(variant.flags)}-{variant.placement.replace(':', '-')}"
 
-    def record(self, variant: Variant, repeat: int, folder: str) -> ApplicationRun:
+    def record(self, variant: ApplicationVariant, repeat: int, folder: str) -> ApplicationRun:
         return ApplicationRun(**dict(variant), repeat=repeat, folder=folder)
 
-    def launch(self, variant: Variant, run: RunFolder) -> None:
+    def launch(self, variant: ApplicationVariant, run: RunFolder) -> None:
         self.launch_command(variant, self.command(variant), run)
 
-    def launch_command(self, variant: Variant, command: list[str], run: RunFolder) -> None:
+    def launch_command(self, variant: ApplicationVariant, command: list[str], run: RunFolder) -> None:
         options = self.options.replace(np=variant.np, run=run.path, placement=self.places[variant.placement])
         launch(command, options, LaunchHooks(warn=self.warn, watch=KnownLibrary().differs))
 
-    def read(self, variant: Variant, run: RunFolder, done: ApplicationRun) -> None:
+    def read(self, variant: ApplicationVariant, run: RunFolder, done: ApplicationRun) -> None:
         result = self.read_result(run)
         done.seconds, done.result = result.seconds, result.model_dump()
         if problem := self.problem_of(variant, result):
@@ -158,28 +158,28 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, Applicatio
     def figure(self, done: ApplicationRun) -> tuple[float | None, str | None]:
         return done.seconds, "s"
 
-    def command(self, variant: Variant) -> list[str]:
+    def command(self, variant: ApplicationVariant) -> list[str]:
         sizes = [f"{name}={value}" for name, value in self.document.sizes.items()]
         return [str(self.programs[variant.flags]), *sizes]
 
     def read_result(self, run: RunFolder) -> Result:
-        """The line that rank 0 prints. Raises UntrustedError when there is none."""
+        """The result that rank 0 printed. Raises UntrustedError when there is none."""
         lines = [line for line in lines_of(run.log(0)) if line.startswith("{")]
         try:
             return self.application.result.model_validate(parse_json(lines[-1]))
         except (IndexError, ValueError, ValidationError) as error:
             raise UntrustedError(f"the program printed no result: see {run.log(0)}") from error
 
-    def problem_of(self, variant: Variant, result: Result) -> str | None:
-        """What is wrong with the result. The first one on one rank is what the same build's others are checked against."""
+    def problem_of(self, variant: ApplicationVariant, result: Result) -> str | None:
+        """What is wrong with the result. A build's first result on one rank is the reference for its other runs."""
         if variant.np == 1:
             self.serial.setdefault(variant.flags, result)
         if self.application.needs_serial_run and variant.flags not in self.serial:
-            return "there is no run on one rank to check it against, since that failed"
+            return "no result to check it against: the run on one rank failed"
         return self.application.problem(result, self.document.sizes, self.serial.get(variant.flags))
 
     def count_all(self, progress: ProgressReporter) -> None:
-        """One more start of each variant with perf around its ranks, because counting may cost time; where that fails nothing else is lost."""
+        """One more start of each variant under perf, because counting may cost time; a failure affects nothing else."""
         problems: dict[str, str] = {}
         for variant in self.starts:
             if variant in self.failed:
@@ -195,10 +195,10 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, Applicatio
                     said = error.last_lines[-1:] if isinstance(error, RankFailedError) else []
                     problems[variant.placement] = " ".join(
                         [str(error), *said]
-                    )  # which the next one there would meet, too
+                    )  # the next variant in this placement would fail, too
             self.document.counters.append(CountersRow(**dict(variant), problem=problems[variant.placement]))
 
-    def counted(self, variant: Variant) -> Counters:
+    def counted(self, variant: ApplicationVariant) -> Counters:
         command = with_perf(self.command(variant))
         run, is_there = finished_or_new(self.path / f"{self.label(variant)}-counters")
         if not is_there:
@@ -215,7 +215,7 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, Variant, Applicatio
 
 
 def check_memory(application: Application, np: int, sizes: Mapping[str, int]) -> None:
-    """Raises RequestError, with the arithmetic, for sizes that this machine has no memory for."""
+    """Raises RequestError, with the arithmetic, for sizes that do not fit into this machine's memory."""
     needed, how = application.memory(np, sizes)
     there = psutil.virtual_memory().available
     if needed > there:

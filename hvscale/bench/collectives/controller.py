@@ -1,4 +1,4 @@
-"""Measures a collective: one start of ranks for each back end, everything in one folder."""
+"""Measures a collective: one start of ranks for each back end, all in one folder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,15 +18,15 @@ from hvscale.bench.collectives.rank_job import (
 )
 from hvscale.bench.collectives.request import (
     ALL_ROOTS,
-    Begun,
+    BenchRequest,
+    BenchStarted,
     Device,
     InPlace,
     Measured,
+    MessagePath,
     Refused,
-    Request,
     Schedule,
     Size,
-    Way,
 )
 from hvscale.core.documents import to_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
@@ -35,14 +35,14 @@ from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions, Resolve
 from hvscale.studies.folder import lock_folder, refuse_unless_empty
 
-PATHS: tuple[Way, ...] = ("host", "staged", "aware", "nccl")
+PATHS: tuple[MessagePath, ...] = ("host", "staged", "aware", "nccl")
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
 PLACES: tuple[InPlace, ...] = ("both", "out", "in")
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the command line says, in its words. None: not given."""
+class CollectiveOptions:
+    """The options of the command line. None: not given."""
 
     backends: tuple[str, ...] = ()
     min_bytes: str | None = None
@@ -62,18 +62,18 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Start:
+class BackendStart:
     """One back end's: its place in the document, what its ranks are asked, and the options of its launch."""
 
     entry: BackendRun
-    request: Request
+    request: BenchRequest
     options: LaunchOptions
 
 
-class Bench:
-    """One measurement: its folder, and `document`, which is in bench.json after every back end."""
+class CollectiveBench:
+    """One benchmark. `document` is written to bench.json after every back end."""
 
-    def __init__(self, path: Path, document: BenchDocument, starts: list[Start], hooks: LaunchHooks) -> None:
+    def __init__(self, path: Path, document: BenchDocument, starts: list[BackendStart], hooks: LaunchHooks) -> None:
         self.path, self.document, self.starts, self.hooks = path, document, starts, hooks
         self.page = path / "bench.html"
         self.failure: HvscaleError | None = None
@@ -82,7 +82,7 @@ class Bench:
     def of(
         cls,
         collective_name: str,
-        options: Options,
+        options: CollectiveOptions,
         launch: LaunchOptions,
         resolve: Resolve,
         hooks: LaunchHooks = NO_HOOKS,
@@ -93,11 +93,13 @@ class Bench:
         """
         collective, dtype, np = COLLECTIVES.get(collective_name), elements.find_dtype(options.dtype), launch.np
         if np < 2:
-            raise RequestError(f"-np {np}: one rank has nobody to communicate with; start two or more: -np 2")
+            raise RequestError(f"-np {np}: a collective needs at least two ranks: use -np 2 or more")
         if not ALL_ROOTS <= options.root < np:
-            raise RequestError(f"--root {options.root}: the ranks are 0 to {np - 1}, and {ALL_ROOTS} is each in turn")
+            raise RequestError(
+                f"--root {options.root}: invalid rank; give 0 to {np - 1}, or {ALL_ROOTS} for each rank in turn"
+            )
         if options.until_interval is not None and not options.until_interval > 0:
-            raise RequestError(f"--until-interval {options.until_interval:g}: percent above 0 are needed")
+            raise RequestError(f"--until-interval {options.until_interval:g}: must be above 0 percent")
         device = one_of("--device", options.device, DEVICES)
         in_place = one_of("--in-place", options.in_place, PLACES)
         paths = [one_of("--path", path, PATHS) for path in options.paths]
@@ -124,8 +126,8 @@ class Bench:
         for backend in backends.named(list(options.backends), launch.mpi):
             taken = backends.check(backend, collective.name, dtype.name, device, paths)
             backends.places(backend, collective.name, in_place)
-            if options.root == ALL_ROOTS and not backend.turns_roots:
-                having = backends.having(lambda other: other.turns_roots)
+            if options.root == ALL_ROOTS and not backend.rotates_root:
+                having = backends.names_with(lambda other: other.rotates_root)
                 raise RequestError(
                     f"{backend.name} is not timed with all roots in turn, --root {ALL_ROOTS}; {having} are"
                 )
@@ -144,7 +146,7 @@ class Bench:
                     run=name,
                     knobs=resolved.knobs,
                 )
-                request = Request(
+                request = BenchRequest(
                     collective=collective.name,
                     backend=backend.name,
                     path=path,
@@ -158,31 +160,31 @@ class Bench:
                         Size(
                             bytes=size.bytes,
                             count=size.count,
-                            iterations=iterations.of(size.bytes),
-                            warmup=warmup.of(size.bytes),
+                            iterations=iterations.calls(size.bytes),
+                            warmup=warmup.calls(size.bytes),
                         )
                         for size in found
                     ],
                 )
-                starts.append(Start(entry, request, resolved))
+                starts.append(BackendStart(entry, request, resolved))
         document.backends = [start.entry for start in starts]
         asked = len(asked_sizes(collective, dtype, options))
         if asked > len(found):
             document.warnings.append(
-                f"{asked} sizes are {len(found)} in whole {dtype.name}{f' for {np} ranks' if collective.largest(np) > 1 else ''}: "
+                f"{asked} sizes give {len(found)} in whole {dtype.name}{f' for {np} ranks' if collective.largest(np) > 1 else ''}: "
                 "each is measured once"
             )
         return cls(folder, document, starts, hooks)
 
-    def measurements(self, start: Start) -> int:
-        """How many rows a start will give."""
+    def measurements(self, start: BackendStart) -> int:
+        """The number of rows that a start gives."""
         backend = backends.find_backend(start.entry.backend)
         return len(start.request.sizes) * len(backends.places(backend, self.document.collective, start.request.places))
 
     def measure(
         self,
         *,
-        starting: Callable[[Start], None],
+        starting: Callable[[BackendStart], None],
         measured: Callable[[Measured], None],
         warn: Callable[[str], None],
     ) -> None:
@@ -208,9 +210,12 @@ class Bench:
             raise self.failure
 
     def measure_all(
-        self, starting: Callable[[Start], None], measured: Callable[[Measured], None], warn: Callable[[str], None]
+        self,
+        starting: Callable[[BackendStart], None],
+        measured: Callable[[Measured], None],
+        warn: Callable[[str], None],
     ) -> None:
-        """As `measure`, in a folder that is locked. A failure is left in `failure`."""
+        """As `measure`, in a locked folder. A failure is kept in `failure`."""
         try:
             self.write()
             for start in self.starts:
@@ -225,12 +230,14 @@ class Bench:
             if self.path.is_dir():
                 self.write()
 
-    def measure_one(self, start: Start, measured: Callable[[Measured], None], warn: Callable[[str], None]) -> None:
+    def measure_one(
+        self, start: BackendStart, measured: Callable[[Measured], None], warn: Callable[[str], None]
+    ) -> None:
         entry = start.entry
         run = RunFolder(self.path / entry.run)
         entry.state = "running"
 
-        def take(line: Begun | Refused | Measured) -> None:
+        def take(line: BenchStarted | Refused | Measured) -> None:
             self.take(entry, line)
             if isinstance(line, Measured):
                 measured(line)
@@ -248,7 +255,7 @@ class Bench:
             )
             warn(f"{entry.name} failed: {error}")
         except UntrustedError as error:
-            # The launch has warned of it.
+            # The launch has already warned about it.
             entry.state, entry.problem = "failed", str(error)
             self.document.rows = [row for row in self.document.rows if row.backend != entry.name]
             self.failure = self.failure or UntrustedError(f"{entry.name}: {error}")
@@ -260,9 +267,9 @@ class Bench:
                 self.document.host = run.read().host
             self.write()
 
-    def take(self, entry: BackendRun, line: Begun | Refused | Measured) -> None:
+    def take(self, entry: BackendRun, line: BenchStarted | Refused | Measured) -> None:
         collective = COLLECTIVES.get(self.document.collective)
-        if isinstance(line, Begun):
+        if isinstance(line, BenchStarted):
             entry.library = line.library
         elif isinstance(line, Measured):
             self.document.rows.append(row_of(entry.name, line, collective.bus_factor(self.document.np)))
@@ -292,8 +299,8 @@ class Bench:
             raise cannot_write(self.path, error) from error
 
 
-def asked_sizes(collective: Collective, dtype: elements.Dtype, options: Options) -> list[int]:
-    """In bytes. Raises RequestError."""
+def asked_sizes(collective: Collective, dtype: elements.Dtype, options: CollectiveOptions) -> list[int]:
+    """The requested sizes in bytes. Raises RequestError."""
     if not collective.has_data:
         return [0]
     by_series = (options.min_bytes, options.max_bytes, options.step_factor, options.step_bytes)
@@ -304,16 +311,18 @@ def asked_sizes(collective: Collective, dtype: elements.Dtype, options: Options)
             *by_series[2:],
         )
     if any(given is not None for given in by_series):
-        raise RequestError("--sizes says all sizes: leave out --min-bytes, --max-bytes, --step-factor and --step-bytes")
+        raise RequestError("--sizes cannot be combined with --min-bytes, --max-bytes, --step-factor or --step-bytes")
     return sizes.named_sizes(options.sizes, dtype)
 
 
-def sizes_of(collective: Collective, dtype: elements.Dtype, np: int, options: Options) -> list[sizes.Message]:
+def sizes_of(
+    collective: Collective, dtype: elements.Dtype, np: int, options: CollectiveOptions
+) -> list[sizes.MessageSize]:
     return sizes.messages(collective, dtype, np, asked_sizes(collective, dtype, options))
 
 
 def wrong_words(document: BenchDocument) -> str:
-    """The first wrong element of all."""
+    """The first wrong element in words."""
     first = document.wrong[0]
     place = "in place" if first.in_place else "out of place"
     more = len(document.wrong) - 1

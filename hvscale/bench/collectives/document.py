@@ -1,4 +1,4 @@
-"""bench.json: what was asked for, one row for each size and back end, and where one overtakes another."""
+"""bench.json: the request, one row for each size and back end, and the crossovers between back ends."""
 
 import itertools
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from hvscale.bench.collectives.request import Device, FirstWrong, InPlace, Measured, Way
+from hvscale.bench.collectives.request import Device, FirstWrong, InPlace, Measured, MessagePath
 from hvscale.bench.collectives.summary import summarise
 from hvscale.core.statistics import CONFIDENCE
 from hvscale.launch.options import LaunchOptions
@@ -16,11 +16,11 @@ State = Literal["waiting", "running", "finished", "failed", "interrupted"]
 
 
 class BackendRun(BaseModel):
-    """One start. `name`: the back end, and for GPU memory its path. `library`: as it names itself; `problem`: why it failed."""
+    """One start. `name`: the back end, for GPU memory with its path. `library`: its name for itself. `problem`: why it failed."""
 
     name: str
     backend: str
-    path: Way
+    path: MessagePath
     flavour: str
     run: str
     library: str | None = None
@@ -30,9 +30,10 @@ class BackendRun(BaseModel):
 
 
 class BenchRow(BaseModel):
-    """One size on one back end, out of place or in place. Seconds of a call on the slowest rank; `seconds` is their mean with its 95 % interval.
+    """One size on one back end, out of place or in place.
 
-    `bytes`, `count` and the bandwidths as nccl-tests has them. `rank_seconds_*`: over the ranks' own means. `wrong`: None where not checked.
+    `seconds*`: of a call on the slowest rank; `seconds` is the mean with its 95 % interval. `rank_seconds_*`: over the ranks' own
+    means. `bytes`, `count` and the bandwidths as in nccl-tests. `wrong`: wrong elements, None where not checked.
     """
 
     backend: str
@@ -66,7 +67,7 @@ class Wrong(FirstWrong):
 
 
 class Crossover(BaseModel):
-    """Below `bytes` the one back end is faster, above it the other one, beyond their intervals on either side."""
+    """Below `bytes` one back end is faster, above it the other, beyond their intervals on both sides."""
 
     bytes: int
     faster_below: str
@@ -123,13 +124,13 @@ def row_of(name: str, measured: Measured, bus_factor: float) -> BenchRow:
 
 
 def main_rows(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """Of each back end those out of place, or in place where it has no others: what back ends are compared by."""
+    """The rows by which back ends are compared: out of place, or in place where a back end has no others."""
     with_two_buffers = {row.backend for row in rows if not row.in_place}
     return [row for row in rows if not row.in_place or row.backend not in with_two_buffers]
 
 
 def crossovers(rows: Sequence[BenchRow]) -> list[Crossover]:
-    """For each pair of back ends, in order of size: sizes between two at which different ones are faster for sure (their geometric mean)."""
+    """The crossovers of each pair of back ends, by size: the geometric mean of two sizes at which different ones are faster for sure."""
     tables: dict[str, dict[int, BenchRow]] = {}
     for row in main_rows(rows):
         tables.setdefault(row.backend, {})[row.bytes] = row

@@ -1,4 +1,4 @@
-"""Whether the buffers of a measurement fit: said before any of them is made."""
+"""The buffers of a benchmark, and whether they fit into memory; checked before any is allocated."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from hvscale.bench.collectives.request import Way
+from hvscale.bench.collectives.request import MessagePath
 from hvscale.core.errors import RequestError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 def available_bytes() -> int:
-    """What this node can still give: the kernel's estimate, or less where a cgroup (version 2) has a limit."""
+    """The bytes still available on this node: the kernel's estimate, or less where a cgroup (version 2) sets a limit."""
     free = int(psutil.virtual_memory().available)
     try:
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
@@ -27,38 +27,38 @@ def available_bytes() -> int:
 
 
 def check_fits(buffer_bytes: int, buffers: int, ranks: int, available: int, where: str) -> None:
-    """Raises RequestError, with the arithmetic."""
+    """Raises RequestError, with the arithmetic, where the buffers of `ranks` ranks do not fit."""
     how = f"{buffer_bytes} bytes in each buffer x {buffers} buffers x {ranks} ranks"
-    refuse_more(
+    check_available(
         buffer_bytes * buffers * ranks,
-        f"the largest size does not fit {where}",
+        f"the largest size does not fit into {where}",
         how,
         available,
         "lower --max-bytes or start fewer ranks",
     )
 
 
-def refuse_more(needed: int, what: str, how: str, available: int, cure: str) -> None:
-    """Raises RequestError where more bytes are needed than there are."""
+def check_available(needed: int, what: str, how: str, available: int, fix: str) -> None:
+    """Raises RequestError where more bytes are needed than available."""
     if needed > available:
-        raise RequestError(f"{what}: {how} = {needed / GIB:.2f} GiB, and {available / GIB:.2f} GiB are free; {cure}")
+        raise RequestError(f"{what}: {how} = {needed / GIB:.2f} GiB, and {available / GIB:.2f} GiB are free; {fix}")
 
 
 SERVER = 0
-CHIEF = 1  # the worker that NCCL's ways go over
-# The rank of the first worker: all-reduce has no server.
+CHIEF = 1  # the worker that relays between the server and NCCL
+# The operations of an exchange of parameters, and the rank of the first worker: all-reduce has no server.
 OPERATIONS = {"broadcast": 1, "gather": 1, "allreduce": 0}
 
 
-def in_place(operation: str, rank: int) -> bool:
-    """A worker's gradients have no room in its own memory for all others'."""
+def server_in_place(operation: str, rank: int) -> bool:
+    """Whether a rank uses one buffer; a gathering worker has no room for all others' gradients."""
     return operation != "gather" or rank == SERVER
 
 
-def held(operation: str, path: Way, rank: int, np: int) -> tuple[int, int]:
-    """Blocks in the buffers that a rank sends from and receives into; a block holds all parameters once.
+def server_blocks(operation: str, path: MessagePath, rank: int, np: int) -> tuple[int, int]:
+    """The blocks in the buffers that a rank of an exchange sends from and receives into; a block holds all parameters once.
 
-    Gathering has one for each rank, as MPI_Gather wants it: the server's own stays where it is.
+    The server's receive buffer of a gather has a block for each rank, as MPI_Gather requires, its own included.
     """
     if operation != "gather":
         return 0, 1
@@ -67,21 +67,28 @@ def held(operation: str, path: Way, rank: int, np: int) -> tuple[int, int]:
     return 1, np - 1 if path == "nccl" and rank == CHIEF else 0
 
 
-def check_held(
-    operation: str, path: Way, backend: "Backend", ranks: Iterable[int], np: int, block: int, available: int, where: str
+def check_memory(
+    operation: str,
+    path: MessagePath,
+    backend: "Backend",
+    ranks: Iterable[int],
+    np: int,
+    block: int,
+    available: int,
+    where: str,
 ) -> None:
-    """Raises RequestError, with the arithmetic, where the buffers of these ranks need more bytes than there are. `block`: in bytes."""
+    """Raises RequestError, with the arithmetic, where the buffers of these ranks of an exchange do not fit. `block`: in bytes."""
     at_server, at_workers = 0, 0
     for rank in ranks:
-        blocks = sum(held(operation, path, rank, np))
+        blocks = sum(server_blocks(operation, path, rank, np))
         if rank < OPERATIONS[operation]:
             at_server += 2 * blocks if operation == "gather" and backend.gathers_twice else blocks
         else:
             at_workers += blocks
-    refuse_more(
+    check_available(
         block * (at_server + at_workers),
-        f"the parameters do not fit {where}: {operation}",
+        f"the parameters do not fit into {where}: {operation}",
         f"{block} bytes x ({at_server} at the server + {at_workers} at workers)",
         available,
-        "lower --bytes or take fewer --workers",
+        "lower --bytes or --workers",
     )

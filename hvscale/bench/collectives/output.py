@@ -1,4 +1,4 @@
-"""A measurement for people: in nccl-tests' columns or OSU's, and what is shown while it goes on."""
+"""The results as text, in the columns of nccl-tests or of OSU."""
 
 from hvscale.bench.collectives import elements
 from hvscale.bench.collectives.document import BackendRun, BenchDocument, BenchRow, main_rows
@@ -8,7 +8,7 @@ from hvscale.bench.collectives.request import ALL_ROOTS
 from hvscale.core.units import human_bytes
 
 LAYOUTS = ("nccl-tests", "osu")
-NO_ROOT = "-1"  # nccl-tests' word for a collective without one
+NO_ROOT = "-1"  # in nccl-tests' column of a collective without a root
 
 
 def tables(document: BenchDocument, layout: str) -> str:
@@ -31,15 +31,16 @@ def heading(document: BenchDocument, entry: BackendRun) -> list[str]:
     knobs = "".join(f", {knob}={value}" for knob, value in entry.knobs.items())
     placement = document.launch.placement.name
     table = document.launch.collectives
+    by_table = f", decision table {table}" if table else ""
     return [
         f"# hvscale bench {document.collective}, {entry.name}: {entry.library or 'library unknown'}",
-        f"# np {document.np}, placement {placement}, {document.dtype} in {document.device} memory{knobs}{f', by {table}' if table else ''}",
-        f"# iterations {document.iterations}, warm-up {document.warmup}; time: of a call on the slowest rank, mean",
+        f"# np {document.np}, placement {placement}, {document.dtype} in {document.device} memory{knobs}{by_table}",
+        f"# iterations {document.iterations}, warm-up {document.warmup}; time: mean of a call on the slowest rank",
     ]
 
 
 def nccl_table(document: BenchDocument, entry: BackendRun) -> str:
-    """The columns of nccl-tests; N/A where the back end has no such call."""
+    """The columns of nccl-tests; N/A where the back end does not support it."""
     collective, dtype = COLLECTIVES.get(document.collective), elements.find_dtype(document.dtype)
     reduction = document.reduction or "none"
     root = ("all" if document.root == ALL_ROOTS else str(document.root)) if collective.rooted else NO_ROOT
@@ -84,13 +85,13 @@ def figures(row: BenchRow | None) -> str:
 
 
 def microseconds(seconds: float) -> str:
-    """With as many digits as nine columns show."""
+    """Microseconds in at most nine characters."""
     us = seconds * 1e6
     return f"{us:.2f}" if us < 1e5 else f"{us:.0f}"
 
 
 def osu_table(document: BenchDocument, entry: BackendRun) -> str:
-    """OSU's columns: average, least and largest are over the ranks' own means. Out of place where the back end has it."""
+    """OSU's columns: average, least and largest over the ranks' means. Out of place where the back end supports it."""
     collective = COLLECTIVES.get(document.collective)
     rows = main_rows(rows_of(document, entry))
     itemsize = elements.find_dtype(document.dtype).bytes

@@ -10,7 +10,7 @@ from hvscale.report.page import render_page, study_facts, title
 
 
 def page(document: BenchDocument) -> str:
-    """`document` holds at least one row."""
+    """The page. `document` must hold at least one row."""
     libraries = [f"{entry.name}: {entry.library or entry.problem or entry.state}" for entry in document.backends]
     return render_page(
         "bench.html.j2",
@@ -25,7 +25,7 @@ def page(document: BenchDocument) -> str:
 
 
 def bench_figures(document: BenchDocument) -> dict[str, go.Figure]:
-    """By the id of the page's element."""
+    """The figures by the id of the page's element."""
     return {
         "latency": _lines(document, "seconds", 1e6, "time of a call, us"),
         "bandwidth": _lines(document, "busbw_gigabytes_per_second", 1, "busbw, 10^9 bytes a second"),
@@ -41,7 +41,7 @@ def _lines(document: BenchDocument, name: str, unit: float, axis: str) -> go.Fig
         others = [row for row in rows if row not in shown]
         figure.add_trace(_line(shown, name, unit, colour(number)))
         if others:
-            # Nearly the same line again: dashed, and hidden until it is asked for.
+            # In place is nearly the same line: dashed, and hidden at first.
             figure.add_trace(_line(others, name, unit, colour(number), beside=True))
     for crossover in document.crossovers:
         figure.add_vline(

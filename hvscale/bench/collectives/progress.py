@@ -2,7 +2,7 @@
 
 from rich.progress import MofNCompleteColumn
 
-from hvscale.bench.collectives.controller import Bench, Start
+from hvscale.bench.collectives.controller import BackendStart, CollectiveBench
 from hvscale.bench.collectives.request import Measured
 from hvscale.core.units import human_bytes, human_seconds
 from hvscale.report.progress import ProgressBar
@@ -11,11 +11,11 @@ from hvscale.report.progress import ProgressBar
 class SizesProgress(ProgressBar):
     """A bar over the sizes of all back ends, with the last time."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: CollectiveBench) -> None:
         super().__init__(sum(map(bench.measurements, bench.starts)), MofNCompleteColumn())
         self.name = ""
 
-    def starting(self, start: Start) -> None:
+    def starting(self, start: BackendStart) -> None:
         self.name = start.entry.name
         self.update(description=self.name)
 

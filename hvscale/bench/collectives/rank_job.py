@@ -1,4 +1,4 @@
-"""One start of ranks that measure: what it needs, and what its ranks answer. For every measurement that has a request for them."""
+"""Starts ranks with a request and reads their results."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from hvscale.bench.collectives.backends import Backend
-from hvscale.bench.collectives.request import Begun, Line, Measured, Refused, Request, request_path, results_path
+from hvscale.bench.collectives.request import (
+    BenchRequest,
+    BenchStarted,
+    Measured,
+    Refused,
+    ResultLine,
+    request_path,
+    results_path,
+)
 from hvscale.core.errors import RankFailedError, RequestError
 from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.core.suggest import suggest_name
@@ -19,12 +27,12 @@ from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.launch.placements import PLACEMENTS
 
 COMMAND = ["python", "-m", "hvscale.bench.collectives.rank_side.rank"]
-# Placements whose ranks have this machine's memory.
+# Placements whose ranks use this machine's memory.
 ON_THIS_MACHINE = tuple(name for name, placement in PLACEMENTS.all().items() if placement.on_this_machine)
 
 
 class NewLines:
-    """Of a file that others write: the lines since the last look. One that is not whole yet is left for the next."""
+    """The new lines of a file that another process writes. An incomplete line is left for the next read."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.read = path, 0
@@ -40,23 +48,23 @@ class NewLines:
 
 
 class ResultLines:
-    """What rank 0 has written since the last look. `refused`: what the ranks said in place of measuring."""
+    """The new results of rank 0. `refused`: why the ranks could not measure."""
 
     def __init__(self, run: Path) -> None:
         self.lines, self.refused = NewLines(results_path(run)), ""
 
-    def new(self) -> list[Begun | Refused | Measured]:
-        found = [Line.model_validate_json(b'{"line":' + text + b"}").line for text in self.lines.take()]
-        self.refused = next((line.why for line in found if isinstance(line, Refused)), self.refused)
+    def new(self) -> list[BenchStarted | Refused | Measured]:
+        found = [ResultLine.model_validate_json(b'{"line":' + text + b"}").line for text in self.lines.take()]
+        self.refused = next((line.reason for line in found if isinstance(line, Refused)), self.refused)
         return found
 
 
 def measure_on_ranks(
     run: RunFolder,
-    request: Request,
+    request: BenchRequest,
     options: LaunchOptions,
     hooks: LaunchHooks,
-    take: Callable[[Begun | Refused | Measured], None],
+    take: Callable[[BenchStarted | Refused | Measured], None],
 ) -> None:
     """Start ranks that do what is asked; `take` gets each line of rank 0's as it comes.
     Raises RequestError for what the ranks refuse, UntrustedError where they run on another MPI than the one asked for, and as `launch`.
@@ -68,7 +76,7 @@ def measure_on_ranks(
 
     def read_on() -> None:
         for line in lines.new():
-            if isinstance(line, Begun):
+            if isinstance(line, BenchStarted):
                 line.library = library.named(line.library)
             take(line)
 
@@ -101,7 +109,7 @@ def one_of(option: str, word: str, known: tuple[Any, ...]) -> Any:
 
 
 def check_installed(backend: Backend, options: LaunchOptions) -> None:
-    """Raises RequestError, saying how to get it, when the back end or what starts its ranks is not here."""
+    """Raises RequestError, saying how to install it, when the back end or its launcher is not installed."""
     flavour = flavours.get(backend.flavour)
     passed = {**prefixes.programs_first(clean(), flavour), **named(options.env)}
     try:

@@ -1,4 +1,7 @@
-"""What one start of ranks is to measure: written into its run folder before it, read by the ranks. And the lines in which rank 0 answers."""
+"""What one start of ranks is to measure, and the lines in which rank 0 answers.
+
+The controller writes the request into the run folder before the start.
+"""
 
 import os
 from dataclasses import dataclass
@@ -13,13 +16,19 @@ from hvscale.core.errors import RequestError
 from hvscale.core.numbers import read_whole
 
 Device = Literal["cpu", "cuda"]
-Way = Literal["host", "staged", "aware", "nccl"]
+# How a message in GPU or host memory reaches the library: --path.
+MessagePath = Literal["host", "staged", "aware", "nccl"]
 InPlace = Literal["both", "out", "in"]
 ALL_ROOTS = -1  # each rank in turn, as in nccl-tests
 
+# As OSU's benchmarks: many calls where a call is short. 20 is nccl-tests' number.
+DEFAULT_ITERATIONS, DEFAULT_WARMUP = "8K:1000,1M:100,20", "8K:100,1M:10,3"
+MOST_CALLS = 10**9
+SAMPLES = 20  # the calls of a size are timed in this many batches, which give the confidence interval
+
 
 class Size(BaseModel):
-    """One message, and how many calls of it."""
+    """One message size, and the numbers of timed and untimed calls."""
 
     bytes: int
     count: int
@@ -27,17 +36,18 @@ class Size(BaseModel):
     warmup: int
 
 
-class Request(VersionedDocument):
-    """bench-request.json. `root`: or ALL_ROOTS; `until_interval`: percent of the mean; `places`: out of place, in place or both.
+class BenchRequest(VersionedDocument):
+    """bench-request.json. `root`: a rank, or ALL_ROOTS. `until_interval`: percent of the mean. `places`: out of place, in place or both.
 
-    `first_worker`: where parameters are exchanged, the rank of the first worker: 1 behind a server, 0 without one. The workers' parameters lie
-    on `device`, the server's in its node's memory, in as few buffers as will do, whatever `places` says.
+    `first_worker`: the rank of the first worker in an exchange with a parameter server: 1 with a server, 0 without one; None for a
+    plain benchmark. The workers' parameters lie on `device`, the server's in host memory, in as few buffers as possible, whatever
+    `places` says.
     """
 
     schema_: Literal["hvscale/bench-request/1"] = "hvscale/bench-request/1"
     collective: str
     backend: str
-    path: Way
+    path: MessagePath
     dtype: str
     device: Device
     root: int
@@ -52,12 +62,48 @@ class Request(VersionedDocument):
         return bool(self.first_worker)
 
     @classmethod
-    def of_this_rank(cls) -> "Request":
+    def of_this_rank(cls) -> "BenchRequest":
         return cls.model_validate_json(request_path(run_of_this_rank()).read_text())
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """The number of calls by message size. `steps`: pairs of a size in bytes and the calls up to it; `beyond`: calls for larger sizes."""
+
+    steps: tuple[tuple[int, int], ...]
+    beyond: int
+
+    @classmethod
+    def parse(cls, option: str, text: str, least: int) -> "Schedule":
+        """Reads `20`, or `8K:1000,1M:100,20`. Raises RequestError."""
+        *steps, beyond = text.split(",")
+        pairs = [step.partition(":") for step in steps]
+        calls = [read_whole(number, 0, MOST_CALLS) for number in (beyond, *(pair[2] for pair in pairs))]
+        if None in calls:
+            raise RequestError(
+                f"{option} {text}: give a number of calls, or SIZE:CALLS pairs and a number for larger sizes, such as {DEFAULT_ITERATIONS}"
+            )
+        found = cls(tuple((parse_size(option, size), int(number)) for size, _, number in pairs), int(beyond))
+        limits = [limit for limit, _ in found.steps]
+        if limits != sorted(set(limits)):
+            raise RequestError(f"{option} {text}: the sizes must increase")
+        if min([found.beyond, *(number for _, number in found.steps)]) < least:
+            raise RequestError(f"{option} {text}: the number of calls must be at least {least}")
+        return found
+
+    def calls(self, size: int) -> int:
+        """The number of calls at a size in bytes."""
+        return next((number for limit, number in self.steps if size <= limit), self.beyond)
+
+
+def samples_and_calls(iterations: int) -> tuple[int, int]:
+    """The number of samples and the calls in each; together at least `iterations` calls."""
+    samples = min(SAMPLES, iterations)
+    return samples, -(-iterations // samples)
+
+
 class FirstWrong(BaseModel):
-    """The first element that was not what it must be."""
+    """The first element that differs from the expected value."""
 
     rank: int
     element: int
@@ -65,23 +111,26 @@ class FirstWrong(BaseModel):
     expected: float
 
 
-class Begun(BaseModel):
-    """The first line: whose library does it, and on which host each rank is."""
+class BenchStarted(BaseModel):
+    """The first line: the library's name for itself, and the host of each rank."""
 
-    kind: Literal["begun"] = "begun"
+    kind: Literal["started"] = "started"
     library: str
     hosts: list[str]
 
 
 class Refused(BaseModel):
-    """A request that cannot be met on the nodes; nothing was measured."""
+    """The ranks cannot do what was requested; nothing was measured."""
 
     kind: Literal["refused"] = "refused"
-    why: str
+    reason: str
 
 
 class Measured(BaseModel):
-    """One size. `seconds`: for each sample what a call took the slowest rank; `rank_seconds`: each rank's mean. `wrong`: over all ranks."""
+    """One measured size. `seconds`: of a call on the slowest rank, one per sample. `rank_seconds`: each rank's mean.
+
+    `wrong`: wrong elements over all ranks, None where results were not checked.
+    """
 
     kind: Literal["measured"] = "measured"
     bytes: int
@@ -94,10 +143,10 @@ class Measured(BaseModel):
     first_wrong: FirstWrong | None = None
 
 
-class Line(BaseModel):
+class ResultLine(BaseModel):
     """One line of bench.jsonl."""
 
-    line: Annotated[Begun | Refused | Measured, Field(discriminator="kind")]
+    line: Annotated[BenchStarted | Refused | Measured, Field(discriminator="kind")]
 
 
 def request_path(run: Path) -> Path:
@@ -110,44 +159,3 @@ def results_path(run: Path) -> Path:
 
 def run_of_this_rank() -> Path:
     return Path(os.environ["HVSCALE_RUN"])
-
-
-# As OSU's benchmarks: many calls where one is short. 20 is nccl-tests' number.
-DEFAULT_ITERATIONS, DEFAULT_WARMUP = "8K:1000,1M:100,20", "8K:100,1M:10,3"
-MOST_CALLS = 10**9
-SAMPLES = 20  # the calls of a size are timed in so many parts, which tell the interval
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """`steps`: up to how many bytes, how many calls; `beyond`: for all larger ones."""
-
-    steps: tuple[tuple[int, int], ...]
-    beyond: int
-
-    @classmethod
-    def parse(cls, option: str, text: str, least: int) -> "Schedule":
-        """`20`, or `8K:1000,1M:100,20`. Raises RequestError."""
-        *steps, beyond = text.split(",")
-        pairs = [step.partition(":") for step in steps]
-        calls = [read_whole(number, 0, MOST_CALLS) for number in (beyond, *(pair[2] for pair in pairs))]
-        if None in calls:
-            raise RequestError(
-                f"{option} {text}: write a number of calls, or numbers up to sizes and one for what is beyond: {DEFAULT_ITERATIONS}"
-            )
-        found = cls(tuple((parse_size(option, size), int(number)) for size, _, number in pairs), int(beyond))
-        limits = [limit for limit, _ in found.steps]
-        if limits != sorted(set(limits)):
-            raise RequestError(f"{option} {text}: the sizes must grow")
-        if min([found.beyond, *(number for _, number in found.steps)]) < least:
-            raise RequestError(f"{option} {text}: at least {least} is needed")
-        return found
-
-    def of(self, size: int) -> int:
-        return next((number for limit, number in self.steps if size <= limit), self.beyond)
-
-
-def parts(iterations: int) -> tuple[int, int]:
-    """Samples, and the calls in each: together at least `iterations` calls."""
-    samples = min(SAMPLES, iterations)
-    return samples, -(-iterations // samples)

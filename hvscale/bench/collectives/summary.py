@@ -1,4 +1,4 @@
-"""What samples of a time say."""
+"""Summary statistics of the samples of a time."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ class Summary(BaseModel):
 
 
 def summarise(seconds: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
-    """Of one sample or more. The arithmetic mean, as nccl-tests and OSU print it, with Student's t interval."""
+    """The summary of at least one sample. The arithmetic mean, as nccl-tests and OSU print it, with Student's t interval."""
     values = np.asarray(seconds, np.float64)
     mean, low, high = student(values, confidence)
     return Summary(

@@ -1,1 +1,1 @@
-"""A published study made again from one file: what it measures, by the engines of the other commands, and what it says, tested."""
+"""Repeats a published study from one TOML file: makes its measurements with the other bench commands and tests its claims."""

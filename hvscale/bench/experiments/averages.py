@@ -1,4 +1,4 @@
-"""How far apart repeated times are, in percent with an interval, by the average that the measurement's own tables show."""
+"""The difference of repeated times in percent, with a confidence interval, by the average that the measurement's own tables show."""
 
 from collections.abc import Mapping
 
@@ -12,22 +12,23 @@ Seconds = Mapping[int, float]
 
 
 class Percent(BaseModel):
-    """Limits are None where one round alone was measured."""
+    """A difference in percent; `low` and `high` are None where only one round was measured."""
 
     percent: float
     low: float | None
     high: float | None
 
-    def turned(self) -> "Percent":
-        """With the other sign."""
+    def negated(self) -> "Percent":
+        """With the opposite sign."""
         low, high = (None if limit is None else -limit for limit in (self.high, self.low))
         return Percent(percent=-self.percent, low=low, high=high)
 
 
 def change(of: Series, than: Series, confidence: float) -> Percent | None:
-    """(of / than - 1) * 100, over the rounds that have both; None where there are none.
+    """(of / than - 1) * 100 over the rounds that have both; None where there are none.
 
-    Of medians with a bootstrap interval over rounds drawn whole, else of the geometric mean of the rounds' ratios with Student's.
+    For medians with a bootstrap interval over whole rounds; otherwise of the geometric mean of the rounds' ratios with Student's t
+    interval.
     """
     if of.average == "median":
         found = overhead(of.seconds, than.seconds, confidence)
@@ -40,10 +41,9 @@ def change(of: Series, than: Series, confidence: float) -> Percent | None:
 
 
 def growth(last: tuple[Series, Series], first: tuple[Series, Series], confidence: float) -> Percent | None:
-    """The change from the second of a pair to the first one, of the last pair less that of the first pair: percentage points.
+    """`change` of the last pair minus `change` of the first pair, in percentage points, over the rounds that have all four series.
 
-    Over the rounds that have all four. Of medians with a bootstrap interval over rounds drawn whole, else the mean of the rounds' differences
-    with Student's.
+    For medians with a bootstrap interval over whole rounds; otherwise the mean of the rounds' differences with Student's t interval.
     """
     four = [one.seconds for pair in (last, first) for one in pair]
     rounds = sorted(set.intersection(*(set(seconds) for seconds in four)))

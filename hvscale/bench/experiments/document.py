@@ -1,16 +1,16 @@
-"""bench-experiment.json: what was measured, and what the study says of it."""
+"""bench-experiment.json: the measurements of an experiment and the findings on its claims."""
 
 from typing import Literal
 
 from pydantic import BaseModel
 
-from hvscale.bench.experiments.statements import Comparison, Finding
+from hvscale.bench.experiments.statements import Finding, StatementComparison
 from hvscale.core.statistics import CONFIDENCE
 from hvscale.studies.document import StudyDocument
 
 
 class MeasurementRecord(BaseModel):
-    """One entry. `folder`: with its own document and page; `problem`: why it is not whole."""
+    """One measurement. `folder`: holds its own document and page. `problem`: why it is incomplete."""
 
     name: str
     measure: str
@@ -20,19 +20,19 @@ class MeasurementRecord(BaseModel):
 
 
 class StatementRow(Finding):
-    """A statement of the study and what came of it; `figure`: what the percents of its comparisons are."""
+    """A claim of the study and the finding on it. `metric`: what the percentages of its comparisons mean."""
 
-    says: str
+    claim: str
     kind: str
-    figure: str
+    metric: str
 
 
-class ComparisonRow(Comparison):
-    """A line of the CSV file."""
+class StatementComparisonRow(StatementComparison):
+    """A row of the CSV file."""
 
-    says: str
+    claim: str
     verdict: str
-    figure: str
+    metric: str
 
 
 class ExperimentDocument(StudyDocument):
@@ -41,7 +41,7 @@ class ExperimentDocument(StudyDocument):
     `collectives`: the decision table's text, None without one.
     """
 
-    schema_: Literal["hvscale/bench-experiment/1"] = "hvscale/bench-experiment/1"
+    schema_: Literal["hvscale/bench-experiment/2"] = "hvscale/bench-experiment/2"
     title: str
     part: str
     collectives: str | None = None
@@ -49,9 +49,9 @@ class ExperimentDocument(StudyDocument):
     measurements: list[MeasurementRecord]
     statements: list[StatementRow] = []
 
-    def comparisons(self) -> list[ComparisonRow]:
+    def comparisons(self) -> list[StatementComparisonRow]:
         return [
-            ComparisonRow(**dict(comparison), says=row.says, verdict=row.verdict, figure=row.figure)
+            StatementComparisonRow(**dict(comparison), claim=row.claim, verdict=row.verdict, metric=row.metric)
             for row in self.statements
             for comparison in row.comparisons
         ]

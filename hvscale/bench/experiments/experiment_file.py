@@ -1,4 +1,4 @@
-"""experiment.toml: what a study measures here and at its own size, and what it says."""
+"""experiment.toml: what a study measures, in small and at its full size, and what it claims."""
 
 import functools
 import operator
@@ -14,18 +14,18 @@ from hvscale.bench.experiments.statements import STATEMENTS, Statement
 from hvscale.core.errors import RequestError
 from hvscale.core.suggest import suggest_name
 
-PARTS = ("here", "study")
-SELECTOR = len(("statements", 0, "kind", "where", "np"))  # the place of what a selector asks of a key
+PARTS = ("small", "full")
+SELECTOR = len(("statements", 0, "kind", "where", "np"))  # the length of the place of a selector's value
 
 
 class Experiment(BaseModel):
-    """`here`: what a machine of few cores measures; `study`: the study's own size; each entry by its name, which is its folder's."""
+    """`small`: measurements for a machine with few cores; `full`: the size of the published study. A name is also the folder's."""
 
     model_config = ConfigDict(extra="forbid")
 
     title: str
-    here: dict[str, Entry] = {}
-    study: dict[str, Entry] = {}
+    small: dict[str, Entry] = {}
+    full: dict[str, Entry] = {}
     statements: list[Statement] = []
 
     def part(self, name: str) -> dict[str, Entry]:
@@ -35,26 +35,26 @@ class Experiment(BaseModel):
 
 @functools.cache
 def form() -> type[Experiment]:
-    """With every kind of entry and statement that is registered."""
+    """The model of the file, with every registered kind of measurement and claim."""
     name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
-    entry: Any = Annotated[one_of(ENTRIES.all()), Field(discriminator="measure")]
-    statement: Any = Annotated[one_of(STATEMENTS.all()), Field(discriminator="kind")]
+    entry: Any = Annotated[union_of(ENTRIES.all()), Field(discriminator="measure")]
+    statement: Any = Annotated[union_of(STATEMENTS.all()), Field(discriminator="kind")]
     return create_model(
         "ExperimentFile",
         __base__=Experiment,
-        here=(dict[name, entry], {}),
-        study=(dict[name, entry], {}),
+        small=(dict[name, entry], {}),
+        full=(dict[name, entry], {}),
         statements=(list[statement], []),
     )
 
 
-def one_of(models: Mapping[str, type[BaseModel]]) -> Any:
-    """Their union."""
+def union_of(models: Mapping[str, type[BaseModel]]) -> Any:
+    """The union of the models."""
     return functools.reduce(operator.or_, models.values())
 
 
 def read(path: Path) -> Experiment:
-    """Raises RequestError, naming the place, for a file that cannot be read, is no TOML, or asks for what does not exist."""
+    """The experiment in a file. Raises RequestError, naming the place, for a file that cannot be read or is invalid."""
     try:
         return form().model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
@@ -62,14 +62,14 @@ def read(path: Path) -> Experiment:
     except ValidationError as error:
         raise RequestError(f"{path}: {problem(error)}") from error
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"{path} is damaged, it is no TOML: {error}") from error
+        raise RequestError(f"{path} is not valid TOML: {error}") from error
 
 
 def problem(error: ValidationError) -> str:
-    """In one line with its place: a key that is not known, else the first that is wrong."""
+    """The first error in one line with its place; an unknown key goes before other errors."""
     found = error.errors()
     first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-    # The third part of a place inside an entry or a statement is the name of its kind, which the file has elsewhere.
+    # The third part of a place inside a measurement or claim is the name of its kind, which the file has elsewhere.
     loc = first["loc"]
     place = ".".join(str(part) for number, part in enumerate(loc) if number != 2)
     kinds: Mapping[str, type[BaseModel]] = STATEMENTS.all() if loc[0] == "statements" else ENTRIES.all()
@@ -80,8 +80,8 @@ def problem(error: ValidationError) -> str:
     if first["type"] == "union_tag_not_found":
         return f"{place}: {context['discriminator'].strip(chr(39))} is missing. Known: {', '.join(kinds)}"
     if len(loc) > SELECTOR and loc[0] == "statements":
-        return f"{'.'.join(map(str, (*loc[:2], *loc[3:SELECTOR])))}: write a value, a list of values, or {{ from = VALUE, to = VALUE }}"
+        return f"{'.'.join(map(str, (*loc[:2], *loc[3:SELECTOR])))}: give a value, a list of values, or {{ from = VALUE, to = VALUE }}"
     if first["type"] == "extra_forbidden":
-        known = kinds.get(str(loc[2]), Experiment) if len(loc) > len(("here", "name", "kind")) else Experiment
+        known = kinds.get(str(loc[2]), Experiment) if len(loc) > len(("small", "name", "kind")) else Experiment
         return f"{place}: {suggest_name('key', str(loc[-1]), known.model_fields)}"
     return f"{place}: {first['msg']}"

@@ -1,4 +1,4 @@
-"""The page of `hvscale bench experiment`: the intervals that each rests on."""
+"""The page of `hvscale bench experiment`: the confidence intervals behind each finding."""
 
 import plotly.graph_objects as go
 
@@ -7,9 +7,9 @@ from hvscale.bench.experiments.output import heading, table
 from hvscale.report.figures import BLUE, GREY, INK, ORANGE, error_bars, style
 from hvscale.report.page import study_page
 
-MOST = 40  # of a statement that people can still read; those that decide come first
+MAX_INTERVALS = 40  # per claim, so that the figure stays readable; the decisive ones come first
 COLOURS = {True: BLUE, None: GREY, False: ORANGE}
-MEANINGS = {True: "as it says", None: "not told apart", False: "the other way"}
+MEANINGS = {True: "as claimed", None: "contains the limit", False: "the opposite"}
 
 
 def page(document: ExperimentDocument) -> str:
@@ -27,9 +27,9 @@ def page(document: ExperimentDocument) -> str:
 
 
 def intervals(row: StatementRow) -> go.Figure:
-    """A line for each comparison, coloured by the side of the limit, the dotted one, that its interval lies on."""
+    """A line for each comparison, coloured by the side of the limit (dotted) on which its interval lies."""
     figure = go.Figure()
-    shown = row.comparisons[:MOST]
+    shown = row.comparisons[:MAX_INTERVALS]
     for agrees, colour in COLOURS.items():
         found = [one for one in shown if one.agrees is agrees]
         if found:
@@ -46,7 +46,7 @@ def intervals(row: StatementRow) -> go.Figure:
                 marker={"color": colour, "size": 8},
                 hovertemplate="%{y}: %{x:.4g}<extra></extra>",
             )
-    style(figure, row.figure, "", height=140 + 24 * len(shown))
+    style(figure, row.metric, "", height=140 + 24 * len(shown))
     limit = row.limit_percent or 0
     points = [limit, *(one.percent for one in shown)]
     span = max(points) - min(points) or 1

@@ -1,4 +1,4 @@
-"""What all measurements of an experiment come down to: times by round, each with where it was measured, and how a statement picks among them."""
+"""Series of an experiment: times by round under the keys they were measured with, and selectors that pick among them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from hvscale.bench.collectives.sizes import parse_size
 from hvscale.core.errors import RequestError
 from hvscale.core.units import human_bytes
 
-# What a series may be told by.
+# The keys of a series.
 Key = Literal[
     "program", "operation", "backend", "collectives", "placement", "flags", "np", "workers", "dtype", "device", "bytes"
 ]
@@ -21,15 +21,15 @@ KEYS: tuple[Key, ...] = Key.__args__  # type: ignore[attr-defined]
 
 @dataclass(frozen=True)
 class Series:
-    """`seconds`: by round; rounds of the same number were measured in turns. `average`: what the measurement's own tables show of them."""
+    """`seconds`: by round; series of the same round were interleaved. `average`: the one that the measurement's own tables show."""
 
     where: Where
     seconds: Mapping[int, float]
     average: Literal["median", "geometric mean"]
 
 
-class Range(BaseModel):
-    """From the one to the other, both included."""
+class ValueRange(BaseModel):
+    """A range, both ends included."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -37,12 +37,12 @@ class Range(BaseModel):
     to: Value | None = None
 
 
-def in_numbers(asked: "dict[Key, Value | list[Value] | Range]") -> "dict[Key, Value | list[Value] | Range]":
-    """Sizes as numbers of bytes. Raises ValueError for what is none."""
-    found: dict[Key, Value | list[Value] | Range] = {}
+def in_numbers(asked: "dict[Key, Value | list[Value] | ValueRange]") -> "dict[Key, Value | list[Value] | ValueRange]":
+    """The selector with sizes as numbers of bytes. Raises ValueError for an invalid size."""
+    found: dict[Key, Value | list[Value] | ValueRange] = {}
     for key, value in asked.items():
-        if isinstance(value, Range):
-            found[key] = Range.model_validate({"from": number(key, value.from_), "to": number(key, value.to)})
+        if isinstance(value, ValueRange):
+            found[key] = ValueRange.model_validate({"from": number(key, value.from_), "to": number(key, value.to)})
         else:
             found[key] = [as_key(key, one) for one in value] if isinstance(value, list) else as_key(key, value)
     return found
@@ -54,7 +54,7 @@ def number(key: Key, value: Value | None) -> int | None:
         return None
     found = as_key(key, value)
     if not isinstance(found, int):
-        raise ValueError(f"{key} = {value!r} is no number")
+        raise ValueError(f"{key} = {value!r} is not a number")
     return found
 
 
@@ -68,16 +68,16 @@ def as_key(key: Key, value: Value) -> Value:
 
 
 Bytes = Annotated[Value, AfterValidator(lambda value: as_key("bytes", value))]
-# A value, several of which one must be met, or a range; what is not named may be anything.
-Selector = Annotated[dict[Key, Value | list[Value] | Range], AfterValidator(in_numbers)]
+# For each key a value, a list of which one must match, or a range; other keys may be anything.
+Selector = Annotated[dict[Key, Value | list[Value] | ValueRange], AfterValidator(in_numbers)]
 
 
 def matches(where: Where, selector: Selector) -> bool:
-    return all(key in where and meets(where[key], asked) for key, asked in selector.items())
+    return all(key in where and value_matches(where[key], asked) for key, asked in selector.items())
 
 
-def meets(value: Value, asked: Value | list[Value] | Range) -> bool:
-    if isinstance(asked, Range):
+def value_matches(value: Value, asked: Value | list[Value] | ValueRange) -> bool:
+    if isinstance(asked, ValueRange):
         ends = (asked.from_, asked.to)
         low, high = (end if isinstance(end, int) else None for end in ends)
         return isinstance(value, int) and (low is None or low <= value) and (high is None or value <= high)
@@ -85,12 +85,12 @@ def meets(value: Value, asked: Value | list[Value] | Range) -> bool:
 
 
 def selected(series: Iterable[Series], *selectors: Selector) -> list[Series]:
-    """Those that meet all of the selectors."""
+    """The series that match all selectors."""
     return [one for one in series if all(matches(one.where, selector) for selector in selectors)]
 
 
 def describe(where: Where, keys: Iterable[Key]) -> str:
-    """The values of some keys, for people."""
+    """The values of some keys in words."""
     return ", ".join(word(key, where[key]) for key in KEYS if key in keys and key in where)
 
 

@@ -1,4 +1,4 @@
-"""Makes a study again: the entries of its file one after another, in a folder that can be gone on with, and its statements over all of them."""
+"""Repeats a published study: makes the measurements of its file in a resumable folder, then tests its claims on all of them."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -34,10 +34,10 @@ class NamedProgress:
 
 
 class ExperimentStudy(Study[ExperimentDocument]):
-    """One experiment. Its document is written after every entry."""
+    """One experiment. Its document is written after every measurement."""
 
     verb = "bench experiment"
-    same = ("title", "part", "collectives")  # the engines say themselves what may be asked for further in their folders
+    same = ("title", "part", "collectives")  # each measurement checks its own folder
     started = "*/*/"
 
     def __init__(self, experiment: Experiment, document: ExperimentDocument, measurements: list[Measurement]) -> None:
@@ -54,7 +54,7 @@ class ExperimentStudy(Study[ExperimentDocument]):
         one_of("--part", part, PARTS)
         entries = experiment.part(part)
         if not entries:
-            raise RequestError(f"{toml} has nothing to measure in its part {part}")
+            raise RequestError(f"{toml}: its part {part} has no measurements")
         folder = (path or default_run_path(["bench-experiment", toml.absolute().parent.name])).absolute()
         table = launch.options.collectives
         check_table(f"{toml}, part {part}", entries, table)
@@ -79,10 +79,10 @@ class ExperimentStudy(Study[ExperimentDocument]):
         return cls(experiment, document, measurements)
 
     def measure(self, reporter: Callable[[int, int], AbstractContextManager[ProgressReporter]], warn: Warn) -> None:
-        """Make what the folder does not hold. `reporter(starts, repeats)` is entered for each of the measurements.
+        """Make the measurements that the folder does not hold yet. `reporter(starts, repeats)` is entered for each.
 
-        One that fails does not keep the others from being made; its failure is raised after them, RankFailedError or UntrustedError. Raises
-        RequestError and RunInterruptedError at once. What was measured until then is kept in any case.
+        After a failure the other measurements are still made; then it is raised, as RankFailedError or UntrustedError. RequestError
+        and RunInterruptedError are raised at once. Measurements made so far are kept in any case.
         """
         with self.at_work(warn):
             for record, measurement in zip(self.document.measurements, self.measurements, strict=True):
@@ -112,11 +112,11 @@ class ExperimentStudy(Study[ExperimentDocument]):
         return [one for measurement in self.measurements for one in measurement.series()]
 
     def tabulate(self) -> None:
-        """The statements over all that has been measured."""
+        """Test the claims on the measurements so far."""
         series = self.series()
         self.document.statements = [
             StatementRow(
-                **dict(statement.find(series)), says=statement.says, kind=statement.kind, figure=statement.figure
+                **dict(statement.find(series)), claim=statement.claim, kind=statement.kind, metric=statement.metric
             )
             for statement in self.experiment.statements
         ]
@@ -131,12 +131,13 @@ class ExperimentStudy(Study[ExperimentDocument]):
 
 
 def check_table(what: str, entries: Mapping[str, Entry], table: Path | None) -> None:
-    """Raises RequestError for a table that is wanted and not there, or is there and not wanted."""
+    """Raises RequestError for a decision table that is needed and missing, or given and not needed."""
     wanting = [name for name, entry in entries.items() if entry.wants_table]
     if wanting and table is None:
         raise RequestError(
-            f"{what}: {', '.join(wanting)} is measured by a decision table, too: name one with --collectives TABLE; `hvscale tune-collectives` "
-            "makes it"
+            f"{what}: {', '.join(wanting)} needs a decision table: give one with --collectives TABLE; `hvscale tune-collectives` makes it"
         )
     if table is not None and not wanting:
-        raise RequestError(f"{what}: --collectives {table}: nothing in it is measured by a table")
+        raise RequestError(
+            f"{what}: --collectives {table}: no measurement of this part uses a decision table; leave out --collectives"
+        )

@@ -1,4 +1,4 @@
-"""bench-param-server.json: the starts that were made, and the tables over them."""
+"""bench-param-server.json: the runs, and the tables over them."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -12,12 +12,12 @@ from hvscale.core.statistics import as_columns, estimate, ratio
 from hvscale.launch.options import LaunchOptions
 from hvscale.studies.document import InterleavedDocument
 
-SERVED = ("broadcast", "gather")  # what a step needs of a server
+SERVED = ("broadcast", "gather")  # the operations of a training step with a server
 REPLACEMENT = "allreduce"
 
 
-class Variant(BaseModel):
-    """What is compared. `backend`: the library, and for GPU memory its path. One worker has nobody to all-reduce with."""
+class ExchangeVariant(BaseModel):
+    """What is compared. `backend`: the library, for GPU memory with its path. All-reduce needs at least two workers."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -27,18 +27,20 @@ class Variant(BaseModel):
     workers: int
 
     @property
-    def variant(self) -> "Variant":
-        """What a row or a run is of."""
-        return Variant(operation=self.operation, backend=self.backend, placement=self.placement, workers=self.workers)
+    def variant(self) -> "ExchangeVariant":
+        """The variant of a row or a run."""
+        return ExchangeVariant(
+            operation=self.operation, backend=self.backend, placement=self.placement, workers=self.workers
+        )
 
     def __str__(self) -> str:
         return f"{self.operation}, {self.backend}, {self.placement}, workers {self.workers}"
 
 
-class ServerRun(Variant):
-    """One start. `seconds`: for each sample what a call took the slowest rank; `wrong`: elements over all ranks, None where not checked.
+class ServerRun(ExchangeVariant):
+    """One run. `seconds`: of a call on the slowest rank, one per sample. `wrong`: wrong elements over all ranks, None if not checked.
 
-    `problem`: why it does not count.
+    `problem`: why the run does not count.
     """
 
     model_config = ConfigDict(frozen=False)
@@ -54,8 +56,8 @@ class ServerRun(Variant):
         return sum(self.seconds) / len(self.seconds)
 
 
-class ServerRow(Variant):
-    """One variant. `seconds`: of a call, the geometric mean of the starts' means with its 95 % interval; with one start the mean of its samples.
+class ServerRow(ExchangeVariant):
+    """One variant. `seconds`: of a call, the geometric mean of the runs' means with its 95 % interval; for one run the mean of its samples.
 
     `seconds_min`, `_p50`, `_max`: over all samples.
     """
@@ -71,9 +73,9 @@ class ServerRow(Variant):
 
 
 class Extremes(BaseModel):
-    """The least and the largest seconds of an operation, over back ends, placements and, where `workers` is None, numbers of workers.
+    """The best and the worst variant of an operation, over back ends, placements and, where `workers` is None, numbers of workers.
 
-    `saved_percent`: what the best saves of the worst's time, round by round, with its 95 % interval.
+    `saved_percent`: the share of the worst's time that the best saves, round by round, with its 95 % interval.
     """
 
     operation: str
@@ -86,7 +88,7 @@ class Extremes(BaseModel):
 
 
 class Exchange(BaseModel):
-    """A step's exchange: broadcast and gather together against the all-reduce. `saved_percent`: of the server's time, as in Extremes."""
+    """The exchange of a step: broadcast and gather together against all-reduce. `saved_percent`: of the server's time."""
 
     backend: str
     placement: str
@@ -119,10 +121,10 @@ class ServerDocument(InterleavedDocument):
     exchanges: list[Exchange] = []
     runs: list[ServerRun] = []
 
-    def variants(self) -> list[Variant]:
+    def variants(self) -> list[ExchangeVariant]:
         """In the order in which a round starts them."""
         return [
-            Variant(operation=operation, backend=backend, placement=placement, workers=workers)
+            ExchangeVariant(operation=operation, backend=backend, placement=placement, workers=workers)
             for workers in self.workers
             for operation in self.operations
             for backend in self.backends
@@ -131,8 +133,8 @@ class ServerDocument(InterleavedDocument):
         ]
 
     def tabulate(self) -> None:
-        """Make the tables from the runs that count."""
-        counting: dict[Variant, list[ServerRun]] = {variant: [] for variant in self.variants()}
+        """Make the tables from the valid runs."""
+        counting: dict[ExchangeVariant, list[ServerRun]] = {variant: [] for variant in self.variants()}
         for run in self.runs:
             if run.problem is None:
                 counting[run.variant].append(run)
@@ -148,8 +150,8 @@ class ServerDocument(InterleavedDocument):
         self.exchanges = list(exchanges(means))
 
 
-def row_of(variant: Variant, runs: Sequence[ServerRun]) -> ServerRow:
-    """Of one run or more."""
+def row_of(variant: ExchangeVariant, runs: Sequence[ServerRun]) -> ServerRow:
+    """The row of a variant from at least one run."""
     samples = [seconds for run in runs for seconds in run.seconds]
     all_samples = summarise(samples)
     over = estimate([run.mean for run in runs]) if len(runs) > 1 else all_samples
@@ -167,9 +169,9 @@ def row_of(variant: Variant, runs: Sequence[ServerRun]) -> ServerRow:
 
 
 def extremes(
-    rows: Sequence[ServerRow], means: dict[Variant, dict[int, float]], operation: str, workers: int | None
+    rows: Sequence[ServerRow], means: dict[ExchangeVariant, dict[int, float]], operation: str, workers: int | None
 ) -> Extremes | None:
-    """None where fewer than two were measured."""
+    """The best and the worst; None where fewer than two were measured."""
     among = [row for row in rows if row.operation == operation and workers in (None, row.workers)]
     if len(among) < 2:
         return None
@@ -183,8 +185,8 @@ def extremes(
     )
 
 
-def exchanges(means: dict[Variant, dict[int, float]]) -> Iterable[Exchange]:
-    """Of each back end, placement and number of workers that has all three operations."""
+def exchanges(means: dict[ExchangeVariant, dict[int, float]]) -> Iterable[Exchange]:
+    """The exchanges of each back end, placement and number of workers with all three operations measured."""
     for variant, replaced in means.items():
         if variant.operation != REPLACEMENT:
             continue
@@ -203,7 +205,7 @@ def exchanges(means: dict[Variant, dict[int, float]]) -> Iterable[Exchange]:
 
 
 def saved(better: dict[int, float], worse: dict[int, float]) -> dict[str, Any]:
-    """The columns of what `better` saves of `worse`'s time, in percent: (1 - better / worse) * 100. None without a round that has both."""
+    """The columns of (1 - better / worse) * 100, round by round; None where no round has both."""
     change = ratio(better, worse)
     if change is None:
         return dict.fromkeys(("saved_percent", "saved_percent_low", "saved_percent_high"))

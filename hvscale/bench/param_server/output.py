@@ -1,4 +1,4 @@
-"""An exchange of parameters for people: tables for the terminal, and a CSV file."""
+"""The tables of a parameter exchange for the terminal and the page, and its CSV file."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from hvscale.report.tables import TableModel
 
 
 def tables(document: ServerDocument) -> list[TableModel]:
-    """What there is to be shown of the document."""
+    """All tables that are not empty."""
     shown = [latencies(document)] if document.rows else []
     if document.extremes:
         shown.append(best_and_worst(document))
@@ -40,7 +40,7 @@ def latencies(document: ServerDocument) -> TableModel:
         groups=groups,
         caption=[
             "time of a call on the slowest rank",
-            f"{document.confidence:.0%} intervals, over the means of the starts, or with one start over its samples",
+            f"{document.confidence:.0%} intervals over the means of the starts; for a single start over its samples",
         ],
     )
 
@@ -56,7 +56,7 @@ def place(row: ServerRow | Exchange) -> str:
 
 
 def best_and_worst(document: ServerDocument) -> TableModel:
-    """Two rows for each operation and number of workers, and for all numbers together."""
+    """Two rows for each operation and number of workers, and for all numbers of workers together."""
     groups = {}
     for found in document.extremes:
         workers = "any number of workers" if found.workers is None else f"workers {found.workers}"
@@ -77,13 +77,13 @@ def extreme_cells(row: ServerRow) -> list[str]:
 
 
 def exchanges(document: ServerDocument) -> TableModel:
-    """What a step's exchange costs in either way."""
+    """The time of a step's exchange with a server and with all-reduce."""
     groups: dict[str, list[list[str]]] = {}
     for row in document.exchanges:
         cells = [human_seconds(row.server_seconds), human_seconds(row.allreduce_seconds), *saved_cells(row)]
         groups.setdefault(f"workers {row.workers}", []).append([place(row), *cells])
     return TableModel(
-        title="an exchange: broadcast and gather of a server, or all-reduce",
+        title="exchange of a step: broadcast and gather with a server, or all-reduce",
         columns=["", "server", "all-reduce", "saves %", "interval"],
         groups=groups,
         caption=["saves: (1 - all-reduce / server) * 100, round by round"],
@@ -91,7 +91,7 @@ def exchanges(document: ServerDocument) -> TableModel:
 
 
 def saved_cells(row: Extremes | Exchange) -> list[str]:
-    """What is saved, and its interval; one round tells none."""
+    """The saving and its interval, which a single round does not give."""
     percent, low, high = row.saved_percent, row.saved_percent_low, row.saved_percent_high
     if percent is None:
         return ["-", "-"]

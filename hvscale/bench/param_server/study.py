@@ -1,4 +1,4 @@
-"""Measures the exchange of parameters: every operation by every library in every place with every number of workers, in turns."""
+"""Measures the exchange of parameters: all operations, libraries, placements and numbers of workers, interleaved."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Self
 from hvscale.bench.collectives import backends, elements
 from hvscale.bench.collectives.backends import Backend
 from hvscale.bench.collectives.controller import DEVICES, PATHS
-from hvscale.bench.collectives.memory import OPERATIONS, SERVER, available_bytes, check_held
+from hvscale.bench.collectives.memory import OPERATIONS, SERVER, available_bytes, check_memory
 from hvscale.bench.collectives.rank_job import (
     COMMAND,
     ON_THIS_MACHINE,
@@ -17,9 +17,17 @@ from hvscale.bench.collectives.rank_job import (
     measure_on_ranks,
     one_of,
 )
-from hvscale.bench.collectives.request import Begun, Device, FirstWrong, Measured, Request, Size, Way
+from hvscale.bench.collectives.request import (
+    BenchRequest,
+    BenchStarted,
+    Device,
+    FirstWrong,
+    Measured,
+    MessagePath,
+    Size,
+)
 from hvscale.bench.collectives.sizes import LARGEST_COUNT, parse_size
-from hvscale.bench.param_server.document import REPLACEMENT, ServerDocument, ServerRun, Variant
+from hvscale.bench.param_server.document import REPLACEMENT, ExchangeVariant, ServerDocument, ServerRun
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.host import gpus
 from hvscale.core.numbers import parse_ranks
@@ -34,8 +42,8 @@ USUAL = {"cpu": ["mpi", "gloo"], "cuda": ["mpi", "nccl"]}
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the command line says, in its words."""
+class ServerOptions:
+    """The options of the command line."""
 
     backends: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
@@ -51,23 +59,23 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Start:
+class ServerStart:
     """What the ranks of a variant are asked, and the options of their launch."""
 
-    request: Request
+    request: BenchRequest
     options: LaunchOptions
 
 
-class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
+class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
     """One measurement of the exchange."""
 
     verb = "bench param-server"
-    # More back ends, placements, workers and repeats may be asked for.
+    # A later call may add back ends, placements, workers and repeats.
     same = ("bytes", "dtype", "device", "iterations", "warmup", "check", "launch")
-    starts: Mapping[Variant, Start]
+    starts: Mapping[ExchangeVariant, ServerStart]
 
     @classmethod
-    def of(cls, options: Options, launch: LaunchOptions, path: Path | None, resolve: Resolve) -> Self:
+    def of(cls, options: ServerOptions, launch: LaunchOptions, path: Path | None, resolve: Resolve) -> Self:
         """`launch`: as they were given, but `np`; `resolve` makes those of each variant of them.
 
         Raises RequestError for what cannot be measured; writes nothing."""
@@ -79,16 +87,14 @@ class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
             ("--warmup", options.warmup, 0),
         ):
             if value < least:
-                raise RequestError(f"{option} {value}: at least {least} is needed")
+                raise RequestError(f"{option} {value}: must be at least {least}")
         dtype, device = elements.find_dtype(options.dtype), one_of("--device", options.device, DEVICES)
         count = parse_size("--bytes", options.size) // dtype.bytes
         if not 1 <= count <= LARGEST_COUNT:
             raise RequestError(f"--bytes {options.size}: {count} {dtype.name}; MPI counts from 1 to {LARGEST_COUNT}")
         places = [name.strip() for name in launch.placement.name.split(",")]
         if len(set(places)) != len(places):
-            raise RequestError(
-                f"--placement {launch.placement.name}: name each once; for more starts of each use --repeat"
-            )
+            raise RequestError(f"--placement {launch.placement.name}: name each once; use --repeat for more starts")
         taken = libraries(options, launch.mpi, operations, device)
         document = ServerDocument(
             folder=str((path or default_run_path(["bench", "param-server"])).absolute()),
@@ -107,9 +113,9 @@ class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
         )
         variants = document.variants()
         if not variants:
-            raise RequestError("one worker has nobody to all-reduce with: --workers 2, or more")
+            raise RequestError("all-reduce needs at least two workers: use --workers 2 or more")
         if 1 in workers and REPLACEMENT in operations:
-            document.warnings.append("one worker has nobody to all-reduce with: that is measured with two or more")
+            document.warnings.append("all-reduce needs at least two workers: it is not measured with one")
         for backend, _ in taken.values():
             check_installed(backend, launch)
         placed: dict[int, dict[str, PlacementOptions]] = {}
@@ -122,31 +128,31 @@ class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
             np = ranks(variant)
             place = whole_container(placed[np][variant.placement], np)
             check_node(variant, backend, path_of_messages, document)
-            starts[variant] = Start(
+            starts[variant] = ServerStart(
                 request_of(variant, backend, path_of_messages, document, count),
                 resolve(COMMAND, launch.replace(np=np, mpi=backend.flavour, placement=place)),
             )
         return cls(document, starts)
 
-    def label(self, variant: Variant) -> str:
+    def label(self, variant: ExchangeVariant) -> str:
         place = variant.placement.replace(":", "-")
         return f"{variant.operation}-{variant.backend}-{place}-workers-{variant.workers}"
 
-    def record(self, variant: Variant, repeat: int, folder: str) -> ServerRun:
+    def record(self, variant: ExchangeVariant, repeat: int, folder: str) -> ServerRun:
         return ServerRun(**dict(variant), repeat=repeat, folder=folder)
 
-    def launch(self, variant: Variant, run: RunFolder) -> None:
+    def launch(self, variant: ExchangeVariant, run: RunFolder) -> None:
         start = self.starts[variant]
         try:
             measure_on_ranks(run, start.request, start.options, LaunchHooks(warn=self.warn), lambda line: None)
         except RequestError as error:
             raise RequestError(f"{variant}: {error}") from error
 
-    def read(self, variant: Variant, run: RunFolder, done: ServerRun) -> None:
+    def read(self, variant: ExchangeVariant, run: RunFolder, done: ServerRun) -> None:
         self.document.host = run.read().host
         lines = ResultLines(run.path).new()
         for line in lines:
-            if isinstance(line, Begun):
+            if isinstance(line, BenchStarted):
                 self.document.libraries[variant.backend] = line.library
         found = next((line for line in lines if isinstance(line, Measured)), None)
         if found is None:
@@ -167,8 +173,10 @@ class ServerStudy(InterleavedStudy[ServerDocument, Variant, ServerRun]):
         return page(self.document)
 
 
-def libraries(options: Options, mpi: str, operations: list[str], device: Device) -> dict[str, tuple[Backend, Way]]:
-    """The back ends asked for with each of their ways, by the names of the table. Raises RequestError for what they lack."""
+def libraries(
+    options: ServerOptions, mpi: str, operations: list[str], device: Device
+) -> dict[str, tuple[Backend, MessagePath]]:
+    """The requested back ends with each of their paths, by their names in tables. Raises RequestError for what is not supported."""
     paths = [one_of("--path", path, PATHS) for path in options.paths]
     words = [name.strip() for word in options.backends for name in word.split(",")] or USUAL[device]
     found = {}
@@ -176,7 +184,7 @@ def libraries(options: Options, mpi: str, operations: list[str], device: Device)
     for backend in backends.named([f"nccl-{mpi}" if word == "nccl" else word for word in words], mpi):
         if not backend.serves:
             raise RequestError(
-                f"{backend.name} does not work with a parameter server; {backends.having(lambda other: other.serves)} do"
+                f"{backend.name} does not work with a parameter server; {backends.names_with(lambda other: other.serves)} do"
             )
         for operation in operations:
             every = paths or list(backend.paths.get(device, ()))
@@ -185,21 +193,23 @@ def libraries(options: Options, mpi: str, operations: list[str], device: Device)
     return found
 
 
-def check_node(variant: Variant, backend: Backend, path: Way, document: ServerDocument) -> None:
-    """Raises RequestError for what this machine lacks, where it is the one whose GPUs and memory count."""
+def check_node(variant: ExchangeVariant, backend: Backend, path: MessagePath, document: ServerDocument) -> None:
+    """Raises RequestError where the ranks run on this machine and it lacks the GPU or the memory."""
     if variant.placement not in ON_THIS_MACHINE:
         return
     if document.device == "cuda" and not gpus():
-        raise RequestError("no NVIDIA GPU here: --device cpu")
+        raise RequestError("no NVIDIA GPU here: use --device cpu")
     np = ranks(variant)
     here = "this machine's memory"
-    check_held(variant.operation, path, backend, range(np), np, document.bytes, available_bytes(), here)
+    check_memory(variant.operation, path, backend, range(np), np, document.bytes, available_bytes(), here)
 
 
-def request_of(variant: Variant, backend: Backend, path: Way, document: ServerDocument, count: int) -> Request:
-    """`count`: elements of the parameters."""
+def request_of(
+    variant: ExchangeVariant, backend: Backend, path: MessagePath, document: ServerDocument, count: int
+) -> BenchRequest:
+    """The request to the ranks of a variant. `count`: elements of the parameters."""
     size = Size(bytes=document.bytes, count=count, iterations=document.iterations, warmup=document.warmup)
-    return Request(
+    return BenchRequest(
         collective=variant.operation,
         backend=backend.name,
         path=path,
@@ -214,19 +224,19 @@ def request_of(variant: Variant, backend: Backend, path: Way, document: ServerDo
     )
 
 
-def ranks(variant: Variant) -> int:
-    """The server is a rank of its own."""
+def ranks(variant: ExchangeVariant) -> int:
+    """The number of ranks; the server is one of them."""
     return variant.workers + OPERATIONS[variant.operation]
 
 
 def whole_container(place: PlacementOptions, np: int) -> PlacementOptions:
-    """As the study has its several workers in a container: all in one, unless it was asked for otherwise."""
+    """The placement with all ranks in one container, as in the published study, unless --ranks-per-container is given."""
     if "ranks_per_container" not in placements.named(place.name).takes or place.ranks_per_container is not None:
         return place
     return place.model_copy(update={"ranks_per_container": np})
 
 
-def wrong_words(variant: Variant, measured: Measured, first: FirstWrong) -> str:
+def wrong_words(variant: ExchangeVariant, measured: Measured, first: FirstWrong) -> str:
     return (
         f"{variant}: wrong values in {measured.bytes} bytes: rank {first.rank} has {first.got:g} in element {first.element}, "
         f"{first.expected:g} was expected ({measured.wrong} wrong elements)"

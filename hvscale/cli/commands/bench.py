@@ -14,9 +14,7 @@ from hvscale.cli.options import Csv, Json
 from hvscale.core.numbers import GrowthFactor, Percent, RootRank, limits
 from hvscale.report.csv_file import write_csv
 
-app = new_app(
-    "Make the measurements of published studies again, anywhere ranks can be started: collectives, a parameter server, MPI programs."
-)
+app = new_app("Measure collectives, a parameter server and MPI programs, or repeat a published study.")
 app.add_typer(bench_app.app)
 app.add_typer(bench_param_server.app)
 app.add_typer(bench_experiment.app)
@@ -26,61 +24,65 @@ Backends = Annotated[
     typer.Option(
         "--backend",
         metavar="NAME,...",
-        help="What carries the messages; can be given again. mpi: the flavour of --mpi (the default); openmpi, mpich, mvapich2, intelmpi; gloo; "
-        "nccl; nccl-openmpi, nccl-mpich: NCCL over MPI's start; horovod: over --mpi's; horovod-openmpi, horovod-mpich, horovod-gloo, horovod-nccl.",
+        help="Libraries to measure; repeatable. mpi: the flavour of --mpi (default). openmpi, mpich, mvapich2, intelmpi; gloo; nccl; nccl-openmpi, "
+        "nccl-mpich: NCCL with ranks started by MPI; horovod: over --mpi's; horovod-openmpi, horovod-mpich, horovod-gloo, horovod-nccl.",
     ),
 ]
 MinBytes = Annotated[
-    str | None, typer.Option("-b", "--min-bytes", metavar="SIZE", help="The smallest size. [default: 4]")
+    str | None, typer.Option("-b", "--min-bytes", metavar="SIZE", help="Smallest message size. [default: 4]")
 ]
 MaxBytes = Annotated[
-    str | None, typer.Option("-e", "--max-bytes", metavar="SIZE", help="The largest size. [default: 256M]")
+    str | None, typer.Option("-e", "--max-bytes", metavar="SIZE", help="Largest message size. [default: 256M]")
 ]
 StepFactor = Annotated[
     float | None,
     typer.Option(
-        "-f", "--step-factor", metavar="FACTOR", help="From one size to the next. [default: 2]", **limits(GrowthFactor)
+        "-f",
+        "--step-factor",
+        metavar="FACTOR",
+        help="Multiply each size by this factor. [default: 2]",
+        **limits(GrowthFactor),
     ),
 ]
 StepBytes = Annotated[
     str | None,
-    typer.Option("-i", "--step-bytes", metavar="SIZE", help="From one size to the next, instead of a factor."),
+    typer.Option("-i", "--step-bytes", metavar="SIZE", help="Add this to each size, instead of multiplying."),
 ]
 Sizes = Annotated[
     str | None,
     typer.Option(
         metavar="mlbench|SIZE,...",
-        help="Instead of -b, -e and -f: a list, or mlbench: 80 sizes evenly in the logarithm from 1 to 10^8 elements.",
+        help="Measure these sizes, instead of -b, -e and -f; mlbench: 80 sizes from 1 to 10^8 elements, evenly spaced in the logarithm.",
     ),
 ]
 Dtype = Annotated[
     str,
-    typer.Option("-d", "--dtype", metavar="TYPE", help="The elements: float32, float64, float16 or bfloat16."),
+    typer.Option("-d", "--dtype", metavar="TYPE", help="Element type: float32, float64, float16 or bfloat16."),
 ]
-Device = Annotated[str, typer.Option(metavar="cpu|cuda", help="The memory that messages lie in.")]
+Device = Annotated[str, typer.Option(metavar="cpu|cuda", help="Memory that holds the messages.")]
 Paths = Annotated[
     str | None,
     typer.Option(
         "--path",
         metavar="staged,aware,nccl",
-        help="How GPU memory is sent: over the node's memory, by an MPI that takes GPU memory, or by NCCL; each back end is measured on those "
-        "that it has. [default: each one's first]",
+        help="How GPU memory is sent. staged: copied through host memory; aware: by a CUDA-aware MPI; nccl: by NCCL. Each back end is measured "
+        "on the paths it supports. [default: its first]",
     ),
 ]
 Iterations = Annotated[
     str,
     typer.Option(
-        "-n", "--iterations", metavar="N|SIZE:N,...,N", help="Timed calls, one number or one for each size up to SIZE."
+        "-n", "--iterations", metavar="N|SIZE:N,...,N", help="Number of timed calls, or SIZE:N for sizes up to SIZE."
     ),
 ]
 Warmup = Annotated[
-    str, typer.Option("-w", "--warmup", metavar="N|SIZE:N,...,N", help="Calls before them that are not timed.")
+    str, typer.Option("-w", "--warmup", metavar="N|SIZE:N,...,N", help="Number of untimed warm-up calls before them.")
 ]
 UntilInterval = Annotated[
     float | None,
     typer.Option(
         metavar="PERCENT",
-        help="Stop a size when the 95 % interval of its mean is this narrow, at the latest after N.",
+        help="Stop a size once the 95 % confidence interval of its mean is within this percentage, at the latest after N calls.",
         **limits(Percent),
     ),
 ]
@@ -90,19 +92,21 @@ Root = Annotated[
         "-r",
         "--root",
         metavar="RANK",
-        help="The root of broadcast, reduce and gather; -1: each rank in turn, over MPI.",
+        help="Root rank of broadcast, reduce and gather; -1: each rank in turn (MPI only).",
         **limits(RootRank),
     ),
 ]
 InPlace = Annotated[
     str,
-    typer.Option("--in-place", metavar="both|out|in", help="With two buffers (out), with one (in), or both in turn."),
+    typer.Option(
+        "--in-place", metavar="both|out|in", help="Measure out of place (two buffers), in place (one), or both."
+    ),
 ]
 Check = Annotated[
     bool,
-    typer.Option("--check/--no-check", help="Look at every element of every result; exit status 4 when one is wrong."),
+    typer.Option("--check/--no-check", help="Check every element of every result; exit status 4 if one is wrong."),
 ]
-Layout = Annotated[str, typer.Option(metavar="nccl-tests|osu", help="Whose columns the table has.")]
+Layout = Annotated[str, typer.Option(metavar="nccl-tests|osu", help="Columns of the table.")]
 
 
 def bench(
@@ -126,13 +130,13 @@ def bench(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    from hvscale.bench.collectives.controller import Bench, Options
+    from hvscale.bench.collectives.controller import CollectiveBench, CollectiveOptions
     from hvscale.bench.collectives.output import check_layout, tables
     from hvscale.bench.collectives.progress import SizesProgress
     from hvscale.launch.options import LaunchHooks
 
     check_layout(layout)
-    options = Options(
+    options = CollectiveOptions(
         backends=tuple(backend),
         min_bytes=min_bytes,
         max_bytes=max_bytes,
@@ -151,7 +155,7 @@ def bench(
     )
     launch = launch_options(context)
     hooks = LaunchHooks(collectives=collectives_hook(launch))
-    measurement = Bench.of(str(context.command.name), options, launch, resolve, hooks)
+    measurement = CollectiveBench.of(str(context.command.name), options, launch, resolve, hooks)
     document = measurement.document
     try:
         with SizesProgress(measurement) as shown:

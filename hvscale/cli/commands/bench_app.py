@@ -13,50 +13,55 @@ from hvscale.cli.study import measure
 from hvscale.core.numbers import Repeats, limits
 
 app = new_app()
-# Those of the study.
+# Those of the published study (experiments/S3).
 FLAGS = ["-O2", "-O3", "-O3 -march=native"]
 
 
 @app.command("app", cls=launch_command(("np", "run", *OF_ONE_JOB)))
 def bench_app(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The program: integration, stencil, merge_sort or network.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Program: integration, stencil, merge_sort or network.")],
     context: typer.Context,
     flags: Annotated[
         list[str],
-        typer.Option(metavar="FLAGS", help="What the compiler is given; can be given again, for a build each."),
+        typer.Option(metavar="FLAGS", help="Compiler flags; repeat the option for several builds."),
     ] = FLAGS,
     np: Annotated[
         str | None,
         typer.Option(
-            "-np", "--np", metavar="N,N,...", help="Numbers of ranks, such as 1,2,4. [default: the program's two least]"
+            "-np",
+            "--np",
+            metavar="N,N,...",
+            help="Numbers of ranks, such as 1,2,4. [default: the two smallest the program supports]",
         ),
     ] = None,
     repeat: Annotated[
         int,
         typer.Option(
-            metavar="N", help="Fresh starts of each, interleaved; a single one gives no quartiles.", **limits(Repeats)
+            metavar="N",
+            help="Number of interleaved starts of each variant; quartiles need at least two.",
+            **limits(Repeats),
         ),
     ] = 10,
     size: Annotated[
         list[str],
         typer.Option(
             metavar="NAME=NUMBER",
-            help="A parameter of the program, or `study` for the study's own size of all; can be given again.",
+            help="Set a parameter of the program; repeatable. `full`: all parameters as in the published study.",
         ),
     ] = [],  # noqa: B006 - as Typer wants it
     counters: Annotated[
         bool,
-        typer.Option("--counters/--no-counters", help="Start each once more with perf around its ranks."),
+        typer.Option(
+            "--counters/--no-counters", help="Count hardware events with perf in one more start of each variant."
+        ),
     ] = True,
     run: Annotated[Path | None, folder_of("measurement")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Build an MPI program with each of the flags and measure it in each place, in turns: box plots, best flags, speed-up, overhead.
+    """Build an MPI program with each set of compiler flags and measure it in each placement: box plots, best flags, speed-up, overhead.
 
-    `--placement` takes several with commas between them; the others are compared with the first.
+    `--placement` takes a comma-separated list; the others are compared with the first.
 
     Example: `hvscale bench app stencil --flags "-O2" --flags "-O3 -march=native" --np 1,2,4 --placement host,docker:node --repeat 10`
     """

@@ -17,20 +17,22 @@ app = new_app()
 
 @app.command("experiment", cls=launch_command(("np", "run", *SUBMISSION), resolved=False))
 def bench_experiment(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The study's experiment.toml.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="experiment.toml of the study.")],
     context: typer.Context,
     part: Annotated[
         str,
-        typer.Option(metavar="here|study", help="Its size for a machine of few cores, or the study's own."),
-    ] = "here",
+        typer.Option(
+            metavar="small|full", help="Measure the small version, for a machine with few cores, or the full one."
+        ),
+    ] = "small",
     run: Annotated[Path | None, folder_of("experiment")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Make a published study again and test what it says: each of its statements holds, does not hold, or cannot be said here.
+    """Repeat a published study and test its claims: each holds, does not hold, or is inconclusive.
 
-    The options of a launch are for all of its measurements; `--placement` takes the place of those that the file names. `--collectives` is the
-    table of those that the file wants with one.
+    Launch options apply to all measurements. `--placement` replaces the placements in the file. `--collectives` gives the decision table for
+    the measurements that use one.
 
     Example: `hvscale bench experiment experiments/S3/experiment.toml --run S3`
     """

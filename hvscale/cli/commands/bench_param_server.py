@@ -22,67 +22,72 @@ def bench_param_server(
         list[str],
         typer.Option(
             metavar="NAME,...",
-            help="What carries the parameters; can be given again. mpi: the flavour of --mpi; openmpi, mpich, mvapich2, intelmpi; gloo; nccl: NCCL "
-            "between the workers and --mpi's to the server; nccl-openmpi, nccl-mpich. [default: mpi,gloo; with --device cuda mpi,nccl]",
+            help="Libraries to measure; repeatable. mpi: the flavour of --mpi; openmpi, mpich, mvapich2, intelmpi; gloo; nccl: NCCL between workers, "
+            "the flavour of --mpi to the server; nccl-openmpi, nccl-mpich. [default: mpi,gloo; with --device cuda mpi,nccl]",
         ),
     ] = [],  # noqa: B006 - as Typer wants it
     workers: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Numbers of workers; the server is one rank more.")
+        str, typer.Option(metavar="N,N,...", help="Numbers of workers; the server is one more rank.")
     ] = "1,2",
     operation: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Of broadcast, gather and allreduce.")
+        str, typer.Option(metavar="NAME,...", help="Operations to measure: broadcast, gather and allreduce.")
     ] = "broadcast,gather,allreduce",
     size: Annotated[
-        str, typer.Option("--bytes", metavar="SIZE", help="The parameters of the model, and the gradients of a worker.")
+        str,
+        typer.Option("--bytes", metavar="SIZE", help="Size of the model's parameters, and of each worker's gradients."),
     ] = "1G",
     dtype: Annotated[
-        str, typer.Option("-d", "--dtype", metavar="TYPE", help="float32, float64, float16 or bfloat16.")
+        str, typer.Option("-d", "--dtype", metavar="TYPE", help="Element type: float32, float64, float16 or bfloat16.")
     ] = "float32",
     device: Annotated[
         str,
-        typer.Option(metavar="cpu|cuda", help="Where the workers have them; the server has them in its node's memory."),
+        typer.Option(
+            metavar="cpu|cuda",
+            help="Memory that holds the workers' parameters; the server's are always in host memory.",
+        ),
     ] = "cpu",
     path: Annotated[
         str | None,
         typer.Option(
-            metavar="PATH,...", help="For --device cuda, of: staged, aware and nccl. [default: all that a back end has]"
+            metavar="PATH,...",
+            help="How GPU memory is sent: staged, aware or nccl. [default: all that a back end supports]",
         ),
     ] = None,
     repeat: Annotated[
         int,
         typer.Option(
             metavar="N",
-            help="Fresh starts of each, interleaved; confidence intervals are over them.",
+            help="Number of interleaved starts of each variant; confidence intervals are over them.",
             **limits(Repeats),
         ),
     ] = 3,
     iterations: Annotated[
-        int, typer.Option("-n", "--iterations", metavar="N", help="Timed calls in a start.", **limits(Count))
+        int, typer.Option("-n", "--iterations", metavar="N", help="Number of timed calls per start.", **limits(Count))
     ] = 10,
     warmup: Annotated[
         int,
         typer.Option(
-            "-w", "--warmup", metavar="N", help="Calls before them that are not timed.", **limits(CountOrZero)
+            "-w", "--warmup", metavar="N", help="Number of untimed warm-up calls before them.", **limits(CountOrZero)
         ),
     ] = 1,
     check: Annotated[
         bool,
-        typer.Option("--check/--no-check", help="Look at every value that came; exit status 4 when one is wrong."),
+        typer.Option("--check/--no-check", help="Check every element of every result; exit status 4 if one is wrong."),
     ] = True,
     run: Annotated[Path | None, folder_of("measurement")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Measure a parameter server (broadcast to workers, gather from them) against all-reduce: best and worst library, place, number of workers.
+    """Compare a parameter server (broadcast to workers, gather from them) with all-reduce, over libraries, placements and numbers of workers.
 
-    `--placement` takes several with commas between them. In docker:node all ranks share a container, unless `--ranks-per-container` says how many.
+    `--placement` takes a comma-separated list. In docker:node all ranks share one container unless `--ranks-per-container` is given.
 
     Example: `hvscale bench param-server --workers 1,2,4 --backend openmpi,mpich --placement docker:rank,docker:node,host`
     """
     from hvscale.bench.param_server.output import tables, write_server_csv
-    from hvscale.bench.param_server.study import Options, ServerStudy
+    from hvscale.bench.param_server.study import ServerOptions, ServerStudy
 
-    options = Options(
+    options = ServerOptions(
         backends=tuple(backend),
         paths=tuple(path.split(",")) if path is not None else (),
         operations=operation,

@@ -19,50 +19,52 @@ app = new_app()
 def tune_collectives(
     context: typer.Context,
     ops: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Of broadcast, allreduce, allgather and gather.")
+        str, typer.Option(metavar="NAME,...", help="Collectives to tune: broadcast, allreduce, allgather and gather.")
     ] = "broadcast,allreduce",
     nps: Annotated[
         str | None,
-        typer.Option(metavar="N,N,...", help="Numbers of ranks. [default: the powers of two up to -np, and -np]"),
+        typer.Option(
+            metavar="N,N,...", help="Numbers of ranks to tune for. [default: the powers of two up to -np, and -np]"
+        ),
     ] = None,
-    min_bytes: Annotated[str, typer.Option("-b", "--min-bytes", metavar="SIZE", help="The smallest message.")] = "1K",
+    min_bytes: Annotated[str, typer.Option("-b", "--min-bytes", metavar="SIZE", help="Smallest message size.")] = "1K",
     max_bytes: Annotated[
         str,
         typer.Option(
             "-e",
             "--max-bytes",
             metavar="SIZE",
-            help="The largest; from one to the next four times, more near a change.",
+            help="Largest message size; sizes grow by 4x, and extra sizes are added near crossovers.",
         ),
     ] = "512M",
     from_: Annotated[
         Path | None,
-        typer.Option("--from", metavar="RUN", help="Only the collectives and sizes that this profiled run holds."),
+        typer.Option("--from", metavar="RUN", help="Measure only the collectives and sizes in this profiled run."),
     ] = None,
     eager_limits: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE,...|own",
-            help="The library's eager limits to try beside its own; own: no others. [default: 1M between nodes]",
+            help="Eager limits to try in addition to the library's own; own: no others. [default: 1M between nodes]",
         ),
     ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
             metavar="M",
-            help="Stop after this time; the same command resumes the study in the folder.",
+            help="Stop after this time. The same command resumes the study in the folder.",
             **limits(Minutes),
         ),
     ] = None,
     exhaustive: Annotated[
         bool,
-        typer.Option("--exhaustive", help="Measure every choice equally often at every size: to judge the search by."),
+        typer.Option("--exhaustive", help="Measure every choice equally often at every size, to validate the search."),
     ] = False,
     run: Annotated[Path | None, folder_of("study")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Measure every algorithm of collectives, the library's and ours, by size and number of ranks, and write the table of the best.
+    """Find the fastest algorithm of each collective by message size and number of ranks, and write a decision table.
 
     Example: `hvscale tune-collectives -np 4 --placement netns --nodes 4 --link 1gbit --minutes 10`, then
     `hvscale launch -np 4 --collectives FOLDER/collectives.toml -- python train.py`

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hvscale.comm_tuning.collectives.broadcast.call import preload_environment
-from hvscale.comm_tuning.collectives.tables.files import Job, environment, write_files
+from hvscale.comm_tuning.collectives.tables.files import TableTarget, environment, write_files
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, read_table
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library, RunFolder, RunRecord, cannot_write, write_atomically
@@ -54,7 +54,7 @@ class Collectives:
         # Beside MPI or Gloo a job may have NCCL.
         if self.table.mpi in (library.flavour, NCCL):
             np = int(passed[NP_VARIABLE])
-            job = Job(run.path / FILES, self.table, np, np, own_library(library, passed))
+            job = TableTarget(run.path / FILES, self.table, np, np, own_library(library, passed))
             write_files(job)
             told = {name: word for name, word in environment(job).items() if name not in passed}
             if NCCL_FILE in told and NCCL_PLUGIN not in passed:

@@ -46,7 +46,7 @@ def read_settings(path: Path) -> SettingsFile:
         known = f"; known are {', '.join(sorted(keys()))}" if first["type"] == "extra_forbidden" else ""
         raise RequestError(f"--settings {path}: {place}: {first['msg']}{known}") from error
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"--settings {path} is damaged, it is no TOML: {error}") from error
+        raise RequestError(f"--settings {path} is not valid TOML: {error}") from error
     settings_of(found, path)
     return found
 

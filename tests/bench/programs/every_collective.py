@@ -10,7 +10,7 @@ from hvscale.bench.collectives import backends, elements
 from hvscale.bench.collectives.operations import COLLECTIVES
 from hvscale.bench.collectives.rank_side.engine import Engine, Operands
 from hvscale.bench.collectives.rank_side.rank import measure_size
-from hvscale.bench.collectives.request import Request, Size
+from hvscale.bench.collectives.request import BenchRequest, Size
 
 backend = backends.find_backend(sys.argv[1])
 engine: Engine | None = None
@@ -19,7 +19,7 @@ for name in sorted(backend.collectives):
     for dtype in backend.dtypes if collective.has_data else ("float32",):
         for count in map(int, sys.argv[2:]):
             size = Size(bytes=0, count=count, iterations=2, warmup=1)
-            request = Request(
+            request = BenchRequest(
                 collective=name,
                 backend=backend.name,
                 path="host",

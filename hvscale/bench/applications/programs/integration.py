@@ -3,7 +3,7 @@
 import math
 from typing import ClassVar
 
-from hvscale.bench.applications import Application, Parameter, Result, Sizes, register
+from hvscale.bench.applications import Application, ApplicationParameter, Result, Sizes, register
 
 FROM, TO = 1, 100
 INTEGRAL = math.log((1 + TO) / (1 + FROM))
@@ -22,8 +22,8 @@ class Integration(Application):
     sources = ("integration.c",)
     parameters: ClassVar = {
         # The study names neither: at an interval in a nanosecond its one slave, too, would work for about 550 s.
-        "intervals": Parameter("of the midpoint rule", 4 * 10**8, 55 * 10**10),
-        "packets": Parameter("that the intervals are cut into", 10**3, 10**5),
+        "intervals": ApplicationParameter("of the midpoint rule", 4 * 10**8, 55 * 10**10),
+        "packets": ApplicationParameter("that the intervals are cut into", 10**3, 10**5),
     }
     result = IntegrationResult
     base_np = 2

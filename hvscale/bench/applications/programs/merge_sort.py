@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from hvscale.bench.applications import Application, Parameter, Result, Sizes, register
+from hvscale.bench.applications import Application, ApplicationParameter, Result, Sizes, register
 
 BYTES_A_SAMPLE = 8
 
@@ -20,7 +20,7 @@ class MergeSort(Application):
     )
     sources = ("merge_sort.c",)
     # The study names none: 10^9 fill 12 GB of rank 0's memory, which a PC of its kind has.
-    parameters: ClassVar = {"samples": Parameter("to be sorted", 10**7, 10**9)}
+    parameters: ClassVar = {"samples": ApplicationParameter("to be sorted", 10**7, 10**9)}
     result = MergeSortResult
 
     def why_not(self, np: int, sizes: Sizes) -> str | None:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
-from hvscale.bench.applications import Application, Parameter, Result, Sizes, register
+from hvscale.bench.applications import Application, ApplicationParameter, Result, Sizes, register
 
 BYTES_A_RANK = 16 << 20
 
@@ -34,8 +34,8 @@ class Network(Application):
     summary = "the network beneath them: ping times, and the bandwidth between pairs that all send at once, 16 B to 1 MiB; np even"
     sources = ("network.c",)
     parameters: ClassVar = {
-        "pings": Parameter("of one byte to each rank", 1000, 10**4),
-        "rounds": Parameter("of 16 messages of each size", 100, 1000),
+        "pings": ApplicationParameter("of one byte to each rank", 1000, 10**4),
+        "rounds": ApplicationParameter("of 16 messages of each size", 100, 1000),
     }
     result = NetworkResult
     base_np = 2

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from hvscale.bench.applications import Application, Parameter, Result, Sizes, register
+from hvscale.bench.applications import Application, ApplicationParameter, Result, Sizes, register
 
 AXES = ("x", "y", "z")
 BYTES_A_CELL = 16  # old and new value
@@ -18,12 +18,12 @@ class Stencil(Application):
     summary = "a 3-D stencil: each cell from itself and its neighbours, cut into cuboids whose walls are exchanged before each step"
     sources = ("stencil.c", "cuts.c")
     parameters: ClassVar = {
-        "x": Parameter("cells along the first axis", 100, 200),
-        "y": Parameter("cells along the second axis", 200, 400),
-        "z": Parameter("cells along the third axis", 300, 600),
-        "steps": Parameter("in time", 30, 300),
+        "x": ApplicationParameter("cells along the first axis", 100, 200),
+        "y": ApplicationParameter("cells along the second axis", 200, 400),
+        "z": ApplicationParameter("cells along the third axis", 300, 600),
+        "steps": ApplicationParameter("in time", 30, 300),
         # The study names none; its best speed-up and time make 164 ns a cell and step on one core, and so do 50 on a Xeon with AMX.
-        "work": Parameter("how often a cell's mean is taken in a step", 5, 50),
+        "work": ApplicationParameter("how often a cell's mean is taken in a step", 5, 50),
     }
     result = StencilResult
     needs_serial_run = True

@@ -1,4 +1,4 @@
-"""Gloo, as PyTorch has it."""
+"""Gloo through torch.distributed."""
 
 from hvscale.bench.collectives.backends import HOST, Backend, register
 from hvscale.bench.collectives.elements import DTYPES
@@ -14,6 +14,6 @@ register(
         paths=HOST,
         open=lambda request: TorchGroup("gloo"),
         serves=True,
-        gathers_twice=True,  # into one tensor, from which it fills the blocks
+        gathers_twice=True,  # into one tensor, from which PyTorch fills the blocks
     )
 )

@@ -1,4 +1,4 @@
-"""Horovod's collectives, over each library that carries them: a call takes part in its ranks' agreement, as a gradient's does."""
+"""Horovod's collectives over each library. A call goes through Horovod's coordination of ranks, as a gradient does."""
 
 import os
 from collections.abc import Callable
@@ -6,19 +6,19 @@ from typing import Any
 
 from hvscale.bench.collectives.backends import HOST, Backend, register
 from hvscale.bench.collectives.elements import Carried
-from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, PythonWork, Work
-from hvscale.bench.collectives.request import Request
+from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, PreparedCall, PythonCall
+from hvscale.bench.collectives.request import BenchRequest
 from hvscale.core.errors import RequestError
 from hvscale.launch.flavours import DEFAULT, FLAVOURS
 
-# Its bfloat16 is there in name only: it does not add it up.
+# Horovod accepts bfloat16 but does not add it up.
 DTYPES = ("float32", "float64", "float16")
 OUT_OF_PLACE = frozenset({"allreduce", "broadcast", "allgather", "reduce-scatter", "alltoall", "barrier"})
 IN_PLACE = frozenset({"allreduce", "broadcast"})
 
 
 class HorovodEngine(Engine):
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: BenchRequest) -> None:
         import horovod
         import horovod.torch as hvd
         import torch
@@ -29,37 +29,37 @@ class HorovodEngine(Engine):
         self.on_gpu = request.device == "cuda"
         if self.on_gpu:
             if not torch.cuda.is_available():
-                raise RequestError("no NVIDIA GPU here: --device cpu")
+                raise RequestError("no NVIDIA GPU here: use --device cpu")
             torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
         self.library = f"Horovod {horovod.__version__} over {'NCCL' if request.path == 'nccl' else carrier()}"
 
-    def gathered(self, document: Document) -> list[Document]:
-        found: list[Document] = self.hvd.allgather_object(document, name="hvscale.gathered")
+    def allgather(self, document: Document) -> list[Document]:
+        found: list[Document] = self.hvd.allgather_object(document, name="hvscale.allgather")
         return found
 
-    def decided(self, document: Document) -> Document:
-        found: Document = self.hvd.broadcast_object(document, 0, name="hvscale.decided")
+    def broadcast_from_root(self, document: Document) -> Document:
+        found: Document = self.hvd.broadcast_object(document, 0, name="hvscale.broadcast_from_root")
         return found
 
     def close(self) -> None:
         self.hvd.shutdown()
 
-    def work(self, operands: Operands) -> Work:
+    def prepare_call(self, operands: Operands) -> PreparedCall:
         dtype = operands.dtype
 
         def received(tensor: Any) -> Carried:
-            """Of what the call returned: Horovod makes a new tensor out of place."""
+            """What this rank received: out of place Horovod returns a new tensor."""
             if tensor is None:
                 return operands.receive.get(dtype.carrier, *operands.received)
             found: Carried = tensor.cpu().view(self.torch.uint8).numpy().view(dtype.carrier)
             return found
 
         finish = self.torch.cuda.synchronize if self.on_gpu else lambda: None
-        return PythonWork(self._call(operands), received, self.hvd.barrier, finish)
+        return PythonCall(self._call(operands), received, self.hvd.barrier, finish)
 
     def _call(self, operands: Operands) -> Callable[[], Any]:
         hvd, root, dtype, name = self.hvd, operands.root, operands.dtype.name, "hvscale.bench"
-        # Where a rank sends nothing, in a broadcast, its tensor still has the message's size.
+        # A rank that sends nothing, in a broadcast, still passes a tensor of the message's size.
         start, stop = operands.sent
         sent = operands.source.tensor(dtype, start, max(stop, start + operands.count))
         match operands.collective.name:
@@ -80,7 +80,7 @@ class HorovodEngine(Engine):
             case "barrier":
                 return lambda: hvd.barrier()
             case other:
-                raise RequestError(f"Horovod has no {other}")
+                raise RequestError(f"Horovod does not support {other}")
 
 
 def carrier() -> str:
@@ -88,11 +88,15 @@ def carrier() -> str:
 
 
 def not_installed(command: list[str], environment: dict[str, str]) -> str:
-    # Imported here: a rank loads this file, and must not load the launcher.
+    # Imported here, because a rank loads this file and must not load the launcher.
     from hvscale.launch.mpi.horovod_build import horovod_library
 
     found = horovod_library(command, environment)
-    return "" if found is not None else "Horovod is not installed: run `make setup` (MPI=mpich for MPICH and its kin)"
+    return (
+        ""
+        if found is not None
+        else "Horovod is not installed: run `make setup` (MPI=mpich for MPICH and compatible libraries)"
+    )
 
 
 def without_nccl(command: list[str], environment: dict[str, str]) -> str:
@@ -103,7 +107,7 @@ def without_nccl(command: list[str], environment: dict[str, str]) -> str:
         return not_installed(command, environment)
     if b"ncclAllReduce" in found.read_bytes():
         return ""
-    return "this Horovod is built without NCCL: run `make setup` on a machine with CUDA, which builds it in"
+    return "this Horovod was built without NCCL: run `make setup` on a machine with CUDA"
 
 
 for flavour in FLAVOURS.all().values():
@@ -116,7 +120,7 @@ for flavour in FLAVOURS.all().values():
             dtypes=DTYPES,
             paths={**HOST, "cuda": ("staged",)},
             open=HorovodEngine,
-            buffers=3,  # the result, too
+            buffers=3,  # one more for the result
             problem=not_installed,
         )
     )

@@ -1,4 +1,4 @@
-"""MPI itself, of any flavour: its C functions called by address, with the handles that mpi4py knows."""
+"""MPI of any flavour: its C functions called by address, with mpi4py's handles."""
 
 import ctypes
 import re
@@ -11,9 +11,9 @@ from hvscale.bench.collectives.backends import Backend, register
 from hvscale.bench.collectives.elements import DTYPES, Carried, Dtype
 from hvscale.bench.collectives.operations import COLLECTIVES, MpiArguments
 from hvscale.bench.collectives.rank_side.buffers import Buffer, CudaBuffer
-from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, Work
+from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, PreparedCall
 from hvscale.bench.collectives.rank_side.timed_library import CFunction, sum_address, time_calls
-from hvscale.bench.collectives.request import Device, Request
+from hvscale.bench.collectives.request import BenchRequest, Device
 from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.launch.flavours import all_with_mpi
 
@@ -21,13 +21,13 @@ FROM_DEVICE, TO_DEVICE = 2, 1  # cudaMemcpyKind
 
 
 class MpiError(HvscaleError):
-    """MPI has refused a call, or CUDA a copy."""
+    """An MPI call or a CUDA copy returned an error."""
 
     exit_status = 3
 
 
 def load_mpi() -> Any:
-    """mpi4py's MPI, initialized. Raises RequestError where the MPI library lacks something that mpi4py needs, or there is none."""
+    """mpi4py's MPI, initialized. Raises RequestError where there is no MPI library, or it lacks what mpi4py needs."""
     try:
         import mpi4py
 
@@ -40,10 +40,10 @@ def load_mpi() -> Any:
 
 
 def why_not_loaded(error: ImportError | RuntimeError) -> str:
-    """What mpi4py said when it could not be loaded, in one line, with what to do."""
+    """The reason mpi4py could not be loaded, in one line, with what to do."""
     said = "; ".join(str(error).splitlines())
     if isinstance(error, ModuleNotFoundError):
-        return f"{said} in {sys.prefix}: run `make setup` (MPI=mpich for MPICH and its kin)"
+        return f"{said} in {sys.prefix}: run `make setup` (MPI=mpich for MPICH and compatible libraries)"
     missing = re.search(r"undefined symbol: (\w+)", said)
     if missing is None:
         return f"mpi4py cannot load an MPI library: {said}"
@@ -56,24 +56,24 @@ def why_not_loaded(error: ImportError | RuntimeError) -> str:
 
 
 def loaded_files() -> list[str]:
-    """The files that are mapped into this process."""
+    """The files mapped into this process."""
     return sorted({line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()})
 
 
 class MpiEngine(Engine):
-    """In a communicator of its own. Buffers on a GPU are handed to MPI as they are, or copied over the node's memory.
+    """MPI in a communicator of its own. GPU buffers are passed to MPI, or staged through host memory.
 
-    A parameter server has none on a GPU.
+    A parameter server has no GPU buffers.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: BenchRequest) -> None:
         self.mpi = mpi = load_mpi()
         self.communicator = mpi.COMM_WORLD.Dup()
         self.rank, self.np = self.communicator.rank, self.communicator.size
         self.library = " ".join(mpi.Get_library_version().splitlines()[0].partition(",")[0].split())
         self.staged = request.path == "staged"
         self.is_server = request.has_server and self.rank == 0
-        # What is preloaded goes first, as for any program; else what mpi4py itself is linked to.
+        # Preloaded libraries go first, as for any program; then the library that mpi4py is linked to.
         self.objects = [ctypes.CDLL(None), ctypes.CDLL(mpi.__file__)]
         self.sums: dict[str, int] = {}
         if request.device == "cuda":
@@ -83,14 +83,14 @@ class MpiEngine(Engine):
     def buffer(self, device: Device, size: int) -> Buffer:
         return super().buffer("cpu" if self.is_server else device, size)
 
-    def work(self, operands: Operands) -> Work:
-        return MpiWork(self, operands)
+    def prepare_call(self, operands: Operands) -> PreparedCall:
+        return MpiCall(self, operands)
 
-    def gathered(self, document: Document) -> list[Document]:
+    def allgather(self, document: Document) -> list[Document]:
         found: list[Document] = self.communicator.allgather(document)
         return found
 
-    def decided(self, document: Document) -> Document:
+    def broadcast_from_root(self, document: Document) -> Document:
         found: Document = self.communicator.bcast(document)
         return found
 
@@ -98,7 +98,7 @@ class MpiEngine(Engine):
         self.communicator.Free()
 
     def function(self, name: str) -> int:
-        """Its address. Raises RequestError where the library has none."""
+        """The address of a C function. Raises RequestError where the library does not have it."""
         for found in self.objects:
             if hasattr(found, name):
                 return int(ctypes.cast(getattr(found, name), ctypes.c_void_p).value or 0)
@@ -108,7 +108,7 @@ class MpiEngine(Engine):
         return int(self.mpi._handleof(mpi_object))
 
     def sum_of(self, dtype: Dtype) -> int:
-        """The handle of MPI_SUM, or for a type that MPI cannot add up, of our own operation."""
+        """The handle of MPI_SUM, or of our own operation for a type that MPI cannot add up."""
         if dtype.sum is None:
             return self.handle(self.mpi.SUM)
         if dtype.sum not in self.sums:
@@ -121,26 +121,28 @@ class MpiEngine(Engine):
         return self.sums[dtype.sum]
 
     def succeed(self, status: int) -> None:
-        """Raises MpiError, in the library's words, for another status than 0."""
+        """Raises MpiError with the library's text for a status other than 0."""
         if status != 0:
-            raise MpiError(f"{self.library} refuses: {self.mpi.Get_error_string(status)}")
+            raise MpiError(f"{self.library} returned an error: {self.mpi.Get_error_string(status)}")
 
-    def _use_gpu(self, request: Request) -> None:
-        """Workers are counted over all nodes, because a container for each rank sees all GPUs of its node and no other rank."""
+    def _use_gpu(self, request: BenchRequest) -> None:
+        """Choose this rank's GPU. Workers are counted over all nodes: in a container of its own a rank sees all GPUs of its node but no
+        other rank.
+        """
         import torch
 
         if self.is_server:
             return
         if not torch.cuda.is_available():
-            raise RequestError("no NVIDIA GPU here: --device cpu")
+            raise RequestError("no NVIDIA GPU here: use --device cpu")
         local = self.communicator.Split_type(self.mpi.COMM_TYPE_SHARED) if request.first_worker is None else None
         number = local.rank if local is not None else self.rank - (request.first_worker or 0)
         torch.cuda.set_device(number % torch.cuda.device_count())
         if local is not None:
             local.Free()
 
-    def _check_path(self, request: Request, dtype: Dtype) -> None:
-        """Raises RequestError for a way that this MPI does not have."""
+    def _check_path(self, request: BenchRequest, dtype: Dtype) -> None:
+        """Raises RequestError for a path that this MPI does not support."""
         if request.path == "nccl" or (self.staged and self.is_server):
             return
         if self.staged:
@@ -148,28 +150,28 @@ class MpiEngine(Engine):
             return
         try:
             aware = bool(ctypes.CFUNCTYPE(ctypes.c_int)(self.function("MPIX_Query_cuda_support"))())
-        except RequestError:  # MVAPICH2-GDR does not say
+        except RequestError:  # MVAPICH2-GDR does not report it
             return
         if not aware:
-            raise RequestError(f"{self.library} takes no GPU memory: --path staged")
+            raise RequestError(f"{self.library} is not CUDA-aware: use --path staged")
         if dtype.sum is not None and COLLECTIVES.all()[request.collective].reduces:
-            raise RequestError(f"our sum of {dtype.name} works in the node's memory: --path staged")
+            raise RequestError(f"the sum of {dtype.name} works in host memory only: use --path staged")
 
 
-class MpiWork(Work):
-    """One MPI call of each root, with a copy before and behind it where memory of a GPU is staged."""
+class MpiCall(PreparedCall):
+    """One MPI call for each root, with a copy before and after it where GPU memory is staged."""
 
     def __init__(self, engine: MpiEngine, operands: Operands) -> None:
         self.engine, self.operands = engine, operands
-        self.meet = CFunction(engine.function("MPI_Barrier"), (engine.handle(engine.communicator),))
+        self.barrier = CFunction(engine.function("MPI_Barrier"), (engine.handle(engine.communicator),))
         self.calls = [call for root in operands.roots for call in self._calls(replace(operands, root=root))]
 
     def once(self) -> Carried:
         self.time(1, 1, False)
         return self.operands.receive.get(self.operands.dtype.carrier, *self.operands.received)
 
-    def time(self, samples: int, calls: int, apart: bool) -> list[float]:
-        status, seconds = time_calls(self.calls, self.meet, samples, calls, apart)
+    def time(self, samples: int, calls: int, sync_each_call: bool) -> list[float]:
+        status, seconds = time_calls(self.calls, self.barrier, samples, calls, sync_each_call)
         self.engine.succeed(status)
         return [one / len(self.operands.roots) for one in seconds]
 
@@ -221,7 +223,7 @@ for flavour in all_with_mpi():
             dtypes=tuple(DTYPES),
             paths={"cpu": ("host",), "cuda": ("staged", "aware")},
             open=MpiEngine,
-            turns_roots=True,
+            rotates_root=True,
             serves=True,
         )
     )

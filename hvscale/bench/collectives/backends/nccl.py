@@ -1,4 +1,4 @@
-"""NCCL, as PyTorch has it."""
+"""NCCL through torch.distributed."""
 
 from hvscale.bench.collectives.backends import Backend, register
 from hvscale.bench.collectives.elements import DTYPES
@@ -8,11 +8,7 @@ from hvscale.launch.flavours import FLAVOURS
 
 
 def problem(command: list[str], environment: dict[str, str]) -> str:
-    return (
-        ""
-        if gpus()
-        else "NCCL works between NVIDIA GPUs, and nvidia-smi lists none here: start it on nodes that have some"
-    )
+    return "" if gpus() else "NCCL needs NVIDIA GPUs, and nvidia-smi lists none here: run it on nodes with GPUs"
 
 
 register(

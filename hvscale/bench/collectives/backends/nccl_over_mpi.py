@@ -1,4 +1,4 @@
-"""NCCL between ranks that MPI has started: MPI carries what they agree on and, where there is a parameter server, what it sends and gets."""
+"""NCCL between ranks started by MPI. MPI carries coordination, and the messages of a parameter server."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,17 +8,17 @@ from hvscale.bench.collectives.backends.mpi import MpiEngine
 from hvscale.bench.collectives.backends.nccl import problem
 from hvscale.bench.collectives.elements import DTYPES, Carried
 from hvscale.bench.collectives.memory import CHIEF, SERVER
-from hvscale.bench.collectives.rank_side.engine import Operands, PythonWork, Work
+from hvscale.bench.collectives.rank_side.engine import Operands, PreparedCall, PythonCall
 from hvscale.bench.collectives.rank_side.torch_group import IN_PLACE, OUT_OF_PLACE, call_of
-from hvscale.bench.collectives.request import Request, run_of_this_rank
+from hvscale.bench.collectives.request import BenchRequest, run_of_this_rank
 from hvscale.core.errors import RequestError
 from hvscale.launch.flavours import all_with_mpi
 
 
 class NcclOverMpi(MpiEngine):
-    """A server has no GPU, so what it sends goes over MPI to the first worker, the chief, and from there over NCCL; what it gets, back that way."""
+    """A server has no GPU: its messages go over MPI to the first worker, the chief, and from there over NCCL, and back the same way."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: BenchRequest) -> None:
         super().__init__(request)
         import torch
 
@@ -32,12 +32,12 @@ class NcclOverMpi(MpiEngine):
         version = ".".join(map(str, self.torch.cuda.nccl.version()))
         self.library = f"NCCL {version} in PyTorch {torch.__version__}, {self.library}"
 
-    def work(self, operands: Operands) -> Work:
+    def prepare_call(self, operands: Operands) -> PreparedCall:
         def received(_: Any) -> Carried:
             return operands.receive.get(operands.dtype.carrier, *operands.received)
 
         finish = self.torch.cuda.synchronize if not self.is_server else lambda: None
-        return PythonWork(self._call(operands), received, self.communicator.Barrier, finish)
+        return PythonCall(self._call(operands), received, self.communicator.Barrier, finish)
 
     def close(self) -> None:
         if not self.is_server:
@@ -53,7 +53,7 @@ class NcclOverMpi(MpiEngine):
             case "gather":
                 return self._collect(operands) if self.is_server else self._hand_in(operands)
             case other:
-                raise RequestError(f"a parameter server has no {other}")
+                raise RequestError(f"a parameter server does not support {other}")
 
     def _serve(self, operands: Operands) -> Callable[[], Any]:
         parameters = operands.receive.elements(operands.dtype.carrier, 0, operands.count)
@@ -77,7 +77,7 @@ class NcclOverMpi(MpiEngine):
         gradients = operands.receive.elements(operands.dtype.carrier, CHIEF * count, operands.np * count)
 
         def collect() -> None:
-            # One by one, because MPI's counts are ints.
+            # One worker at a time, because MPI's counts are ints.
             for worker in range(self.workers):
                 self.communicator.Recv(gradients[worker * count :][:count], source=CHIEF)
 
@@ -87,7 +87,7 @@ class NcclOverMpi(MpiEngine):
         carrier, dtype, count = operands.dtype.carrier, operands.dtype.name, operands.count
         own, whole = operands.send.tensor(dtype, 0, count), self.workers * count
         is_chief = self.rank == CHIEF
-        # ncclAllGather gives all to each, so each needs the room.
+        # ncclAllGather delivers everything to every worker, so each needs the room.
         gathered = operands.receive.tensor(dtype, 0, whole) if is_chief else own.new_empty(whole)
 
         def hand_in() -> None:

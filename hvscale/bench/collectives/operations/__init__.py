@@ -1,4 +1,4 @@
-"""The collectives that can be measured. Each is the file of its name in this folder and registers itself."""
+"""The collectives that can be measured. Each file of this folder registers the collective of its name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Literal
 from hvscale.bench.collectives.elements import Pattern
 from hvscale.core.registry import Registry
 
-# What a rank sends or is to receive: a pattern for each block of `count` elements.
+# What a rank sends or must receive: a pattern for each block of `count` elements.
 Blocks = list[Pattern]
 
 
@@ -36,13 +36,14 @@ class MpiArguments:
 
 @dataclass(frozen=True)
 class Collective:
-    """`count` is what nccl-tests calls so: the elements of a block. A rank sends and receives whole blocks.
+    """A collective. A rank sends and receives whole blocks of `count` elements, in nccl-tests' sense of count.
 
-    `largest(np)`: blocks in the larger of its two buffers, which make up the size column, as nccl-tests counts it.
-    `sends(rank, np, root)`; `expects(rank, np, root)`: None where nothing is received. `own_block(rank)`: where a rank's contribution lies
-    when it sends from where it receives. `bus_factor(np)`: busbw / algbw, from nccl-tests' doc/PERFORMANCE.md.
-    `mpi(arguments)`: the name and arguments of MPI's function. `out_of_place`, `in_place`: whether MPI has it with two buffers, and with one.
-    `rooted`: a root may run ahead of the others, so calls are timed one by one. `osu_size`: what OSU's benchmark counts as its size.
+    `largest(np)`: blocks in the larger of the two buffers, which give the size column, as in nccl-tests. `sends(rank, np, root)` and
+    `expects(rank, np, root)`: the blocks a rank sends and must receive; None where it receives nothing. `own_block(rank)`: the block
+    of the receive buffer that holds a rank's contribution in place. `bus_factor(np)`: busbw / algbw, from nccl-tests'
+    doc/PERFORMANCE.md. `mpi(arguments)`: the name and arguments of MPI's function. `out_of_place`, `in_place`: whether MPI supports
+    it with two buffers, and with one. `rooted`: a root may run ahead of the others, so there is a barrier before each timed call.
+    `osu_size`: what OSU's benchmark counts as the size.
     """
 
     name: str

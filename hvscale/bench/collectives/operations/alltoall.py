@@ -6,7 +6,7 @@ from hvscale.bench.collectives.operations import Collective, register
 register(
     Collective(
         name="alltoall",
-        meaning="every rank gets a block of its own from every rank",
+        meaning="every rank gets a different block from every rank",
         bus_factor=lambda np: (np - 1) / np,
         largest=lambda np: np,
         sends=lambda rank, np, root: [mark(rank, target) for target in range(np)],

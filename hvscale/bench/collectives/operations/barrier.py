@@ -1,11 +1,11 @@
-"""Barrier: nobody goes on before all have come."""
+"""Barrier."""
 
 from hvscale.bench.collectives.operations import Collective, register
 
 register(
     Collective(
         name="barrier",
-        meaning="nobody goes on before all have come",
+        meaning="no rank continues before all have arrived",
         bus_factor=lambda np: 0,
         largest=lambda np: 0,
         sends=lambda rank, np, root: [],

@@ -1,4 +1,4 @@
-"""Broadcast: one buffer, so it is always in place in MPI and PyTorch."""
+"""Broadcast. It has one buffer, so in MPI and PyTorch it is always in place."""
 
 from hvscale.bench.collectives.elements import mark
 from hvscale.bench.collectives.operations import Collective, register
@@ -6,7 +6,7 @@ from hvscale.bench.collectives.operations import Collective, register
 register(
     Collective(
         name="broadcast",
-        meaning="every rank gets what the root has",
+        meaning="every rank gets the root's data",
         bus_factor=lambda np: 1,
         largest=lambda np: 1,
         sends=lambda rank, np, root: [mark(root)] if rank == root else [],

@@ -1,4 +1,4 @@
-"""Reduce-scatter, with blocks of one size (MPI_Reduce_scatter_block)."""
+"""Reduce-scatter with blocks of equal size (MPI_Reduce_scatter_block)."""
 
 from hvscale.bench.collectives.elements import addend_for, total
 from hvscale.bench.collectives.operations import Collective, register

@@ -1,4 +1,4 @@
-"""Memory that messages lie in: of the node, or of a GPU."""
+"""Memory that holds messages: of the host or of a GPU."""
 
 import mmap
 from typing import Any, Protocol
@@ -9,25 +9,25 @@ from hvscale.bench.collectives.elements import Carried
 
 
 class Buffer(Protocol):
-    """`address`: of its first byte, where the library shall find it."""
+    """Memory for messages. `address`: of its first byte, as the library needs it."""
 
     address: int
 
     def elements(self, carrier: Any, start: int, stop: int) -> Carried:
-        """Elements as this process can write them; `put` them back afterwards."""
+        """A range of elements that this process can write; call `put` afterwards."""
 
     def put(self, carrier: Any, start: int, stop: int) -> None:
-        """Brings what was written into `elements` to where the library looks."""
+        """Copy a range written through `elements` to the library's memory."""
 
     def get(self, carrier: Any, start: int, stop: int) -> Carried:
-        """What the library has left there."""
+        """A range of elements as the library left it."""
 
     def tensor(self, dtype: str, start: int, stop: int) -> Any:
-        """The same elements as PyTorch's tensor, sharing the memory."""
+        """The same memory as a PyTorch tensor."""
 
 
 class HostBuffer:
-    """Of the node, as malloc would give it: NumPy's own has huge pages, with which 16 MiB were all-reduced a quarter faster."""
+    """Host memory as malloc would give it. NumPy's own has huge pages, which made an all-reduce of 16 MiB a quarter faster."""
 
     def __init__(self, size: int) -> None:
         whole = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -51,7 +51,7 @@ class HostBuffer:
 
 
 class CudaBuffer:
-    """Of this rank's GPU, with pinned memory of the node beside it: what `elements` gives, and what staging goes through."""
+    """Memory of this rank's GPU, with pinned host memory beside it for `elements` and for staging."""
 
     def __init__(self, size: int) -> None:
         import torch

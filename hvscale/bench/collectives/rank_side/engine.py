@@ -1,4 +1,4 @@
-"""What the ranks of every back end have in common: operands, the check of what came, and timing from Python."""
+"""What the ranks of all back ends share: operands, the check of results, and timing from Python."""
 
 import time
 from abc import ABC, abstractmethod
@@ -18,9 +18,9 @@ Document = TypeVar("Document")
 
 @dataclass(frozen=True)
 class Operands:
-    """One call's arguments on one rank: `count` elements in a block; in place, what is sent lies in `receive`.
+    """The arguments of one call on one rank. `count`: elements in a block. In place, the sent elements lie in `receive`.
 
-    `root`: or ALL_ROOTS, for time alone.
+    `root`: a rank, or ALL_ROOTS, which is for timing only.
     """
 
     collective: Collective
@@ -35,7 +35,10 @@ class Operands:
 
     @property
     def roots(self) -> Sequence[int]:
-        """Of the calls that are timed together. With all ranks in turn the last one of a tree or chain is the next root: none can run ahead."""
+        """The roots of the calls that are timed together.
+
+        With all ranks in turn, in descending order, the last rank of a tree or chain is the next root, so no rank can run ahead.
+        """
         return range(self.np - 1, -1, -1) if self.root == ALL_ROOTS else [self.root]
 
     @property
@@ -44,12 +47,12 @@ class Operands:
 
     @property
     def sent(self) -> tuple[int, int]:
-        """Elements of `source` that this rank sends: the first, and the one behind the last."""
+        """The range of elements of `source` that this rank sends."""
         return self._range(self._sends, self.collective.own_block(self.rank) if self.in_place else 0)
 
     @property
     def received(self) -> tuple[int, int]:
-        """Elements of `receive` that this rank gets."""
+        """The range of elements of `receive` that this rank receives."""
         return self._range(self._expects, 0)
 
     @property
@@ -64,7 +67,7 @@ class Operands:
         return first * self.count, (first + len(blocks)) * self.count
 
     def prepare(self) -> None:
-        """Write what this rank sends, and into the rest of the receive buffer what nobody sends: bits of ones, which are a NaN."""
+        """Fill in what this rank sends. The rest of the receive buffer gets all bits set, a NaN, which nobody sends."""
         whole = 0, self.collective.largest(self.np) * self.count
         self.receive.elements(np.uint8, 0, whole[1] * self.dtype.bytes).fill(0xFF)
         self.receive.put(self.dtype.carrier, *whole)
@@ -75,7 +78,7 @@ class Operands:
         self.source.put(self.dtype.carrier, start, stop)
 
     def check(self, found: Carried) -> tuple[int, FirstWrong | None]:
-        """Every element of what this rank got: how many are wrong, and the first one."""
+        """Check every element this rank received: the number of wrong ones, and the first of them."""
         wrong, first_wrong = 0, None
         for number, pattern in enumerate(self._expects):
             expected = self.dtype.encode(pattern)
@@ -92,22 +95,24 @@ class Operands:
         return wrong, first_wrong
 
 
-class Work(ABC):
-    """One call, ready to be made again and again."""
+class PreparedCall(ABC):
+    """A call that is ready to be repeated."""
 
     @abstractmethod
     def once(self) -> Carried:
-        """Make it, and give what this rank has received."""
+        """Make the call; returns what this rank received."""
 
     @abstractmethod
-    def time(self, samples: int, calls: int, apart: bool) -> list[float]:
-        """The seconds of one call in each sample of `calls` calls, on this rank. The ranks meet before each sample; `apart`: before each call.
+    def time(self, samples: int, calls: int, sync_each_call: bool) -> list[float]:
+        """The seconds of one call on this rank, for each sample of `calls` calls, with a barrier before each sample.
 
-        With all roots one call is one by each of them, and its seconds are a mean over them."""
+        `sync_each_call`: a barrier before each call instead. With all roots in turn a call is one call with each of them, and its
+        seconds are their mean.
+        """
 
 
 class Engine(ABC):
-    """A back end in one rank. `library`: as it names itself."""
+    """A back end in one rank. `library`: the library's name for itself."""
 
     rank: int
     np: int
@@ -117,44 +122,44 @@ class Engine(ABC):
         return CudaBuffer(size) if device == "cuda" else HostBuffer(size)
 
     @abstractmethod
-    def work(self, operands: Operands) -> Work: ...
+    def prepare_call(self, operands: Operands) -> PreparedCall: ...
 
     @abstractmethod
-    def gathered(self, document: Document) -> list[Document]:
-        """Of all ranks, on every rank."""
+    def allgather(self, document: Document) -> list[Document]:
+        """The documents of all ranks, by rank."""
 
     @abstractmethod
-    def decided(self, document: Document) -> Document:
-        """What rank 0 says."""
+    def broadcast_from_root(self, document: Document) -> Document:
+        """Rank 0's document."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
-class PythonWork(Work):
-    """A call that Python makes. `call` gives what `received` reads; `finish` waits until a GPU has done it."""
+class PythonCall(PreparedCall):
+    """A call made from Python. `received` reads the result of `call`; `finish` waits for the GPU; `barrier` is across all ranks."""
 
     def __init__(
         self,
         call: Callable[[], Any],
         received: Callable[[Any], Carried],
-        meet: Callable[[], object],
+        barrier: Callable[[], object],
         finish: Callable[[], object],
     ) -> None:
-        self.call, self.received, self.meet, self.finish = call, received, meet, finish
+        self.call, self.received, self.barrier, self.finish = call, received, barrier, finish
 
     def once(self) -> Carried:
         returned = self.call()
         self.finish()
         return self.received(returned)
 
-    def time(self, samples: int, calls: int, apart: bool) -> list[float]:
-        meetings, together = (calls, 1) if apart else (1, calls)
+    def time(self, samples: int, calls: int, sync_each_call: bool) -> list[float]:
+        barriers, together = (calls, 1) if sync_each_call else (1, calls)
         found = []
         for _ in range(samples):
             spent = 0.0
-            for _ in range(meetings):
-                self.meet()
+            for _ in range(barriers):
+                self.barrier()
                 self.finish()
                 began = time.perf_counter()
                 for _ in range(together):

@@ -1,4 +1,4 @@
-"""The C part: calls by address, timed without Python in between, and the sums that MPI lacks."""
+"""The C library: calls by address timed without Python in between, and the sums that MPI lacks."""
 
 import ctypes
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from pathlib import Path
 from hvscale.core.built_library import built_library
 
 LIBRARY = "libhvbench.so"
-MOST_ARGUMENTS = 9
+MAX_ARGUMENTS = 9
 WORD_MASK = 2**64 - 1
 
 
@@ -18,25 +18,25 @@ class Call(ctypes.Structure):
     _fields_ = [
         ("function", ctypes.c_size_t),
         ("arity", ctypes.c_size_t),
-        ("arguments", ctypes.c_size_t * MOST_ARGUMENTS),
+        ("arguments", ctypes.c_size_t * MAX_ARGUMENTS),
     ]
 
 
 @dataclass(frozen=True)
 class CFunction:
-    """A C function by its address, with arguments that each fill a register: addresses, handles, ints."""
+    """A C function by its address, with arguments that each fit a register: addresses, handles, ints."""
 
     address: int
     arguments: tuple[int, ...]
 
     def as_call(self) -> Call:
-        words = (ctypes.c_size_t * MOST_ARGUMENTS)(*(argument & WORD_MASK for argument in self.arguments))
+        words = (ctypes.c_size_t * MAX_ARGUMENTS)(*(argument & WORD_MASK for argument in self.arguments))
         return Call(self.address, len(self.arguments), words)
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """Raises RequestError when it was not built."""
+    """The loaded library. Raises RequestError when it was not built."""
     return load(built_library(LIBRARY))
 
 
@@ -49,12 +49,17 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def time_calls(
-    calls: list[CFunction], meet: CFunction, samples: int, repeats: int, apart: bool
+    calls: list[CFunction], barrier: CFunction, samples: int, repeats: int, sync_each_call: bool
 ) -> tuple[int, list[float]]:
-    """The status that a call has ended it with (0: none), and the seconds that one time of all `calls` took in each sample."""
+    """The status of the first call that failed (0: none), and the seconds that all `calls` took once, for each sample.
+
+    `sync_each_call`: a barrier before each call, instead of before each sample.
+    """
     seconds = (ctypes.c_double * samples)()
     array = (Call * len(calls))(*(call.as_call() for call in calls))
-    status = library().hvbench_time(array, len(calls), ctypes.byref(meet.as_call()), samples, repeats, apart, seconds)
+    status = library().hvbench_time(
+        array, len(calls), ctypes.byref(barrier.as_call()), samples, repeats, sync_each_call, seconds
+    )
     return status, list(seconds)
 
 

@@ -1,4 +1,7 @@
-"""What an experiment may measure. Each is a file of this folder and registers itself: what stands in the file, and how an engine is asked for it."""
+"""The kinds of measurements in an experiment.
+
+Each file of this folder defines one kind and registers it: its keys in the TOML file, and how it is measured.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,11 +20,11 @@ from hvscale.studies.base import Warn
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 
 Collectives = Literal["library", "table"]
-Study = TypeVar("Study", bound=InterleavedStudy[Any, Any, Any])
+StudyT = TypeVar("StudyT", bound=InterleavedStudy[Any, Any, Any])
 
 
 class Measurement(Protocol):
-    """`path`: its folder; `starts` of ranks are made in each of `repeats` rounds."""
+    """`path`: its folder. `starts`: the starts of ranks in each of the `repeats` rounds."""
 
     path: Path
 
@@ -35,16 +38,16 @@ class Measurement(Protocol):
     def host(self) -> Host | None: ...
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
-        """Make what the folder does not hold, as the engines of the commands do it, and raise what they raise."""
+        """Make the measurements that the folder does not hold yet. Raises what the studies of the commands raise."""
 
     def series(self) -> list[Series]:
-        """Of what has been measured until now."""
+        """The series of all measurements so far."""
 
 
-class MeasurementInTurns(Generic[Study]):
-    """One that an engine makes in turns."""
+class MeasurementInTurns(Generic[StudyT]):
+    """A measurement made by an interleaved study."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: StudyT) -> None:
         self.study, self.path = study, study.path
         self.starts, self.repeats = len(study.starts), study.document.repeats
 
@@ -67,7 +70,7 @@ class Launching:
 
 
 class Entry(BaseModel, ABC):
-    """One measurement. `measure`: by which engine; `placement`: in turns, with `nodes` and `link`; `repeat`: fresh starts of each."""
+    """One measurement of the TOML file. `measure`: its kind. `placement`: one or more, interleaved. `repeat`: fresh starts of each."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -79,11 +82,11 @@ class Entry(BaseModel, ABC):
 
     @property
     def wants_table(self) -> bool:
-        """Whether a part of it is measured with the table of --collectives."""
+        """Whether part of it is measured with the decision table of --collectives."""
         return False
 
     def placed(self, asked: PlacementOptions) -> tuple[tuple[str, ...], PlacementOptions]:
-        """Its placements, and the options for all of them. A --placement that was asked for takes the place of all that the file says."""
+        """Its placements and their common options. A --placement on the command line replaces the placements and options of the file."""
         if asked.placement is not None:
             places, own = tuple(name.strip() for name in asked.placement.split(",")), asked
         else:
@@ -96,7 +99,7 @@ class Entry(BaseModel, ABC):
 
 
 class WithTable(Entry, ABC):
-    """One that is measured in turns with each of `collectives`: the library's alone, or by the decision table of the command line."""
+    """A measurement interleaved over `collectives`: the library's own, or those of the decision table on the command line."""
 
     collectives: Annotated[tuple[Collectives, ...], Field(min_length=1)] = ("library",)
 
@@ -122,5 +125,5 @@ def register(kind: Kind) -> Kind:
 
 
 def commas(values: Sequence[Any]) -> str:
-    """As the command line has them."""
+    """The values as the command line takes them."""
     return ",".join(map(str, values))

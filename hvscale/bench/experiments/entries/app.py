@@ -1,19 +1,19 @@
-"""As `hvscale bench app`."""
+"""A measurement made by `hvscale bench app`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from hvscale.bench.applications.document import Variant, network_results, seconds_of
+from hvscale.bench.applications.document import ApplicationVariant, network_results, seconds_of
 from hvscale.bench.applications.study import ApplicationStudy
 from hvscale.bench.experiments.entries import Entry, Launching, MeasurementInTurns, commas, register
 from hvscale.bench.experiments.series import Series
 
 
 @register
-class App(Entry):
-    """The options of the command, in its words."""
+class ApplicationEntry(Entry):
+    """The options of the command, by the same names."""
 
     measure: Literal["app"]
     program: str
@@ -39,7 +39,7 @@ class App(Entry):
 
 class AppMeasurement(MeasurementInTurns[ApplicationStudy]):
     def series(self) -> list[Series]:
-        """Of the network, the median pings."""
+        """Seconds; for the network program its median pings."""
         document = self.study.document
         found = []
         for variant in document.variants():
@@ -48,7 +48,7 @@ class AppMeasurement(MeasurementInTurns[ApplicationStudy]):
                 found.append(Series({"program": document.application, **dict(variant)}, seconds, "median"))  # type: ignore[dict-item]
         return found
 
-    def pings(self, variant: Variant) -> dict[int, float]:
+    def pings(self, variant: ApplicationVariant) -> dict[int, float]:
         return {
             run.repeat: result.ping_seconds.median
             for run in self.study.document.runs

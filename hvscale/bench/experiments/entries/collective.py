@@ -1,4 +1,4 @@
-"""As `hvscale bench allreduce` and its kin: each number of ranks, type and placement on all back ends, in rounds."""
+"""A measurement made by `hvscale bench COLLECTIVE`: each np, dtype and placement on all back ends, repeated in rounds."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, ValidationError
 
 from hvscale.bench.collectives import backends
-from hvscale.bench.collectives.controller import Bench, Options
+from hvscale.bench.collectives.controller import CollectiveBench, CollectiveOptions
 from hvscale.bench.collectives.document import BenchDocument, main_rows
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.bench.experiments.entries import Collectives, Launching, WithTable, by, register
@@ -29,8 +29,8 @@ SAME = ("collective", "dtype", "device", "in_place", "iterations", "warmup", "la
 
 
 @register
-class Collective(WithTable):
-    """The options of the command, in its words; `sizes` or the smallest, the largest and the step. The table is for back ends over MPI."""
+class CollectiveEntry(WithTable):
+    """The options of the command, by the same names. A decision table applies to back ends over MPI only."""
 
     measure: Literal["collective"]
     collective: str
@@ -49,11 +49,13 @@ class Collective(WithTable):
     repeat: PositiveInt = 5
 
     def measurement(self, path: Path, launch: Launching) -> "CollectiveMeasurement":
-        variants = [Variant(*one) for one in itertools.product(self.np, self.dtype, self.placement, self.collectives)]
+        variants = [
+            CollectiveVariant(*one) for one in itertools.product(self.np, self.dtype, self.placement, self.collectives)
+        ]
         return CollectiveMeasurement(self, path.absolute(), launch, variants)
 
-    def options(self, dtype: str, backends: Sequence[str]) -> Options:
-        return Options(
+    def options(self, dtype: str, backends: Sequence[str]) -> CollectiveOptions:
+        return CollectiveOptions(
             backends=tuple(backends),
             min_bytes=self.min_bytes,
             max_bytes=self.max_bytes,
@@ -69,8 +71,8 @@ class Collective(WithTable):
 
 
 @dataclass(frozen=True)
-class Variant:
-    """What one bench is of."""
+class CollectiveVariant:
+    """What one start of the benchmark measures."""
 
     np: int
     dtype: str
@@ -82,29 +84,31 @@ class Variant:
 
 
 class CollectiveMeasurement:
-    """`documents`: what was measured, by variant and round."""
+    """`documents`: the results by variant and round."""
 
-    def __init__(self, entry: Collective, path: Path, launch: Launching, variants: list[Variant]) -> None:
+    def __init__(
+        self, entry: CollectiveEntry, path: Path, launch: Launching, variants: list[CollectiveVariant]
+    ) -> None:
         """Raises RequestError for what cannot be measured."""
         self.entry, self.path, self.repeats = entry, path, entry.repeat
         self.launch, self.variants = launch, variants
-        self.documents: dict[tuple[Variant, int], BenchDocument] = {}
+        self.documents: dict[tuple[CollectiveVariant, int], BenchDocument] = {}
         self.failure: HvscaleError | None = None
         self.warnings: list[str] = []
         asked = [self.bench(variant, next(folders(path, variant, 1, new=True))) for variant in variants]
         self.starts = sum(len(bench.starts) for bench in asked)
 
-    def bench(self, variant: Variant, folder: Path) -> Bench:
+    def bench(self, variant: CollectiveVariant, folder: Path) -> CollectiveBench:
         placement = self.launch.options.placement.model_copy(update={"placement": ",".join(self.entry.placement)})
         each, self.warnings = options_of_each(list(self.entry.placement), placement, variant.np)
         launch = self.launch.options.replace(np=variant.np, run=folder, placement=each[variant.placement])
         options = self.entry.options(variant.dtype, self.backends(variant))
-        return Bench.of(
+        return CollectiveBench.of(
             self.entry.collective, options, by(variant.collectives, launch), self.launch.resolve, self.launch.hooks
         )
 
-    def backends(self, variant: Variant) -> list[str]:
-        """Raises RequestError where there is none."""
+    def backends(self, variant: CollectiveVariant) -> list[str]:
+        """The back ends that can be measured with these collectives. Raises RequestError where there is none."""
         names = self.entry.backend
         if variant.collectives == "library":
             return names
@@ -112,7 +116,7 @@ class CollectiveMeasurement:
             one.name for one in backends.named(names, self.launch.options.mpi) if flavours.get(one.flavour).has_mpi
         ]
         if not over_mpi:
-            raise RequestError(f"--collectives is for back ends over MPI, and there is none among {', '.join(names)}")
+            raise RequestError(f"--collectives applies to back ends over MPI only; none of {', '.join(names)} is")
         return over_mpi
 
     @property
@@ -120,10 +124,10 @@ class CollectiveMeasurement:
         return next((document.host for document in self.documents.values() if document.host is not None), None)
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
-        """A variant that failed is not started again; its failure is raised after all others have been measured."""
+        """A variant that fails is not started again; its failure is raised after all others have been measured."""
         for text in self.warnings:
             warn(text)
-        failed: set[Variant] = set()
+        failed: set[CollectiveVariant] = set()
         for repeat in range(1, self.repeats + 1):
             for variant in self.variants:
                 if variant in failed:
@@ -159,8 +163,8 @@ class CollectiveMeasurement:
         if self.failure is not None:
             raise self.failure
 
-    def finished(self, variant: Variant, repeat: int) -> BenchDocument | None:
-        """What an earlier call has left. Raises RequestError where that measured something else."""
+    def finished(self, variant: CollectiveVariant, repeat: int) -> BenchDocument | None:
+        """The finished result of an earlier call. Raises RequestError where it measured something else."""
         for folder in folders(self.path, variant, repeat, new=False):
             try:
                 document = BenchDocument.model_validate_json(read_text(folder / "bench.json"))
@@ -171,7 +175,7 @@ class CollectiveMeasurement:
                 return document
         return None
 
-    def check_same(self, variant: Variant, found: BenchDocument, folder: Path) -> None:
+    def check_same(self, variant: CollectiveVariant, found: BenchDocument, folder: Path) -> None:
         bench = self.bench(variant, folder.with_name(f"{folder.name}-asked"))
         differing = [name for name in SAME if getattr(found, name) != getattr(bench.document, name)]
         asked = {(start.entry.name, size.bytes) for start in bench.starts for size in start.request.sizes}
@@ -183,7 +187,7 @@ class CollectiveMeasurement:
             )
 
     def series(self) -> list[Series]:
-        """Of each size on each back end; wrong results count in none."""
+        """One series per size and back end, without wrong results."""
         found: dict[tuple[tuple[Key, Value], ...], dict[int, float]] = {}
         for (variant, repeat), document in self.documents.items():
             failed = {entry.name for entry in document.backends if entry.state != "finished"}
@@ -204,8 +208,8 @@ class CollectiveMeasurement:
         return [Series(dict(where), seconds, "geometric mean") for where, seconds in found.items()]
 
 
-def folders(path: Path, variant: Variant, repeat: int, *, new: bool) -> Iterator[Path]:
-    """Those of the variant's attempts in this round that are there, or with `new` the first one that is not."""
+def folders(path: Path, variant: CollectiveVariant, repeat: int, *, new: bool) -> Iterator[Path]:
+    """The existing folders of the variant's attempts in this round, or with `new` the first one that does not exist."""
     table = "-table" if variant.collectives == "table" else ""
     name = f"np-{variant.np}-{variant.dtype}-{variant.placement.replace(':', '-')}{table}-repeat-{repeat}"
     for attempt in itertools.count(1):

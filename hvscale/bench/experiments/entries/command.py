@@ -18,7 +18,7 @@ JOB, THROUGHPUT = "job", "throughput"
 
 
 class CommandRow(BaseModel):
-    """Of the starts under one name: the geometric mean of an operation's seconds with its 95 % interval, None with one start."""
+    """The geometric mean of an operation's seconds over the runs of one name, with its 95 % interval; None with one run."""
 
     name: str
     operation: str
@@ -51,7 +51,7 @@ class CommandDocument(ComparisonDocument):
         ]
 
     def seconds(self, name: str) -> dict[str, dict[int, float]]:
-        """By operation and round: of the whole job, of an image where the run tells its throughput, and of the messages."""
+        """Seconds by operation and round: of the whole job, per image where the run reports its throughput, and of messages."""
         throughput = self.measured(name, "throughput")
         found = {JOB: self.measured(name, "seconds"), THROUGHPUT: {one: 1 / each for one, each in throughput.items()}}
         for turn in self.runs:
@@ -62,7 +62,7 @@ class CommandDocument(ComparisonDocument):
 
 
 def message_seconds(run: RunFolder) -> dict[str, float]:
-    """What the slowest rank spent in all messages of each operation, without those by which Horovod's ranks agree."""
+    """Seconds of the slowest rank in all messages of each operation, without Horovod's messages for coordination."""
     of_ranks: dict[str, dict[int, float]] = {}
     for row in breakdown(run).rank_rows:
         seconds = of_ranks.setdefault(row.operation, {})
@@ -71,8 +71,8 @@ def message_seconds(run: RunFolder) -> dict[str, float]:
 
 
 @register
-class Command(WithTable):
-    """`program`: what statements call it; `metric`: as `hvscale scale` has it, where the command says its throughput in a way of its own."""
+class CommandEntry(WithTable):
+    """A user's command. `program`: its name in claims. `metric`: as in `hvscale scale`, to read a throughput from its output."""
 
     measure: Literal["command"]
     program: str
@@ -112,7 +112,7 @@ class Command(WithTable):
 
 
 class CommandMeasurement(MeasurementInTurns[ComparisonStudy[CommandDocument]]):
-    """`wheres`: what the series of each name are told by."""
+    """`wheres`: the keys of the series of each name."""
 
     def __init__(self, turns: ComparisonStudy[CommandDocument], wheres: dict[str, dict[Key, Value]]) -> None:
         super().__init__(turns)

@@ -1,4 +1,4 @@
-"""As `hvscale bench param-server`."""
+"""A measurement made by `hvscale bench param-server`."""
 
 from pathlib import Path
 from typing import Literal
@@ -8,12 +8,12 @@ from pydantic import NonNegativeInt, PositiveInt
 from hvscale.bench.collectives.memory import OPERATIONS
 from hvscale.bench.experiments.entries import Entry, Launching, MeasurementInTurns, commas, register
 from hvscale.bench.experiments.series import Series
-from hvscale.bench.param_server.study import Options, ServerStudy
+from hvscale.bench.param_server.study import ServerOptions, ServerStudy
 
 
 @register
-class ParamServer(Entry):
-    """The options of the command, in its words."""
+class ParamServerEntry(Entry):
+    """The options of the command, by the same names."""
 
     measure: Literal["param-server"]
     backend: list[str]
@@ -28,7 +28,7 @@ class ParamServer(Entry):
     warmup: NonNegativeInt = 1
 
     def measurement(self, path: Path, launch: Launching) -> "ParamServerMeasurement":
-        options = Options(
+        options = ServerOptions(
             backends=tuple(self.backend),
             paths=self.path,
             operations=commas(self.operation),

@@ -1,8 +1,8 @@
-"""The kinds of statements that studies make. Each is a file of this folder and registers itself; what it says of times is tested on intervals.
+"""The kinds of claims that studies make about times, each tested on confidence intervals. Each file of this folder registers one kind.
 
-Two errors are guarded against alike. Where all of several comparisons must agree, each is judged by its own 95 % interval: that all of them
-mislead is no likelier than that one does (Berger, Technometrics 24(4), 1982). Where one of them decides, it is judged by an interval of
-1 - 0.05 / (number of comparisons), since among many one strays by chance (Bonferroni).
+Where all comparisons must agree, each is judged by its own 95 % interval: the chance that all of them mislead is no larger than the
+chance that one does (Berger, Technometrics 24(4), 1982). Where one of them suffices, it is judged by an interval of
+1 - 0.05 / (number of comparisons), because one of many may deviate by chance (Bonferroni).
 """
 
 from abc import ABC, abstractmethod
@@ -13,16 +13,19 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.bench.experiments.averages import Percent
-from hvscale.bench.experiments.series import Key, Range, Selector, Series, describe, selected, word
+from hvscale.bench.experiments.series import Key, Selector, Series, ValueRange, describe, selected, word
 from hvscale.core.registry import Registry
 from hvscale.core.statistics import CONFIDENCE
 
-Verdict = Literal["holds", "does not hold", "cannot be said here"]
-NOTHING = "nothing that it speaks of was measured"
+Verdict = Literal["holds", "does not hold", "inconclusive"]
+NOTHING = "nothing it is about was measured"
 
 
-class Comparison(BaseModel):
-    """One figure that a statement rests on, with its 95 % interval. `agrees`: which side of the limit the interval lies on, None: on both."""
+class StatementComparison(BaseModel):
+    """One figure behind a finding, with its 95 % interval.
+
+    `agrees`: whether the interval lies on the claim's side of the limit; None where it contains the limit.
+    """
 
     what: str
     percent: float
@@ -32,17 +35,17 @@ class Comparison(BaseModel):
 
 
 class Finding(BaseModel):
-    """What came of a statement. `why`: in words; `limit_percent`: what the `comparisons` are held against; those that decide come first."""
+    """The result of testing a claim. `limit_percent`: what the comparisons are compared with; the decisive ones come first."""
 
     verdict: Verdict
-    why: str
+    reason: str
     limit_percent: float | None = None
-    comparisons: list[Comparison] = []
+    comparisons: list[StatementComparison] = []
 
 
 @dataclass(frozen=True)
 class Compared:
-    """`percent(confidence)`: a figure with its interval, None where no round has all of it."""
+    """`percent(confidence)`: a figure with its interval; None where no round has all the series it needs."""
 
     what: str
     percent: Callable[[float], Percent | None]
@@ -50,7 +53,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Limit:
-    """What an interval must lie above, or below."""
+    """The limit that an interval must lie above, or below."""
 
     percent: float
     above: bool
@@ -62,8 +65,8 @@ class Limit:
             return True if found.low > self.percent else False if found.high < self.percent else None
         return True if found.high < self.percent else False if found.low > self.percent else None
 
-    def distance(self, comparison: Comparison) -> float:
-        """How far the interval reaches beyond the limit, on the side of the statement: the least speaks most against it."""
+    def distance(self, comparison: StatementComparison) -> float:
+        """How far the interval lies beyond the limit on the claim's side; the least value speaks most against the claim."""
         low, high = comparison.percent_low, comparison.percent_high
         if low is None or high is None:
             return comparison.percent if self.above else -comparison.percent
@@ -74,18 +77,18 @@ class Limit:
 
 
 class Statement(BaseModel, ABC):
-    """What stands in the file. `says`: in the study's words; `kind`: how it is tested; `where`: what it speaks of, all where it is left out."""
+    """A claim of the TOML file. `claim`: in the study's words. `kind`: how it is tested. `where`: what it is about; empty for all."""
 
     model_config = ConfigDict(extra="forbid")
 
     kind: str
-    says: Annotated[str, Field(min_length=1)]
+    claim: Annotated[str, Field(min_length=1)]
     where: Selector = {}
-    figure: ClassVar[str]
+    metric: ClassVar[str]
 
     @property
     def bounds(self) -> Selector:
-        """How far it claims to hold: what has not been measured so far, it has not been tested on."""
+        """The range the claim is about. It cannot hold if less than this range was measured."""
         return self.where
 
     def find(self, series: Sequence[Series]) -> Finding:
@@ -93,11 +96,11 @@ class Statement(BaseModel, ABC):
         short = beyond_reach(series, self.bounds)
         if finding.verdict != "holds" or not short:
             return finding
-        return finding.model_copy(update={"verdict": "cannot be said here", "why": f"{short}; {finding.why}"})
+        return finding.model_copy(update={"verdict": "inconclusive", "reason": f"{short}; {finding.reason}"})
 
     @abstractmethod
     def test(self, series: Sequence[Series]) -> Finding:
-        """On what was measured. `figure` is what its percents are."""
+        """Test the claim on the measured series."""
 
 
 Kind = TypeVar("Kind", bound=type[Statement])
@@ -112,10 +115,10 @@ def register(kind: Kind) -> Kind:
 
 
 def judge(compared: Sequence[Compared], limit: Limit, *, somewhere: bool = False) -> Finding:
-    """Whether all of the figures lie beyond the limit; `somewhere`: whether one of them does."""
+    """The finding whether all figures lie beyond the limit; with `somewhere`, whether at least one does."""
     measured = [(one, found) for one in compared if (found := one.percent(CONFIDENCE)) is not None]
     if not measured:
-        return Finding(verdict="cannot be said here", why=NOTHING)
+        return Finding(verdict="inconclusive", reason=NOTHING)
     comparisons = [compare(one.what, found, limit) for one, found in measured]
     one_of_them = widened(len(measured))
     sides = [limit.agrees(found) for one, _ in measured if (found := one.percent(one_of_them)) is not None]
@@ -123,14 +126,14 @@ def judge(compared: Sequence[Compared], limit: Limit, *, somewhere: bool = False
     comparisons.sort(key=limit.distance, reverse=somewhere)
     verdict, why = verdict_of(all_sides, sides, somewhere)
     if all(comparison.percent_low is None for comparison in comparisons):
-        why = "one round tells no interval"
-    return Finding(verdict=verdict, why=f"{limit} %: {why}", limit_percent=limit.percent, comparisons=comparisons)
+        why = "a single round gives no confidence interval"
+    return Finding(verdict=verdict, reason=f"{limit} %: {why}", limit_percent=limit.percent, comparisons=comparisons)
 
 
 def beyond_reach(series: Sequence[Series], bounds: Selector) -> str:
-    """What was measured less far than to the end of a range; empty where all was."""
+    """Which range was not measured to its end, in words; empty where all were."""
     for key, asked in bounds.items():
-        if isinstance(asked, Range) and isinstance(asked.to, int):
+        if isinstance(asked, ValueRange) and isinstance(asked.to, int):
             rest = {other: value for other, value in bounds.items() if other != key}
             reached = [one.where[key] for one in selected(series, rest) if key in one.where]
             numbers = [value for value in reached if isinstance(value, int)]
@@ -140,12 +143,12 @@ def beyond_reach(series: Sequence[Series], bounds: Selector) -> str:
 
 
 def widened(number: int) -> float:
-    """The confidence of intervals any of which may decide."""
+    """The confidence level of intervals of which any one suffices."""
     return 1 - (1 - CONFIDENCE) / number
 
 
-def compare(what: str, found: Percent, limit: Limit) -> Comparison:
-    return Comparison(
+def compare(what: str, found: Percent, limit: Limit) -> StatementComparison:
+    return StatementComparison(
         what=what,
         percent=found.percent,
         percent_low=found.low,
@@ -155,13 +158,13 @@ def compare(what: str, found: Percent, limit: Limit) -> Comparison:
 
 
 def verdict_of(each: Sequence[bool | None], sure: Sequence[bool | None], somewhere: bool) -> tuple[Verdict, str]:
-    """`each`: the sides of the limit by 95 % intervals, `sure`: by those widened for their number."""
+    """`each`: the sides of the limit by 95 % intervals; `sure`: by intervals widened for their number."""
     number = len(each)
     beyond, short = each.count(True), each.count(False)
     if somewhere and True in sure:
         return "holds", f"{sure.count(True)} of {intervals(number)}, widened for their number"
     if somewhere and short == number:
-        return "does not hold", f"none of {intervals(number)}, all lie on the other side"
+        return "does not hold", f"none of {intervals(number)}; all lie on the other side"
     if not somewhere and beyond == number:
         return "holds", f"{number} of {intervals(number)}"
     if not somewhere and False in sure:
@@ -169,7 +172,7 @@ def verdict_of(each: Sequence[bool | None], sure: Sequence[bool | None], somewhe
             "does not hold",
             f"{sure.count(False)} of {intervals(number)} on the other side, widened for their number",
         )
-    return "cannot be said here", f"{beyond} of {intervals(number)}, {short} on the other side"
+    return "inconclusive", f"{beyond} of {intervals(number)}, {short} on the other side"
 
 
 def intervals(number: int) -> str:
@@ -177,7 +180,7 @@ def intervals(number: int) -> str:
 
 
 def pairs(series: Sequence[Series], of: Selector, than: Selector, where: Selector) -> list[tuple[Series, Series]]:
-    """Each series of the one with each of the other that differs from it in nothing but what either selector names."""
+    """Pairs of a series of `of` and one of `than` that differ in nothing but the keys that either selector names."""
     free = {*of, *than}
     others = selected(series, than, where)
     return [
@@ -193,7 +196,7 @@ def fixed(series: Series, free: set[Key]) -> dict[Key, Any]:
 
 
 def groups(found: Sequence[tuple[Series, ...]], along: Key) -> list[list[tuple[Series, ...]]]:
-    """Those that differ in nothing but `along`, in its order; only where there are two at least."""
+    """Groups of at least two that differ in nothing but the key `along`, in its order."""
     by_rest: dict[Any, list[tuple[Series, ...]]] = {}
     for each in found:
         if all(along in one.where for one in each):
@@ -204,7 +207,7 @@ def groups(found: Sequence[tuple[Series, ...]], along: Key) -> list[list[tuple[S
 
 
 def names(found: Sequence[tuple[Series, ...]], without: Key | None = None) -> list[str]:
-    """What tells each apart from the others: the series' own differences, then what is not the same in all."""
+    """A name for each: the differences within it, then the keys in which it differs from the others."""
     every = [one.where for each in found for one in each]
     varying = {key for where in every for key in where if len({str(each.get(key)) for each in every}) > 1}
     result = []

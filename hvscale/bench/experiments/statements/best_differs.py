@@ -1,4 +1,4 @@
-"""What is best for one is not best for another."""
+"""The best choice for one is not the best for another."""
 
 import itertools
 from collections.abc import Sequence
@@ -21,25 +21,25 @@ from hvscale.core.statistics import CONFIDENCE
 
 @register
 class BestDiffers(Statement):
-    """Not one `of` has the least time in every `between`; the times of all that `where` leaves are added for it.
+    """No single value of `of` has the least time for every value of `between`. Times are summed over the other keys.
 
-    It holds when two of `between` have different ones that are faster there for sure; it does not when one is faster than all others in every
-    `between` for sure.
+    It holds when two values of `between` have different best choices, each faster than the other beyond the intervals. It does not
+    hold when one choice is faster than all others everywhere beyond the intervals.
     """
 
     kind: Literal["best-differs"]
     of: Key
     between: Key
-    figure: ClassVar[str] = "saves %"
+    metric: ClassVar[str] = "saves %"
 
     def test(self, series: Sequence[Series]) -> Finding:
         tables = self.tables(selected(series, self.where))
         choices = {choice for table in tables.values() for choice in table}
         if len(tables) < 2 or len(choices) < 2:
-            return Finding(verdict="cannot be said here", why=NOTHING)
+            return Finding(verdict="inconclusive", reason=NOTHING)
         best = {place: min(table, key=lambda choice: mean(table[choice])) for place, table in tables.items()}
-        told = ", ".join(f"{word(self.of, choice)} for {place}" for place, choice in best.items())
-        # The best of each against its rivals: the best of the others, or where that is the same one everybody.
+        best_names = ", ".join(f"{word(self.of, choice)} for {place}" for place, choice in best.items())
+        # The best of each against the best of the others, or against all where the same one is best everywhere.
         rivals = set(best.values()) if len(set(best.values())) > 1 else choices
         compared = [
             (place, best[place], rival, (table[best[place]], table[rival]))
@@ -60,11 +60,11 @@ class BestDiffers(Statement):
         }
         every = len(comparisons) == len(compared) and all(one.agrees for one in comparisons)
         return Finding(
-            limit_percent=limit.percent, comparisons=comparisons, **verdict(set(best.values()), every, sure, told)
+            limit_percent=limit.percent, comparisons=comparisons, **verdict(set(best.values()), every, sure, best_names)
         )
 
     def tables(self, series: Sequence[Series]) -> dict[Any, dict[Any, Series]]:
-        """For each `between`, each `of` with its times added."""
+        """For each value of `between`, each value of `of` with its summed times."""
         parts: dict[Any, dict[Any, list[Series]]] = {}
         for one in series:
             if self.of in one.where and self.between in one.where:
@@ -74,23 +74,23 @@ class BestDiffers(Statement):
 
 
 def whole(parts: dict[Any, list[Series]], of: Key) -> dict[Any, Series]:
-    """The sum of each that has all the parts of the others."""
+    """The sum for each choice that has all the parts of the others."""
     held = {choice: {frozenset(fixed(part, {of}).items()) for part in found} for choice, found in parts.items()}
     every = set().union(*held.values())
     return {choice: added(found) for choice, found in parts.items() if held[choice] == every}
 
 
-def verdict(best: set[Any], every: bool, sure: set[tuple[Any, Any]], told: str) -> dict[str, Any]:
-    """`every`: whether all comparisons of a best one with a rival agree; `sure`: those that do by intervals widened for their number."""
+def verdict(best: set[Any], every: bool, sure: set[tuple[Any, Any]], best_names: str) -> dict[str, Any]:
+    """`every`: whether all comparisons of a best choice with a rival agree; `sure`: those that agree by widened intervals."""
     if len(best) == 1 and every:
-        return {"verdict": "does not hold", "why": f"the same one is beyond all intervals: {told}"}
+        return {"verdict": "does not hold", "reason": f"the same choice is best beyond all intervals: {best_names}"}
     if any((one, other) in sure and (other, one) in sure for one, other in itertools.combinations(best, 2)):
-        return {"verdict": "holds", "why": f"each beyond the other's interval, widened for their number: {told}"}
-    return {"verdict": "cannot be said here", "why": f"the intervals do not tell the best ones apart: {told}"}
+        return {"verdict": "holds", "reason": f"each is faster beyond intervals widened for their number: {best_names}"}
+    return {"verdict": "inconclusive", "reason": f"the intervals of the best choices overlap: {best_names}"}
 
 
 def added(parts: Sequence[Series]) -> Series:
-    """Over the rounds that have all parts."""
+    """The sum of series over the rounds that all of them have."""
     rounds = set.intersection(*(set(part.seconds) for part in parts))
     where: Where = parts[0].where
     return Series(where, {one: sum(part.seconds[one] for part in parts) for one in sorted(rounds)}, parts[0].average)

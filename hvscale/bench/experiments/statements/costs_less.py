@@ -1,4 +1,4 @@
-"""What is compared costs less than a share of the time."""
+"""One variant costs less than a given percentage more time."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +19,7 @@ class CostsLess(Statement):
     of: Annotated[Selector, Field(min_length=1)]
     than: Annotated[Selector, Field(min_length=1)]
     percent: float
-    figure: ClassVar[str] = "overhead %"
+    metric: ClassVar[str] = "overhead %"
 
     def test(self, series: Sequence[Series]) -> Finding:
         found = pairs(series, self.of, self.than, self.where)

@@ -1,4 +1,4 @@
-"""One of two takes less time."""
+"""One of two variants takes less time."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,18 +13,18 @@ from hvscale.bench.experiments.statements import Compared, Finding, Limit, State
 
 @register
 class Faster(Statement):
-    """`of` saves more than `by_percent` of `than`'s time: everywhere, or with `somewhere` in one comparison at least."""
+    """`of` saves more than `by_percent` of the time of `than`: everywhere, or with `somewhere` in at least one comparison."""
 
     kind: Literal["faster"]
     of: Annotated[Selector, Field(min_length=1)]
     than: Annotated[Selector, Field(min_length=1)]
     by_percent: float = 0
     somewhere: bool = False
-    figure: ClassVar[str] = "saves %"
+    metric: ClassVar[str] = "saves %"
 
     @property
     def bounds(self) -> Selector:
-        """That one saves so much is true however far the others were measured."""
+        """One comparison suffices for `somewhere`, however far the others were measured."""
         return {} if self.somewhere else self.where
 
     def test(self, series: Sequence[Series]) -> Finding:
@@ -40,4 +40,4 @@ def savings(found: Sequence[tuple[Series, Series]]) -> list[Compared]:
 
 def saved(pair: tuple[Series, Series], confidence: float) -> Percent | None:
     more = change(*pair, confidence)
-    return more.turned() if more is not None else None
+    return more.negated() if more is not None else None

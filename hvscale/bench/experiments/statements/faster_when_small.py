@@ -1,4 +1,4 @@
-"""One of two takes less time for small messages; from which size on the other does."""
+"""One of two variants takes less time for small messages; reports the size from which the other does."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from hvscale.bench.experiments.averages import change
-from hvscale.bench.experiments.series import Bytes, Range, Selector, Series
+from hvscale.bench.experiments.series import Bytes, Selector, Series, ValueRange
 from hvscale.bench.experiments.statements import (
     Finding,
     Limit,
@@ -24,17 +24,17 @@ from hvscale.core.units import human_bytes
 
 @register
 class FasterWhenSmall(Statement):
-    """`of` is faster than `than` at every size up to `up_to` bytes. The reason tells where the first crossover lies."""
+    """`of` is faster than `than` at every size up to `up_to` bytes. The reason names the first crossover."""
 
     kind: Literal["faster-when-small"]
     of: Annotated[Selector, Field(min_length=1)]
     than: Annotated[Selector, Field(min_length=1)]
     up_to: Bytes
-    figure: ClassVar[str] = "saves %"
+    metric: ClassVar[str] = "saves %"
 
     @property
     def bounds(self) -> Selector:
-        return {**self.where, "bytes": Range(to=self.up_to)}
+        return {**self.where, "bytes": ValueRange(to=self.up_to)}
 
     def test(self, series: Sequence[Series]) -> Finding:
         found = pairs(series, self.of, self.than, self.where)
@@ -43,17 +43,17 @@ class FasterWhenSmall(Statement):
         if not finding.comparisons:
             return finding
         by_size = groups(found, "bytes")
-        told = [
+        sizes = [
             f"{human_bytes(size)} ({name})"
             for name, group in zip(names([group[0] for group in by_size], "bytes"), by_size, strict=True)
             if (size := crossover(group)) is not None
         ]
-        more = f"crossover at {'; '.join(told)}" if told else "no crossover at the sizes measured"
-        return finding.model_copy(update={"why": f"{finding.why}; {more}"})
+        more = f"crossover at {'; '.join(sizes)}" if sizes else "no crossover at the sizes measured"
+        return finding.model_copy(update={"reason": f"{finding.reason}; {more}"})
 
 
 def crossover(by_size: Sequence[tuple[Series, ...]]) -> int | None:
-    """The first size at which the second is faster beyond the interval."""
+    """The first size at which the second variant is faster beyond the interval; None where there is none."""
     for one, other in by_size:
         found = change(one, other, widened(len(by_size)))
         size = one.where["bytes"]

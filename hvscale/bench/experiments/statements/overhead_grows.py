@@ -1,4 +1,4 @@
-"""What is compared costs the more, the larger a number is."""
+"""The overhead of one variant over another grows with a number, such as np."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -29,7 +29,7 @@ class OverheadGrows(Statement):
     of: Annotated[Selector, Field(min_length=1)]
     than: Annotated[Selector, Field(min_length=1)]
     along: Key
-    figure: ClassVar[str] = "grows by points"
+    metric: ClassVar[str] = "grows by points"
 
     def test(self, series: Sequence[Series]) -> Finding:
         found = groups(pairs(series, self.of, self.than, self.where), self.along)
@@ -42,7 +42,7 @@ class OverheadGrows(Statement):
 
 
 def span(name: str, along: Key, last: tuple[Series, ...], first: tuple[Series, ...]) -> str:
-    """The name with what lies between."""
+    """The name with the range of `along`."""
     ends = (word(along, each[0].where[along]) for each in (first, last))
     return ", ".join(text for text in (name, " to ".join(ends)) if text)
 

@@ -1,4 +1,4 @@
-"""What is measured takes the more time, the larger a number is."""
+"""The time grows with a number, such as np."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +16,7 @@ class TimeGrows(Statement):
 
     kind: Literal["time-grows"]
     along: Key
-    figure: ClassVar[str] = "more time %"
+    metric: ClassVar[str] = "more time %"
 
     def test(self, series: Sequence[Series]) -> Finding:
         ends = [(group[-1], group[0]) for group in groups([(one,) for one in selected(series, self.where)], self.along)]

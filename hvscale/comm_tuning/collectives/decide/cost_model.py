@@ -1,4 +1,4 @@
-"""What a collective should cost: Hockney's model of a message, a + m/b seconds for m bytes, fitted to the points.
+"""What a collective should cost: Hockney's model of a message, a + m/b seconds for m bytes, fit_level to the points.
 
 Of a chain on n ranks, M bytes in chunks of C: (n - 2 + M/C) (a + C/b), with the best chunk sqrt(M a b / (n - 2)) (Awan et al., "Optimized
 Broadcast for Deep Learning Workloads on Dense-GPU InfiniBand Clusters: MPI or NCCL?", 2018). Of the others: Thakur, Rabenseifner and Gropp,
@@ -17,44 +17,44 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 from scipy import optimize
 
-from hvscale.comm_tuning.collectives.decide.measurements import Choice, Point, Time
+from hvscale.comm_tuning.collectives.decide.measurements import AlgorithmChoice, Point, Time
 
-USUAL_ERROR = 0.1  # of a logarithm: beyond it a point counts less and less
-SOMETHING, NOTHING = 1e-6, 1e-5  # of a point's time, to begin with, and to be left out
+TYPICAL_ERROR = 0.1  # of a logarithm: beyond it a point counts less and less
+INITIAL_SHARE, NEGLIGIBLE_SHARE = 1e-6, 1e-5  # of a point's time, to begin with, and to be left out
 # What messages go through: with one rank on each node the network, on one node its memory, else both.
 Level = Literal["between nodes", "within a node", "both"]
 
 
 @dataclass(frozen=True)
-class Steps:
+class MessageSteps:
     """Of the ranks' longest way: `messages` one after another, and their `bytes` together."""
 
     messages: float
     bytes: float
 
 
-def pipelined(steps_to_fill: float, sends: float, total: float, chunk: float) -> Steps:
+def pipelined(steps_to_fill: float, sends: float, total: float, chunk: float) -> MessageSteps:
     """Chunks one behind another: each is sent `sends` times, the last one comes `steps_to_fill` messages later."""
     parts = max(total / chunk, 1)
     messages = steps_to_fill + sends * parts
-    return Steps(messages, messages * total / parts)
+    return MessageSteps(messages, messages * total / parts)
 
 
-def chain(n: int, total: float, choice: Choice) -> Steps:
+def chain(n: int, total: float, choice: AlgorithmChoice) -> MessageSteps:
     return pipelined(n - 2, 1, total, part(total, choice))
 
 
-def flat(n: int, total: float, choice: Choice) -> Steps:
+def flat(n: int, total: float, choice: AlgorithmChoice) -> MessageSteps:
     return pipelined(0, n - 1, total, part(total, choice))
 
 
-def tree(n: int, total: float, choice: Choice) -> Steps:
+def tree(n: int, total: float, choice: AlgorithmChoice) -> MessageSteps:
     """The root is the busiest: it sends to radix - 1 ranks in each level."""
     radix = choice.radix or 2
     return pipelined(0, (radix - 1) * levels(n, radix), total, part(total, choice))
 
 
-def part(total: float, choice: Choice) -> float:
+def part(total: float, choice: AlgorithmChoice) -> float:
     return min(choice.chunk_bytes or choice.segment_bytes or total, total)
 
 
@@ -63,33 +63,33 @@ def levels(n: int, radix: int = 2) -> int:
     return ceil(log(n, radix) - 1e-9)
 
 
-def ring_allreduce(n: int, total: float, choice: Choice) -> Steps:
+def ring_allreduce(n: int, total: float, choice: AlgorithmChoice) -> MessageSteps:
     parts = max(total / n / choice.segment_bytes, 1) if choice.segment_bytes else 1
-    return Steps(2 * (n - 1) * parts, 2 * (n - 1) / n * total)
+    return MessageSteps(2 * (n - 1) * parts, 2 * (n - 1) / n * total)
 
 
-def doubling_allreduce(n: int, total: float, choice: Choice) -> Steps:
-    return Steps(levels(n), levels(n) * total)
+def doubling_allreduce(n: int, total: float, choice: AlgorithmChoice) -> MessageSteps:
+    return MessageSteps(levels(n), levels(n) * total)
 
 
-def halving_and_doubling(n: int, total: float, choice: Choice) -> Steps:
-    return Steps(2 * levels(n), 2 * (n - 1) / n * total)
+def halving_and_doubling(n: int, total: float, choice: AlgorithmChoice) -> MessageSteps:
+    return MessageSteps(2 * levels(n), 2 * (n - 1) / n * total)
 
 
-def scatter_and_ring(n: int, total: float, choice: Choice) -> Steps:
-    return Steps(levels(n) + n - 1, 2 * (n - 1) / n * total)
+def scatter_and_ring(n: int, total: float, choice: AlgorithmChoice) -> MessageSteps:
+    return MessageSteps(levels(n) + n - 1, 2 * (n - 1) / n * total)
 
 
-def ring_allgather(n: int, total: float, choice: Choice) -> Steps:
-    return Steps(n - 1, (n - 1) / n * total)
+def ring_allgather(n: int, total: float, choice: AlgorithmChoice) -> MessageSteps:
+    return MessageSteps(n - 1, (n - 1) / n * total)
 
 
-def doubling_allgather(n: int, total: float, choice: Choice) -> Steps:
-    return Steps(levels(n), (n - 1) / n * total)
+def doubling_allgather(n: int, total: float, choice: AlgorithmChoice) -> MessageSteps:
+    return MessageSteps(levels(n), (n - 1) / n * total)
 
 
 # By operation, and by our algorithm or the library's in the words of `hvscale knobs`.
-COSTS: Mapping[tuple[str, str], Callable[[int, float, Choice], Steps]] = {
+COSTS: Mapping[tuple[str, str], Callable[[int, float, AlgorithmChoice], MessageSteps]] = {
     ("broadcast", "chain"): chain,
     ("broadcast", "flat"): flat,
     ("broadcast", "k-nomial"): tree,
@@ -110,7 +110,7 @@ COSTS: Mapping[tuple[str, str], Callable[[int, float, Choice], Steps]] = {
 }
 
 
-def steps(operation: str, np: int, total: int, choice: Choice) -> Steps | None:
+def steps(operation: str, np: int, total: int, choice: AlgorithmChoice) -> MessageSteps | None:
     """None for an algorithm whose cost is not known here: the library's own choice among them, and two-level, which is of two levels."""
     name = choice.algorithm if choice.algorithm != "library" else f"library's {choice.library_algorithm}"
     cost = COSTS.get((operation, name))
@@ -138,14 +138,16 @@ class Fit(BaseModel):
     points: int
     error_percent: float
 
-    def seconds(self, operation: str, np: int, total: int, choice: Choice) -> float | None:
+    def seconds(self, operation: str, np: int, total: int, choice: AlgorithmChoice) -> float | None:
         """None for an algorithm whose cost is not known."""
         found = steps(operation, np, total, choice)
         return None if found is None else self.of(found)
 
-    def of(self, found: Steps) -> float:
+    def of(self, found: MessageSteps) -> float:
         per_byte = 0.0 if self.bytes_per_second is None else 1 / self.bytes_per_second
-        start = self.start_seconds + (self.rendezvous_seconds if meets(found, self.eager_limit_bytes) else 0.0)
+        start = self.start_seconds + (
+            self.rendezvous_seconds if needs_rendezvous(found, self.eager_limit_bytes) else 0.0
+        )
         return found.messages * start + found.bytes * per_byte
 
     def best_chunk(self, np: int, total: int) -> int:
@@ -159,11 +161,12 @@ class Fit(BaseModel):
         limit = self.eager_limit_bytes or total
         chunks = {min(formula(self.start_seconds), limit), formula(self.start_seconds + self.rendezvous_seconds)}
         return min(
-            sorted(chunks), key=lambda chunk: self.of(chain(np, total, Choice(algorithm="chain", chunk_bytes=chunk)))
+            sorted(chunks),
+            key=lambda chunk: self.of(chain(np, total, AlgorithmChoice(algorithm="chain", chunk_bytes=chunk))),
         )
 
 
-def meets(found: Steps, eager_limit_bytes: int | None) -> bool:
+def needs_rendezvous(found: MessageSteps, eager_limit_bytes: int | None) -> bool:
     """Whether a message of this size has a rendezvous."""
     return eager_limit_bytes is not None and found.bytes / found.messages > eager_limit_bytes
 
@@ -174,7 +177,7 @@ def fit(points: Iterable[Point], own_eager_limit: int | None = None) -> dict[tup
     Of the logarithms, so that half and twice are as far off; in squares up to some 10 %, beyond that less and less (scipy.optimize.least_squares,
     soft_l1), because some algorithms cost more than their formula; each collective and size counts once, however many choices were measured at it.
     """
-    of_level: dict[tuple[Level, int | None], list[tuple[Steps, float, float]]] = {}
+    of_level: dict[tuple[Level, int | None], list[tuple[MessageSteps, float, float]]] = {}
     points = list(points)
     alike = Counter(same_size(point) for point in points)
     for point in points:
@@ -184,22 +187,22 @@ def fit(points: Iterable[Point], own_eager_limit: int | None = None) -> dict[tup
             weight = sqrt(1 / alike[same_size(point)])
             of_level.setdefault(key, []).append((found, Time.of(point.seconds).median, weight))
     return {
-        key: fitted(key[0], own_eager_limit if key[1] is None else key[1], rows)
+        key: fit_level(key[0], own_eager_limit if key[1] is None else key[1], rows)
         for key, rows in of_level.items()
         if len(rows) > 1
     }
 
 
 def same_size(point: Point) -> tuple[object, ...]:
-    return point.place, point.bytes, point.eager_limit_bytes
+    return point.case, point.bytes, point.eager_limit_bytes
 
 
-def fitted(of: Level, eager_limit_bytes: int | None, rows: list[tuple[Steps, float, float]]) -> Fit:
+def fit_level(of: Level, eager_limit_bytes: int | None, rows: list[tuple[MessageSteps, float, float]]) -> Fit:
     """`rows`: of a point its steps, its seconds, and what its error counts."""
     seconds, weights = (np.array([row[column] for row in rows]) for column in (1, 2))
     terms = np.array(
         [
-            (found.messages, found.bytes, found.messages if meets(found, eager_limit_bytes) else 0.0)
+            (found.messages, found.bytes, found.messages if needs_rendezvous(found, eager_limit_bytes) else 0.0)
             for found, *_ in rows
         ]
     )
@@ -213,10 +216,10 @@ def fitted(of: Level, eager_limit_bytes: int | None, rows: list[tuple[Steps, flo
         return found
 
     best = optimize.least_squares(
-        errors, np.maximum(first, SOMETHING), bounds=(0, np.inf), loss="soft_l1", f_scale=USUAL_ERROR
+        errors, np.maximum(first, INITIAL_SHARE), bounds=(0, np.inf), loss="soft_l1", f_scale=TYPICAL_ERROR
     )
     # The bound is never reached: what comes to nothing at every point is nothing.
-    figures = np.where(np.max(shares / scale * best.x, axis=0) > NOTHING, best.x, 0.0) / scale
+    figures = np.where(np.max(shares / scale * best.x, axis=0) > NEGLIGIBLE_SHARE, best.x, 0.0) / scale
     start, per_byte, rendezvous = (float(figure) for figure in figures)
     off = np.abs(terms @ figures / seconds - 1)
     return Fit(

@@ -1,9 +1,9 @@
 """The decision table that follows from measurements: few rules, none of which rests on noise.
 
-At each size the best is the choice with the least median of those that may be taken: the library's own, and what is faster than it beyond both
-intervals. A choice will do at a size when its median is within 3 % of the best's, or within 5 % with overlapping intervals: such a difference is
-noise, and the neighbour's choice is kept. Of all tables whose choices will do everywhere, and each of whose rules is proven faster than the
-library somewhere in its range, the one with the fewest rules is taken, by a dynamic programme over the sizes.
+A choice is proven at a size if it is the library's own, or faster than it with intervals that do not overlap. The best choice is
+the proven one with the least median. A choice is good enough at a size if its median is within 3 % of the best, or within 5 % with
+overlapping intervals: such a difference is noise. A table is valid if its choices are good enough everywhere and each of its rules
+is proven somewhere in its range. Of all valid tables a dynamic programme over the sizes finds one with the fewest rules.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,52 +15,61 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel
 
-from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, Choice, Measurements, Place, Point, Time
+from hvscale.comm_tuning.collectives.decide.measurements import (
+    LIBRARY,
+    AlgorithmChoice,
+    CollectiveCase,
+    Measurements,
+    Point,
+    Time,
+)
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, Operation, Rule
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 
-LOSS = 1.03  # against the best at a size: what fewer rules may cost
-NOISE = 1.05  # the same where the intervals overlap; more than this is taken for a difference whatever they say
-SLOWER = 1.05  # than the library with nothing set: what a job's settings must not make any size
+MAX_LOSS_RATIO = 1.03  # to the best time at a size: what fewer rules may cost
+NOISE_RATIO = 1.05  # the same where the intervals overlap; a larger ratio counts as a difference even then
+MAX_SLOWDOWN_RATIO = (
+    1.05  # to the library with nothing set: an eager limit that makes any size slower than this is rejected
+)
 
-AtSize = Mapping[Choice, Time]
+AtSize = Mapping[AlgorithmChoice, Time]
 Series = Mapping[int, AtSize]  # by bytes
 
 
 class SizeRow(BaseModel):
-    """One size in one place. Medians in seconds: of the library with nothing set, of what the table takes, and of the best that was measured.
+    """One size of one case, with median seconds of the library with nothing set, of the table's choice, and of the best choice.
 
-    `gain`: library to table. `apart`: the two differ beyond both intervals, else there is no difference. `undecided`: the best is more than 3 %
-    faster than what is taken, but not beyond the noise: measure it again.
+    `gain`: library_seconds / table_seconds. `significant`: the intervals of the two do not overlap. `undecided`: the best choice is
+    more than 3 % faster than the table's but within the noise; more samples are needed.
     """
 
     operation: Operation
     np: int
     ranks_per_node: int
     bytes: int
-    choice: Choice
+    choice: AlgorithmChoice
     library_seconds: float
     table_seconds: float
     best_seconds: float
     gain: float
-    apart: bool
+    significant: bool
     undecided: bool
 
 
 class EagerLimitRow(BaseModel):
-    """What an eager limit comes to: `gain` is a geometric mean over all sizes, `least_gain` that of the worst; None where it was not measured."""
+    """One eager limit. `gain`: geometric mean over all sizes; `min_gain`: of the worst size; None where not measured everywhere."""
 
     eager_limit_bytes: int | None
     gain: float | None
-    least_gain: float | None
-    taken: bool
+    min_gain: float | None
+    chosen: bool
 
 
 class Decision(VersionedDocument):
-    """The table and what it rests on."""
+    """The decision table and the figures behind it."""
 
-    schema_: Literal["hvscale/collective-decision/1"] = "hvscale/collective-decision/1"
+    schema_: Literal["hvscale/collective-decision/2"] = "hvscale/collective-decision/2"
     table: CollectivesTable
     gain: float
     eager_limits: list[EagerLimitRow]
@@ -68,24 +77,27 @@ class Decision(VersionedDocument):
 
 
 def decide(measurements: Measurements) -> Decision:
-    """Raises RequestError where the library with nothing set was not measured: there is nothing to be better than."""
+    """The decision table for these measurements.
+
+    Raises RequestError where the library with nothing set was not measured: there is no baseline.
+    """
     points = [point for point in measurements.points if not point.wrong]
-    base = {place: at_sizes(series, LIBRARY) for place, series in by_place(points, None).items()}
-    base = {place: sizes for place, sizes in base.items() if sizes}
+    base = {case: at_sizes(series, LIBRARY) for case, series in by_case(points, None).items()}
+    base = {case: sizes for case, sizes in base.items() if sizes}
     if not base:
-        raise RequestError("no size at which the library was measured with nothing set: measure that first")
+        raise RequestError("no measurement of the library with nothing set, which is the baseline: measure that first")
     limits = eager_limits(points)
     found = {}
     for limit in limits:
-        series = by_place(points, limit)
-        taken = {place: decide_sizes(with_own(series.get(place, {}))) for place in base}
-        if all(any(size in base[place] for size in sizes) for place, sizes in taken.items()):
-            found[limit] = Outcome.of(base, series, taken)
+        series = by_case(points, limit)
+        chosen = {case: decide_sizes(decidable(series.get(case, {}))) for case in base}
+        if all(any(size in base[case] for size in sizes) for case, sizes in chosen.items()):
+            found[limit] = EagerLimitOutcome.of(base, series, chosen)
     best = best_limit(found)
     outcome = found[best]
-    rules = [rule for place in sorted(base) for rule in rules_of(place, outcome.taken[place])]
+    rules = [rule for case in sorted(base) for rule in rules_of(case, outcome.chosen[case])]
     table = CollectivesTable(mpi=measurements.mpi, eager_limit_bytes=best, rule=rules)
-    rows = [row for place in sorted(base) for row in rows_of(place, base[place], outcome)]
+    rows = [row for case in sorted(base) for row in rows_of(case, base[case], outcome)]
     return Decision(
         table=table,
         gain=outcome.gain,
@@ -93,8 +105,8 @@ def decide(measurements: Measurements) -> Decision:
             EagerLimitRow(
                 eager_limit_bytes=limit,
                 gain=found[limit].gain if limit in found else None,
-                least_gain=found[limit].least if limit in found else None,
-                taken=limit == best,
+                min_gain=found[limit].min_gain if limit in found else None,
+                chosen=limit == best,
             )
             for limit in limits
         ],
@@ -103,37 +115,37 @@ def decide(measurements: Measurements) -> Decision:
 
 
 def eager_limits(points: Iterable[Point]) -> list[int | None]:
-    """All that some point has, the library's own first."""
+    """The eager limits that were measured, the library's own (None) first."""
     return sorted({point.eager_limit_bytes for point in points}, key=lambda limit: limit or 0)
 
 
-def by_place(points: Iterable[Point], limit: int | None) -> dict[Place, dict[int, dict[Choice, Time]]]:
-    """What was measured under the eager limit; samples of the same choice at the same size together."""
-    samples: dict[Place, dict[int, dict[Choice, list[float]]]] = {}
+def by_case(points: Iterable[Point], limit: int | None) -> dict[CollectiveCase, dict[int, dict[AlgorithmChoice, Time]]]:
+    """The times under one eager limit, by case, size and choice; samples of the same choice and size are pooled."""
+    samples: dict[CollectiveCase, dict[int, dict[AlgorithmChoice, list[float]]]] = {}
     for point in points:
         if point.eager_limit_bytes == limit:
-            sizes = samples.setdefault(point.place, {}).setdefault(point.bytes, {})
+            sizes = samples.setdefault(point.case, {}).setdefault(point.bytes, {})
             sizes.setdefault(point.choice, []).extend(point.seconds)
     return {
-        place: {
+        case: {
             size: {choice: Time.of(sizes[size][choice]) for choice in sorted(sizes[size], key=lambda one: one.order)}
             for size in sorted(sizes)
         }
-        for place, sizes in samples.items()
+        for case, sizes in samples.items()
     }
 
 
-def with_own(series: Series) -> Series:
-    """The sizes that can be decided: those at which the library's own choice was measured."""
+def decidable(series: Series) -> Series:
+    """The sizes at which the library's own choice was measured."""
     return {size: times for size, times in series.items() if LIBRARY in times}
 
 
-def at_sizes(series: Series, choice: Choice) -> dict[int, Time]:
+def at_sizes(series: Series, choice: AlgorithmChoice) -> dict[int, Time]:
     return {size: times[choice] for size, times in series.items() if choice in times}
 
 
-def proven(times: AtSize) -> list[Choice]:
-    """The library's own choice, and what is faster beyond both intervals and by its median."""
+def proven(times: AtSize) -> list[AlgorithmChoice]:
+    """The library's own choice, and the choices that are faster by their median with intervals that do not overlap."""
     base = times[LIBRARY]
     return [
         choice
@@ -142,154 +154,159 @@ def proven(times: AtSize) -> list[Choice]:
     ]
 
 
-def best_of(times: AtSize) -> Choice:
+def best_of(times: AtSize) -> AlgorithmChoice:
     return min(proven(times), key=lambda choice: (times[choice].median, choice != LIBRARY, choice.order))
 
 
-def will_do(times: AtSize) -> list[Choice]:
-    """Those that lose no more than fewer rules are worth."""
+def good_enough(times: AtSize) -> list[AlgorithmChoice]:
+    """The choices that lose no more than a table with fewer rules may lose."""
     best = times[best_of(times)]
     return [
         choice
         for choice, time in times.items()
-        if time.median <= LOSS * best.median or (time.median <= NOISE * best.median and time.overlaps(best))
+        if time.median <= MAX_LOSS_RATIO * best.median
+        or (time.median <= NOISE_RATIO * best.median and time.overlaps(best))
     ]
 
 
-class Cost(NamedTuple):
-    """What a table costs, the first the most: rules, sizes at which their choices are not proven, and the logarithm of all losses."""
+class TableCost(NamedTuple):
+    """The cost of a table, compared in this order: rules, sizes whose choice is not proven, and the sum of the losses' logarithms."""
 
     rules: int = 0
     unproven: int = 0
     loss: float = 0.0
 
 
-class Way(NamedTuple):
-    """The cheapest table up to a size that ends with one choice: its `choices`, as numbers. Of equally cheap ones the first in order."""
+class PartialTable(NamedTuple):
+    """The cheapest table up to a size that ends with one choice. `choices`: by their numbers; of equal costs the first in order."""
 
-    cost: Cost
+    cost: TableCost
     choices: tuple[int, ...]
 
-    def then(self, choice: int, loss: float, rules: int, proven: bool) -> "Way":
+    def then(self, choice: int, loss: float, rules: int, proven: bool) -> "PartialTable":
         before = self.cost
         # Rounded: sums that differ in their order alone are equal.
-        cost = Cost(before.rules + rules, before.unproven + (not proven), round(before.loss + loss, 9))
-        return Way(cost, (*self.choices, choice))
+        cost = TableCost(before.rules + rules, before.unproven + (not proven), round(before.loss + loss, 9))
+        return PartialTable(cost, (*self.choices, choice))
 
 
-def decide_sizes(series: Series) -> dict[int, Choice]:
-    """The choice at each size, in the fewest rules. Always possible: with each size's best, every rule is the library's own or proven."""
+def decide_sizes(series: Series) -> dict[int, AlgorithmChoice]:
+    """The choice at each size, in the fewest rules. Always possible: each size's best choice is proven."""
     known = sorted({choice for times in series.values() for choice in times}, key=lambda choice: choice.order)
-    # By the last choice, and whether its rule is proven somewhere: only then may another follow.
-    ways: dict[tuple[int, bool], Way] = {}
-    shortest = Way(Cost(), ())
+    # By the last choice, and whether its rule is proven somewhere: another rule may follow only then.
+    partials: dict[tuple[int, bool], PartialTable] = {}
+    shortest = PartialTable(TableCost(), ())
     for times in series.values():
         best, sure = times[best_of(times)].median, proven(times)
-        now: dict[tuple[int, bool], Way] = {}
-        for choice in will_do(times):
+        now: dict[tuple[int, bool], PartialTable] = {}
+        for choice in good_enough(times):
             number, stands, loss = known.index(choice), choice in sure, log(times[choice].median / best)
             begun = [(stands, shortest.then(number, loss, 1, stands))]
             begun += [
-                (stood or stands, way.then(number, loss, 0, stands))
-                for (last, stood), way in ways.items()
+                (stood or stands, partial.then(number, loss, 0, stands))
+                for (last, stood), partial in partials.items()
                 if last == number
             ]
-            for stood, way in begun:
-                now[number, stood] = min(way, now.get((number, stood), way))
-        ways = now
-        shortest = min(way for (_, stands), way in ways.items() if stands)
+            for stood, partial in begun:
+                now[number, stood] = min(partial, now.get((number, stood), partial))
+        partials = now
+        shortest = min(partial for (_, stands), partial in partials.items() if stands)
     return {size: known[number] for size, number in zip(series, shortest.choices, strict=True)}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """An eager limit's choices by place and size, and its gains over the library with nothing set: all sizes of that one, `log_gains` and how well
-    each is known without the base's own noise (`reach`, of the logarithm)."""
+class EagerLimitOutcome:
+    """The choices under one eager limit, and its gains over the library with nothing set.
 
-    series: Mapping[Place, Series]
-    taken: Mapping[Place, Mapping[int, Choice]]
+    `log_gains`: at all sizes at which the baseline was measured. `half_widths`: of the intervals of their logarithms, without the
+    baseline's own noise.
+    """
+
+    series: Mapping[CollectiveCase, Series]
+    chosen: Mapping[CollectiveCase, Mapping[int, AlgorithmChoice]]
     log_gains: tuple[float, ...]
-    reach: tuple[float, ...]
+    half_widths: tuple[float, ...]
 
     @classmethod
     def of(
         cls,
-        base: Mapping[Place, Mapping[int, Time]],
-        series: Mapping[Place, Series],
-        taken: Mapping[Place, Mapping[int, Choice]],
-    ) -> "Outcome":
-        """Between the sizes that both have, a gain lies on a line over the logarithm of the bytes."""
+        base: Mapping[CollectiveCase, Mapping[int, Time]],
+        series: Mapping[CollectiveCase, Series],
+        chosen: Mapping[CollectiveCase, Mapping[int, AlgorithmChoice]],
+    ) -> "EagerLimitOutcome":
+        """Gains between measured sizes are interpolated linearly over the logarithm of the bytes."""
         gains: list[float] = []
-        reaches: list[float] = []
-        for place in sorted(base):
-            sizes = [size for size in taken[place] if size in base[place]]
-            times = [series[place][size][taken[place][size]] for size in sizes]
+        half_widths: list[float] = []
+        for case in sorted(base):
+            sizes = [size for size in chosen[case] if size in base[case]]
+            times = [series[case][size][chosen[case][size]] for size in sizes]
             at = np.log(sizes)
-            measured = [log(base[place][size].median / time.median) for size, time in zip(sizes, times, strict=True)]
-            wanted = np.log(list(base[place]))
+            measured = [log(base[case][size].median / time.median) for size, time in zip(sizes, times, strict=True)]
+            wanted = np.log(list(base[case]))
             gains += np.interp(wanted, at, measured).tolist()
-            reaches += np.interp(wanted, at, [half_width(time) for time in times]).tolist()
-        return cls(series, taken, tuple(gains), tuple(reaches))
+            half_widths += np.interp(wanted, at, [half_width(time) for time in times]).tolist()
+        return cls(series, chosen, tuple(gains), tuple(half_widths))
 
     @property
     def gain(self) -> float:
         return exp(sum(self.log_gains) / len(self.log_gains))
 
     @property
-    def least(self) -> float:
+    def min_gain(self) -> float:
         return exp(min(self.log_gains))
 
 
 def half_width(time: Time) -> float:
-    """Of the logarithm's interval."""
+    """Half the width of the interval of the time's logarithm; very large where it is unknown."""
     return log(time.high / time.low) / 2 if time.low > 0 and time.high < inf else 1e9
 
 
-def best_limit(found: Mapping[int | None, Outcome]) -> int | None:
-    """The one with the greatest gain of those that make no size slower, where that is more than noise over leaving the library's own."""
-    plain = found[None]
+def best_limit(found: Mapping[int | None, EagerLimitOutcome]) -> int | None:
+    """The eager limit with the greatest gain among those that make no size slower, if it beats the library's own beyond the noise."""
+    own = found[None]
     for limit, outcome in sorted(found.items(), key=lambda one: (-one[1].gain, one[0] or 0)):
-        better = log(outcome.gain / plain.gain) > noise_between(outcome, plain)
-        if limit is not None and better and outcome.least * SLOWER >= 1:
+        better = log(outcome.gain / own.gain) > noise_between(outcome, own)
+        if limit is not None and better and outcome.min_gain * MAX_SLOWDOWN_RATIO >= 1:
             return limit
     return None
 
 
-def noise_between(one: Outcome, other: Outcome) -> float:
-    """Of the difference of their mean logarithms: the half widths of independent intervals add up as squares."""
-    return sqrt(sum(reach**2 for reach in (*one.reach, *other.reach))) / len(one.reach)
+def noise_between(one: EagerLimitOutcome, other: EagerLimitOutcome) -> float:
+    """Half width of the interval of the difference of two mean logarithms; independent half widths add up as squares."""
+    return sqrt(sum(width**2 for width in (*one.half_widths, *other.half_widths))) / len(one.half_widths)
 
 
-def rules_of(place: Place, taken: Mapping[int, Choice]) -> list[Rule]:
-    """Between two sizes a rule ends at their geometric mean. Below the least one the library decides, above the largest the last rule goes on."""
-    sizes = list(taken)
-    starts = [sizes[0], *(after for before, after in pairwise(sizes) if taken[before] != taken[after])]
+def rules_of(case: CollectiveCase, chosen: Mapping[int, AlgorithmChoice]) -> list[Rule]:
+    """The rules of one case. A rule ends at the geometric mean of two sizes; below the smallest size the library decides, above the
+    largest the last rule applies."""
+    sizes = list(chosen)
+    starts = [sizes[0], *(after for before, after in pairwise(sizes) if chosen[before] != chosen[after])]
     first = {start: isqrt(before * start) + 1 for before, start in pairwise(sizes)}
-    first[sizes[0]] = 1 if taken[sizes[0]] == LIBRARY else sizes[0]
+    first[sizes[0]] = 1 if chosen[sizes[0]] == LIBRARY else sizes[0]
     ends = [first[start] - 1 for start in starts[1:]]
     return [
-        Rule.model_validate({**place._asdict(), **taken[start].fields(), "bytes_min": first[start], "bytes_max": end})
+        Rule.model_validate({**case._asdict(), **chosen[start].fields(), "bytes_min": first[start], "bytes_max": end})
         for start, end in zip(starts, [*ends, None], strict=True)
     ]
 
 
-def rows_of(place: Place, base: Mapping[int, Time], outcome: Outcome) -> list[SizeRow]:
+def rows_of(case: CollectiveCase, base: Mapping[int, Time], outcome: EagerLimitOutcome) -> list[SizeRow]:
     rows = []
-    for size, choice in outcome.taken[place].items():
+    for size, choice in outcome.chosen[case].items():
         if size in base:
-            times = outcome.series[place][size]
+            times = outcome.series[case][size]
             best = min(time.median for time in times.values())
             rows.append(
                 SizeRow(
-                    **place._asdict(),
+                    **case._asdict(),
                     bytes=size,
                     choice=choice,
                     library_seconds=base[size].median,
                     table_seconds=times[choice].median,
                     best_seconds=best,
                     gain=base[size].median / times[choice].median,
-                    apart=not times[choice].overlaps(base[size]),
-                    undecided=times[choice].median > LOSS * best,
+                    significant=not times[choice].overlaps(base[size]),
+                    undecided=times[choice].median > MAX_LOSS_RATIO * best,
                 )
             )
     return rows

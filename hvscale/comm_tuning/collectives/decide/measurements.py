@@ -1,4 +1,4 @@
-"""What was measured: each algorithm of a collective at each size, with its samples."""
+"""Measurements of collectives: the samples of each algorithm at each size."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,8 +34,11 @@ from hvscale.core.run_folder import write_atomically
 from hvscale.core.statistics import estimate
 
 
-class Choice(BaseModel):
-    """What a message may take, in the fields of a table's rule. With all but `algorithm` None, `library` is the library's own choice."""
+class AlgorithmChoice(BaseModel):
+    """One way to run a collective, in the fields of a table's rule.
+
+    `algorithm` is `library` or one of hvscale's own broadcasts. `library` with all other fields None leaves the choice to the library.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,13 +52,13 @@ class Choice(BaseModel):
     radix: int | None = None
 
     @model_serializer(mode="wrap")
-    def without_what_it_has_not(self, serialize: SerializerFunctionWrapHandler) -> dict[str, int | str]:
-        """Thousands of these stand in a study's document."""
+    def without_unset_fields(self, serialize: SerializerFunctionWrapHandler) -> dict[str, int | str]:
+        """A study's document holds thousands of these."""
         return {name: value for name, value in serialize(self).items() if value is not None}
 
     @property
     def order(self) -> tuple[tuple[bool, int, str], ...]:
-        """The same for the same choice, in any run: what decides between equals."""
+        """A sort key that is the same in every run; it decides between choices with equal times."""
         values = (getattr(self, name) for name in type(self).model_fields)
         return tuple((value is not None, value if isinstance(value, int) else 0, str(value)) for value in values)
 
@@ -64,18 +67,18 @@ class Choice(BaseModel):
 
     def __str__(self) -> str:
         """For people: `chain chunk_bytes=32768 depth=8`, `library's ring segment_bytes=65536`."""
-        told = self.fields()
-        algorithm, name = told.pop("algorithm"), told.pop("library_algorithm", None)
+        fields = self.fields()
+        algorithm, name = fields.pop("algorithm"), fields.pop("library_algorithm", None)
         first = algorithm if name is None else f"library's {name}"
-        return " ".join([str(first), *(f"{field}={value}" for field, value in told.items())])
+        return " ".join([str(first), *(f"{field}={value}" for field, value in fields.items())])
 
 
-LIBRARY = Choice()
-TOLD = Choice(library_algorithm=OWN_CHOICE)
+LIBRARY = AlgorithmChoice()
+LIBRARY_AUTO = AlgorithmChoice(library_algorithm=OWN_CHOICE)
 
 
-class Place(NamedTuple):
-    """Where messages are alike: what is decided for one place says nothing of another."""
+class CollectiveCase(NamedTuple):
+    """A collective on a number of ranks in a layout. Each case is decided on its own."""
 
     operation: Operation
     np: int
@@ -85,8 +88,8 @@ class Place(NamedTuple):
 class Point(BaseModel):
     """One choice at one size, under one eager limit (None: the library's own).
 
-    `bytes`: of the message; of an all-gather and a gather those of all ranks together, as `hvscale bench` counts. `seconds`: a sample each, of the
-    slowest rank. `wrong`: results that were not what they should be; a choice that has any is never taken. `starts`: of ranks, that samples are of.
+    `bytes`: of the message; for all-gather and gather of all ranks together, as `hvscale bench` counts. `seconds`: one sample each, of
+    the slowest rank. `wrong`: wrong elements; a choice with any is never chosen. `starts`: the starts of ranks the samples come from.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -96,19 +99,19 @@ class Point(BaseModel):
     ranks_per_node: int = Field(ge=1, le=MOST_RANKS)
     bytes: int = Field(ge=1, le=MOST_BYTES)
     eager_limit_bytes: int | None = Field(default=None, ge=1, le=MOST_RANKS)
-    choice: Choice = Choice()
+    choice: AlgorithmChoice = AlgorithmChoice()
     seconds: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
     wrong: int = Field(default=0, ge=0)
     starts: int = Field(default=1, ge=1)
 
     @property
-    def place(self) -> Place:
-        return Place(self.operation, self.np, self.ranks_per_node)
+    def case(self) -> CollectiveCase:
+        return CollectiveCase(self.operation, self.np, self.ranks_per_node)
 
 
 @dataclass(frozen=True)
 class Time:
-    """Seconds: the median of the samples, and the 95 % interval of their geometric mean, which one sample leaves open on both sides."""
+    """Seconds: the median of the samples and the 95 % interval of their geometric mean; 0 and infinity for a single sample."""
 
     median: float
     low: float
@@ -116,7 +119,7 @@ class Time:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> Self:
-        # In one order, so that floating-point sums do not depend on which came first.
+        # Sorted, so that floating-point sums do not depend on the order of the samples.
         values = sorted(seconds)
         found = estimate(values)
         median = float(np.median(values))
@@ -129,7 +132,7 @@ class Time:
 
 
 class Measurements(VersionedDocument):
-    """`hvscale tune-collectives`' points. `mpi`: the flavour, or nccl; `library`: as it names itself."""
+    """The measurements of `hvscale tune-collectives`. `mpi`: the flavour, or nccl; `library`: the library's name for itself."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -140,9 +143,9 @@ class Measurements(VersionedDocument):
 
     @model_validator(mode="after")
     def check(self) -> Self:
-        """What was measured can stand in a table."""
+        """Checks that every point can become a rule of a table."""
         for point in self.points:
-            rule = Rule.model_validate({**point.place._asdict(), **point.choice.fields()})
+            rule = Rule.model_validate({**point.case._asdict(), **point.choice.fields()})
             CollectivesTable(mpi=self.mpi, rule=[rule])
         return self
 
@@ -153,7 +156,7 @@ class Measurements(VersionedDocument):
 
 
 def read_measurements(path: Path) -> Measurements:
-    """Raises RequestError, naming the place, for a file that cannot be read or is damaged."""
+    """Raises RequestError, naming the case, for a file that cannot be read or is damaged."""
     try:
         return Measurements.model_validate_json(read_bytes(path))
     except OSError as error:
@@ -162,5 +165,5 @@ def read_measurements(path: Path) -> Measurements:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise RequestError(
-            f"{path} is no measurements of collectives: {where + ': ' if where else ''}{first['msg']}"
+            f"{path} is not a valid file of collective measurements: {where + ': ' if where else ''}{first['msg']}"
         ) from error

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, TOLD, Choice
+from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, LIBRARY_AUTO, AlgorithmChoice
 from hvscale.comm_tuning.collectives.measure.request import Candidate
 from hvscale.comm_tuning.collectives.tables.library_algorithms import OWN_CHOICE, algorithm_knob, algorithms_of
 from hvscale.comm_tuning.collectives.tables.table import MOST_CHUNK, MOST_CHUNK_OF_TWO_LEVEL, Operation
@@ -19,7 +19,7 @@ def candidates(mpi: str, operation: Operation, np: int) -> list[Candidate]:
     return [*found, *map(as_candidate, ours(np))] if operation == "broadcast" else found
 
 
-def as_candidate(choice: Choice) -> Candidate:
+def as_candidate(choice: AlgorithmChoice) -> Candidate:
     return Candidate(choice=choice)
 
 
@@ -32,26 +32,26 @@ def of_the_library(mpi: str, operation: Operation, np: int) -> Iterator[Candidat
         variables = {**knob.needed_along(name), **knob.write(name)}
         if name == OWN_CHOICE:
             if knob.along:
-                yield Candidate(choice=TOLD, variables=variables)
+                yield Candidate(choice=LIBRARY_AUTO, variables=variables)
         elif name not in knob.only_on or knob.only_on[name](np):
-            yield Candidate(choice=Choice(library_algorithm=name), variables=variables)
+            yield Candidate(choice=AlgorithmChoice(library_algorithm=name), variables=variables)
             for segment in SEGMENTS if name in knob.segmented else ():
                 yield Candidate(
-                    choice=Choice(library_algorithm=name, segment_bytes=segment),
+                    choice=AlgorithmChoice(library_algorithm=name, segment_bytes=segment),
                     variables={**variables, knob.segment_variable: str(segment)},
                 )
 
 
-def ours(np: int) -> Iterator[Choice]:
+def ours(np: int) -> Iterator[AlgorithmChoice]:
     """Of trees a whole message at once, too. Between two ranks all are the same but for two-level."""
     for chunk in CHUNKS:
         for depth in DEPTHS:
-            yield Choice(algorithm="chain", chunk_bytes=chunk, depth=depth)
+            yield AlgorithmChoice(algorithm="chain", chunk_bytes=chunk, depth=depth)
             if chunk <= MOST_CHUNK_OF_TWO_LEVEL:
-                yield Choice(algorithm="two-level", chunk_bytes=chunk, depth=depth)
+                yield AlgorithmChoice(algorithm="two-level", chunk_bytes=chunk, depth=depth)
     if np > 2:
         for chunk in (*CHUNKS, MOST_CHUNK):
-            yield Choice(algorithm="flat", chunk_bytes=chunk, depth=DEPTHS[0])
+            yield AlgorithmChoice(algorithm="flat", chunk_bytes=chunk, depth=DEPTHS[0])
             for radix in RADIXES:
                 if radix < np:
-                    yield Choice(algorithm="k-nomial", chunk_bytes=chunk, depth=DEPTHS[0], radix=radix)
+                    yield AlgorithmChoice(algorithm="k-nomial", chunk_bytes=chunk, depth=DEPTHS[0], radix=radix)

@@ -1,6 +1,6 @@
-"""Telling the MPI library of this process its algorithms while it runs: its control variables, through MPI's tools interface (MPI_T).
+"""Sets control variables of the MPI library of this process, through MPI's tools interface (MPI_T).
 
-Open MPI reads them when a communicator is made, MPICH with each call: so they are set before both.
+Open MPI reads the variables that choose algorithms when a communicator is made, MPICH at each call: set them before both.
 """
 
 import ctypes
@@ -14,54 +14,56 @@ from typing import Any
 from hvscale.core.errors import HvscaleError
 
 MCA = "OMPI_MCA_"
-# MPI_T_cvar_get_info and its like take many arguments that are not asked for here; a value is an int or a bool.
-ROOM = 8
+VALUE_BYTES = 8  # room for a value, which is an int or a bool
 
 
-class ToldError(HvscaleError):
-    """The library has no tools interface, or does not take a value that it should."""
+class ControlVariableError(HvscaleError):
+    """The library has no tools interface, or rejects a variable or value."""
 
     exit_status = 3
 
 
-class Told:
-    """`numbers`: of the library's words for values, as `numbers_of` finds them."""
+class ControlVariables:
+    """The control variables of one MPI library.
+
+    `numbers`: the numbers behind the library's words for values, by variable and word, as `value_numbers` finds them.
+    """
 
     def __init__(self, library: str, numbers: Mapping[tuple[str, str], int]) -> None:
-        """`library`: its file."""
+        """`library`: the path of its file."""
         self.mpi, self.numbers = ctypes.CDLL(library), numbers
         self.handles: dict[str, Any] = {}
-        self.before: dict[str, int] = {}
-        self.now: dict[str, str] = {}
+        self.initial: dict[str, int] = {}
+        self.current: dict[str, str] = {}
 
-    def knows(self, variables: Mapping[str, str]) -> bool:
-        """Whether the library has these variables, and takes these values; none are changed."""
-        before = dict(self.now)
+    def accepts(self, variables: Mapping[str, str]) -> bool:
+        """Whether the library has these variables and accepts these values. Changes none of them."""
+        current = dict(self.current)
         try:
-            self.tell(variables)
-        except ToldError:
+            self.set(variables)
+        except ControlVariableError:
             return False
         finally:
-            self.tell(before)
+            self.set(current)
         return True
 
-    def tell(self, variables: Mapping[str, str]) -> None:
-        """Set these, and all others as they were before any was set. Raises ToldError."""
-        for name in self.now.keys() - variables.keys():
-            self._write(name, self.before[name])
-            del self.now[name]
+    def set(self, variables: Mapping[str, str]) -> None:
+        """Set these variables, and reset all others to their initial values. Raises ControlVariableError."""
+        for name in self.current.keys() - variables.keys():
+            self._write(name, self.initial[name])
+            del self.current[name]
         for name, word in variables.items():
-            if self.now.get(name) != word:
-                if name not in self.before:
-                    self.before[name] = read_variable(self.mpi, self._handle(name))
+            if self.current.get(name) != word:
+                if name not in self.initial:
+                    self.initial[name] = read_variable(self.mpi, self._handle(name))
                 self._write(name, self._number(name, word))
-                self.now[name] = word
+                self.current[name] = word
 
     def _number(self, name: str, word: str) -> int:
         if word.isdigit():
             return int(word)
         if (name, word) not in self.numbers:
-            raise ToldError(f"{name}: the library does not know {word}")
+            raise ControlVariableError(f"{name}: the library does not know the value {word}")
         return self.numbers[name, word]
 
     def _handle(self, name: str) -> Any:
@@ -72,76 +74,77 @@ class Told:
         return self.handles[name]
 
     def _write(self, name: str, number: int) -> None:
-        value = (ctypes.c_char * ROOM).from_buffer_copy(number.to_bytes(ROOM, sys.byteorder, signed=True))
+        value = (ctypes.c_char * VALUE_BYTES).from_buffer_copy(number.to_bytes(VALUE_BYTES, sys.byteorder, signed=True))
         if self.mpi.MPI_T_cvar_write(self._handle(name), value) != 0:
-            raise ToldError(f"{name}: the library does not take {number}")
+            raise ControlVariableError(f"{name}: the library rejects the value {number}")
 
 
 def loaded_library() -> str:
-    """The file of the MPI library that this process has. Raises ToldError where it has none."""
+    """The path of the MPI library loaded in this process. Raises ControlVariableError where none is loaded."""
     files = {
         line.split(maxsplit=5)[5].strip() for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line
     }
     found = sorted(file for file in files if Path(file).name.startswith("libmpi.so"))
     if not found:
-        raise ToldError("no MPI library is loaded (libmpi.so)")
+        raise ControlVariableError("no MPI library is loaded (libmpi.so)")
     return found[0]
 
 
 def start_tools(mpi: ctypes.CDLL) -> None:
-    """Raises ToldError where there are none."""
+    """Initialize the tools interface. Raises ControlVariableError where the library has none."""
     provided = ctypes.c_int()
     if not hasattr(mpi, "MPI_T_init_thread") or mpi.MPI_T_init_thread(0, ctypes.byref(provided)) != 0:
-        raise ToldError("the MPI library has no tools interface (MPI_T), so it cannot be told its algorithms")
+        raise ControlVariableError("the MPI library has no tools interface (MPI_T), so its algorithms cannot be chosen")
 
 
 def handle_of(mpi: ctypes.CDLL, variable: str) -> Any:
-    """Raises ToldError for a variable that the library does not have."""
+    """The handle of a control variable. Raises ControlVariableError where the library does not have it, or it is not one number."""
     index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
     name = variable.removeprefix(MCA).encode()
     if mpi.MPI_T_cvar_get_index(name, ctypes.byref(index)) != 0:
-        raise ToldError(f"the library has no {variable}")
+        raise ControlVariableError(f"the library has no {variable}")
     if mpi.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count)) != 0 or count.value != 1:
-        raise ToldError(f"{variable} is no number")
+        raise ControlVariableError(f"{variable} is not one number")
     return handle
 
 
 def read_variable(mpi: ctypes.CDLL, handle: Any) -> int:
-    value = (ctypes.c_char * ROOM)()
+    value = (ctypes.c_char * VALUE_BYTES)()
     if mpi.MPI_T_cvar_read(handle, value) != 0:
-        raise ToldError("the library does not tell a variable's value")
+        raise ControlVariableError("the library does not report a variable's value")
     return int.from_bytes(bytes(value)[:4], sys.byteorder, signed=True)
 
 
-def numbers_of(library: str, words: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """The numbers behind words, such as MPICH's for its algorithms: what a process that has them in its environment reads back.
+def value_numbers(library: str, words: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """The numbers behind a library's words for values, such as MPICH's names of algorithms, by variable and word.
 
-    A word that the library does not know is left out: what it reads for it is what it reads for any nonsense.
+    A new process with the word in its environment reads the number back. A word that the library does not know is left out: for
+    such a word the process reads the same number as for any nonsense.
     """
     asked = sorted(set(words))
     if not asked:
         return {}
     command = [sys.executable, "-m", __name__, library, *(text for pair in asked for text in pair)]
-    told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
+    output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
     found = {}
-    for line in told.splitlines():
+    for line in output.splitlines():
         name, word, number = line.split()
         found[name, word] = int(number)
     return found
 
 
 def main() -> None:
-    """One forked process for each word, since a process reads its environment once. What MPI has it in its environment stays out of this."""
+    """Prints the number behind each word. Forks a process for each, because a process reads its environment once."""
     library, *texts = sys.argv[1:]
     pairs = [*zip(texts[::2], texts[1::2], strict=True)]
     for name, word in pairs:
-        number, of_nonsense = (reading(library, name, text) for text in (word, "no such word"))
+        number, of_nonsense = (number_behind(library, name, text) for text in (word, "no such word"))
         if number is not None and number != of_nonsense:
             print(name, word, number)
 
 
-def reading(library: str, name: str, word: str) -> int | None:
-    """What a new process reads that has this word in its environment."""
+def number_behind(library: str, name: str, word: str) -> int | None:
+    """The number that a new process with this word in its environment reads."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

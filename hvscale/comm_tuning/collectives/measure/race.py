@@ -1,5 +1,6 @@
-"""Which choice is measured next at a size: a few of each kind, then the neighbours of what was good, then the good ones until they can be told apart.
+"""Decides which variant of a collective is measured next at a size.
 
+First a few variants of each kind, then the neighbours of the good ones, then the finalists until their times can be told apart.
 Nothing here measures, and nothing here knows a library.
 """
 
@@ -8,280 +9,299 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf, log, sqrt
 
-from hvscale.comm_tuning.collectives.decide.decide import LOSS
-from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, Choice, Time
+from hvscale.comm_tuning.collectives.decide.decide import MAX_LOSS_RATIO
+from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, AlgorithmChoice, Time
 
-NEAR = 1.1  # times the best of its kind: what is next to it is tried, too, where that is cheap
-POOR = 1.5  # times the best: not measured again at this size
-FAR = 3.0  # times the best at the first look: there is no second one
-HOPELESS = 2.0  # times the best at two sizes, without growing better: not tried at the next
-BETTER = 0.85  # of the ratio before it: that is growing better
+# Ratios of times at one size, each to the best time unless the comment says otherwise.
+NEAR_RATIO = 1.1  # to the best of the same kind: where calls are cheap, such a variant's neighbours are tried too
+CLOSE_RATIO = 1.2  # finalists where calls are not cheap are at most this slow
+POOR_RATIO = 1.5  # a slower variant is not measured again at this size, and its neighbours are not tried
+HOPELESS_RATIO = 2.0  # slower than this at two sizes without improving: not tried at the next size
+FAR_RATIO = 3.0  # slower than this in its first sample: no second sample
+IMPROVING_RATIO = 0.85  # a variant improves if its ratio falls below this share of its ratio at the size before
+NARROW_RATIO = 0.015  # half of a confidence interval, relative to the time: known well enough
 CHEAP_SECONDS = 0.02
-# Up to so many seconds of a call it is looked at so often before it is judged by the least: a first one may be twice as long as all others.
-LOOKS = ((CHEAP_SECONDS, 3), (2.0, 2))
-CLOSE = 1.2  # times the best: of what takes longer, no other is measured again
-LEAST_SAMPLES, LEAST_CHEAP_SAMPLES, MOST_SAMPLES = 3, 5, 11
-SAMPLING_SECONDS = 5.0  # of one way at one size at most, once it has the least samples
-NARROW = 0.015  # half of an interval, as a ratio: well enough known
+# (seconds of a call, samples): a variant faster than this gets that many samples before it is judged by the least of them. The
+# first call may take twice as long as all others.
+SAMPLES_BEFORE_JUDGING = ((CHEAP_SECONDS, 3), (2.0, 2))
+MIN_SAMPLES, MIN_CHEAP_SAMPLES, MAX_SAMPLES = 3, 5, 11  # of a finalist
+MAX_SAMPLING_SECONDS = 5.0  # for one variant at one size, once it has its minimum of samples
 EXHAUSTIVE_SAMPLES = 5
-RIVALS = 6  # so many are told apart, the best so far
-MIDDLE = 32 << 10  # bytes of a part: below each library's eager limit
+MAX_FINALISTS = 6
+MIDDLE_PART_BYTES = 32 << 10  # below every library's eager limit
 
+# Our algorithm, or the library's by its name, and the radix of a tree.
 Kind = tuple[str, str | None, int | None]
 
 
 @dataclass(frozen=True)
-class Way:
-    """What a choice is at one size: `part` and `depth` None where the whole message goes at once."""
+class AlgorithmVariant:
+    """What a choice means at one size: `part` bytes at once, `depth` parts in flight; both None for the whole message at once."""
 
     kind: Kind
     part: int | None
     depth: int | None
 
 
-def way_of(choice: Choice, size: int) -> Way:
+def variant_of(choice: AlgorithmChoice, size: int) -> AlgorithmVariant:
     part = choice.chunk_bytes if choice.chunk_bytes is not None else choice.segment_bytes
     if part is not None and part >= size:
         part = None
     kind = (choice.algorithm, choice.library_algorithm, choice.radix)
-    return Way(kind, part, choice.depth if part is not None else None)
+    return AlgorithmVariant(kind, part, choice.depth if part is not None else None)
 
 
-def ways(choices: Iterable[Choice], size: int) -> dict[Way, list[Choice]]:
-    """The choices that are the same at this size."""
-    found: dict[Way, list[Choice]] = {}
+def variants_at(choices: Iterable[AlgorithmChoice], size: int) -> dict[AlgorithmVariant, list[AlgorithmChoice]]:
+    """The variants at a size, each with the choices that are the same there."""
+    found: dict[AlgorithmVariant, list[AlgorithmChoice]] = {}
     for choice in choices:
-        found.setdefault(way_of(choice, size), []).append(choice)
+        found.setdefault(variant_of(choice, size), []).append(choice)
     return found
 
 
-# What is measured next; sent back: its seconds.
-Race = Generator[Way, float, list[Way]]
+# Yields the variant to measure next and is sent its seconds; returns the finalists.
+Race = Generator[AlgorithmVariant, float, list[AlgorithmVariant]]
 
 
 @dataclass
-class Field:
-    """All ways at a size, and what they have taken, the known ones from before."""
+class SizeState:
+    """All variants at one size and their times so far, earlier measurements included."""
 
     size: int
-    members: Mapping[Way, list[Choice]]
-    times: dict[Way, list[float]] = field(default_factory=dict)
+    members: Mapping[AlgorithmVariant, list[AlgorithmChoice]]
+    times: dict[AlgorithmVariant, list[float]] = field(default_factory=dict)
 
     @property
-    def base(self) -> Way:
-        """The library with nothing set, which all others are measured against."""
-        return way_of(LIBRARY, self.size)
+    def baseline(self) -> AlgorithmVariant:
+        """The library with nothing set, which every other variant is compared with."""
+        return variant_of(LIBRARY, self.size)
 
-    def least(self, way: Way) -> float:
-        return min(self.times.get(way, ()), default=inf)
+    def least(self, variant: AlgorithmVariant) -> float:
+        return min(self.times.get(variant, ()), default=inf)
 
     @property
     def best(self) -> float:
         return min(map(min, self.times.values()), default=inf)
 
     @property
-    def least_samples(self) -> int:
-        return LEAST_CHEAP_SAMPLES if self.best < CHEAP_SECONDS else LEAST_SAMPLES
+    def min_samples(self) -> int:
+        return MIN_CHEAP_SAMPLES if self.best < CHEAP_SECONDS else MIN_SAMPLES
 
-    def of_kind(self, kind: Kind) -> list[Way]:
-        return [way for way in self.members if way.kind == kind]
+    def of_kind(self, kind: Kind) -> list[AlgorithmVariant]:
+        return [variant for variant in self.members if variant.kind == kind]
 
     def kinds(self) -> list[Kind]:
-        return list(dict.fromkeys(way.kind for way in self.members))
+        return list(dict.fromkeys(variant.kind for variant in self.members))
 
-    def best_of_kind(self, kind: Kind) -> Way | None:
-        measured = [way for way in self.of_kind(kind) if way in self.times]
+    def best_of_kind(self, kind: Kind) -> AlgorithmVariant | None:
+        measured = [variant for variant in self.of_kind(kind) if variant in self.times]
         return min(measured, key=self.least, default=None)
 
-    def ratio(self, way: Way) -> float:
-        """To the best of all; infinite where it was not measured."""
-        return self.least(way) / self.best if way in self.times else inf
+    def ratio(self, variant: AlgorithmVariant) -> float:
+        """Its time relative to the best of all; infinite where it was not measured."""
+        return self.least(variant) / self.best if variant in self.times else inf
 
-    def good_of_kind(self, kind: Kind) -> list[Way]:
-        """What is worth trying its neighbours: the best, and what is near it where that is cheap; nothing of a kind that is poor."""
+    def good_of_kind(self, kind: Kind) -> list[AlgorithmVariant]:
+        """The variants whose neighbours are worth trying; none of a kind that is poor."""
         best = self.best_of_kind(kind)
-        if best is None or self.ratio(best) > POOR:
+        if best is None or self.ratio(best) > POOR_RATIO:
             return []
         if self.best >= CHEAP_SECONDS:
             return [best]
-        return [way for way in self.of_kind(kind) if self.least(way) <= NEAR * self.least(best)]
+        return [variant for variant in self.of_kind(kind) if self.least(variant) <= NEAR_RATIO * self.least(best)]
 
-    def nearest(self, kind: Kind, part: int | None, depth: int | None) -> list[Way]:
-        """The one way of the kind whose part comes nearest; of several depths the nearest one, or the first."""
+    def nearest(self, kind: Kind, part: int | None, depth: int | None) -> list[AlgorithmVariant]:
+        """The one variant of the kind whose part is nearest; of several depths the nearest one, or the first."""
         found = self.of_kind(kind)
-        return sorted(found, key=lambda way: (apart(way.part, part), apart(way.depth, depth)))[:1]
+        return sorted(
+            found, key=lambda variant: (log_distance(variant.part, part), log_distance(variant.depth, depth))
+        )[:1]
 
-    def neighbours(self, way: Way) -> list[Way]:
-        """With the next larger and smaller part, and the other depths."""
-        kin = self.of_kind(way.kind)
-        parts = sorted({one.part for one in kin}, key=lambda part: part or inf)
-        at = parts.index(way.part)
-        beside = {parts[place] for place in (at - 1, at + 1) if 0 <= place < len(parts)}
-        found = [one for part in beside for one in self.nearest(way.kind, part, way.depth) if one.part == part]
-        return found + [one for one in kin if one.part == way.part and one.depth != way.depth]
+    def neighbours(self, variant: AlgorithmVariant) -> list[AlgorithmVariant]:
+        """The variants with the next larger and the next smaller part, and those with other depths."""
+        same_kind = self.of_kind(variant.kind)
+        parts = sorted({one.part for one in same_kind}, key=lambda part: part or inf)
+        at = parts.index(variant.part)
+        beside = {parts[index] for index in (at - 1, at + 1) if 0 <= index < len(parts)}
+        found = [one for part in beside for one in self.nearest(variant.kind, part, variant.depth) if one.part == part]
+        return found + [one for one in same_kind if one.part == variant.part and one.depth != variant.depth]
 
-    def time(self, way: Way) -> Time:
-        return Time.of(self.times[way])
+    def time(self, variant: AlgorithmVariant) -> Time:
+        return Time.of(self.times[variant])
 
 
-def apart(one: int | None, other: int | None) -> float:
-    """Of parts and depths, as the logarithm of their ratio; the whole message is far from each part."""
+def log_distance(one: int | None, other: int | None) -> float:
+    """The logarithm of the ratio of two parts or depths; the whole message is far from every part."""
     if one is None or other is None:
         return 0.0 if one is other else 1e3
     return abs(log(one / other))
 
 
 @dataclass(frozen=True)
-class Before:
-    """What the sizes before this one tell: the best way of each kind at the last one, the best first, and the ways that have no hope."""
+class EarlierSizes:
+    """What smaller sizes showed: the best variant of each kind at the last one, the best first, and the hopeless variants."""
 
-    best: Mapping[Kind, Way]
-    hopeless: frozenset[Way]
-
-
-NOTHING_BEFORE = Before({}, frozenset())
+    best: Mapping[Kind, AlgorithmVariant]
+    hopeless: frozenset[AlgorithmVariant]
 
 
-def before(fields: list[Field]) -> Before:
-    """By the sizes measured so far, ascending."""
-    if not fields:
-        return NOTHING_BEFORE
-    last = fields[-1]
-    best = [way for kind in last.kinds() if (way := last.best_of_kind(kind)) is not None]
-    every = {way for of in fields for way in of.times}
-    return Before(
-        {way.kind: way for way in sorted(best, key=last.least)},
-        frozenset(way for way in every if is_hopeless(way, fields)),
+NO_EARLIER_SIZES = EarlierSizes({}, frozenset())
+
+
+def earlier_sizes(states: list[SizeState]) -> EarlierSizes:
+    """`states`: the sizes measured so far, ascending."""
+    if not states:
+        return NO_EARLIER_SIZES
+    last = states[-1]
+    best = [variant for kind in last.kinds() if (variant := last.best_of_kind(kind)) is not None]
+    every = {variant for state in states for variant in state.times}
+    return EarlierSizes(
+        {variant.kind: variant for variant in sorted(best, key=last.least)},
+        frozenset(variant for variant in every if is_hopeless(variant, states)),
     )
 
 
-def is_hopeless(way: Way, fields: list[Field]) -> bool:
-    """By the last two sizes at which it was measured. What was left out at the last one is tried again while that is cheap: at small sizes a
-    ratio may stand still, and grow better later."""
-    if way not in fields[-1].times and fields[-1].best < CHEAP_SECONDS:
-        return False
-    ratios = [of.ratio(way) for of in fields if way in of.times][-2:]
-    return len(ratios) == 2 and min(ratios) > HOPELESS and ratios[1] > BETTER * ratios[0]
+def is_hopeless(variant: AlgorithmVariant, states: list[SizeState]) -> bool:
+    """Judged by the last two sizes at which it was measured.
 
-
-def race(of: Field, earlier: Before, proposed: Mapping[Kind, int], over: Callable[[], bool]) -> Race:
-    """Yields what is to be measured; at the end gives the ways that were told apart, whose results should be checked.
-
-    `proposed`: a part of each kind, by the cost model. `over()`: whether the size has had its time; the library's own is looked at in any case.
+    A variant that was left out at the last size is tried again while calls are cheap: at small sizes its ratio may stand still and
+    improve later.
     """
-    yield from look(of, [of.base])
-    todo = seeds(of, earlier, proposed)
+    if variant not in states[-1].times and states[-1].best < CHEAP_SECONDS:
+        return False
+    ratios = [state.ratio(variant) for state in states if variant in state.times][-2:]
+    return len(ratios) == 2 and min(ratios) > HOPELESS_RATIO and ratios[1] > IMPROVING_RATIO * ratios[0]
+
+
+def race(state: SizeState, earlier: EarlierSizes, proposed: Mapping[Kind, int], over: Callable[[], bool]) -> Race:
+    """Yields the variants to measure; returns the finalists, whose results should be checked.
+
+    `proposed`: the cost model's part for a kind, in bytes. `over()`: whether the time for this size is up; the library's own
+    choice is measured in any case.
+    """
+    yield from sample(state, [state.baseline])
+    todo = seeds(state, earlier, proposed)
     while todo and not over():
-        yield from look(of, todo, over)
+        yield from sample(state, todo, over)
         todo = [
-            way
-            for kind in of.kinds()
-            for good in of.good_of_kind(kind)
-            for way in of.neighbours(good)
-            if way not in of.times and way not in earlier.hopeless
+            variant
+            for kind in state.kinds()
+            for good in state.good_of_kind(kind)
+            for variant in state.neighbours(good)
+            if variant not in state.times and variant not in earlier.hopeless
         ]
-    alive = rivals(of, earlier)
+    alive = finalists(state, earlier)
     turn = 0
-    while not over() and (open_ := undecided(of, alive)):
-        # Each round begins elsewhere, so that none always comes behind the same one.
-        for way in (*open_[turn % len(open_) :], *open_[: turn % len(open_)]):
-            of.times[way].append((yield way))
+    while not over() and (open_ := undecided(state, alive)):
+        # Each round begins with another variant, so that none always runs after the same one.
+        for variant in (*open_[turn % len(open_) :], *open_[: turn % len(open_)]):
+            state.times[variant].append((yield variant))
         turn += 1
-        alive = [way for way in alive if way == of.base or not is_beaten(of, way, alive)]
+        alive = [variant for variant in alive if variant == state.baseline or not is_beaten(state, variant, alive)]
     return alive
 
 
-def look(of: Field, some: Iterable[Way], over: Callable[[], bool] = lambda: False) -> Generator[Way, float, None]:
-    for way in some:
-        while len(of.times.get(way, ())) < looks(of, way):
-            seconds = yield way
-            of.times.setdefault(way, []).append(seconds)
+def sample(
+    state: SizeState, variants: Iterable[AlgorithmVariant], over: Callable[[], bool] = lambda: False
+) -> Generator[AlgorithmVariant, float, None]:
+    """Measures each variant as often as it needs before it can be judged."""
+    for variant in variants:
+        while len(state.times.get(variant, ())) < samples_before_judging(state, variant):
+            seconds = yield variant
+            state.times.setdefault(variant, []).append(seconds)
         if over():
             return
 
 
-def looks(of: Field, way: Way) -> int:
-    if way not in of.times or of.ratio(way) > FAR:
+def samples_before_judging(state: SizeState, variant: AlgorithmVariant) -> int:
+    if variant not in state.times or state.ratio(variant) > FAR_RATIO:
         return 1
-    return next((number for limit, number in LOOKS if of.least(way) < limit), 1)
+    return next((number for limit, number in SAMPLES_BEFORE_JUDGING if state.least(variant) < limit), 1)
 
 
-def seeds(of: Field, earlier: Before, proposed: Mapping[Kind, int]) -> list[Way]:
-    """Of each kind: the one that was best before, what the model proposes, a middle part, and the whole message. What was best comes first: next to
-    it others are soon seen to be far behind."""
-    found: dict[Way, None] = {}
-    for kind in dict.fromkeys([*earlier.best, *of.kinds()]):
-        parts: list[tuple[int | None, int | None]] = [(MIDDLE, None), (None, None)]
+def seeds(state: SizeState, earlier: EarlierSizes, proposed: Mapping[Kind, int]) -> list[AlgorithmVariant]:
+    """Of each kind: the best at the last size, the cost model's proposal, a middle part, and the whole message.
+
+    The best of the last size comes first, because beside it the others are soon seen to be far behind.
+    """
+    found: dict[AlgorithmVariant, None] = {}
+    for kind in dict.fromkeys([*earlier.best, *state.kinds()]):
+        parts: list[tuple[int | None, int | None]] = [(MIDDLE_PART_BYTES, None), (None, None)]
         if kind in proposed:
             parts.insert(0, (proposed[kind], None))
         if kind in earlier.best:
             parts.insert(0, (earlier.best[kind].part, earlier.best[kind].depth))
         for part, depth in parts:
-            found |= dict.fromkeys(of.nearest(kind, part, depth))
-    return [way for way in found if way not in of.times and way not in earlier.hopeless]
+            found |= dict.fromkeys(state.nearest(kind, part, depth))
+    return [variant for variant in found if variant not in state.times and variant not in earlier.hopeless]
 
 
-def rivals(of: Field, earlier: Before) -> list[Way]:
-    """Who is measured until they can be told apart: the base, the few best, and what was best before, if it is not poor here."""
-    margin = POOR if of.best < CHEAP_SECONDS else CLOSE
-    good = sorted((way for way in of.times if of.least(way) <= margin * of.best), key=of.least)
-    kept = [way for way in good if earlier.best.get(way.kind) == way][:1]
-    return list(dict.fromkeys([of.base, *good[:RIVALS], *kept]))
+def finalists(state: SizeState, earlier: EarlierSizes) -> list[AlgorithmVariant]:
+    """The variants that are measured until they can be told apart.
+
+    The library with nothing set, the few best, and the best of the last size unless it is poor here.
+    """
+    margin = POOR_RATIO if state.best < CHEAP_SECONDS else CLOSE_RATIO
+    good = sorted((variant for variant in state.times if state.least(variant) <= margin * state.best), key=state.least)
+    kept = [variant for variant in good if earlier.best.get(variant.kind) == variant][:1]
+    return list(dict.fromkeys([state.baseline, *good[:MAX_FINALISTS], *kept]))
 
 
-def is_beaten(of: Field, way: Way, alive: list[Way]) -> bool:
-    """For sure, and by more than fewer rules are worth."""
-    if len(of.times[way]) < of.least_samples:
+def is_beaten(state: SizeState, variant: AlgorithmVariant, alive: list[AlgorithmVariant]) -> bool:
+    """Whether it is slower beyond both intervals, and by more than a table with fewer rules may lose."""
+    if len(state.times[variant]) < state.min_samples:
         return False
-    time = of.time(way)
-    best = min((of.time(other) for other in alive), key=lambda one: one.median)
-    return time.low > best.high and time.median > LOSS * best.median
+    time = state.time(variant)
+    best = min((state.time(other) for other in alive), key=lambda one: one.median)
+    return time.low > best.high and time.median > MAX_LOSS_RATIO * best.median
 
 
-def undecided(of: Field, alive: list[Way]) -> list[Way]:
-    """Those of which more has to be known: too few samples, or neither narrow nor apart from the best."""
-    times = {way: of.time(way) for way in alive}
-    best = min(alive, key=lambda way: times[way].median)
+def undecided(state: SizeState, alive: list[AlgorithmVariant]) -> list[AlgorithmVariant]:
+    """The finalists that need more samples: too few so far, or an interval that is wide and overlaps that of the best."""
+    times = {variant: state.time(variant) for variant in alive}
+    best = min(alive, key=lambda variant: times[variant].median)
     found = []
-    for way in alive:
-        samples = len(of.times[way])
-        rival = next((other for other in alive if other != way), way) if way == best else best
-        known = is_narrow(times[way]) or (way != rival and not times[way].overlaps(times[rival]))
-        most = min(MOST_SAMPLES, SAMPLING_SECONDS / times[way].median)
-        if samples < of.least_samples or (samples < most and not known):
-            found.append(way)
+    for variant in alive:
+        samples = len(state.times[variant])
+        rival = next((other for other in alive if other != variant), variant) if variant == best else best
+        known = is_narrow(times[variant]) or (variant != rival and not times[variant].overlaps(times[rival]))
+        most = min(MAX_SAMPLES, MAX_SAMPLING_SECONDS / times[variant].median)
+        if samples < state.min_samples or (samples < most and not known):
+            found.append(variant)
     return found
 
 
 def is_narrow(time: Time) -> bool:
-    return time.low > 0 and sqrt(time.high / time.low) - 1 <= NARROW
+    return time.low > 0 and sqrt(time.high / time.low) - 1 <= NARROW_RATIO
 
 
-def exhaustive(of: Field, over: Callable[[], bool]) -> Race:
-    """All of them, equally often, in turns, but for those that take long."""
+def exhaustive(state: SizeState, over: Callable[[], bool]) -> Race:
+    """Measures all variants equally often, interleaved; slow ones stop early."""
     for number in range(EXHAUSTIVE_SAMPLES):
-        for way in of.members:
-            times = of.times.get(way, [])
-            enough = len(times) > number or (number >= LEAST_SAMPLES and sum(times) > SAMPLING_SECONDS)
+        for variant in state.members:
+            times = state.times.get(variant, [])
+            enough = len(times) > number or (number >= MIN_SAMPLES and sum(times) > MAX_SAMPLING_SECONDS)
             if not enough and not over():
-                of.times.setdefault(way, []).append((yield way))
-    return list(of.times)
+                state.times.setdefault(variant, []).append((yield variant))
+    return list(state.times)
 
 
-def refined(fields: list[Field]) -> list[int]:
-    """Powers of two between sizes of which neither's best will do at the other: there a rule begins."""
+def sizes_at_crossovers(states: list[SizeState]) -> list[int]:
+    """A power of two between any two sizes of which neither's best choice is good enough at the other: a rule begins there."""
     found = []
-    for one, other in pairwise(fields):
-        if other.size >= 4 * one.size and not (will_do(other, winner(one)) or will_do(one, winner(other))):
+    for one, other in pairwise(states):
+        if other.size >= 4 * one.size and not (
+            is_good_enough(other, winner(one)) or is_good_enough(one, winner(other))
+        ):
             found.append(1 << round(log(one.size * other.size, 2) / 2))
     return found
 
 
-def winner(of: Field) -> Choice:
-    return of.members[min(of.times, key=lambda way: of.time(way).median)][0]
+def winner(state: SizeState) -> AlgorithmChoice:
+    return state.members[min(state.times, key=lambda variant: state.time(variant).median)][0]
 
 
-def will_do(of: Field, choice: Choice) -> bool:
-    way = way_of(choice, of.size)
-    best = min(of.time(other).median for other in of.times)
-    return way in of.times and of.time(way).median <= LOSS * best
+def is_good_enough(state: SizeState, choice: AlgorithmChoice) -> bool:
+    variant = variant_of(choice, state.size)
+    best = min(state.time(other).median for other in state.times)
+    return variant in state.times and state.time(variant).median <= MAX_LOSS_RATIO * best

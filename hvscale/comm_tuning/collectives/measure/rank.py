@@ -1,6 +1,7 @@
-"""Runs inside every rank of `hvscale tune-collectives`: measures what rank 0 decides to, and rank 0 writes each sample down at once.
+"""The part of `hvscale tune-collectives` that runs inside every rank: measures the variants that rank 0 decides on.
 
-Started as `python -m hvscale.comm_tuning.collectives.measure.rank` with HVSCALE_RUN in the environment. Never imports the controller.
+Started as `python -m hvscale.comm_tuning.collectives.measure.rank` with HVSCALE_RUN in the environment. Rank 0 writes each sample
+to the run folder at once. Never imports the controller.
 """
 
 import ctypes
@@ -12,58 +13,56 @@ from collections.abc import Callable
 import numpy as np
 
 from hvscale.bench.collectives import elements
-from hvscale.bench.collectives.backends.mpi import MpiEngine, MpiWork
+from hvscale.bench.collectives.backends.mpi import MpiCall, MpiEngine
 from hvscale.bench.collectives.memory import available_bytes, check_fits
 from hvscale.bench.collectives.operations import COLLECTIVES
 from hvscale.bench.collectives.rank_side.engine import Operands
 from hvscale.bench.collectives.rank_side.rank import check, give_up, refuse_together
 from hvscale.bench.collectives.rank_side.timed_library import CFunction
-from hvscale.bench.collectives.request import ALL_ROOTS, run_of_this_rank
-from hvscale.bench.collectives.request import Request as BenchRequest
+from hvscale.bench.collectives.request import ALL_ROOTS, BenchRequest, Refused, run_of_this_rank
 from hvscale.bench.collectives.sizes import messages
 from hvscale.comm_tuning.collectives.broadcast.call import DEFAULT_DEPTH, DEFAULT_RADIX, native
 from hvscale.comm_tuning.collectives.decide.cost_model import fit
-from hvscale.comm_tuning.collectives.decide.measurements import Choice, Point
-from hvscale.comm_tuning.collectives.measure.mpi_t import Told, loaded_library, numbers_of
+from hvscale.comm_tuning.collectives.decide.measurements import AlgorithmChoice, Point
+from hvscale.comm_tuning.collectives.measure.mpi_t import ControlVariables, loaded_library, value_numbers
 from hvscale.comm_tuning.collectives.measure.race import (
-    Field,
+    AlgorithmVariant,
     Kind,
-    Way,
-    before,
+    SizeState,
+    earlier_sizes,
     exhaustive,
     race,
-    refined,
-    way_of,
-    ways,
+    sizes_at_crossovers,
+    variant_of,
+    variants_at,
 )
 from hvscale.comm_tuning.collectives.measure.request import (
     DTYPE,
-    Answer,
-    Begun,
     Checked,
-    Ended,
-    Impossible,
-    Request,
+    CollectivesRequest,
+    RankReport,
     Sample,
     Trying,
-    answers_path,
+    TuningEnded,
+    TuningStarted,
+    reports_path,
     request_path,
 )
 from hvscale.comm_tuning.collectives.tables.table import MOST_CHUNK
 from hvscale.core.errors import EXIT_RANK_FAILED, HvscaleError, RequestError
 
 ROOT = 0
-SAMPLE_SECONDS = 0.02  # a sample of what is faster is the median of several calls
-MOST_CALLS = 200
-TURNING_SECONDS = 2e-4  # what is faster is measured with all roots in turn
-# What the cost model's chunk of a chain is for.
+SAMPLE_SECONDS = 0.02  # a shorter call is repeated for about this long; the sample is the median
+MAX_CALLS = 200
+ROTATING_ROOT_SECONDS = 2e-4  # shorter calls are measured with each rank as the root in turn
+# The kinds whose part the cost model's best chunk of a chain is proposed for.
 CHAINS: tuple[Kind, ...] = (("chain", None, None), ("library", "pipeline", None))
 
 
-class OurWork(MpiWork):
-    """A broadcast of ours, by its address."""
+class OwnBroadcastCall(MpiCall):
+    """A broadcast of hvscale's own, called by its address."""
 
-    def __init__(self, engine: MpiEngine, operands: Operands, choice: Choice) -> None:
+    def __init__(self, engine: MpiEngine, operands: Operands, choice: AlgorithmChoice) -> None:
         self.choice = choice
         # The text has to live as long as the calls.
         self.name = ctypes.create_string_buffer(choice.algorithm.encode())
@@ -77,13 +76,16 @@ class OurWork(MpiWork):
         return CFunction(address, (*bcast.arguments, ctypes.addressof(self.name), *numbers))
 
 
-class Measuring:
-    """One job's measurement. All ranks run the same race over the same figures; what differs between them, such as the time, rank 0 says."""
+class JobMeasurement:
+    """One job's measurement in one rank.
 
-    def __init__(self, request: Request) -> None:
+    All ranks run the same race over the same times. Whatever may differ between ranks, such as the clock, comes from rank 0.
+    """
+
+    def __init__(self, request: CollectivesRequest) -> None:
         self.request = request
         self.collective, self.dtype = COLLECTIVES.get(request.operation), elements.find_dtype(DTYPE)
-        self.asked = BenchRequest(
+        self.bench_request = BenchRequest(
             collective=request.operation,
             backend=request.mpi,
             path="host",
@@ -95,210 +97,224 @@ class Measuring:
             until_interval=None,
             sizes=[],
         )
-        self.base = MpiEngine(self.asked)
-        self.rank, self.np = self.base.rank, self.base.np
+        self.engine = MpiEngine(self.bench_request)
+        self.rank, self.np = self.engine.rank, self.engine.np
         self.deadline = None if request.seconds is None else time.monotonic() + request.seconds
-        node = self.base.communicator.Split_type(self.base.mpi.COMM_TYPE_SHARED)
-        self.on_this_node = node.size
-        self.ranks_per_node = max(self.base.gathered(node.size))
+        node = self.engine.communicator.Split_type(self.engine.mpi.COMM_TYPE_SHARED)
+        self.ranks_on_this_node = node.size
+        self.ranks_per_node = max(self.engine.allgather(node.size))
         node.Free()
-        self.told = self._told()
-        self.variables: dict[Choice, dict[str, str]] = {}
-        self.refused: list[Choice] = []
-        self._sort_out()
-        self.engines: dict[Choice, MpiEngine] = {}
-        self.turning: dict[int, bool] = {}
+        self.control_variables = self._make_control_variables()
+        self.variables: dict[AlgorithmChoice, dict[str, str]] = {}
+        self.rejected: list[AlgorithmChoice] = []
+        self._select_choices()
+        self.engines: dict[AlgorithmChoice, MpiEngine] = {}
+        self.rotates_root: dict[int, bool] = {}
         self.warm: set[Kind] = set()  # called before, so that connections and memory are there
 
-    def _told(self) -> Told:
+    def _make_control_variables(self) -> ControlVariables:
         library = loaded_library()
         every = [one for candidate in self.request.candidates for one in candidate.variables.items()]
         words = [(name, word) for name, word in every if not word.isdigit()]
-        return Told(library, self.base.decided(numbers_of(library, words) if self.rank == 0 else {}))
+        numbers = self.engine.broadcast_from_root(value_numbers(library, words) if self.rank == 0 else {})
+        return ControlVariables(library, numbers)
 
-    def _sort_out(self) -> None:
-        """Leave out what this library does not know, and two levels where there is one."""
+    def _select_choices(self) -> None:
+        """Leave out choices that this library does not know, and the two-level algorithm where all ranks are on one level."""
         for candidate in self.request.candidates:
             choice = candidate.choice
-            if not all(self.base.gathered(self.told.knows(candidate.variables))):
-                self.refused.append(choice)
+            if not all(self.engine.allgather(self.control_variables.accepts(candidate.variables))):
+                self.rejected.append(choice)
             elif choice.algorithm != "two-level" or self.ranks_per_node > 1:
                 self.variables[choice] = candidate.variables
 
-    def measure(self, write: Callable[[Answer], None]) -> bool:
-        """All sizes, then those between them. Whether nothing is left. Raises RequestError where the buffers of a node do not fit."""
-        sizes = self.whole(self.request.sizes)
-        refuse_together(self.base, self.problem(max(sizes)))
-        self.write, self.buffer = write, self.base.buffer("cpu", max(sizes))
-        self.fields: list[Field] = []
+    def measure(self, write: Callable[[RankReport], None]) -> bool:
+        """Measure all sizes, then sizes near crossovers; returns whether nothing is left to measure.
+
+        Raises RequestError where the buffers do not fit into the memory of a node.
+        """
+        sizes = self.in_whole_blocks(self.request.sizes)
+        refuse_together(self.engine, self.memory_problem(max(sizes)))
+        self.write, self.buffer = write, self.engine.buffer("cpu", max(sizes))
+        self.states: list[SizeState] = []
         finished = self.measure_all(sizes)
         if finished and self.request.refine:
-            finished = self.measure_all(self.whole(refined(self.fields)))
+            finished = self.measure_all(self.in_whole_blocks(sizes_at_crossovers(self.states)))
         return finished
 
     def measure_all(self, sizes: list[int]) -> bool:
         finished = True
         for number, size in enumerate(sizes):
-            if self.base.decided(self.deadline is not None and time.monotonic() > self.deadline):
+            if self.engine.broadcast_from_root(self.deadline is not None and time.monotonic() > self.deadline):
                 return False
             finished = self.measure_size(size, len(sizes) - number) and finished
         return finished
 
-    def whole(self, sizes: list[int]) -> list[int]:
-        """In whole blocks."""
+    def in_whole_blocks(self, sizes: list[int]) -> list[int]:
         return [message.bytes for message in messages(self.collective, self.dtype, self.np, sizes)]
 
-    def problem(self, largest: int) -> str:
+    def memory_problem(self, largest: int) -> str:
         try:
-            check_fits(largest, 1, self.on_this_node, available_bytes(), "the memory of a node")
+            check_fits(largest, 1, self.ranks_on_this_node, available_bytes(), "the memory of a node")
         except RequestError as error:
             return str(error)
         return ""
 
-    def measure_size(self, size: int, left: int) -> bool:
-        """Whether it was measured to its end. `left`: sizes still to measure, this one included: the larger ones get more of the time."""
+    def measure_size(self, size: int, sizes_left: int) -> bool:
+        """Measure one size; returns whether its race ended before its time was up.
+
+        `sizes_left`: sizes still to measure, this one included. Larger sizes get more of the time.
+        """
         now = time.monotonic()
-        end = None if self.deadline is None else now + 2 * (self.deadline - now) / (left + 1)
+        end = None if self.deadline is None else now + 2 * (self.deadline - now) / (sizes_left + 1)
         ended = [False]
 
         def over() -> bool:
-            ended[0] = ended[0] or self.base.decided(end is not None and time.monotonic() > end)
+            ended[0] = ended[0] or self.engine.broadcast_from_root(end is not None and time.monotonic() > end)
             return ended[0]
 
-        of = self.known(size)
-        below = [one for one in self.fields if one.size < size]
-        proposed = self.base.decided(self.proposed(size) if self.rank == 0 else {})
-        course = exhaustive(of, over) if self.request.exhaustive else race(of, before(below), proposed, over)
-        self.calls: dict[Way, int] = {}
+        state = self.initial_state(size)
+        below = [one for one in self.states if one.size < size]
+        proposed = self.engine.broadcast_from_root(self.proposed_parts(size) if self.rank == 0 else {})
+        earlier = earlier_sizes(below)
+        course = exhaustive(state, over) if self.request.exhaustive else race(state, earlier, proposed, over)
+        self.calls: dict[AlgorithmVariant, int] = {}
         try:
-            way = next(course)
+            variant = next(course)
             while True:
-                way = course.send(self.sample(of, way))
+                variant = course.send(self.sample(state, variant))
         except StopIteration as finished:
-            contenders: list[Way] = finished.value
-        for way in contenders:
-            self.check(of, way)
-        self.fields = sorted([*self.fields, of], key=lambda one: one.size)
+            finalists: list[AlgorithmVariant] = finished.value
+        for variant in finalists:
+            self.check(state, variant)
+        self.states = sorted([*self.states, state], key=lambda one: one.size)
         return not ended[0]
 
-    def known(self, size: int) -> Field:
-        """With what was measured at this size before."""
-        members = ways(self.variables, size)
+    def initial_state(self, size: int) -> SizeState:
+        """The variants at this size, with the times of earlier jobs."""
+        members = variants_at(self.variables, size)
         if self.request.only:
-            wanted = {way_of(choice, size) for choice in self.request.only[size]}
-            members = {way: choices for way, choices in members.items() if way in wanted}
-        of = Field(size, members)
-        before = {point.choice: point.seconds for point in self.request.known if point.bytes == size}
-        for way, choices in of.members.items():
-            if choices[0] in before:
-                of.times[way] = list(before[choices[0]])
-        return of
+            wanted = {variant_of(choice, size) for choice in self.request.only[size]}
+            members = {variant: choices for variant, choices in members.items() if variant in wanted}
+        state = SizeState(size, members)
+        known = {point.choice: point.seconds for point in self.request.known if point.bytes == size}
+        for variant, choices in state.members.items():
+            if choices[0] in known:
+                state.times[variant] = list(known[choices[0]])
+        return state
 
-    def proposed(self, size: int) -> dict[Kind, int]:
-        """The chain's best chunk, by the cost model over what has been measured in this job."""
+    def proposed_parts(self, size: int) -> dict[Kind, int]:
+        """A chain's best chunk in bytes, by the cost model fitted to the measurements of this job."""
         points = [
             Point(
                 operation=self.request.operation,
                 np=self.np,
                 ranks_per_node=self.ranks_per_node,
-                bytes=of.size,
+                bytes=state.size,
                 eager_limit_bytes=self.request.eager_limit_bytes,
-                choice=of.members[way][0],
+                choice=state.members[variant][0],
                 seconds=seconds,
             )
-            for of in self.fields
-            for way, seconds in of.times.items()
+            for state in self.states
+            for variant, seconds in state.times.items()
         ]
-        found = fit(points)
-        chunk = next(iter(found.values())).best_chunk(self.np, size) if found else None
+        fits = fit(points)
+        chunk = next(iter(fits.values())).best_chunk(self.np, size) if fits else None
         return {kind: chunk for kind in CHAINS if chunk is not None}
 
-    def sample(self, of: Field, way: Way) -> float:
-        """Seconds of one call, until the last rank is done."""
-        if not of.times.get(way) and self.rank == 0:
-            self.write(Trying(bytes=of.size, choice=of.members[way][0]))
-        seconds = self.in_a_stream(way, self.work(of, way, self.root(of)))
+    def sample(self, state: SizeState, variant: AlgorithmVariant) -> float:
+        """The seconds of one call, until the last rank has finished."""
+        if not state.times.get(variant) and self.rank == 0:
+            self.write(Trying(bytes=state.size, choice=state.members[variant][0]))
+        seconds = self.steady_seconds(variant, self.prepare_call(state, variant, self.root(state)))
         if self.rank == 0:
-            self.write(Sample(bytes=of.size, choices=of.members[way], seconds=seconds))
+            self.write(Sample(bytes=state.size, choices=state.members[variant], seconds=seconds))
         return seconds
 
-    def in_a_stream(self, way: Way, work: MpiWork) -> float:
-        """Of what is fast the median over several calls, which nothing else on the machine moves, behind half as many that are not timed: a link that
-        lets a burst through, and caches, are then as in a steady stream. How many, the calls before tell: after a slow first one there are too few,
-        and they are made again."""
-        calls, warm = self.calls.get(way, 1), way.kind in self.warm
+    def steady_seconds(self, variant: AlgorithmVariant, call: MpiCall) -> float:
+        """The median over several calls, for a fast variant, after half as many untimed calls.
+
+        The median discounts other activity on the machine. The untimed calls bring links that let a burst through, and caches, into
+        a steady state. Earlier calls tell how many calls are needed; after a slow first call these are too few, so they are repeated.
+        """
+        calls, warm = self.calls.get(variant, 1), variant.kind in self.warm
         while True:
             if calls > 1:
-                work.time(-(-calls // 2), 1, True)
-            seconds = self.timed(work, calls)
-            wanted = int(np.clip(SAMPLE_SECONDS / seconds / len(work.operands.roots), 1, MOST_CALLS))
+                call.time(-(-calls // 2), 1, True)
+            seconds = self.timed(call, calls)
+            wanted = int(np.clip(SAMPLE_SECONDS / seconds / len(call.operands.roots), 1, MAX_CALLS))
             if warm and wanted <= 2 * calls:
                 break
             calls, warm = max(calls, wanted), True
-        self.calls[way] = wanted
-        self.warm.add(way.kind)
+        self.calls[variant] = wanted
+        self.warm.add(variant.kind)
         return seconds
 
-    def root(self, of: Field) -> int:
-        """Ranks leave a meeting microseconds apart, which is as long as a small message takes: so a root may run ahead, or a message be there
-        before a rank looks for it. With all roots in turn neither makes it look shorter than it is. What takes longer has one root, as jobs have."""
-        if not self.collective.rooted or any(not turning for size, turning in self.turning.items() if size <= of.size):
+    def root(self, state: SizeState) -> int:
+        """The root to measure with: each rank in turn for short calls, else rank 0 as in real jobs.
+
+        Ranks leave a barrier microseconds apart, which is as long as a small message takes. So a fixed root may run ahead, or a
+        message may arrive before its rank looks for it, and the call looks faster than it is. Rotating the root prevents both.
+        """
+        smaller = (rotates for size, rotates in self.rotates_root.items() if size <= state.size)
+        if not self.collective.rooted or not all(smaller):
             return ROOT
-        if of.size not in self.turning:
-            self.turning[of.size] = self.in_a_stream(of.base, self.work(of, of.base, ROOT)) < TURNING_SECONDS
-        return ALL_ROOTS if self.turning[of.size] else ROOT
+        if state.size not in self.rotates_root:
+            baseline = self.prepare_call(state, state.baseline, ROOT)
+            self.rotates_root[state.size] = self.steady_seconds(state.baseline, baseline) < ROTATING_ROOT_SECONDS
+        return ALL_ROOTS if self.rotates_root[state.size] else ROOT
 
-    def timed(self, work: MpiWork, calls: int) -> float:
-        """Each call after a meeting of the ranks."""
-        return float(np.median(np.max(self.base.gathered(work.time(calls, 1, True)), axis=0)))
+    def timed(self, call: MpiCall, calls: int) -> float:
+        """Median seconds of a call on the slowest rank, with a barrier before each call."""
+        return float(np.median(np.max(self.engine.allgather(call.time(calls, 1, True)), axis=0)))
 
-    def check(self, of: Field, way: Way) -> None:
-        """One call with fresh operands, whose every element is looked at."""
-        work = self.work(of, way, ROOT)
-        wrong, _ = check(self.base, work.operands, work)
+    def check(self, state: SizeState, variant: AlgorithmVariant) -> None:
+        """Make one call with fresh operands and check every element of the result."""
+        call = self.prepare_call(state, variant, ROOT)
+        wrong, _ = check(self.engine, call.operands, call)
         if self.rank == 0:
-            self.write(Checked(bytes=of.size, choices=of.members[way], wrong=wrong))
+            self.write(Checked(bytes=state.size, choices=state.members[variant], wrong=wrong))
 
-    def work(self, of: Field, way: Way, root: int) -> MpiWork:
-        """A call of the way's first choice, with the library told what it takes."""
-        choice = of.members[way][0]
-        self.told.tell(self.variables[choice])
-        count = of.size // (self.collective.largest(self.np) * self.dtype.bytes)
+    def prepare_call(self, state: SizeState, variant: AlgorithmVariant, root: int) -> MpiCall:
+        """A call of the variant's first choice, with the library's control variables set for it."""
+        choice = state.members[variant][0]
+        self.control_variables.set(self.variables[choice])
+        count = state.size // (self.collective.largest(self.np) * self.dtype.bytes)
         operands = Operands(
             self.collective, self.dtype, count, self.rank, self.np, root, True, self.buffer, self.buffer
         )
         if choice.algorithm != "library":
-            return OurWork(self.base, operands, choice)
+            return OwnBroadcastCall(self.engine, operands, choice)
         if choice not in self.engines:
-            # A communicator made now takes what the library has been told.
-            self.engines[choice] = MpiEngine(self.asked)
-        return MpiWork(self.engines[choice], operands)
+            # A new communicator takes the control variables as they are set now.
+            self.engines[choice] = MpiEngine(self.bench_request)
+        return MpiCall(self.engines[choice], operands)
 
 
 def main() -> None:
     run = run_of_this_rank()
     try:
-        request = Request.model_validate_json(request_path(run).read_text())
-        measuring = Measuring(request)
-        with open(answers_path(run) if measuring.rank == 0 else os.devnull, "w") as results:  # noqa: PTH123
+        request = CollectivesRequest.model_validate_json(request_path(run).read_text())
+        measurement = JobMeasurement(request)
+        with open(reports_path(run) if measurement.rank == 0 else os.devnull, "w") as results:  # noqa: PTH123
 
-            def write(answer: Answer) -> None:
+            def write(report: RankReport) -> None:
                 # At once, so that a job that is killed leaves what it had.
-                results.write(answer.model_dump_json(exclude_none=True) + "\n")
+                results.write(report.model_dump_json(exclude_none=True) + "\n")
                 results.flush()
 
             write(
-                Begun(
-                    library=measuring.base.library,
-                    ranks_per_node=measuring.ranks_per_node,
-                    refused=measuring.refused,
+                TuningStarted(
+                    library=measurement.engine.library,
+                    ranks_per_node=measurement.ranks_per_node,
+                    rejected=measurement.rejected,
                 )
             )
-            write(Ended(finished=measuring.measure(write)))
+            write(TuningEnded(finished=measurement.measure(write)))
     except RequestError as error:
-        # More ranks than one may come here: all say the same.
-        with answers_path(run).open("a") as results:
-            results.write(Impossible(why=str(error)).model_dump_json() + "\n")
+        # Several ranks may come here: all write the same reason.
+        with reports_path(run).open("a") as results:
+            results.write(Refused(reason=str(error)).model_dump_json() + "\n")
         give_up(f"hvscale: {error}", error.exit_status)
     except HvscaleError as error:
         give_up(f"hvscale: {error}", error.exit_status)

@@ -1,29 +1,34 @@
-"""What one start of ranks is to measure, written into its run folder before it; and the lines in which rank 0 answers."""
+"""What one start of ranks is to measure, and the lines in which rank 0 reports what it has measured.
+
+The controller writes the request into the run folder before the start.
+"""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from hvscale.comm_tuning.collectives.decide.measurements import Choice, Point
+from hvscale.bench.collectives.request import Refused
+from hvscale.comm_tuning.collectives.decide.measurements import AlgorithmChoice, Point
 from hvscale.comm_tuning.collectives.tables.table import Operation
 from hvscale.core.documents import VersionedDocument
 
-DTYPE = "float32"  # of what is sent: Horovod's gradients
+DTYPE = "float32"  # the type of Horovod's gradients
 
 
 class Candidate(BaseModel):
-    """A choice, and what the library is told for it: environment variables, which stand for its control variables."""
+    """A choice, and the environment variables that name the control variables and values that set it in the library."""
 
-    choice: Choice
+    choice: AlgorithmChoice
     variables: dict[str, str] = {}
 
 
-class Request(VersionedDocument):
-    """collectives-request.json. `sizes`: bytes, ascending; `refine`: add some between them; `known`: what has been measured already.
+class CollectivesRequest(VersionedDocument):
+    """collectives-request.json.
 
-    `seconds`: how long it may take, None for no bound; `exhaustive`: measure all candidates at all sizes equally often; `only`: by size, where not
-    all are to be measured.
+    `sizes`: bytes, ascending. `refine`: add sizes near crossovers. `known`: earlier measurements of this job. `seconds`: time limit,
+    None for no limit. `exhaustive`: measure all candidates at all sizes equally often. `only`: the choices to measure by size, where
+    not all are to be measured.
     """
 
     schema_: Literal["hvscale/collectives-request/1"] = "hvscale/collectives-request/1"
@@ -36,70 +41,63 @@ class Request(VersionedDocument):
     exhaustive: bool = False
     seconds: float | None = None
     known: list[Point] = []
-    only: dict[int, list[Choice]] = {}
+    only: dict[int, list[AlgorithmChoice]] = {}
 
 
-class Begun(BaseModel):
-    """The first line: whose library does it, and the most ranks on one node. `refused`: choices that it does not know."""
+class TuningStarted(BaseModel):
+    """The first line: the library's name for itself, the most ranks on one node, and the choices that the library rejects."""
 
-    kind: Literal["begun"] = "begun"
+    kind: Literal["started"] = "started"
     library: str
     ranks_per_node: int
-    refused: list[Choice]
+    rejected: list[AlgorithmChoice]
 
 
 class Trying(BaseModel):
-    """A choice is called for the first time at a size: what a failure is to be blamed on."""
+    """A choice is about to be called for the first time at a size: if the job fails now, this choice is to blame."""
 
     kind: Literal["trying"] = "trying"
     bytes: int
-    choice: Choice
+    choice: AlgorithmChoice
 
 
 class Sample(BaseModel):
-    """What a call took the slowest rank. `choices`: all that are the same at this size."""
+    """The seconds of one call on the slowest rank. `choices`: all choices that are the same at this size."""
 
     kind: Literal["sample"] = "sample"
     bytes: int
-    choices: list[Choice]
+    choices: list[AlgorithmChoice]
     seconds: float
 
 
 class Checked(BaseModel):
-    """How many elements were wrong, over all ranks."""
+    """The number of wrong elements, summed over all ranks."""
 
     kind: Literal["checked"] = "checked"
     bytes: int
-    choices: list[Choice]
+    choices: list[AlgorithmChoice]
     wrong: int
 
 
-class Impossible(BaseModel):
-    """A request that cannot be met on the nodes; nothing was measured."""
-
-    kind: Literal["impossible"] = "impossible"
-    why: str
-
-
-class Ended(BaseModel):
-    """The last line. `finished`: nothing is left to measure; else the time was over."""
+class TuningEnded(BaseModel):
+    """The last line. `finished`: nothing is left to measure; otherwise the time was up."""
 
     kind: Literal["ended"] = "ended"
     finished: bool
 
 
-Answer = Begun | Trying | Sample | Checked | Impossible | Ended
+RankReport = TuningStarted | Trying | Sample | Checked | Refused | TuningEnded
 
 
-class Line(BaseModel):
+class RankReportLine(BaseModel):
     """One line of collectives.jsonl."""
 
-    line: Annotated[Answer, Field(discriminator="kind")]
+    line: Annotated[RankReport, Field(discriminator="kind")]
 
 
 def request_path(run: Path) -> Path:
     return run / "collectives-request.json"
 
 
-def answers_path(run: Path) -> Path:
+def reports_path(run: Path) -> Path:
     return run / "collectives.jsonl"

@@ -1,4 +1,4 @@
-"""The figures of a study of collectives: for each place the latency, the bandwidth and the gain over size, each a Plotly figure."""
+"""The figures of a study of collectives: latency, bandwidth and gain by size for each case."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, floor, inf, log10, sqrt
@@ -9,9 +9,23 @@ import plotly.graph_objects as go
 
 from hvscale.comm_tuning.collectives.decide.cost_model import Fit, level
 from hvscale.comm_tuning.collectives.decide.decide import SizeRow
-from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, TOLD, Choice, Place, Point, Time
-from hvscale.comm_tuning.collectives.document import TuneCollectives
-from hvscale.comm_tuning.collectives.report.tables import by_place, in_words, limit_in_words, of_rule, place_of, wire
+from hvscale.comm_tuning.collectives.decide.measurements import (
+    LIBRARY,
+    LIBRARY_AUTO,
+    AlgorithmChoice,
+    CollectiveCase,
+    Point,
+    Time,
+)
+from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument
+from hvscale.comm_tuning.collectives.report.tables import (
+    by_case,
+    case_of,
+    describe_choice,
+    describe_limit,
+    of_rule,
+    wire,
+)
 from hvscale.comm_tuning.collectives.tables.table import Rule
 from hvscale.core.units import human_bytes, human_seconds
 from hvscale.report.figures import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, YELLOW, style
@@ -24,28 +38,28 @@ WIDTH, LETTER = 1000, 6.4  # pixels of the widest figure and of a letter of a ba
 NAME_LINES = 4
 GAIN_TICKS = (0.1, 0.2, 0.5, 0.8, 1.25, 1.5, 2, 3, 4, 6, 10, 20, 50, 100)
 # Measured choices by the eager limit (None: the library's own), each with its time at each size.
-Series = Mapping[tuple[int | None, Choice], Mapping[int, Time]]
+Series = Mapping[tuple[int | None, AlgorithmChoice], Mapping[int, Time]]
 
 
-def places(document: TuneCollectives) -> list[Place]:
-    """Where something was measured."""
-    return sorted({point.place for point in right(document)})
+def cases(document: TuneCollectivesDocument) -> list[CollectiveCase]:
+    """The cases that were measured."""
+    return sorted({point.case for point in right(document)})
 
 
-def right(document: TuneCollectives) -> list[Point]:
+def right(document: TuneCollectivesDocument) -> list[Point]:
     return [point for point in document.measurements.points if not point.wrong]
 
 
-def place_figures(document: TuneCollectives, place: Place) -> dict[str, go.Figure]:
-    """By name. Of a place without a decision the latency alone."""
-    series = series_of(point for point in right(document) if point.place == place)
-    rules = [rule for rule in document.decision.table.rule if place_of(rule) == place] if document.decision else []
-    rows = by_place(document).get(place, [])
+def case_figures(document: TuneCollectivesDocument, case: CollectiveCase) -> dict[str, go.Figure]:
+    """The figures by name; only the latency for a case without a decision."""
+    series = series_of(point for point in right(document) if point.case == case)
+    rules = [rule for rule in document.decision.table.rule if case_of(rule) == case] if document.decision else []
+    rows = by_case(document).get(case, [])
     sizes = sorted({size for times in series.values() for size in times})
     colours = colours_of(rules)
-    found = {"latency": latency(document, place, series, rules, rows, colours)}
+    found = {"latency": latency(document, case, series, rules, rows, colours)}
     if rows:
-        found |= {"bandwidth": bandwidth(document, place, rows), "gain": gain(rows)}
+        found |= {"bandwidth": bandwidth(document, case, rows), "gain": gain(rows)}
     for name, figure in found.items():
         whole = name == "latency"
         ticks = size_ticks(sizes, MOST_TICKS if whole else MOST_TICKS_OF_A_HALF)
@@ -57,30 +71,30 @@ def place_figures(document: TuneCollectives, place: Place) -> dict[str, go.Figur
 
 
 def series_of(points: Iterable[Point]) -> Series:
-    """Samples of the same choice at the same size count together, as they are decided."""
-    samples: dict[tuple[int | None, Choice], dict[int, list[float]]] = {}
+    """The times of each choice by size; samples of the same choice and size are pooled, as for the decision."""
+    samples: dict[tuple[int | None, AlgorithmChoice], dict[int, list[float]]] = {}
     for point in points:
         of_choice = samples.setdefault((point.eager_limit_bytes, point.choice), {})
         of_choice.setdefault(point.bytes, []).extend(point.seconds)
     return {key: {size: Time.of(found[size]) for size in sorted(found)} for key, found in samples.items()}
 
 
-def colours_of(rules: Iterable[Rule]) -> dict[Choice, str]:
-    """Of what the table takes; the library's own choice is grey."""
+def colours_of(rules: Iterable[Rule]) -> dict[AlgorithmChoice, str]:
+    """Colours of the choices in the table; the library's own choice is grey."""
     chosen = dict.fromkeys(of_rule(rule) for rule in rules)
-    named = [choice for choice in chosen if choice not in (LIBRARY, TOLD)]
+    named = [choice for choice in chosen if choice not in (LIBRARY, LIBRARY_AUTO)]
     return {choice: CHOSEN[number % len(CHOSEN)] for number, choice in enumerate(named)}
 
 
 def latency(
-    document: TuneCollectives,
-    place: Place,
+    document: TuneCollectivesDocument,
+    case: CollectiveCase,
     series: Series,
     rules: Sequence[Rule],
     rows: Sequence[SizeRow],
-    colours: Mapping[Choice, str],
+    colours: Mapping[AlgorithmChoice, str],
 ) -> go.Figure:
-    """What the table takes is coloured, every other choice thin and grey; those under another eager limit are hidden until they are asked for."""
+    """Choices of the table are coloured, all others thin and grey; those under another eager limit are hidden at first."""
     limit = document.decision.table.eager_limit_bytes if document.decision else None
     figure = go.Figure()
     style(figure, "size", "time of a call on the slowest rank")
@@ -91,13 +105,15 @@ def latency(
         if not same:
             shown |= {key: times for key, times in series.items() if key[0] != limit and key[1] in colours}
         for number, ((eager, choice), times) in enumerate(shown.items()):
-            name = in_words(choice) + ("" if same else f", eager limit {limit_in_words(eager)}")
+            name = describe_choice(choice) + ("" if same else f", eager limit {describe_limit(eager)}")
             line = {"color": GREY, "width": 1, "dash": "solid" if same else "dot"}
             trace = measured(name, times, line, 3) | grouped(group, number)
             figure.add_scatter(**trace, visible=same or "legendonly")
     for choice, colour in colours.items():
         if (limit, choice) in series:
-            figure.add_scatter(**measured(in_words(choice), series[limit, choice], {"color": colour, "width": 1.5}, 6))
+            figure.add_scatter(
+                **measured(describe_choice(choice), series[limit, choice], {"color": colour, "width": 1.5}, 6)
+            )
     figure.add_scatter(
         **measured("library, nothing set", library, {"color": INK, "width": 2}, 7), error_y=spread(library)
     )
@@ -107,10 +123,10 @@ def latency(
             **measured("the table", taken, {"color": TABLE, "width": 3.5}, 9, "diamond"), error_y=spread(taken)
         )
     sizes = sorted({size for times in series.values() for size in times})
-    model(figure, document, place, limit, colours, sizes)
-    bound = [wire(document, place, size) for size in sizes]
+    model(figure, document, case, limit, colours, sizes)
+    bound = [wire(document, case, size) for size in sizes]
     if all(bound):
-        figure.add_scatter(**curve("the wire, at least", sizes, bound, {"color": INK, "width": 1.5, "dash": "dashdot"}))
+        figure.add_scatter(**curve("wire (lower bound)", sizes, bound, {"color": INK, "width": 1.5, "dash": "dashdot"}))
     time_ticks(figure, [time for times in series.values() for time in times.values()], [it for it in bound if it])
     return figure
 
@@ -135,7 +151,7 @@ def interval(time: Time) -> str:
 
 
 def spread(times: Mapping[int, Time]) -> dict[str, Any]:
-    """The intervals as error bars; one sample has none."""
+    """The intervals as error bars; a single sample has none."""
     known = [(time.median, time.low, time.high) if time.high < inf else (0.0, 0.0, 0.0) for time in times.values()]
     return {
         "type": "data",
@@ -148,30 +164,30 @@ def spread(times: Mapping[int, Time]) -> dict[str, Any]:
 
 
 def grouped(group: str, number: int) -> dict[str, Any]:
-    """One entry of the legend for all of them."""
+    """One legend entry for the whole group."""
     return {"legendgroup": group, "showlegend": number == 0} | ({"name": group} if number == 0 else {})
 
 
 def model(
     figure: go.Figure,
-    document: TuneCollectives,
-    place: Place,
+    document: TuneCollectivesDocument,
+    case: CollectiveCase,
     eager_limit: int | None,
-    colours: Mapping[Choice, str],
+    colours: Mapping[AlgorithmChoice, str],
     sizes: Sequence[int],
 ) -> None:
-    """A dotted curve for each choice of the table whose cost is known, and of a broadcast the chain's with the model's best chunk at each size."""
-    of_level = level(place.np, place.ranks_per_node)
+    """A dotted curve for each choice of the table with a cost formula; for broadcast also the chain with its best chunk."""
+    of_level = level(case.np, case.ranks_per_node)
     fit = next((one for one in document.fits if (one.level, one.eager_limit_bytes) == (of_level, eager_limit)), None)
     if fit is None:
         return
     at = [int(size) for size in np.unique(np.geomspace(sizes[0], sizes[-1], CURVE_POINTS).round())]
     lines: list[tuple[str, list[float | None], str, list[str]]] = []
     for choice, colour in colours.items():
-        seconds = [fit.seconds(place.operation, place.np, size, choice) for size in at]
-        lines.append((f"model: {in_words(choice)}", seconds, colour, [""] * len(at)))
-    if place.operation == "broadcast":
-        lines.append(best_chain(fit, place.np, at))
+        seconds = [fit.seconds(case.operation, case.np, size, choice) for size in at]
+        lines.append((f"model: {describe_choice(choice)}", seconds, colour, [""] * len(at)))
+    if case.operation == "broadcast":
+        lines.append(best_chain(fit, case.np, at))
     for name, seconds, colour, more in lines:
         if None not in seconds:
             line = {"color": colour, "width": 1.5, "dash": "dot"}
@@ -180,7 +196,7 @@ def model(
 
 def best_chain(fit: Fit, np_: int, at: Sequence[int]) -> tuple[str, list[float | None], str, list[str]]:
     chunks = [fit.best_chunk(np_, size) for size in at]
-    chains = [Choice(algorithm="chain", chunk_bytes=chunk) for chunk in chunks]
+    chains = [AlgorithmChoice(algorithm="chain", chunk_bytes=chunk) for chunk in chunks]
     seconds = [fit.seconds("broadcast", np_, size, chain) for size, chain in zip(at, chains, strict=True)]
     return (
         "model: chain with its best chunk",
@@ -212,8 +228,8 @@ def curve(
     }
 
 
-def bandwidth(document: TuneCollectives, place: Place, rows: Sequence[SizeRow]) -> go.Figure:
-    """algbw, of library, table and wire."""
+def bandwidth(document: TuneCollectivesDocument, case: CollectiveCase, rows: Sequence[SizeRow]) -> go.Figure:
+    """algbw of the library, the table and the wire."""
     figure = go.Figure()
     style(figure, "size", "algbw, 10^9 bytes a second")
     sizes = [row.bytes for row in rows]
@@ -221,9 +237,9 @@ def bandwidth(document: TuneCollectives, place: Place, rows: Sequence[SizeRow]) 
         "library, nothing set": ([row.library_seconds for row in rows], {"color": INK, "width": 2}, 6),
         "the table": ([row.table_seconds for row in rows], {"color": TABLE, "width": 3}, 8),
     }
-    bound = [it for size in sizes if (it := wire(document, place, size))]
+    bound = [it for size in sizes if (it := wire(document, case, size))]
     if bound:
-        lines["the wire, at most"] = (bound, {"color": INK, "width": 1.5, "dash": "dashdot"}, 0)
+        lines["wire (upper bound)"] = (bound, {"color": INK, "width": 1.5, "dash": "dashdot"}, 0)
     for name, (seconds, line, marker) in lines.items():
         figure.add_scatter(
             name=name,
@@ -240,9 +256,9 @@ def bandwidth(document: TuneCollectives, place: Place, rows: Sequence[SizeRow]) 
 
 
 def gain(rows: Sequence[SizeRow]) -> go.Figure:
-    """Full markers where library and table differ beyond their intervals."""
+    """Filled markers where the intervals of library and table do not overlap."""
     figure = go.Figure()
-    style(figure, "size", "times as fast as the library")
+    style(figure, "size", "gain over the library")
     figure.add_scatter(
         x=[row.bytes for row in rows],
         y=[row.gain for row in rows],
@@ -251,8 +267,8 @@ def gain(rows: Sequence[SizeRow]) -> go.Figure:
         showlegend=False,
         hoverinfo="skip",
     )
-    for name, apart in (("beyond the noise", True), ("no difference", False)):
-        shown = [row for row in rows if row.apart is apart]
+    for name, significant in (("beyond the noise", True), ("no difference", False)):
+        shown = [row for row in rows if row.significant is significant]
         if shown:
             figure.add_scatter(
                 name=name,
@@ -261,10 +277,10 @@ def gain(rows: Sequence[SizeRow]) -> go.Figure:
                 mode="markers",
                 marker={
                     "size": 9,
-                    "color": TABLE if apart else "white",
+                    "color": TABLE if significant else "white",
                     "line": {"color": TABLE, "width": 1.5},
                 },
-                text=[f"{human_bytes(row.bytes)}, {in_words(row.choice)}" for row in shown],
+                text=[f"{human_bytes(row.bytes)}, {describe_choice(row.choice)}" for row in shown],
                 hovertemplate="%{text}<br>%{y:.3g} times as fast<extra></extra>",
             )
     undecided = [row for row in rows if row.undecided]
@@ -288,19 +304,19 @@ def gain(rows: Sequence[SizeRow]) -> go.Figure:
 
 
 def gain_ticks(low: float, high: float) -> list[float]:
-    """1 first, then those that stand clear of it and of each other."""
-    apart = log10(high / low) / MOST_TICKS
+    """1, and the ticks that keep a clear distance from it and from each other."""
+    clearance = log10(high / low) / MOST_TICKS
     shown = [1.0]
     for tick in GAIN_TICKS:
-        if low <= tick <= high and all(abs(log10(tick / other)) >= apart for other in shown):
+        if low <= tick <= high and all(abs(log10(tick / other)) >= clearance for other in shown):
             shown.append(tick)
     return sorted(shown)
 
 
 def bands(
-    figure: go.Figure, rules: Sequence[Rule], colours: Mapping[Choice, str], sizes: Sequence[int], named: bool
+    figure: go.Figure, rules: Sequence[Rule], colours: Mapping[AlgorithmChoice, str], sizes: Sequence[int], named: bool
 ) -> None:
-    """Behind the lines, one for each rule; its name above it, or upright inside where it is narrow."""
+    """A background band for each rule, with its name above it, or rotated inside where the band is narrow."""
     left, right_ = reach(sizes)
     highest = 1
     for rule in rules:
@@ -313,18 +329,18 @@ def bands(
         figure.add_vrect(x0=10**first, x1=10**last, fillcolor=colour, opacity=0.13, line_width=0, layer="below")
         if named:
             pixels = WIDTH * (last - first) / (right_ - left)
-            lines = wrapped(in_words(choice), pixels)
+            lines = wrapped(describe_choice(choice), pixels)
             fits = max(map(len, lines)) * LETTER <= pixels and len(lines) <= NAME_LINES
             highest = max(highest, len(lines) if fits else 1)
             middle = (first + last) / 2
-            # The lines go from the lower left to the upper right.
+            # The curves run from the lower left to the upper right.
             below = not fits and middle > (left + right_) / 2
             figure.add_annotation(
                 x=middle,
                 y=0 if below else 1,
                 yref="paper",
                 yanchor="bottom" if fits or below else "top",
-                text="<br>".join(lines) if fits else in_words(choice),
+                text="<br>".join(lines) if fits else describe_choice(choice),
                 textangle=0 if fits else -90,
                 showarrow=False,
                 font={"size": 11, "color": INK},
@@ -337,7 +353,7 @@ def bands(
 
 
 def wrapped(text: str, pixels: float) -> list[str]:
-    """In as few lines as its words allow."""
+    """The text in as few lines as fit."""
     lines = [""]
     for word in text.replace("library's ", "library's\n").replace(", ", ",\n").split("\n"):
         longer = f"{lines[-1]} {word}".strip()
@@ -349,14 +365,14 @@ def wrapped(text: str, pixels: float) -> list[str]:
 
 
 def reach(sizes: Sequence[int]) -> list[float]:
-    """Of the axis, as logarithms: half a step more than the sizes, so that the first and the last have a band around them."""
+    """The range of the axis as logarithms: half a step beyond the sizes, so that the first and the last lie inside a band."""
     step = sqrt(sizes[-1] / sizes[-2]) if len(sizes) > 1 else 2
     before = sqrt(sizes[1] / sizes[0]) if len(sizes) > 1 else 2
     return [log10(sizes[0] / before), log10(sizes[-1] * step)]
 
 
 def size_ticks(sizes: Sequence[int], most: int) -> dict[str, list[Any]]:
-    """Not nearer to each other than `most` of them stand on the axis: sizes are added where choices cross."""
+    """At most about `most` ticks, evenly spread: sizes are dense near crossovers."""
     least = log10(sizes[-1] / sizes[0]) / most
     shown = list(sizes[:1])
     for size in sizes[1:]:
@@ -366,7 +382,7 @@ def size_ticks(sizes: Sequence[int], most: int) -> dict[str, list[Any]]:
 
 
 def time_ticks(figure: go.Figure, times: Sequence[Time], more: Sequence[float]) -> None:
-    """Over what was measured, with the wire's; a model that is far off leaves the picture."""
+    """A logarithmic axis over the measured times and the wire's; a model that is far off leaves the figure."""
     seconds = [*(time.median for time in times), *more]
     low, high = log10(min(seconds)) - 0.15, log10(max(seconds)) + 0.15
     ticks = [10.0**power for power in range(floor(low), ceil(high) + 1)]

@@ -1,44 +1,44 @@
-"""A study of collectives as one HTML page that needs no network: the table, and for each collective and np what it rests on."""
+"""A study of collectives as one self-contained HTML page: the decision table, and for each case its measurements."""
 
 import plotly.graph_objects as go
 
 from hvscale.comm_tuning.collectives.decide.decide import SizeRow
-from hvscale.comm_tuning.collectives.document import TuneCollectives
-from hvscale.comm_tuning.collectives.report.figures import place_figures, places
+from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument
+from hvscale.comm_tuning.collectives.report.figures import case_figures, cases
 from hvscale.comm_tuning.collectives.report.tables import (
-    by_place,
-    eager_limits_shown,
-    fits_shown,
+    by_case,
+    describe_case,
+    eager_limits_table,
+    fits_table,
     mean_gain,
-    place_in_words,
-    rules_shown,
-    sizes_shown,
+    rules_table,
+    sizes_table,
     verdict,
 )
 from hvscale.core.units import human_bytes, human_number
 from hvscale.report.page import render_page, study_facts, title
 
 
-def page(document: TuneCollectives) -> str:
-    """`document` holds at least one point without wrong results."""
+def page(document: TuneCollectivesDocument) -> str:
+    """The page. `document` must hold at least one point without wrong results."""
     figures: dict[str, go.Figure] = {}
     sections = []
-    rows = by_place(document)
-    by_size = sizes_shown(document)
-    for number, place in enumerate(places(document)):
-        found = {f"{name}-{number}": figure for name, figure in place_figures(document, place).items()}
+    rows = by_case(document)
+    by_size = sizes_table(document)
+    for number, case in enumerate(cases(document)):
+        found = {f"{name}-{number}": figure for name, figure in case_figures(document, case).items()}
         figures |= found
-        heading = place_in_words(place)
+        heading = describe_case(case)
         sections.append(
             {
                 "id": f"place-{number}",
                 "heading": heading,
-                "gain": gain_in_words(rows.get(place, [])),
+                "gain": describe_gain(rows.get(case, [])),
                 "charts": list(found),
                 "rows": by_size.groups.get(heading, []),
             }
         )
-    link = [f"links of {document.link / 1e9:g} Gbit/s"] if document.link else []
+    link = [f"links of {document.link_bits_per_second / 1e9:g} Gbit/s"] if document.link_bits_per_second else []
     return render_page(
         "tune-collectives.html.j2",
         figures,
@@ -47,20 +47,20 @@ def page(document: TuneCollectives) -> str:
         facts=[*link, *study_facts(document)],
         verdict=verdict(document),
         warnings=document.warnings,
-        rules=rules_shown(document),
+        rules=rules_table(document),
         sections=sections,
         by_size=by_size,
-        others=[shown for shown in (eager_limits_shown(document), fits_shown(document.fits)) if shown.groups],
+        others=[shown for shown in (eager_limits_table(document), fits_table(document.fits)) if shown.groups],
     )
 
 
-def gain_in_words(rows: list[SizeRow]) -> str:
-    """Of one place."""
+def describe_gain(rows: list[SizeRow]) -> str:
+    """The gains of one case in a sentence."""
     if not rows:
-        return "Nothing is decided here: the library with nothing set was not measured."
+        return "No decision here: the library with nothing set, the baseline, was not measured."
     most = max(rows, key=lambda row: row.gain)
-    if not any(row.apart for row in rows):
-        return f"No difference to the library at any of {len(rows)} sizes."
+    if not any(row.significant for row in rows):
+        return f"No difference from the library at any of {len(rows)} sizes."
     least = min(rows, key=lambda row: row.gain)
     return (
         f"The table is {human_number(mean_gain(rows))} times as fast as the library with nothing set: geometric mean over {len(rows)} sizes. "

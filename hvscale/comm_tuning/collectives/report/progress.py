@@ -2,8 +2,8 @@
 
 from typing import Self
 
-from hvscale.comm_tuning.collectives.document import Job
-from hvscale.comm_tuning.collectives.measure.request import Answer, Sample, Trying
+from hvscale.comm_tuning.collectives.document import TuningJob
+from hvscale.comm_tuning.collectives.measure.request import RankReport, Sample, Trying
 from hvscale.comm_tuning.collectives.study import CollectivesStudy
 from hvscale.core.units import human_bytes
 from hvscale.report.progress import ProgressBar
@@ -22,7 +22,7 @@ class CollectivesProgress(ProgressBar):
     def __enter__(self) -> Self:
         return self
 
-    def job(self, job: Job, sizes: list[int]) -> None:
+    def job(self, job: TuningJob, sizes: list[int]) -> None:
         self.progress.start()
         document = self.study.document
         self.sizes += len(self.seen)
@@ -34,11 +34,11 @@ class CollectivesProgress(ProgressBar):
         self.where = f"np {job.np}, {job.operation}{eager}"
         self.update(total=self.sizes + left, completed=self.sizes, description=self.where)
 
-    def answer(self, answer: Answer) -> None:
-        if isinstance(answer, Trying | Sample):
-            self.seen.add(answer.bytes)
-            choice = answer.choice if isinstance(answer, Trying) else answer.choices[0]
+    def report(self, report: RankReport) -> None:
+        if isinstance(report, Trying | Sample):
+            self.seen.add(report.bytes)
+            choice = report.choice if isinstance(report, Trying) else report.choices[0]
             self.update(
-                description=f"{self.where}, {human_bytes(answer.bytes)}: {choice}",
+                description=f"{self.where}, {human_bytes(report.bytes)}: {choice}",
                 completed=self.sizes + len(self.seen) - 1,
             )

@@ -1,4 +1,4 @@
-"""A file that a decision table becomes, and the list of all of them."""
+"""The files that a decision table is written to, and the registry of their formats."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,10 +14,10 @@ OPERATIONS: tuple[Operation, ...] = ("broadcast", "allreduce", "allgather", "gat
 
 
 @dataclass(frozen=True)
-class Range:
-    """Messages from `first` bytes to `last` (None: no end), and the rule that names the library's algorithm; None: its own choice.
+class SizeRange:
+    """Messages from `first` bytes to `last` (None: no end), and the rule with the library's algorithm; None: its own choice.
 
-    `measured`: some of the table's rules holds them.
+    `measured`: a rule of the table covers them.
     """
 
     first: int
@@ -27,10 +27,10 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Job:
-    """Where a table is to hold: `np` ranks, `ranks_per_node` on a node, and the MPI `library` itself, where its own words are needed.
+class TableTarget:
+    """The job a table is written for: `np` ranks, `ranks_per_node`, and the MPI `library` where a format needs it.
 
-    No library knows how many ranks of a communicator share a node: its file is for this job's.
+    No library knows how many ranks of a communicator share a node, so a file is valid for one job layout.
     """
 
     folder: Path
@@ -42,7 +42,7 @@ class Job:
     def path(self, file: str) -> str:
         return str(self.folder.absolute() / file)
 
-    def of(self, operation: Operation, auto: bool = False) -> dict[int, list[Range]]:
+    def of(self, operation: Operation, auto: bool = False) -> dict[int, list[SizeRange]]:
         """By the least number of ranks that takes them, ascending and from 0 on: what the table says for the nearest np. Empty where it says nothing.
 
         Each np's ranges lie one behind another from 0 bytes on, without an end; neighbours differ. `auto`: that is an algorithm like others, and
@@ -50,7 +50,7 @@ class Job:
         """
         rules = [rule for rule in self.table.rule if rule.operation == operation]
         known = sorted({rule.np for rule in rules})
-        found: dict[int, list[Range]] = {}
+        found: dict[int, list[SizeRange]] = {}
         for before, np in zip([0, *known], known, strict=False):
             of_np = [rule for rule in rules if rule.np == np]
             on_a_node = nearest((rule.ranks_per_node for rule in of_np), min(self.ranks_per_node, np))
@@ -59,7 +59,7 @@ class Job:
             found[isqrt(before * np) + 1 if before else 0] = without_gaps(chosen, auto)
         return found
 
-    def of_the_job(self, operation: Operation) -> list[Range]:
+    def of_the_job(self, operation: Operation) -> list[SizeRange]:
         """For all its ranks. The first rule goes down to 0 bytes: for variables, which have no word for the library's own choice."""
         found = self.of(operation)
         fitting = [least for least in found if least <= self.np]
@@ -70,23 +70,23 @@ class Job:
 
 
 def named(rule: Rule, auto: bool = False) -> Rule | None:
-    """None where the library's own choice is left to it: ours is a broadcast that it knows nothing of."""
+    """The rule, or None where the choice is left to the library; it does not know our own broadcasts either."""
     left = rule.library_algorithm is None or (rule.library_algorithm == OWN_CHOICE and not auto)
     return None if left else rule
 
 
-def without_gaps(rules: list[Rule], auto: bool) -> list[Range]:
-    found: list[Range] = []
+def without_gaps(rules: list[Rule], auto: bool) -> list[SizeRange]:
+    found: list[SizeRange] = []
 
     def add(first: int, last: int | None, rule: Rule | None, measured: bool) -> None:
-        if found and told(found[-1].rule) == told(rule):
+        if found and words_of(found[-1].rule) == words_of(rule):
             found[-1] = replace(found[-1], last=last, measured=measured or found[-1].measured)
         else:
-            found.append(Range(first, last, rule, measured))
+            found.append(SizeRange(first, last, rule, measured))
 
     start = 0
     for rule in sorted(rules, key=lambda rule: rule.bytes_min):
-        # Of nothing no library asks: the first rule may hold it, too.
+        # Messages of 0 bytes do not matter: the first rule may cover them.
         if rule.bytes_min > max(start, 1):
             add(start, rule.bytes_min - 1, None, False)
             start = rule.bytes_min
@@ -98,27 +98,27 @@ def without_gaps(rules: list[Rule], auto: bool) -> list[Range]:
     return found
 
 
-def told(rule: Rule | None) -> tuple[object, ...]:
+def words_of(rule: Rule | None) -> tuple[object, ...]:
     return () if rule is None else (rule.library_algorithm, rule.segment_bytes, rule.protocol, rule.channels)
 
 
-def always(job: Job) -> bool:
+def always(job: TableTarget) -> bool:
     return True
 
 
-def no_variables(job: Job) -> Mapping[str, str]:
+def no_variables(job: TableTarget) -> Mapping[str, str]:
     return {}
 
 
 @dataclass(frozen=True)
 class Format:
-    """One file. `what`: what it is, in a few words; `variables`: what has to stand in the environment so that a job's library takes it."""
+    """One file format. `what`: its content in a few words. `variables`: the environment variables that make a library use it."""
 
     file: str
     what: str
-    text: Callable[[Job], str]
-    applies: Callable[[Job], bool] = always
-    variables: Callable[[Job], Mapping[str, str]] = no_variables
+    text: Callable[[TableTarget], str]
+    applies: Callable[[TableTarget], bool] = always
+    variables: Callable[[TableTarget], Mapping[str, str]] = no_variables
 
 
 FORMATS: Registry[Format] = Registry("file format", "hvscale.comm_tuning.collectives.tables.formats")
@@ -128,8 +128,8 @@ def register(format_: Format) -> Format:
     return FORMATS.register(format_.file, format_)
 
 
-def write_files(job: Job) -> list[Path]:
-    """Every file that applies to the job. Raises RequestError where the folder cannot be written, or the job's library says nothing of itself."""
+def write_files(job: TableTarget) -> list[Path]:
+    """Write every file that applies to the job. Raises RequestError where the folder cannot be written or the library is unsuitable."""
     written = []
     texts = {job.folder / one.file: one.text(job) for one in FORMATS.all().values() if one.applies(job)}
     try:
@@ -142,8 +142,8 @@ def write_files(job: Job) -> list[Path]:
     return written
 
 
-def environment(job: Job) -> dict[str, str]:
-    """What makes the job's library take its files."""
+def environment(job: TableTarget) -> dict[str, str]:
+    """The environment variables that make the job's library use the files."""
     found: dict[str, str] = {}
     for one in FORMATS.all().values():
         if one.applies(job):

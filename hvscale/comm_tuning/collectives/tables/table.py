@@ -206,4 +206,4 @@ def read_table(path: Path) -> CollectivesTable:
             f"--collectives {path}: {where}{first['msg'].removeprefix('Value error, ')}{known}"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"--collectives {path} is damaged, it is no TOML: {error}") from error
+        raise RequestError(f"--collectives {path} is not valid TOML: {error}") from error

@@ -1,10 +1,10 @@
 """eager-limit.conf: the largest message without a rendezvous, in the variables of the job's library."""
 
-from hvscale.comm_tuning.collectives.tables.files import Format, Job, register
+from hvscale.comm_tuning.collectives.tables.files import Format, TableTarget, register
 from hvscale.comm_tuning.collectives.tables.library_algorithms import spelling_of
 
 
-def variables(job: Job) -> dict[str, str]:
+def variables(job: TableTarget) -> dict[str, str]:
     """In the library's spelling of the knob eager_threshold."""
     if job.table.eager_limit_bytes is None:
         return {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from hvscale.comm_tuning.collectives.tables.files import OPERATIONS, Format, Job, register
+from hvscale.comm_tuning.collectives.tables.files import OPERATIONS, Format, TableTarget, register
 from hvscale.comm_tuning.collectives.tables.table import Operation, Rule
 from hvscale.comm_tuning.knobs.library import libraries
 
@@ -13,11 +13,11 @@ SEGMENTS: dict[Operation, str] = {
 }
 
 
-def text(job: Job) -> str:
+def text(job: TableTarget) -> str:
     return HEAD + "".join(line for operation in OPERATIONS for line in lines(job, operation))
 
 
-def lines(job: Job, operation: Operation) -> Iterator[str]:
+def lines(job: TableTarget, operation: Operation) -> Iterator[str]:
     ranges = job.of_the_job(operation)
     if not any(one.rule for one in ranges):
         return

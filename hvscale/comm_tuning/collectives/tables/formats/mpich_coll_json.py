@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hvscale.comm_tuning.collectives.tables.files import OPERATIONS, Format, Job, Range, register
+from hvscale.comm_tuning.collectives.tables.files import OPERATIONS, Format, SizeRange, TableTarget, register
 from hvscale.comm_tuning.collectives.tables.library_algorithms import algorithms_of
 from hvscale.comm_tuning.collectives.tables.table import Operation, Rule
 from hvscale.core.documents import parse_json
@@ -46,7 +46,7 @@ POWERS_OF_TWO = {"Bcast_intra_scatter_recursive_doubling_allgather", "Allgather_
 Node = dict[str, Any]
 
 
-def text(job: Job) -> str:
+def text(job: TableTarget) -> str:
     """Raises RequestError where the library does not hold its decisions as MPICH 4 and 5 do."""
     if job.library is None:
         raise RequestError(
@@ -87,7 +87,7 @@ def own_tree(library: Path) -> Node:
     raise RequestError(f"{library}: it does not hold its decisions in the form of MPICH 4 and 5")
 
 
-def by_size_of_communicator(operation: Operation, by_ranks: dict[int, list[Range]], own: Node) -> Node:
+def by_size_of_communicator(operation: Operation, by_ranks: dict[int, list[SizeRange]], own: Node) -> Node:
     starts = list(by_ranks)
     tree: Node = {}
     for start, after in zip(starts, [*starts[1:], None], strict=True):
@@ -95,7 +95,7 @@ def by_size_of_communicator(operation: Operation, by_ranks: dict[int, list[Range
     return tree
 
 
-def by_size(operation: Operation, ranges: list[Range], own: Node) -> Node:
+def by_size(operation: Operation, ranges: list[SizeRange], own: Node) -> Node:
     """Sizes that an int does not hold take what the largest does."""
     key, tree = SIZES[operation], {}
     for one in ranges:

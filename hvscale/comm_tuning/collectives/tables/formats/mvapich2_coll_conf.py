@@ -5,7 +5,7 @@ As MV2_internode_Bcast_is_define and MV2_internode_Allreduce_is_define of the li
 
 from collections.abc import Mapping
 
-from hvscale.comm_tuning.collectives.tables.files import Format, Job, Range, register
+from hvscale.comm_tuning.collectives.tables.files import Format, SizeRange, TableTarget, register
 from hvscale.comm_tuning.collectives.tables.library_algorithms import algorithms_of
 from hvscale.comm_tuning.collectives.tables.table import Operation
 
@@ -16,7 +16,7 @@ VARIABLES: dict[Operation, str] = {
 LARGEST_INT = 2**31 - 1
 
 
-def text(job: Job) -> str:
+def text(job: TableTarget) -> str:
     lines = [f"{name}={word}" for name, word in variables(job).items()]
     left = [
         name for operation, name in VARIABLES.items() if named(job.of_the_job(operation)) and name not in variables(job)
@@ -28,7 +28,7 @@ def text(job: Job) -> str:
     return "\n".join([*lines, ""])
 
 
-def variables(job: Job) -> dict[str, str]:
+def variables(job: TableTarget) -> dict[str, str]:
     found = {}
     for operation, name in VARIABLES.items():
         ranges = job.of_the_job(operation)
@@ -37,11 +37,11 @@ def variables(job: Job) -> dict[str, str]:
     return found
 
 
-def named(ranges: list[Range]) -> bool:
+def named(ranges: list[SizeRange]) -> bool:
     return any(one.rule is not None for one in ranges)
 
 
-def word(ranges: list[Range], numbers: Mapping[str, str]) -> str:
+def word(ranges: list[SizeRange], numbers: Mapping[str, str]) -> str:
     """Sizes that an int does not hold take what the largest does."""
     held = [one for one in ranges if one.first < LARGEST_INT]
     parts = []

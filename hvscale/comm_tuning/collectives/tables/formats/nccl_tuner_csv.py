@@ -7,7 +7,7 @@ import csv
 import io
 from math import ceil
 
-from hvscale.comm_tuning.collectives.tables.files import Format, Job, named, register
+from hvscale.comm_tuning.collectives.tables.files import Format, TableTarget, named, register
 from hvscale.comm_tuning.collectives.tables.table import Operation, Rule
 
 FILE = "nccl-tuner.csv"
@@ -19,7 +19,7 @@ COLLECTIVES: tuple[Operation, ...] = ("broadcast", "allreduce", "allgather")
 ANY = -1
 
 
-def text(job: Job) -> str:
+def text(job: TableTarget) -> str:
     stream = io.StringIO()
     stream.write("# " + ",".join(COLUMNS) + "\n")
     writer = csv.writer(stream, lineterminator="\n")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hvscale.comm_tuning.collectives.tables.files import OPERATIONS, Format, Job, Range, register
+from hvscale.comm_tuning.collectives.tables.files import OPERATIONS, Format, SizeRange, TableTarget, register
 from hvscale.comm_tuning.collectives.tables.library_algorithms import algorithms_of
 from hvscale.comm_tuning.collectives.tables.openmpi_rules import FILENAME, SizeRule, SizeRules, rules_file
 
@@ -11,11 +11,11 @@ NAMES = {"broadcast": "bcast"}
 DYNAMIC = "OMPI_MCA_coll_tuned_use_dynamic_rules"
 
 
-def applies(job: Job) -> bool:
+def applies(job: TableTarget) -> bool:
     return job.table.mpi == "openmpi" and job.table.names_algorithms
 
 
-def rules(job: Job) -> dict[str, SizeRules]:
+def rules(job: TableTarget) -> dict[str, SizeRules]:
     """By the collective's name in Open MPI."""
     found: dict[str, SizeRules] = {}
     for operation in OPERATIONS:
@@ -28,17 +28,17 @@ def rules(job: Job) -> dict[str, SizeRules]:
     return found
 
 
-def size_rule(one: Range, numbers: Mapping[str, str]) -> SizeRule:
+def size_rule(one: SizeRange, numbers: Mapping[str, str]) -> SizeRule:
     if one.rule is None or one.rule.library_algorithm is None:
         return SizeRule(one.first)
     return SizeRule(one.first, numbers[one.rule.library_algorithm], str(one.rule.segment_bytes or 0))
 
 
-def head(job: Job) -> list[str]:
+def head(job: TableTarget) -> list[str]:
     return [f"{name}={word}" for name, word in variables(job).items()]
 
 
-def variables(job: Job) -> dict[str, str]:
+def variables(job: TableTarget) -> dict[str, str]:
     return {DYNAMIC: "1", FILENAME: job.path(FILE)}
 
 

@@ -5,7 +5,7 @@ The form: coll_han_dynamic_file.h. Where the table names no algorithm, han does 
 
 from collections.abc import Iterator, Sequence
 
-from hvscale.comm_tuning.collectives.tables.files import OPERATIONS, Format, Job, Range, register
+from hvscale.comm_tuning.collectives.tables.files import OPERATIONS, Format, SizeRange, TableTarget, register
 from hvscale.comm_tuning.collectives.tables.formats.openmpi_coll_rules import NAMES, applies
 from hvscale.comm_tuning.collectives.tables.openmpi_rules import COLLECTIVES
 
@@ -14,7 +14,7 @@ FILE = "openmpi-han-rules.conf"
 IN_BLOCKS = ("allgather", "gather")
 
 
-def text(job: Job) -> str:
+def text(job: TableTarget) -> str:
     rules = {operation: job.of(operation, auto=True) for operation in OPERATIONS}
     named = {
         operation: by_ranks
@@ -33,7 +33,7 @@ def text(job: Job) -> str:
     return "\n".join([*lines, ""])
 
 
-def components(ranges: Sequence[Range], blocks: int) -> Iterator[str]:
+def components(ranges: Sequence[SizeRange], blocks: int) -> Iterator[str]:
     """From how many bytes on which one does it; `blocks`: of a message."""
     last = ""
     for one in ranges:
@@ -43,7 +43,7 @@ def components(ranges: Sequence[Range], blocks: int) -> Iterator[str]:
         last = component
 
 
-def variables(job: Job) -> dict[str, str]:
+def variables(job: TableTarget) -> dict[str, str]:
     return {"OMPI_MCA_coll_han_use_dynamic_file_rules": "1", "OMPI_MCA_coll_han_dynamic_rules_filename": job.path(FILE)}
 
 

@@ -1,4 +1,4 @@
-"""Telling a library its algorithms while it runs, on the libraries that are here."""
+"""Setting a library's control variables while it runs, on the libraries that are installed here."""
 
 import json
 import subprocess
@@ -15,22 +15,22 @@ import json, sys
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
-from hvscale.comm_tuning.collectives.measure.mpi_t import Told, handle_of, loaded_library, numbers_of, read_variable, start_tools
+from hvscale.comm_tuning.collectives.measure.mpi_t import ControlVariables, handle_of, loaded_library, value_numbers, read_variable, start_tools
 
 name, words, unknown = sys.argv[1], sys.argv[2].split(","), sys.argv[3]
-numbers = numbers_of(loaded_library(), [(name, word) for word in [*words, unknown] if not word.isdigit()])
-told = Told(loaded_library(), numbers)
-start_tools(told.mpi)
-handle = handle_of(told.mpi, name)
-before = read_variable(told.mpi, handle)
+numbers = value_numbers(loaded_library(), [(name, word) for word in [*words, unknown] if not word.isdigit()])
+variables = ControlVariables(loaded_library(), numbers)
+start_tools(variables.mpi)
+handle = handle_of(variables.mpi, name)
+before = read_variable(variables.mpi, handle)
 seen = []
 for word in words:
-    told.tell({name: word})
-    seen.append(read_variable(told.mpi, handle))
-knows = [told.knows({name: unknown}), told.knows({"OMPI_MCA_no_such": "1"}), told.knows({name: words[0]})]
-kept = read_variable(told.mpi, handle)
-told.tell({})
-print(json.dumps({"before": before, "seen": seen, "knows": knows, "kept": kept, "after": read_variable(told.mpi, handle)}))
+    variables.set({name: word})
+    seen.append(read_variable(variables.mpi, handle))
+knows = [variables.accepts({name: unknown}), variables.accepts({"OMPI_MCA_no_such": "1"}), variables.accepts({name: words[0]})]
+kept = read_variable(variables.mpi, handle)
+variables.set({})
+print(json.dumps({"before": before, "seen": seen, "knows": knows, "kept": kept, "after": read_variable(variables.mpi, handle)}))
 """
 
 
@@ -59,7 +59,7 @@ def test_mpich_by_words() -> None:
 
 @pytest.mark.parametrize("library", ["libc.so.6"])
 def test_a_library_without_the_interface_is_refused(library: str) -> None:
-    ask = f"from hvscale.comm_tuning.collectives.measure.mpi_t import Told; Told({library!r}, {{}}).tell({{'A': '1'}})"
+    ask = f"from hvscale.comm_tuning.collectives.measure.mpi_t import ControlVariables; ControlVariables({library!r}, {{}}).set({{'A': '1'}})"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "ToldError: the MPI library has no tools interface (MPI_T)" in done.stderr
+    assert "ControlVariableError: the MPI library has no tools interface (MPI_T)" in done.stderr

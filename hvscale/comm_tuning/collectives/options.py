@@ -1,0 +1,99 @@
+"""The options of `hvscale tune-collectives`: which collectives, numbers of ranks, sizes and eager limits to measure."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from hvscale.bench.collectives.sizes import parse_size
+from hvscale.comm_tuning.collectives.tables import files
+from hvscale.comm_tuning.collectives.tables.library_algorithms import spelling_of
+from hvscale.comm_tuning.collectives.tables.table import Operation
+from hvscale.core.errors import RequestError
+from hvscale.core.numbers import read_whole
+from hvscale.core.run_folder import DEFAULT_PLACEMENT, RunFolder
+from hvscale.core.suggest import suggest_name
+from hvscale.launch.options import LaunchOptions
+from hvscale.profiling.analyze.bins import parse_bins
+from hvscale.profiling.analyze.breakdown import read_recording, tabulate
+
+DEFAULT_EAGER_LIMIT = 1 << 20
+SIZE_FACTOR = 4  # between sizes; extra sizes are added near crossovers
+
+
+def parse_operations(text: str) -> list[Operation]:
+    """The collectives of --ops. Raises RequestError, suggesting the nearest name, for an unknown one."""
+    words = [word.strip() for word in text.split(",")]
+    found = [operation for operation in files.OPERATIONS if operation in words]
+    if unknown := [word for word in words if word not in files.OPERATIONS]:
+        raise RequestError(f"--ops {unknown[0]}: {suggest_name('collective', unknown[0], files.OPERATIONS)}")
+    return found
+
+
+def parse_nps(text: str | None, np: int) -> list[int]:
+    """The numbers of ranks of --nps; by default the powers of two up to `np`, and `np`. Raises RequestError."""
+    if text is None:
+        return sorted({*(1 << power for power in range(1, np.bit_length()) if 1 << power <= np), np})
+    found = {read_whole(word, 2, np) for word in text.split(",")}
+    if None in found:
+        raise RequestError(f"--nps {text}: give numbers from 2 to {np} (-np), separated by commas")
+    return sorted(number for number in found if number is not None)
+
+
+def parse_eager_limits(text: str | None, options: LaunchOptions) -> list[int | None]:
+    """The library's own eager limit (None) and those of --eager-limits. Raises RequestError.
+
+    By default one more where messages go over a network whose eager limit can be set.
+    """
+    spelling = spelling_of(options.mpi, "eager_threshold")
+    can_be_set = spelling is not None and options.transport in (None, spelling.transport)
+    if text is None:
+        return [None, DEFAULT_EAGER_LIMIT] if can_be_set and options.placement.name != DEFAULT_PLACEMENT else [None]
+    if text == "own":
+        return [None]
+    if not can_be_set:
+        raise RequestError(
+            f"--eager-limits {text}: the eager limit of {options.mpi} cannot be set here; leave out --eager-limits"
+        )
+    return [None, *sorted({parse_size("--eager-limits", word) for word in text.split(",")})]
+
+
+def sizes_of(
+    operations: list[Operation], min_bytes: str, max_bytes: str, from_run: Path | None
+) -> dict[Operation, list[int]]:
+    """The sizes in bytes by collective. Raises RequestError.
+
+    From `min_bytes` to `max_bytes`, growing by 4x; with a run, the powers of two nearest to its messages in that range.
+    """
+    first, last = parse_size("--min-bytes", min_bytes), parse_size("--max-bytes", max_bytes)
+    if last < first:
+        raise RequestError(f"--min-bytes {min_bytes} is more than --max-bytes {max_bytes}: swap them")
+    if from_run is None:
+        every = [*growing_sizes(first, last), last]
+        return {operation: sorted(set(every)) for operation in operations}
+    found = sizes_in_run(RunFolder.open(from_run))
+    sizes = {
+        operation: sorted({size for size in found.get(operation, ()) if first <= size <= last})
+        for operation in operations
+    }
+    kept = {operation: of_operation for operation, of_operation in sizes.items() if of_operation}
+    if not kept:
+        raise RequestError(
+            f"--from {from_run}: no {' or '.join(operations)} of {min_bytes} to {max_bytes} in this run: give others with --ops, or leave out --from"
+        )
+    return kept
+
+
+def growing_sizes(first: int, last: int) -> Iterator[int]:
+    size = first
+    while size <= last:
+        yield size
+        size *= SIZE_FACTOR
+
+
+def sizes_in_run(run: RunFolder) -> dict[str, set[int]]:
+    """The powers of two nearest to the message sizes of a run, by collective. Raises RequestError for a run that cannot be read."""
+    found: dict[str, set[int]] = {}
+    for row in tabulate(read_recording(run), parse_bins("pow2"), run.path.name).rows:
+        if row.bytes:
+            found.setdefault(row.operation, set()).add(1 << round(math.log2(row.bytes / row.calls)))
+    return found
