@@ -1,4 +1,4 @@
-"""What the commands of studies do: measure, and print what there is of it however that ends."""
+"""What the commands of studies share: measure, and print the results however the study ends."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ def measure(
     show: Callable[[DocumentOfRuns], None],
     last: str,
 ) -> None:
-    """Make the study's starts. The rest is `print_document`'s."""
+    """Make the study's runs, then print its document."""
     from hvscale.report.progress import RunProgress
 
     try:

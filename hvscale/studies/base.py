@@ -1,4 +1,9 @@
-"""A study: a folder with a document, which is gone on with where it was broken off; and fresh starts in turns, as most studies make them."""
+"""The base of all studies: a locked folder with a document, resumed where an earlier call was interrupted.
+
+A new study subclasses `Study`, or `interleaved.InterleavedStudy` if it starts variants in rounds, or
+`comparison.ComparisonStudy` if the variants are one command under several launch options. It states `verb` and `same`
+and implements the abstract methods; its document subclasses `document.StudyDocument`.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -20,10 +25,10 @@ Document = TypeVar("Document", bound=StudyDocument)
 
 
 class Study(ABC, Generic[Document]):
-    """One study: its folder, and `document`, which is in `file` after every start; `page` is made at the end."""
+    """One study: its folder, and `document`, which is written to `file` after every run; `page` is written at the end."""
 
-    verb: str  # the command's, which the files are named after
-    same: tuple[str, ...]  # what makes two studies the same: fields of the document
+    verb: str  # the command's name; the files are named after it
+    same: tuple[str, ...]  # fields of the document that a call must share with the study it resumes
     started = "*-repeat-*"  # the folders of starts
 
     def __init__(self, document: Document) -> None:
@@ -35,7 +40,7 @@ class Study(ABC, Generic[Document]):
 
     @contextmanager
     def at_work(self, warn: Warn) -> Iterator[None]:
-        """Holds the folder, and keeps in the document how the work ended. Raises as `study_in`, and at the end `failure`."""
+        """Lock the folder, resume, and record in the document how the work ended. Raises as `study_in`, and at the end `failure`."""
         self.tell_user = warn
         for text in self.document.warnings:
             warn(text)
@@ -55,13 +60,13 @@ class Study(ABC, Generic[Document]):
                 raise
 
     def resume(self, before: Document) -> None:
-        """Take what an earlier call has left in the document; the runs in the folder are found by themselves."""
+        """Take over what an earlier call left in the document; finished runs in the folder are found without it."""
 
     def prepare(self) -> None:
-        """What has to be done in the folder before anything can be started."""
+        """Prepare the folder before the first run."""
 
     def warn(self, text: str) -> None:
-        """Each once; they are kept in the document."""
+        """Print a warning and keep it in the document, each text once."""
         if text not in self.document.warnings:
             self.document.warnings.append(text)
             self.tell_user(text)
@@ -83,12 +88,12 @@ class Study(ABC, Generic[Document]):
 
     @abstractmethod
     def tabulate(self) -> None:
-        """Make the document's tables, over what has been measured."""
+        """Make the document's tables from what has been measured so far."""
 
     @abstractmethod
     def has_figures(self) -> bool:
-        """Whether there is anything to show."""
+        """Whether anything has been measured that a table or page can show."""
 
     def html(self) -> str | None:
-        """The page, None where the study has none. It imports Plotly itself: a wrong request need not wait for that."""
+        """The page, or None. Implementations import Plotly inside: an invalid request must not wait for it."""
         return None

@@ -1,4 +1,4 @@
-"""One command in several ways, such as under settings or in placements: fresh starts in turns, profiled, in a folder that is gone on with."""
+"""One command under several launch options, such as settings or placements: interleaved, profiled, resumable."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping

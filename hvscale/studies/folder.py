@@ -1,4 +1,4 @@
-"""A folder that one process at a time measures in, and that is gone on with."""
+"""The folder of a study: locked by one process at a time, and resumed."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -19,7 +19,7 @@ Document = TypeVar("Document", bound=StudyDocument)
 
 @contextmanager
 def lock_folder(path: Path) -> Iterator[None]:
-    """Make the folder where it is not there, and hold it for this process; empty at the end, one that it made is removed.
+    """Make the folder if needed and lock it for this process; a folder that was made and is still empty is removed again.
 
     Raises RequestError when it cannot be made, or another process or another user has it.
     """
@@ -32,7 +32,7 @@ def lock_folder(path: Path) -> Iterator[None]:
 
 
 def refuse_unless_empty(folder: Path) -> None:
-    """Raises RequestError when a folder that is there holds anything but the lock, or cannot be read."""
+    """Raises RequestError if the folder exists and holds anything but the lock, or cannot be read."""
     try:
         holds_something = folder.exists() and any(entry.name != LOCK for entry in folder.iterdir())
     except OSError as error:
@@ -42,9 +42,9 @@ def refuse_unless_empty(folder: Path) -> None:
 
 
 def load_previous(file: Path, asked: Document, same: tuple[str, ...]) -> Document | None:
-    """The document that an earlier call has left in `file` of a study's folder; None where the folder is new.
+    """The document that an earlier call left in `file` of a study's folder; None if the folder is new.
 
-    Raises RequestError where it holds something else, or a study that differs from what is `asked` in one of the fields `same`.
+    Raises RequestError if the folder holds something else, or a study that differs from `asked` in a field of `same`.
     """
     if not file.exists():
         refuse_unless_empty(file.parent)
@@ -63,9 +63,9 @@ def load_previous(file: Path, asked: Document, same: tuple[str, ...]) -> Documen
 
 @contextmanager
 def study_in(path: Path, file: Path, asked: Document, same: tuple[str, ...], runs: str) -> Iterator[Document | None]:
-    """The folder, new or as an earlier call left it, for this process alone; `file` in it holds the study's document, which it gives if it is there.
+    """Lock the folder, new or as an earlier call left it, and yield the document in `file` if there is one.
 
-    A new one in which nothing was started, so that no folder matches `runs`, goes again. Raises as `lock_folder` and `load_previous`.
+    A new folder in which nothing was started, so that no folder matches `runs`, is removed again. Raises as `lock_folder` and `load_previous`.
     """
     new = not file.exists()
     with lock_folder(path):
@@ -78,7 +78,7 @@ def study_in(path: Path, file: Path, asked: Document, same: tuple[str, ...], run
 
 
 def finished_or_new(path: Path) -> tuple[RunFolder, bool]:
-    """The finished run of an earlier call under this name, or else a folder that is not there yet; failed runs keep theirs."""
+    """The finished run of an earlier call under this name and True, or else a new folder and False; failed runs keep theirs."""
     attempt = 0
     while True:
         attempt += 1

@@ -62,7 +62,7 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
                     progress.measured(self.name(variant), repeat, *self.figure(done))
 
     def start(self, variant: Variant, repeat: int) -> Run:
-        """Start it, unless a finished run is there, and add what came of it to the document."""
+        """Start the variant, unless a finished run exists, and add the result to the document."""
         run, is_there = finished_or_new(self.path / f"{self.label(variant)}-repeat-{repeat}")
         done = self.record(variant, repeat, run.path.name)
         try:
@@ -90,16 +90,16 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
         self.document.tabulate()
 
     def name(self, variant: Variant) -> str:
-        """For people."""
+        """The name shown to users."""
         return str(variant)
 
     @abstractmethod
     def label(self, variant: Variant) -> str:
-        """For the folders of its runs."""
+        """The name of its runs' folders."""
 
     @abstractmethod
     def record(self, variant: Variant, repeat: int, folder: str) -> Run:
-        """A start of which nothing is known yet, as the document has it."""
+        """A new record of a run, without results."""
 
     @abstractmethod
     def launch(self, variant: Variant, run: RunFolder) -> None:
@@ -107,15 +107,15 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
 
     @abstractmethod
     def read(self, variant: Variant, run: RunFolder, done: Run) -> None:
-        """Put what a finished run has left into its record. Raises UntrustedError where that is no measurement."""
+        """Read the results of a finished run into its record. Raises UntrustedError if they cannot be trusted."""
 
     @abstractmethod
     def figure(self, done: Run) -> tuple[float | None, str | None]:
-        """What is shown of a start, None where it failed, and its unit."""
+        """The value and unit to show of a run; None if it failed."""
 
 
 def named_failure(what: str, error: HvscaleError) -> HvscaleError:
-    """The same failure, which says of what it is."""
+    """The same failure with the variant's name in the message."""
     if isinstance(error, RankFailedError):
         return RankFailedError(f"{what}: {error}", error.last_lines)
     return error

@@ -1,4 +1,4 @@
-"""Runs a command in several placements in turns: the time that each costs over the first, and the messages that it goes into."""
+"""Runs a command in several placements, interleaved: the overhead of each over the first, by message size."""
 
 from typing import Literal
 

@@ -1,1 +1,1 @@
-"""Scaling: the throughput of one command on different numbers of ranks, measured in turns, and what became of each rank's speed."""
+"""Scaling: throughput, speed-up and scaling efficiency of one command on several numbers of ranks, interleaved."""

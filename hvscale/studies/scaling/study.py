@@ -1,4 +1,4 @@
-"""Measures the scaling of a command: fresh starts on each number of ranks, in turns, in a folder that can be gone on with."""
+"""Measures the scaling of a command: fresh starts on each number of ranks, interleaved, in a resumable folder."""
 
 from pathlib import Path
 from typing import Self
