@@ -73,7 +73,7 @@ def test_self_ensemble_is_the_mean_over_eight_turns() -> None:
 
 
 def test_a_bound_too_small_and_a_model_that_does_not_say_its_radius() -> None:
-    with pytest.raises(RequestError, match=r"--memory-gb 1e-06: this model needs at least 0\.\d+ for a tile"):
+    with pytest.raises(RequestError, match=r"--memory-gb 1e-06: this model needs at least 0\.\d+ GB for one tile"):
         super_resolve(small(), image(60, 60), 2, 1000)
     silent = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Upsample(scale_factor=2))
     with pytest.raises(RequestError, match="the model says no receptive_radius"):
