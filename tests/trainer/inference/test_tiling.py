@@ -76,7 +76,7 @@ def test_a_bound_too_small_and_a_model_that_does_not_say_its_radius() -> None:
     with pytest.raises(RequestError, match=r"--memory-gb 1e-06: this model needs at least 0\.\d+ GB for one tile"):
         super_resolve(small(), image(60, 60), 2, 1000)
     silent = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Upsample(scale_factor=2))
-    with pytest.raises(RequestError, match="the model says no receptive_radius"):
+    with pytest.raises(RequestError, match="the model has no attribute receptive_radius"):
         super_resolve(silent, image(60, 60), 2, 1000)
 
 
