@@ -109,7 +109,7 @@ def knobs_page() -> str:
     last = ""
     for row in knobs().rows:
         if row.knob != last:
-            head = "| Library | Variable (default) | Values | Read at | Needs | Source |"
+            head = "| Library | Variable (default) | Values | Read at | Notes | Source |"
             lines += ["", f"## {row.knob}", "", f"{row.meaning}", "", head, "| --- | --- | --- | --- | --- | --- |"]
             last = row.knob
         lines.append(knob_line(row))
@@ -120,8 +120,8 @@ def knob_line(row: KnobRow) -> str:
     variables = ", ".join(
         f"`{name}` ({default})" if default else f"`{name}`" for name, default in row.variables.items()
     )
-    needs = "; ".join(filter(None, [f"messages over {row.transport}" if row.transport else "", row.needs]))
-    cells = (row.library, variables, f"{row.values} {row.unit}".strip(), RESTARTS[row.restart], needs, row.source)
+    notes = "; ".join(filter(None, [f"messages over {row.transport}" if row.transport else "", row.note]))
+    cells = (row.library, variables, f"{row.values} {row.unit}".strip(), RESTARTS[row.restart], notes, row.source)
     return "| " + " | ".join(cell(text.replace("<", "&lt;").replace("*", "\\*")) for text in cells) + " |"
 
 

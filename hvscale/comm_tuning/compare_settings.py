@@ -1,4 +1,4 @@
-"""Runs a command under several named settings in turns: throughput, gain, and what became of the communication."""
+"""Measures a command under several named settings, interleaved: throughput and gain."""
 
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,11 @@ FILE = ".toml"
 
 
 class SettingsRow(BaseModel):
-    """One of the settings. `throughput` over its fresh starts; `gain`: its ratio to the first ones' in the same round, None for those."""
+    """One of the settings.
+
+    `throughput` over its fresh starts; `gain`: its ratio to the first ones' in the same round, None
+    for those.
+    """
 
     settings: str
     knobs: dict[str, str]
@@ -31,7 +35,7 @@ class SettingsRow(BaseModel):
 
 
 class SettingsComparison(ComparisonDocument):
-    """What `hvscale compare-settings --json` prints, by alias, and the folder's compare-settings.json."""
+    """What `hvscale compare-settings --json` prints, and compare-settings.json holds."""
 
     schema_: Literal["hvscale/compare-settings/2"] = "hvscale/compare-settings/2"
     measured_by: Literal["throughput", "seconds"] | None = "throughput"
@@ -95,9 +99,9 @@ def job_of(name: str, command: list[str], options: LaunchOptions) -> LaunchOptio
         raise RequestError(f"{name}: no such settings; known are {known()}")
     check_library(name, settings, command, options)
     refused: RequestError | None = None
-    for way in settings.ways:
+    for variant in settings.variants:
         try:
-            return with_settings(way, command, options)
+            return with_settings(variant, command, options)
         except RequestError as error:
             refused = error
     raise RequestError(f"{name}: {refused}")
@@ -112,7 +116,7 @@ def check_library(name: str, settings: NamedSettings, command: list[str], option
 
 
 def settings_rows(document: SettingsComparison) -> list[list[str]]:
-    """The cells of the table: settings, throughput with its interval, gain with its interval, and what to make of it."""
+    """The cells of the table. Settings, throughput, gain and its interval, and the verdict."""
     rows = []
     for row in document.rows:
         gain = row.gain

@@ -50,7 +50,7 @@ def options(**changed: Any) -> CollectiveOptions:
         ({"max_bytes": "100T"}, {}, "--max-bytes 100T: invalid size"),
         ({"max_bytes": "64G"}, {}, "more than MPI can count (2147483647); lower --max-bytes"),
         ({"iterations": "many"}, {}, "--iterations many: give a number of calls"),
-        ({}, {"set": ["fusion=1M"]}, "--set fusion=1M: no such knob"),
+        ({}, {"set": ["fusion=1M"]}, "--set fusion=1M: unknown knob"),
     ],
 )
 def test_a_wrong_request_is_refused_in_one_line(

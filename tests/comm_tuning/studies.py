@@ -16,9 +16,9 @@ LIBRARIES = {
 
 
 def study(
-    winner: dict[str, str] | None, flavour: str = "openmpi", taken: bool | None = True, **more: Any
+    winner: dict[str, str] | None, flavour: str = "openmpi", accepted: bool | None = True, **more: Any
 ) -> TuneDocument:
-    """A study that found `winner`; `taken`: whether it was proven, None where it was not put to the proof."""
+    """A study that found `winner`; `accepted`: whether it was proven, None where it was not put to the proof."""
     fields: dict[str, Any] = {
         "folder": "/studies/one",
         "state": "finished",
@@ -48,12 +48,12 @@ def study(
             KnobChoice(knob="segment_size", values=[], reason="no message is larger than 64 KiB"),
         ],
     }
-    if taken is not None:
-        low = 1.2 if taken else 0.9
+    if accepted is not None:
+        low = 1.2 if accepted else 0.9
         pairs = [
             Pair(default=10.0, tuned=13.0, default_run=f"d{number}", tuned_run=f"t{number}") for number in range(7)
         ]
-        fields["proof"] = Proof(pairs=pairs, gain=Estimate(mean=1.3, low=low, high=1.4), taken=taken)
+        fields["proof"] = Proof(pairs=pairs, gain=Estimate(mean=1.3, low=low, high=1.4), accepted=accepted)
     return TuneDocument(**{**fields, **more})
 
 

@@ -194,7 +194,7 @@ def test_mpich_s_variables_defaults_and_words() -> None:
                 assert words[name][int(taken[name])] == theirs
         else:
             assert values[name] == default, name
-        assert set(spelling.along) <= set(values)
+        assert set(spelling.also_set) <= set(values)
 
 
 @needs_mpich

@@ -20,7 +20,7 @@ from hvscale.comm_tuning.tune.job_space import JobSpace, space_of
 from hvscale.comm_tuning.tune.losses import differing_loss
 from hvscale.comm_tuning.tune.sampler import Sampler
 from hvscale.comm_tuning.tune.search_space import DEFAULT
-from hvscale.comm_tuning.tune.step_source import Steps, StepSource
+from hvscale.comm_tuning.tune.step_source import MeasuredSteps, StepSource
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate
@@ -56,7 +56,7 @@ def trial(settings: dict[str, str], throughput: float | None, state: str = "meas
     )
 
 
-def test_every_point_is_asked_for_once_and_then_none(tmp_path: Path) -> None:
+def test_every_point_is_suggested_once_and_then_none(tmp_path: Path) -> None:
     assert len(list(space().points())) == POINTS
     sampler = Sampler(tmp_path / "study.db", space(), {scores.key({}): 1.0})
     asked = []
@@ -83,7 +83,7 @@ def test_the_best_point_is_found_sooner_than_by_looking_at_all(tmp_path: Path) -
     assert best > 0.9 * 1.6 * 1.1
 
 
-def test_what_was_asked_and_never_told_is_no_hindrance(tmp_path: Path) -> None:
+def test_a_suggestion_without_a_result_is_dropped(tmp_path: Path) -> None:
     first = Sampler(tmp_path / "study.db", space(), {})
     told = first.ask()
     assert told is not None
@@ -99,7 +99,7 @@ def test_what_was_asked_and_never_told_is_no_hindrance(tmp_path: Path) -> None:
 
 def test_a_follow_up_differs_only_in_what_is_free(tmp_path: Path) -> None:
     sampler = Sampler(tmp_path / "study.db", space(), {})
-    sampler.first({"allreduce_algorithm": "ring", "cycle_time": "5"})
+    sampler.try_first({"allreduce_algorithm": "ring", "cycle_time": "5"})
     held = {"allreduce_algorithm": "segmented_ring", "segment_size": "1M"}
     found = []
     while (suggestion := sampler.ask(held, frozenset({"fusion_threshold"}))) is not None:
@@ -206,7 +206,7 @@ def test_losses_tell_wrong_sums(tmp_path: Path) -> None:
     work=st.floats(1, 1000),
 )
 def test_a_throughput_is_all_work_over_all_seconds(seconds: list[float], work: float) -> None:
-    steps = Steps(np.full(len(seconds), work), np.array(seconds), "images/s")
+    steps = MeasuredSteps(np.full(len(seconds), work), np.array(seconds), "images/s")
     found = steps.throughput()
     assert found is not None
     assert found.mean == pytest.approx(work * len(seconds) / sum(seconds))

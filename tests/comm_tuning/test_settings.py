@@ -26,7 +26,7 @@ def test_mvapich2_s_eager_buffers_grow_with_the_threshold() -> None:
         "MV2_VBUF_TOTAL_SIZE": "65536",
         "MV2_CPU_BINDING_LEVEL": "numanode",
     }
-    assert found.along["MV2_ENABLE_AFFINITY"] == "1"
+    assert found.also_set["MV2_ENABLE_AFFINITY"] == "1"
 
 
 def test_the_transport_decides_whose_the_knob_is() -> None:
@@ -39,8 +39,8 @@ def test_the_transport_decides_whose_the_knob_is() -> None:
 
 
 def test_what_is_set_along_depends_on_the_value() -> None:
-    assert translated(["cuda_ipc=off"], "mpich", "5.0.2", "ofi").along == {"MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR": "0"}
-    assert translated(["cuda_ipc=on"], "mpich", "5.0.2", "ofi").along == {}
+    assert translated(["cuda_ipc=off"], "mpich", "5.0.2", "ofi").also_set == {"MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR": "0"}
+    assert translated(["cuda_ipc=on"], "mpich", "5.0.2", "ofi").also_set == {}
 
 
 def test_nccl_s_own_knobs_go_to_any_job() -> None:

@@ -155,15 +155,17 @@ def test_ucx_carries_what_was_set_for_it(hvscale: Run, program: Callable[[str], 
     ("options", "said"),
     [
         (("--mpi", "gloo", "--set", "eager_threshold=1"), "has no such knob; known to MPICH, MVAPICH2, MVAPICH2-GDR"),
+        (("--set", "allreduce_algorithm=rings"), "did you mean allreduce_algorithm=ring? Open MPI takes auto, linear"),
+        (("--set", "cuda_ipc=of"), "did you mean cuda_ipc=off?"),
         (("--set", "allreduce_algorithm=spiral"), "Open MPI takes auto, linear, reduce_broadcast, recursive_doubling"),
         (("--set", "visible_devices=split"), "split is known to MVAPICH2-GDR, which this job does not have"),
         (("--set", "eager_threshold=0"), "Open MPI takes 1 to"),
-        (("--set", "cuda_ipc"), "a value is missing; write --set KNOB=VALUE"),
+        (("--set", "cuda_ipc"), "the value is missing; write KNOB=VALUE"),
         (("--set", "cudaipc=off"), "did you mean cuda_ipc?"),
-        (("--set", "cycle_time=1", "--set", "cycle_time=2"), "cycle_time was set to 1 already; give it once"),
+        (("--set", "cycle_time=1", "--set", "cycle_time=2"), "cycle_time is also set to 1; set it once"),
         (("--set", "cycle_time=1", "--env", "HOROVOD_CYCLE_TIME=2"), "ask for different things: give one of them"),
         (("--set", "transport=ucx", "--transport", "ob1"), "ask for different things: give one of them"),
-        (("--set", "transport=tcp,self", "--set", "cuda_ipc=off"), "both need UCX_TLS: give one"),
+        (("--set", "transport=tcp,self", "--set", "cuda_ipc=off"), "both need UCX_TLS: use one of them"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(hvscale: Run, tmp_path: Path, options: tuple[str, ...], said: str) -> None:
@@ -199,11 +201,18 @@ def test_a_slurm_script_keeps_the_knobs_words(hvscale: Run, tmp_path: Path) -> N
 
 def test_the_list_of_knobs(hvscale: Run) -> None:
     everything = json.loads(hvscale("knobs", "--json").stdout)
-    assert everything["schema"] == "hvscale/knobs/1"
+    assert everything["schema"] == "hvscale/knobs/2"
     assert {"MVAPICH2-GDR", "Horovod", "UCX", "NCCL"} <= {row["library"] for row in everything["rows"]}
     of_gloo = json.loads(hvscale("knobs", "--mpi", "gloo", "--json").stdout)["rows"]
     assert {row["library"] for row in of_gloo} == {"CUDA", "Gloo", "Horovod", "NCCL", "OpenMP"}
     of_nccl = hvscale("knobs", "--mpi", "nccl")
     assert "NCCL_BUFFSIZE (4194304)" in of_nccl.stdout
+    of_knob = json.loads(hvscale("knobs", "cycle-time", "--json").stdout)["rows"]
+    assert {row["knob"] for row in of_knob} == {"cycle_time"}
+    assert json.loads(hvscale("knobs", "gloo", "--json").stdout)["rows"] == of_gloo
+    misspelt = hvscale("knobs", "eager_treshold")
+    assert misspelt.returncode == 2
+    assert "eager_treshold: unknown knob, library or flavour; did you mean eager_threshold?" in misspelt.stderr
+    assert "did you mean mpich?" in hvscale("knobs", "--mpi", "mpitch").stderr
     unknown = hvscale("knobs", "--mpi", "nonsense")
     assert (unknown.returncode, "mpich" in unknown.stderr, "ucx" in unknown.stderr) == (2, True, True)

@@ -148,7 +148,7 @@ def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: 
                 for (before, after), (first, second) in zip(speeds, pairs, strict=True)
             ],
             gain=estimate([after / before for before, after in speeds]),
-            taken=False,
+            accepted=False,
         ),
         winner=winner,
         profile=compare(*pairs[-1]) if library != "gloo" else None,
@@ -159,7 +159,7 @@ def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: 
 def accepted(document: TuneDocument) -> TuneDocument:
     """As if the gain had been proven: two pairs on a busy machine prove little, and what is written does not depend on it."""
     assert document.proof is not None
-    return document.model_copy(update={"proof": document.proof.model_copy(update={"taken": True})})
+    return document.model_copy(update={"proof": document.proof.model_copy(update={"accepted": True})})
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +270,7 @@ def test_set_goes_before_the_file_and_another_mpi_is_refused(hvscale: Run, folde
 
 
 def test_the_options_of_the_file_are_the_launch_s(hvscale: Run, tmp_path: Path) -> None:
-    write_outputs(tmp_path, study({}, launch=LaunchOptions(transport="ucx", devices="own"), taken=None))
+    write_outputs(tmp_path, study({}, launch=LaunchOptions(transport="ucx", devices="own"), accepted=None))
     program = ("--", "python", "-c", "import mpi4py.MPI")
     assert hvscale("launch", "--settings", "settings.toml", "--run", "as-written", *program).returncode == 0
     record = run_json(tmp_path / "as-written")

@@ -1,4 +1,4 @@
-"""`hvscale tune` with real ranks: what it finds and proves, what it does about trials that fail, and how it is broken off and gone on with."""
+"""`hvscale tune` with real ranks: what it finds and proves, what it does about trials that fail, and how it is interrupted and resumed."""
 
 import csv
 import json
@@ -118,7 +118,7 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     folder = tmp_path / "study"
     document = json.loads(done.stdout)
     assert document == tune_json(folder)
-    assert (document["schema"], document["state"], document["np"]) == ("hvscale/tune/1", "finished", 2)
+    assert (document["schema"], document["state"], document["np"]) == ("hvscale/tune/2", "finished", 2)
     assert (document["unit"], document["library"]["flavour"]) == ("images/s", "openmpi")
     assert document["measured_by"] == "the steps that the command writes into steps.jsonl"
     first = document["trials"][0]
@@ -148,7 +148,7 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
 
     assert document["winner"]["allreduce_algorithm"] in ("ring", "reduce_broadcast")
     proof = document["proof"]
-    assert (proof["taken"], len(proof["pairs"]), proof["settings"]) == (True, 7, document["winner"])
+    assert (proof["accepted"], len(proof["pairs"]), proof["settings"]) == (True, 7, document["winner"])
     assert 1 < proof["gain"]["low"] <= proof["gain"]["mean"] <= proof["gain"]["high"]
     begun = {
         name: run_json(folder / name) for pair in proof["pairs"] for name in (pair["default_run"], pair["tuned_run"])
@@ -168,7 +168,7 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     assert processes_below(folder) == []
 
 
-def test_a_search_that_was_broken_off_goes_on_and_may_keep_the_defaults(
+def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     script = program(STEPS)
@@ -244,7 +244,7 @@ def test_a_search_that_was_broken_off_goes_on_and_may_keep_the_defaults(
         (("false",), 3, "with the defaults rank"),
     ],
 )
-def test_a_command_that_cannot_be_measured_is_said(
+def test_a_command_that_cannot_be_measured_is_reported(
     hvscale: Run, tmp_path: Path, command: tuple[str, ...], status: int, said: str
 ) -> None:
     done = hvscale("tune", "-np", "2", "--run", "study", "--first-step-timeout", "2", "--", *command)
@@ -257,11 +257,11 @@ def test_a_command_that_cannot_be_measured_is_said(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("-np", "1"), "-np 1: a rank alone sends no messages"),
-        (("-np", "2", "--knobs", "speed"), "--knobs speed: no such knob"),
-        (("-np", "2", "--fix", "cycle_time"), "--fix cycle_time: a value is missing"),
+        (("-np", "1"), "-np 1: a single rank sends no messages"),
+        (("-np", "2", "--knobs", "speed"), "--knobs speed: unknown knob"),
+        (("-np", "2", "--fix", "cycle_time"), "--fix cycle_time: the value is missing"),
         (("-np", "2", "--fix", "nccl_protocol=fast"), "nccl_protocol"),
-        (("-np", "2", "--pairs", "3"), "--pairs 3: fewer than 7 prove little"),
+        (("-np", "2", "--pairs", "3"), "--pairs 3: a proof needs at least 7 pairs"),
         (("-np", "2", "--minutes", "0"), "--minutes 0: input should be greater than or equal to 0.001"),
         (("-np", "2", "--metric", "speed"), "put the number into a group"),
     ],

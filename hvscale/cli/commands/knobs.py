@@ -14,25 +14,29 @@ app = new_app()
 
 @app.command()
 def knobs(
+    word: Annotated[
+        str | None,
+        typer.Argument(metavar="[WORD]", help="Show only this knob, library or flavour.", show_default=False),
+    ] = None,
     mpi: Annotated[
         str | None,
         typer.Option(
             "--mpi",
             metavar="FLAVOUR",
-            help="Only those of a job with this --mpi, or of one library: horovod, mvapich2-gdr, ucx, nccl ...",
+            help="Show only the libraries that a job with this --mpi may use, or one library: horovod, mvapich2-gdr, ucx, nccl ...",
         ),
     ] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """List what --set can set: each knob's meaning, and how every library spells it.
+    """List the knobs of --set: what each one means, and how every library spells it.
 
-    Example: `hvscale knobs --mpi openmpi`; then `hvscale launch -np 2 --set fusion_threshold=32M --set allreduce_algorithm=ring -- python train.py`
+    Example: `hvscale launch -np 2 --set allreduce_algorithm=ring -- python train.py`
     """
     from hvscale.comm_tuning.knobs.table import knobs as listed
     from hvscale.comm_tuning.knobs.table import knobs_tables
 
-    document = listed(mpi)
+    document = listed(mpi, word)
     if csv is not None:
         write_csv(csv, document.rows)
     if json:

@@ -23,51 +23,55 @@ def tune(
         int | None,
         typer.Option(
             metavar="N",
-            help="Settings to try, those of earlier calls included. [default: 40, or no bound with --minutes]",
+            help="Number of trials, those of earlier calls included. [default: 40, or unlimited with --minutes]",
             **limits(Count),
         ),
     ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
-            metavar="M", help="Begin no trial after so many minutes. The proof comes on top.", **limits(Minutes)
+            metavar="M",
+            help="Start no new trial after this many minutes. The proof takes extra time.",
+            **limits(Minutes),
         ),
     ] = None,
     knobs: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B,...", help="Search these knobs alone; by default all that the profile gives reason to."
+            metavar="A,B,...", help="Search only these knobs. By default the profile decides which ones can help."
         ),
     ] = None,
     fix: Annotated[
         list[str],
         typer.Option(
             metavar="KNOB=VALUE",
-            help="Keep a knob at this value, with the defaults too; can be given again. As --set elsewhere.",
+            help="Set a knob to this value in every trial, also for the defaults. May be repeated.",
         ),
     ] = [],  # noqa: B006 - Typer copies it
     metric: Annotated[
         str | None,
         typer.Option(
             metavar="REGEX",
-            help="Finds the throughput in the ranks' output, as for `hvscale scale`; each match is one step. By default steps.jsonl, marked steps "
-            "or the period of the collectives tell it.",
+            help="Read the throughput from the ranks' output, as for `hvscale scale`; each match is one step. By default it comes from "
+            "steps.jsonl, marked steps or the period of the collectives.",
         ),
     ] = None,
     first_step_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Give up when no step was seen by then.", **limits(Seconds))
+        float, typer.Option(metavar="SECONDS", help="Fail if no step is seen within this time.", **limits(Seconds))
     ] = 300,
     trial_seconds: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="Steps of one trial at most; fewer when its interval is narrow.", **limits(Seconds)
+            metavar="SECONDS",
+            help="Longest time of steps in one trial; it ends earlier when its interval is narrow.",
+            **limits(Seconds),
         ),
     ] = 30,
     pairs: Annotated[
         int,
         typer.Option(
             metavar="N",
-            help="Fresh starts of the best settings and of the defaults, interleaved, that prove the gain.",
+            help="Fresh starts of both the best settings and the defaults, interleaved, for the proof.",
             **limits(Repeats),
         ),
     ] = 7,
@@ -75,14 +79,17 @@ def tune(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Search for settings that make a command faster, and prove the gain, or say that the defaults are best.
+    """Find faster settings and prove the gain, or report that the defaults are best.
 
     Example: `hvscale tune -np 2 --minutes 10 -- hvscale train edsr-baseline --threads 1`
     """
+    from hvscale.comm_tuning.tune.progress import TuneProgressBar
+    from hvscale.comm_tuning.tune.request import TuneRequest
+    from hvscale.comm_tuning.tune.run import run_study
     from hvscale.comm_tuning.tune.study import TuneStudy
-    from hvscale.comm_tuning.tune.tables import TrialProgress, space_table, trial_rows, trials_table, verdict
+    from hvscale.comm_tuning.tune.tables import space_table, trial_rows, trials_table, verdict
 
-    study = TuneStudy.of(
+    request = TuneRequest.of(
         command,
         trials=trials,
         minutes=minutes,
@@ -92,12 +99,12 @@ def tune(
         metric=metric,
         first_step_timeout=first_step_timeout,
         trial_seconds=trial_seconds,
-        path=run,
         options=launch_options(context),
     )
+    study = TuneStudy(request, run)
     try:
-        with TrialProgress(study) as shown:
-            study.run(shown, print_warning)
+        with TuneProgressBar(study) as progress:
+            run_study(study, progress, print_warning)
     finally:
         document = study.document
         if document.trials:

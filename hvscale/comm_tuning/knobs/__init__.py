@@ -1,1 +1,4 @@
-"""One typed knob has one meaning and many spellings: each library's own, in one file of `libraries/` that registers itself."""
+"""Knobs: settings with one meaning that each library spells its own way.
+
+Each library is one file of `libraries/`.
+"""

@@ -1,4 +1,4 @@
-"""A library's spelling of the knobs, and the list of libraries."""
+"""How each library spells the knobs, and the registry of libraries."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from hvscale.core.registry import Registry
 from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 
-# What a new value needs to be read: a fresh start of the job, or hvd.shutdown() and hvd.init().
+# When the library reads a new value: at a fresh start of the job, or at hvd.init() after hvd.shutdown().
 Restart = Literal["start", "init"]
 
 
@@ -18,11 +18,14 @@ Restart = Literal["start", "init"]
 class Spelling:
     """How one library spells one knob.
 
-    `variables`: the environment variables that hold the value, or the one option of `hvscale launch`, each with the default in the library's
-    words ("" where there is none). `along`: what has to be set together with it (`along_for`: with this value alone), unless the user has set it.
-    `transport`: the knob is of this one alone. `build`: only libraries that were built with this have it. `source`: where the fact comes from.
-    Of a collective's algorithms: `segmented` are those that cut a message into parts of as many bytes as `segment_variable` says, and `only_on`
-    tells which numbers of ranks one is for.
+    `variables`: the environment variables that hold the value, or the one option of `hvscale
+    launch`, each with the library's default ("" where there is none). `also_set`: variables that
+    must be set with it, unless the user has set them; with `also_set_for` only for this value.
+    `transport`: the only transport that has the knob. `build`: only a library built with this has
+    it. `note`: conditions and side effects, for people. `source`: where the fact comes from.
+
+    For the algorithms of a collective: those in `segmented` cut a message into segments of the
+    bytes in `segment_variable`; `only_on` limits an algorithm to some numbers of ranks.
     """
 
     knob: str
@@ -31,9 +34,9 @@ class Spelling:
     source: str
     unit: str = ""
     restart: Restart = "start"
-    needs: str = ""
-    along: Mapping[str, str] = field(default_factory=dict)
-    along_for: Value | None = None
+    note: str = ""
+    also_set: Mapping[str, str] = field(default_factory=dict)
+    also_set_for: Value | None = None
     transport: str | None = None
     build: str = ""
     segment_variable: str = ""
@@ -48,11 +51,14 @@ class Spelling:
         """The variables that set the value."""
         return dict.fromkeys(self.variables, self.values.write(value))
 
-    def needed_along(self, value: Value) -> Mapping[str, str]:
-        return self.along if self.along_for in (None, value) else {}
+    def also_needed(self, value: Value) -> Mapping[str, str]:
+        return self.also_set if self.also_set_for in (None, value) else {}
 
     def read(self, variables: Mapping[str, str]) -> Value:
-        """The value that the variables set. Raises KeyError where one is missing and ValueError where they are at odds or unknown."""
+        """The value that the variables set.
+
+        Raises KeyError for a missing one, and ValueError when they disagree or are invalid.
+        """
         first, *others = [self.values.read(variables[name]) for name in self.variables]
         if any(value != first for value in others):
             raise ValueError(f"{', '.join(self.variables)} differ")
@@ -61,7 +67,11 @@ class Spelling:
 
 @dataclass(frozen=True)
 class Target:
-    """A job that is to be set: its `--mpi`, the library that this is here, and what carries its messages."""
+    """The job whose knobs are set.
+
+    `flavour`: its --mpi; `version`: of the library found here; `transport`: what carries its
+    messages.
+    """
 
     flavour: str
     version: str
@@ -76,9 +86,10 @@ def always(target: Target) -> bool:
 
 @dataclass(frozen=True)
 class KnobLibrary:
-    """A library and its knobs. `flavours`: the `--mpi` of the jobs that may use it, None for all.
+    """A library and its knobs.
 
-    `in_job(target)`: whether one of these jobs uses it; None where only its run will show.
+    `flavours`: the `--mpi` of the jobs that may use it, None for all. `in_job(target)`: whether the
+    job uses it; None where only a run shows that.
     """
 
     key: str
@@ -99,17 +110,18 @@ def register(library: KnobLibrary) -> None:
 
 
 def libraries() -> list[KnobLibrary]:
-    """All that are known, by name."""
+    """Every known library, ordered by its name."""
     return sorted(LIBRARIES.all().values(), key=lambda library: library.name.lower())
 
 
-def of_flavour(word: str) -> list[KnobLibrary]:
-    """The libraries of a job with this `--mpi`, or the one library of this name. Raises RequestError for an unknown word."""
+def libraries_of(word: str, option: str = "--mpi") -> list[KnobLibrary]:
+    """The libraries that a job of this flavour may use, or the one library of this name.
+
+    Raises RequestError for an unknown word, which the user gave to `option`.
+    """
     if word in flavours.names():
         return [library for library in libraries() if library.may_be_in(word)]
-    known = LIBRARIES.all()
+    known = sorted({*flavours.names(), *LIBRARIES.names()})
     if word not in known:
-        raise RequestError(
-            f"--mpi {word}: {suggest_name('flavour or library', word, sorted({*flavours.names(), *known}))}"
-        )
-    return [known[word]]
+        raise RequestError(f"{option} {word}: {suggest_name('flavour or library', word, known)}")
+    return [LIBRARIES.get(word)]

@@ -1,31 +1,31 @@
-"""From `--set KNOB=VALUE` to the variables and options of one job."""
+"""Translates `--set KNOB=VALUE` to the variables and options of one job."""
 
-import difflib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, Target, libraries, of_flavour
+from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, Target, libraries, libraries_of
 from hvscale.comm_tuning.knobs.meaning import MEANING
-from hvscale.comm_tuning.knobs.values import Value
+from hvscale.comm_tuning.knobs.values import Value, nearest_value
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library as MpiLibrary
+from hvscale.core.suggest import nearest_name
 from hvscale.launch import environment, flavours
 from hvscale.launch.environment import named
 from hvscale.launch.mpi import prefixes
 from hvscale.launch.options import LaunchOptions
 
-# The options of a launch that a knob may be: the field of each in LaunchOptions.
+# Launch options that are also knobs, with their fields of LaunchOptions.
 OPTIONS = {"--transport": "transport", "--devices": "devices"}
 TRANSPORT = "transport"
-# Of which each library has words of its own, and one that knows the word is meant.
-ONE_TAKES = (TRANSPORT, "visible_devices")
+# Knobs whose values differ between libraries: one library that accepts the value is enough.
+ONE_ACCEPTS = (TRANSPORT, "visible_devices")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A knob with the value asked for, in the user's words."""
+    """A knob with the value that the user typed."""
 
     knob: str
     text: str
@@ -36,37 +36,47 @@ class Setting:
 
 @dataclass
 class Translated:
-    """What settings mean to one job: `variables` and `options` were asked for, `along` is what they need."""
+    """What settings mean to one job.
+
+    `variables` and `options`: what was asked for; `also_set`: variables that these need.
+    """
 
     variables: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
-    along: dict[str, str] = field(default_factory=dict)
+    also_set: dict[str, str] = field(default_factory=dict)
 
 
-def parse(requests: Iterable[str]) -> list[Setting]:
-    """Raises RequestError for an unknown knob, one without a value, and one that is given twice."""
+def parse(requests: Iterable[str], option: str = "--set") -> list[Setting]:
+    """The settings that `option` asks for.
+
+    Raises RequestError for an unknown knob, one without a value, and one given twice.
+    """
     found: dict[str, Setting] = {}
     for request in requests:
         knob, equals, text = (part.strip() for part in request.partition("="))
         knob = knob.replace("-", "_")
         if knob not in MEANING:
-            near = difflib.get_close_matches(knob, MEANING, 1)
-            meant = f"did you mean {near[0]}? " if near else ""
-            raise RequestError(f"--set {request}: no such knob; {meant}`hvscale knobs` lists them")
+            raise RequestError(f"{option} {request}: {unknown_knob(knob)}")
         if not equals or not text:
-            raise RequestError(
-                f"--set {request}: a value is missing; write --set KNOB=VALUE, such as --set cuda_ipc=off"
-            )
+            raise RequestError(f"{option} {request}: the value is missing; write KNOB=VALUE, such as cuda_ipc=off")
         if knob in found and found[knob].text != text:
-            raise RequestError(f"--set {request}: {knob} was set to {found[knob].text} already; give it once")
+            raise RequestError(f"{option} {request}: {knob} is also set to {found[knob].text}; set it once")
         found[knob] = Setting(knob, text)
     return list(found.values())
+
+
+def unknown_knob(knob: str) -> str:
+    """What to say about it."""
+    nearest = nearest_name(knob, MEANING)
+    meant = f"did you mean {nearest}? " if nearest else ""
+    return f"unknown knob; {meant}`hvscale knobs` lists them"
 
 
 def translate(settings: list[Setting], target: Target) -> Translated:
     """What the settings mean in each library of the job that has the knob.
 
-    Raises RequestError for a knob that none of them has, a value that none takes, and two settings that need one variable.
+    Raises RequestError for a knob that none of them has, an invalid value, and two settings that
+    need one variable.
     """
     translated = Translated()
     wrote: dict[str, Setting] = {}
@@ -76,33 +86,38 @@ def translate(settings: list[Setting], target: Target) -> Translated:
                 into = translated.options if spelling.is_option else translated.variables
                 if into.setdefault(name, word) != word:
                     raise RequestError(
-                        f"--set {wrote[name]} and --set {setting} both need {name}: give one, or --env {name}=VALUE"
+                        f"--set {wrote[name]} and --set {setting} both need {name}: use one of them, or --env {name}=VALUE"
                     )
                 wrote[name] = setting
             if not spelling.is_option:
-                translated.along |= spelling.needed_along(value)
+                translated.also_set |= spelling.also_needed(value)
     return translated
 
 
 def takers(setting: Setting, target: Target) -> list[tuple[Spelling, Value]]:
-    """The spellings of the job's libraries that take the setting, with the value. Raises RequestError when there are none."""
+    """The spellings that accept the setting, with its value.
+
+    Raises RequestError when no library of the job accepts it.
+    """
     sure, perhaps = spellings_in(target, setting.knob)
     here = sure or perhaps
     if not here:
         raise RequestError(f"--set {setting}: {why_not(setting.knob, target)}")
-    taken, refusing = [], []
+    taken, refusing, nearest = [], [], None
     for library, spelling in here:
         try:
             taken.append((spelling, spelling.values.parse(setting.text)))
         except ValueError:
             refusing.append(f"{library.name} takes {spelling.values.takes}")
-    if refusing and not (taken and setting.knob in ONE_TAKES):
-        raise RequestError(f"--set {setting}: {'; '.join([*refusing, *elsewhere(setting, target)])}")
+            nearest = nearest or nearest_value(setting.text, spelling.values)
+    if refusing and not (taken and setting.knob in ONE_ACCEPTS):
+        meant = f"did you mean {setting.knob}={nearest}? " if nearest else ""
+        raise RequestError(f"--set {setting}: {meant}{'; '.join([*refusing, *elsewhere(setting, target)])}")
     return taken
 
 
 def elsewhere(setting: Setting, target: Target) -> list[str]:
-    """The libraries that would take the setting, none of which the job has."""
+    """Names the libraries that accept the setting but are not in the job; empty without any."""
     names = []
     for library in libraries():
         for one in library.spellings:
@@ -116,9 +131,12 @@ def elsewhere(setting: Setting, target: Target) -> list[str]:
 def spellings_in(
     target: Target, knob: str
 ) -> tuple[list[tuple[KnobLibrary, Spelling]], list[tuple[KnobLibrary, Spelling]]]:
-    """How the job's libraries spell the knob: those that it uses, and those of which its run will show."""
+    """How the job's libraries spell the knob.
+
+    First those that it uses, then those where only its run shows whether it does.
+    """
     found: dict[bool, list[tuple[KnobLibrary, Spelling]]] = {True: [], False: []}
-    for library in of_flavour(target.flavour):
+    for library in libraries_of(target.flavour):
         used = library.in_job(target)
         if used is not False:
             found[used is True] += [
@@ -128,7 +146,7 @@ def spellings_in(
 
 
 def of_transport(library: KnobLibrary, transport: str) -> list[Spelling]:
-    """The library's spellings for messages that `transport` carries; for "auto", which any may do, all."""
+    """The library's spellings over this transport; all for "auto", which may be any."""
     return [one for one in library.spellings if one.transport in (None, transport) or transport == "auto"]
 
 
@@ -156,7 +174,10 @@ def is_given(options: LaunchOptions, name: str) -> bool:
 
 
 def with_settings(requests: Iterable[str], command: list[str], options: LaunchOptions) -> LaunchOptions:
-    """The options with what these words of `--set` ask for. Raises RequestError for what cannot be done."""
+    """The options with what these values of `--set` ask for.
+
+    Raises RequestError for what cannot be done.
+    """
     settings = parse(requests)
     asked = given_in(options)
     translated = translate(settings, target_of(settings, command, options))
@@ -168,7 +189,7 @@ def with_settings(requests: Iterable[str], command: list[str], options: LaunchOp
     for name, word in translated.variables.items():
         if asked.get(name, word) != word:
             raise RequestError(f"--env {name}={asked[name]} and --set ask for different things: give one of them")
-    variables = {**translated.along, **translated.variables}
+    variables = {**translated.also_set, **translated.variables}
     added = (f"{name}={word}" for name, word in variables.items() if name not in asked)
     return options.replace(**changes, env=(*options.env, *added))
 
@@ -176,7 +197,9 @@ def with_settings(requests: Iterable[str], command: list[str], options: LaunchOp
 def target_of(
     settings: list[Setting], command: list[str], options: LaunchOptions, library: MpiLibrary | None = None
 ) -> Target:
-    """The job that a launch with these options would be; `library`: what it ran on, by default what is installed.
+    """The job that a launch with these options would start.
+
+    `library`: what it ran on, by default what is installed.
 
     Raises RequestError when its MPI is not installed.
     """

@@ -1,4 +1,4 @@
-"""A file of settings for `--settings`: what --set sets, and the options of the launch that they were measured with."""
+"""The file of `--settings`: knobs, and the launch options that they were measured with."""
 
 import tomllib
 from pathlib import Path
@@ -9,21 +9,25 @@ from pydantic import BeforeValidator, ConfigDict, ValidationError
 from hvscale.comm_tuning.knobs.settings import OPTIONS, Setting, is_given, parse
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
+from hvscale.core.suggest import suggest_name
 from hvscale.launch.options import LaunchOptions
 
-# Each of the launch's options that a knob may be, too.
+# The knob of each launch option that is also a knob.
 KNOBS = {"--transport": "transport", "--devices": "visible_devices"}
 
 
 def words(value: Any) -> Any:
-    """The words of --set for what may stand in the file as a number or a switch."""
+    """A number or a boolean of the file as --set spells it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value) if isinstance(value, int | float) else value
 
 
 class SettingsFile(VersionedDocument):
-    """The file as TOML holds it. `mpi`: the flavour that the settings are for; `set`: a value for each knob, in the words of --set."""
+    """The content of the file.
+
+    `mpi`: the flavour that the settings are for; `set`: a value for each knob, as for --set.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -35,7 +39,11 @@ class SettingsFile(VersionedDocument):
 
 
 def read_settings(path: Path) -> SettingsFile:
-    """Raises RequestError, naming the place, for a file that cannot be read, is damaged, or asks for what does not exist."""
+    """Read the file.
+
+    Raises RequestError, naming the place, when it cannot be read, is damaged, or has an unknown key
+    or knob.
+    """
     try:
         found = SettingsFile.model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
@@ -43,8 +51,9 @@ def read_settings(path: Path) -> SettingsFile:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        known = f"; known are {', '.join(sorted(keys()))}" if first["type"] == "extra_forbidden" else ""
-        raise RequestError(f"--settings {path}: {place}: {first['msg']}{known}") from error
+        is_unknown = first["type"] == "extra_forbidden"
+        problem = suggest_name("key", place, sorted(keys())) if is_unknown else first["msg"]
+        raise RequestError(f"--settings {path}: {place}: {problem}") from error
     except (ValueError, RecursionError) as error:
         raise RequestError(f"--settings {path} is not valid TOML: {error}") from error
     settings_of(found, path)
@@ -56,17 +65,15 @@ def keys() -> list[str]:
 
 
 def settings_of(file: SettingsFile, path: Path) -> list[Setting]:
-    """Raises RequestError, naming the file, for an unknown knob."""
-    try:
-        return parse([f"{knob}={text}" for knob, text in file.set.items()])
-    except RequestError as error:
-        raise RequestError(f"--settings {path}: {error}") from error
+    """The settings in the file. Raises RequestError, naming the file, for an unknown knob."""
+    return parse([f"{knob}={text}" for knob, text in file.set.items()], option=f"--settings {path}:")
 
 
 def with_settings_file(path: Path, options: LaunchOptions) -> LaunchOptions:
     """The options with the file's settings behind those of the command line, which go first.
 
-    Raises RequestError for a file that was made for another --mpi: its settings were measured on that library alone.
+    Raises RequestError for a file that was made for another --mpi: its settings were measured on
+    that library alone.
     """
     file = read_settings(path)
     if file.mpi != options.mpi:

@@ -1,24 +1,30 @@
-"""The list of knobs: as a document and a table."""
+"""The list of knobs, as a document and as tables."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
-from hvscale.comm_tuning.knobs.library import KnobLibrary, Restart, libraries, of_flavour
+from hvscale.comm_tuning.knobs.library import LIBRARIES, KnobLibrary, Restart, libraries, libraries_of
 from hvscale.comm_tuning.knobs.meaning import MEANING
 from hvscale.core.documents import VersionedDocument
+from hvscale.core.errors import RequestError
+from hvscale.core.suggest import suggest_name
+from hvscale.launch import flavours
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-# Of the table, with their shares of the width.
-COLUMNS = {"library": 3, "variable (default)": 8, "values": 6, "read at": 3, "needs": 7, "source": 5}
+# The columns of a table, with their shares of its width.
+COLUMNS = {"library": 3, "variable (default)": 8, "values": 6, "read at": 3, "notes": 7, "source": 5}
 RESTARTS = {"start": "a fresh start", "init": "hvd.init()"}
 
 
 class KnobRow(BaseModel):
-    """One library's spelling of one knob. `variables`: its variables, or the launch option, with their defaults in the library's words."""
+    """One library's spelling of one knob.
+
+    `variables`: its environment variables, or the launch option, with the library's defaults.
+    """
 
     knob: str
     meaning: str
@@ -29,22 +35,34 @@ class KnobRow(BaseModel):
     unit: str
     restart: Restart
     transport: str | None
-    needs: str
-    along: dict[str, str]
+    note: str
+    also_set: dict[str, str]
     source: str
 
 
 class KnobsDocument(VersionedDocument):
     """What `hvscale knobs --json` prints."""
 
-    schema_: Literal["hvscale/knobs/1"] = "hvscale/knobs/1"
+    schema_: Literal["hvscale/knobs/2"] = "hvscale/knobs/2"
     rows: list[KnobRow]
 
 
-def knobs(word: str | None = None) -> KnobsDocument:
-    """All knobs, or those that a job with this `--mpi`, or one library, has. Raises RequestError for an unknown word."""
-    chosen = libraries() if word is None else of_flavour(word)
-    return KnobsDocument(rows=[row for knob in MEANING for library in chosen for row in rows_of(library, knob)])
+def knobs(mpi: str | None = None, word: str | None = None) -> KnobsDocument:
+    """Every knob and its spellings.
+
+    `mpi`: only the libraries that a job of this flavour may use, or one library; `word`: one knob,
+    or the same as `mpi`. Raises RequestError, suggesting the nearest, for an unknown name.
+    """
+    chosen, names = libraries() if mpi is None else libraries_of(mpi), list(MEANING)
+    if word is not None:
+        knob = word.replace("-", "_")
+        if knob in MEANING:
+            names = [knob]
+        elif word in (known := [*MEANING, *sorted({*flavours.names(), *LIBRARIES.names()})]):
+            chosen = [library for library in libraries_of(word) if library in chosen]
+        else:
+            raise RequestError(f"{word}: {suggest_name('knob, library or flavour', word, known)}")
+    return KnobsDocument(rows=[row for knob in names for library in chosen for row in rows_of(library, knob)])
 
 
 def rows_of(library: KnobLibrary, knob: str) -> Iterator[KnobRow]:
@@ -60,14 +78,14 @@ def rows_of(library: KnobLibrary, knob: str) -> Iterator[KnobRow]:
                 unit=one.unit,
                 restart=one.restart,
                 transport=one.transport,
-                needs=one.needs,
-                along=dict(one.along),
+                note=one.note,
+                also_set=dict(one.also_set),
                 source=one.source,
             )
 
 
 def knobs_tables(document: KnobsDocument) -> "Iterator[Table]":
-    """For each knob a table under its meaning, with a row for each library that has it."""
+    """One table for each knob, with its meaning as title and a row for each library that has it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -89,7 +107,7 @@ def knobs_tables(document: KnobsDocument) -> "Iterator[Table]":
             "\n".join(variables),
             f"{row.values} {row.unit}".strip(),
             RESTARTS[row.restart],
-            "; ".join(filter(None, [over, row.needs])),
+            "; ".join(filter(None, [over, row.note])),
             row.source,
         )
         table.add_row(*cells)

@@ -1,10 +1,12 @@
-"""What a knob can be set to: in the user's words, as a value, and as one library spells it."""
+"""The values of a knob: as the user types them, as Python values, and as one library spells them."""
 
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
+
+from hvscale.core.suggest import nearest_name
 
 Value = bool | int | float | str | tuple[str, ...]
 
@@ -14,23 +16,27 @@ SIZE = re.compile(r"([0-9]+)\s*([kmg]?)(?:i?b)?")
 
 
 class Values(Protocol):
-    """The values that a library takes. `parse` and `read` raise ValueError for any other."""
+    """The values that a library accepts. `parse` and `read` raise ValueError for any other."""
 
     @property
     def takes(self) -> str:
-        """What may be asked for, in words."""
+        """The valid values, for people."""
+
+    @property
+    def known_words(self) -> tuple[str, ...]:
+        """Every word that is valid; empty where numbers or any names are."""
 
     def parse(self, text: str) -> Value:
-        """The value of the user's words."""
+        """The value that the user typed."""
 
     def show(self, value: Value) -> str:
-        """The user's words for a value."""
+        """The value as the user types it."""
 
     def write(self, value: Value) -> str:
-        """The library's word for a value."""
+        """The value as the library spells it."""
 
     def read(self, text: str) -> Value:
-        """The value of the library's word."""
+        """The value that the library's spelling means."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,10 @@ class Switch:
     @property
     def takes(self) -> str:
         return "on, off"
+
+    @property
+    def known_words(self) -> tuple[str, ...]:
+        return "on", "off"
 
     def parse(self, text: str) -> bool:
         word = text.lower()
@@ -64,18 +74,22 @@ class Switch:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of some words, each with the library's own for it."""
+    """One of several words, each with the library's spelling."""
 
     words: Mapping[str, str]
 
     @classmethod
     def of(cls, *words: str) -> "OneOf":
-        """Of words that the library uses as they are."""
+        """Words that the library spells the same way."""
         return cls({word: word for word in words})
 
     @property
     def takes(self) -> str:
         return ", ".join(self.words)
+
+    @property
+    def known_words(self) -> tuple[str, ...]:
+        return tuple(self.words)
 
     def parse(self, text: str) -> str:
         word = text.lower()
@@ -102,6 +116,7 @@ class WholeNumber:
 
     lowest: int = 0
     highest: int | None = None
+    known_words: ClassVar[tuple[str, ...]] = ()
 
     @property
     def takes(self) -> str:
@@ -127,7 +142,7 @@ class WholeNumber:
 
 @dataclass(frozen=True)
 class Bytes(WholeNumber):
-    """A number of bytes, which may be asked for as 64K, 1M or 2GiB: units of 1024."""
+    """A number of bytes, typed as 64K, 1M or 2GiB: units of 1024."""
 
     def parse(self, text: str) -> int:
         match = SIZE.fullmatch(text.strip().lower())
@@ -141,6 +156,7 @@ class Milliseconds:
     """A time of `lowest` milliseconds or more."""
 
     lowest: float = 0
+    known_words: ClassVar[tuple[str, ...]] = ()
 
     @property
     def takes(self) -> str:
@@ -164,7 +180,11 @@ class Milliseconds:
 
 @dataclass(frozen=True)
 class Names:
-    """Names with commas between them, or only one. `known`: the library has no others; `what` they are; `prefix` stands before the list."""
+    """Names separated by commas, or with `several` False only one.
+
+    `what`: the names are, for people; `known`: the only valid ones, None for any; `prefix`: the
+    library's, before the list.
+    """
 
     what: str
     known: tuple[str, ...] | None = None
@@ -174,8 +194,12 @@ class Names:
 
     @property
     def takes(self) -> str:
-        many = ", with commas between them" if self.several else ""
+        many = ", separated by commas" if self.several else ""
         return f"{self.what}{many}" + (f" ({', '.join(self.known)})" if self.known else "")
+
+    @property
+    def known_words(self) -> tuple[str, ...]:
+        return self.known or ()
 
     def parse(self, text: str) -> tuple[str, ...]:
         names = tuple(text.split(","))
@@ -196,6 +220,15 @@ class Names:
         if not text.startswith(self.prefix):
             raise ValueError(text)
         return self.parse(text.removeprefix(self.prefix))
+
+
+def nearest_value(text: str, values: Values) -> str | None:
+    """The valid value that is spelled most like `text`; None when none is like it."""
+    words = values.known_words
+    for name in text.split(","):
+        if name not in words and (nearest := nearest_name(name, words)) is not None:
+            return text.replace(name, nearest)
+    return None
 
 
 def interval(lowest: float, highest: float | None) -> str:

@@ -1,1 +1,1 @@
-"""The search for settings that make a command faster: what may help, trials, and the proof of what was found."""
+"""The search for settings that make a command faster, and the proof of the gain."""

@@ -10,15 +10,15 @@ from hvscale.launch.options import LaunchOptions
 from hvscale.profiling.compare import Comparison
 from hvscale.studies.document import StudyDocument
 
-StudyState = Literal["searching", "proving", "finished", "interrupted", "failed"]
 TrialState = Literal["measured", "stopped early", "crashed", "hung", "wrong sums"]
 
 
 class Trial(BaseModel):
-    """One set of settings, measured. `settings` in the words of --set, none for the defaults; `run`: the run folder's name in the study's folder.
+    """One measurement of one set of settings.
 
-    `start` counts the job's starts: trials with the same one ran in one start. `throughput` is None where nothing could be measured, and
-    `problem` says why.
+    `settings`: as values of --set, empty for the defaults; `run`: the name of the run folder in the
+    study's folder; `start`: counts the starts of the job, so trials with the same number ran in one
+    start; `throughput`: None where nothing could be measured, and `problem` says why.
     """
 
     number: int
@@ -33,7 +33,7 @@ class Trial(BaseModel):
 
 
 class KnobChoice(BaseModel):
-    """One knob: the values that were searched, or, with none, why it was left out."""
+    """One knob: the `values` that are searched, or none of them and the `reason`."""
 
     knob: str
     values: list[str]
@@ -41,7 +41,7 @@ class KnobChoice(BaseModel):
 
 
 class Pair(BaseModel):
-    """The defaults and the winner on fresh starts, one after the other: throughputs and the runs' names in the study's folder."""
+    """Throughputs of the defaults and the best settings on fresh starts, and their run folders."""
 
     default: float
     tuned: float
@@ -50,26 +50,29 @@ class Pair(BaseModel):
 
 
 class Proof(BaseModel):
-    """`settings`: whose gain is proven. `gain`: the ratio of throughputs over the pairs, 1 for no difference; taken only where its interval is
-    above 1."""
+    """The pairs that were measured, and what they show.
+
+    `settings`: the best of the search; `gain`: the ratio of their throughput to the defaults', 1
+    for no difference; `accepted`: whether its whole interval is above 1, with all pairs measured.
+    """
 
     settings: dict[str, str] = {}
     pairs: list[Pair]
     gain: Estimate
-    taken: bool
+    accepted: bool
 
 
 class TuneDocument(StudyDocument):
     """What `hvscale tune --json` prints, by alias, and the study folder's tune.json.
 
-    `launch`: the options of the job. `measured_by`: where the throughput comes from.
-    `request`: what was asked of the search itself, with which another one cannot go on in this folder.
-    `winner`: the settings to use in the words of --set; empty when the defaults are best, None while that is not known.
-    `profile`: the defaults before, the winner after, by message size.
+    `launch`: the options of the job. `fixed`: settings that every trial has. `request`: the options
+    of the search, which must be the same when the study is resumed. `measured_by`: where the
+    throughput comes from. `space`: every knob, with the values that are searched. `winner`: the
+    settings to use, as values of --set; empty when the defaults are best, None while that is not
+    known. `profile`: the communication by message size, the defaults before and the winner after.
     """
 
     schema_: Literal["hvscale/tune/2"] = "hvscale/tune/2"
-    state: StudyState = "searching"
     command: list[str]
     np: int
     launch: LaunchOptions

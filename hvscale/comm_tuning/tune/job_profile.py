@@ -1,4 +1,4 @@
-"""What the run with the defaults shows of a job, as far as it decides which knobs can matter."""
+"""What a run with the defaults shows of a job: the facts that decide which knobs can matter."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,15 @@ from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.analyze.step_times import read_step_log, step_edges
 from hvscale.profiling.read.events import Events
 
-WARMUP_STEPS = (
-    3  # their messages are those of starting: parameters that are broadcast, tensors that meet for the first time
-)
+WARMUP_STEPS = 3  # they send start-up messages: the broadcast of the parameters, the first negotiation of each tensor
 
 
 @dataclass(frozen=True)
 class OperationMessages:
-    """Of one operation on one rank, those by which ranks agree on what to send left out. `largest` in bytes; `share` of all their time."""
+    """Messages of one operation on one rank, without Horovod's negotiation.
+
+    `largest`: in bytes; `share`: of the time of all messages.
+    """
 
     calls: int
     largest: int
@@ -26,9 +27,11 @@ class OperationMessages:
 
 @dataclass(frozen=True)
 class JobProfile:
-    """`ranks_of_a_node`: the most on one; `cores` and `gpus` of the machine the job was started on; `source`: of the profile.
+    """Facts of a job, from its profile.
 
-    `step_bytes`: what a rank all-reduces in a step, where steps are known. `messages`: by operation, without those before the fourth step then.
+    `ranks_of_a_node`: the most on any node; `cores` and `gpus`: of the machine that started the
+    job; `source`: of the profile; `step_bytes`: bytes that a rank all-reduces in a step, None where
+    steps are not known; `messages`: by operation, from the fourth step on where steps are known.
     """
 
     command: tuple[str, ...]
@@ -46,7 +49,7 @@ class JobProfile:
 
 
 def job_profile(run: RunFolder) -> JobProfile:
-    """Raises RequestError when the run cannot be read."""
+    """The profile of a run. Raises RequestError when the run cannot be read."""
     record, recording = run.read(), read_recording(run)
     events = recording.events
     chosen = (events.rank == min(recording.ranks, default=0)) & ~events.bitwise
@@ -83,6 +86,6 @@ def job_profile(run: RunFolder) -> JobProfile:
 
 
 def all_reduced(events: Events, chosen: NDArray[np.bool_]) -> int:
-    """Bytes of the chosen messages that are all-reduces."""
+    """Bytes of the all-reduces among the chosen messages."""
     code = events.operations.index("allreduce") if "allreduce" in events.operations else -1
     return int(events.bytes[chosen & (events.operation == code)].sum())

@@ -1,4 +1,4 @@
-"""The knobs of one job that a search turns, each with its values, and why the others are left out."""
+"""The search space of one job: its knobs with their values, and why the other knobs are left out."""
 
 import itertools
 import math
@@ -10,32 +10,33 @@ from typing import Protocol
 
 from hvscale.comm_tuning.knobs.library import Spelling, Target
 from hvscale.comm_tuning.knobs.meaning import MEANING
-from hvscale.comm_tuning.knobs.settings import Setting, parse, spellings_in, takers, why_not
+from hvscale.comm_tuning.knobs.settings import Setting, parse, spellings_in, takers, unknown_knob, why_not
 from hvscale.comm_tuning.knobs.values import Value
 from hvscale.comm_tuning.tune.document import KnobChoice
 from hvscale.comm_tuning.tune.job_profile import JobProfile
 from hvscale.comm_tuning.tune.search_space import DEFAULT, SEARCH_SPACE, SearchedKnob
 from hvscale.core.errors import RequestError
 
-Settings = Mapping[str, str]
+JobSettings = Mapping[str, str]
 BY_KNOB = {entry.knob: entry for entry in SEARCH_SPACE}
 
 
 class Chooser(Protocol):
-    """Who says which of a knob's values to try."""
+    """Chooses which of a knob's values to try."""
 
     def position(self, knob: str, count: int) -> int:
-        """Of one of `count` values on a line."""
+        """The index of one of `count` ordered values."""
 
     def word(self, knob: str, values: tuple[str, ...]) -> str:
-        """One of values that are not."""
+        """One of values without an order."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A knob that is searched: its `values` in the words of --set, and which of them leaves it alone.
+    """A knob that is searched.
 
-    `at_init`: every library of the job that has it reads it at hvd.init().
+    `values`: as for --set; `default`: the one that leaves the knob alone; `at_init`: every library
+    of the job that has the knob reads it at hvd.init().
     """
 
     entry: SearchedKnob
@@ -55,12 +56,12 @@ class Dimension:
 
 @dataclass(frozen=True)
 class JobSpace:
-    """Settings are written without what is left alone."""
+    """The points of a search. Settings hold only the knobs that differ from their defaults."""
 
     dimensions: tuple[Dimension, ...]
 
     def choose(self, chooser: Chooser) -> dict[str, str]:
-        """One point: a knob that means nothing beside the others chosen is not asked for."""
+        """One point of the space. A knob without effect beside the others is skipped."""
         settings: dict[str, str] = {}
         for dimension in self.dimensions:
             if not self.matters(dimension, settings):
@@ -70,32 +71,37 @@ class JobSpace:
                 settings[dimension.knob] = value
         return settings
 
-    def matters(self, dimension: Dimension, settings: Settings) -> bool:
-        """The knobs that it depends on come before it."""
+    def matters(self, dimension: Dimension, settings: JobSettings) -> bool:
+        """Whether the knob has an effect beside these settings.
+
+        The knobs that it depends on come before it.
+        """
         among = dimension.entry.only_with
         return not among or any(settings.get(knob) in values for knob, values in among.items())
 
-    def parameters(self, settings: Settings) -> dict[str, int | str]:
-        """What makes `choose` give these settings, for all knobs that it would ask for."""
+    def parameters(self, settings: JobSettings) -> dict[str, int | str]:
+        """The choices with which `choose` returns these settings, for every knob."""
         found: dict[str, int | str] = {}
         for dimension in self.dimensions:
             value = settings.get(dimension.knob, dimension.default)
             found[dimension.knob] = dimension.values.index(value) if dimension.entry.ordered else value
         return found
 
-    def holds(self, settings: Settings) -> bool:
+    def holds(self, settings: JobSettings) -> bool:
         values = {dimension.knob: dimension.values for dimension in self.dimensions}
         return all(value in values.get(knob, ()) for knob, value in settings.items())
 
     def size(self) -> int:
-        """How many points there are, at most."""
+        """An upper bound on the number of points."""
         return math.prod(len(dimension.values) for dimension in self.dimensions)
 
     def points(self) -> Iterator[dict[str, str]]:
-        """Every one, once; for spaces that are small."""
+        """Every point once; for small spaces."""
         seen = set()
         for words in itertools.product(*(dimension.values for dimension in self.dimensions)):
-            settings = self.choose(_Given(dict(zip((one.knob for one in self.dimensions), words, strict=True)), self))
+            settings = self.choose(
+                _FixedChooser(dict(zip((one.knob for one in self.dimensions), words, strict=True)), self)
+            )
             key = frozenset(settings.items())
             if key not in seen:
                 seen.add(key)
@@ -103,11 +109,11 @@ class JobSpace:
 
     def random(self, source: random.Random) -> dict[str, str]:
         words = {dimension.knob: source.choice(dimension.values) for dimension in self.dimensions}
-        return self.choose(_Given(words, self))
+        return self.choose(_FixedChooser(words, self))
 
 
-class _Given:
-    def __init__(self, words: Settings, space: JobSpace) -> None:
+class _FixedChooser:
+    def __init__(self, words: JobSettings, space: JobSpace) -> None:
         self.words = words
         self.values = {dimension.knob: dimension.values for dimension in space.dimensions}
 
@@ -119,20 +125,21 @@ class _Given:
 
 
 def check_names(knobs: list[str] | None) -> None:
-    """Raises RequestError for a knob that is not there, or that no search can turn."""
+    """Raises RequestError for an unknown knob, or one that cannot be searched."""
     for knob in knobs or []:
         if knob not in MEANING:
-            raise RequestError(f"--knobs {knob}: no such knob; `hvscale knobs` lists them")
+            raise RequestError(f"--knobs {knob}: {unknown_knob(knob)}")
         if not BY_KNOB[knob].values:
             raise RequestError(f"--knobs {knob}: {BY_KNOB[knob].only_if_named}")
 
 
 def choices(
-    target: Target, seen: JobProfile, knobs: list[str] | None, fixed: Settings, given: Mapping[str, str]
+    target: Target, seen: JobProfile, knobs: list[str] | None, fixed: JobSettings, given: Mapping[str, str]
 ) -> list[KnobChoice]:
-    """Each knob with the values to search, or with none and the reason; `knobs`: only these, None for what may help.
+    """Each knob with the values to search, or with none and the reason.
 
-    `given`: variables and options of the launch that the user has set, which no trial may contradict.
+    `knobs`: search only these, None for all that may help; `given`: variables and launch options
+    that the user has set, which no trial may contradict.
     """
     return [_choice(entry, target, seen, knobs, fixed, given) for entry in SEARCH_SPACE]
 
@@ -142,7 +149,7 @@ def _choice(
     target: Target,
     seen: JobProfile,
     knobs: list[str] | None,
-    fixed: Settings,
+    fixed: JobSettings,
     given: Mapping[str, str],
 ) -> KnobChoice:
     def left_out(reason: str) -> KnobChoice:
@@ -156,7 +163,7 @@ def _choice(
     if not spellings:
         return left_out(why_not(entry.knob, target))
     for name in (name for spelling in spellings for name in spelling.variables if name in given):
-        return left_out(f"{name} is given: {given[name]}")
+        return left_out(f"{name} is already set to {given[name]}")
     if entry.only_if_named and (knobs is None or not entry.values):
         return left_out(entry.only_if_named)
     for condition in entry.needs:
@@ -166,12 +173,12 @@ def _choice(
     asked = entry.values(seen) if callable(entry.values) else entry.values
     values = with_default(entry, [value for value in asked if is_taken(entry.knob, value, target)], spellings, target)
     if len(values) < 2:
-        return left_out(f"{', '.join(values)}: there is nothing to choose from")
+        return left_out(f"only one value: {', '.join(values)}")
     return KnobChoice(knob=entry.knob, values=values, reason=MEANING[entry.knob])
 
 
 def without_orphans(found: list[KnobChoice]) -> list[KnobChoice]:
-    """A knob that means something only beside values which nothing takes is left out."""
+    """The choices without a knob that has an effect only with values that are not searched."""
     values = {choice.knob: choice.values for choice in found}
     kept = []
     for choice in found:
@@ -179,7 +186,9 @@ def without_orphans(found: list[KnobChoice]) -> list[KnobChoice]:
         if choice.values and among and not any(set(values[knob]) & set(words) for knob, words in among.items()):
             needed = " or ".join(among)
             choice = KnobChoice(
-                knob=choice.knob, values=[], reason=f"it means something only with values of {needed} not searched here"
+                knob=choice.knob,
+                values=[],
+                reason=f"it has an effect only with values of {needed} that are not searched here",
             )
         kept.append(choice)
     return kept
@@ -197,7 +206,10 @@ def is_taken(knob: str, value: str, target: Target) -> bool:
 
 
 def with_default(entry: SearchedKnob, values: list[str], spellings: list[Spelling], target: Target) -> list[str]:
-    """The values with the default among them: at its place where the libraries name one and the same, or else in front, as a word."""
+    """The values, with the default.
+
+    It stands in its place where the libraries agree on one, or else first, as the word DEFAULT.
+    """
     named = {default_of(spelling, target) for spelling in spellings}
     default = next(iter(named)) if len(named) == 1 and not entry.varies else None
     if default is None:
@@ -214,7 +226,10 @@ def with_default(entry: SearchedKnob, values: list[str], spellings: list[Spellin
 
 
 def default_of(spelling: Spelling, target: Target) -> Value | None:
-    """What the job has where a trial leaves the knob alone: the environment's, or the library's. None where no value stands for it."""
+    """The value that the job has by default: the environment's, or else the library's.
+
+    None where no value means it.
+    """
     try:
         return spelling.read({name: target.environment.get(name, word) for name, word in spelling.variables.items()})
     except (KeyError, ValueError):
@@ -222,7 +237,7 @@ def default_of(spelling: Spelling, target: Target) -> Value | None:
 
 
 def space_of(found: list[KnobChoice], target: Target) -> JobSpace:
-    """The part of a document's choices that is searched."""
+    """The space that a document's choices describe."""
     dimensions = []
     for choice in found:
         if choice.values:
@@ -239,7 +254,10 @@ def space_of(found: list[KnobChoice], target: Target) -> JobSpace:
 
 
 def default_among(values: list[str], spellings: list[Spelling], target: Target) -> str:
-    """The one of `values` that leaves the knob alone. Raises RequestError when that is none of them any more."""
+    """The one of `values` that is the default.
+
+    Raises RequestError when none of them is any more.
+    """
     if values[0] == DEFAULT:
         return DEFAULT
     default = default_of(spellings[0], target)
@@ -253,8 +271,5 @@ def default_among(values: list[str], spellings: list[Spelling], target: Target) 
 
 
 def fixed_settings(requests: list[str]) -> dict[str, str]:
-    """Of --fix KNOB=VALUE. Raises RequestError, as --set does."""
-    try:
-        return {setting.knob: setting.text for setting in parse(requests)}
-    except RequestError as error:
-        raise RequestError(str(error).replace("--set", "--fix")) from error
+    """The settings of --fix KNOB=VALUE. Raises RequestError as --set does."""
+    return {setting.knob: setting.text for setting in parse(requests, option="--fix")}

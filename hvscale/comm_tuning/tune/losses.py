@@ -1,4 +1,7 @@
-"""Whether a run's losses are those of the defaults: a sum that is wrong on all ranks alike shows there alone."""
+"""Compares the losses of two runs.
+
+A sum that is wrong in the same way on all ranks shows only there.
+"""
 
 import math
 from contextlib import suppress
@@ -7,15 +10,18 @@ from hvscale.core.documents import parse_json
 from hvscale.core.line_files import read_lines
 from hvscale.core.run_folder import RunFolder
 
-COMPARED = 10  # steps; later ones drift apart by rounding
-TOLERANCE = 0.05  # another order of adding, or bf16 for fp32, makes far less
+COMPARED_STEPS = 10  # later steps drift apart by rounding
+TOLERANCE = 0.05  # relative; another order of summation, or bf16 instead of fp32, differs far less
 
 
 def losses(run: RunFolder) -> dict[int, float | None]:
-    """Of the first steps, by line of steps.jsonl; None for one that is not finite or not told, nothing for a damaged line."""
+    """Losses of the first steps, by line of steps.jsonl.
+
+    None for a loss that is missing or not finite; damaged lines are skipped.
+    """
     with suppress(OSError):
         found = read_lines(run.steps, _loss)
-        return {line: loss for line, loss in zip(found.numbers, found.values, strict=True) if line <= COMPARED}
+        return {line: loss for line, loss in zip(found.numbers, found.values, strict=True) if line <= COMPARED_STEPS}
     return {}
 
 
@@ -29,7 +35,10 @@ def _loss(line: bytes) -> float | None:
 
 
 def differing_loss(run: RunFolder, reference: RunFolder) -> str | None:
-    """The first step at which a run's loss is another than the reference's, in words; None where none is, or neither tells any."""
+    """Names the first step whose loss differs from the reference's.
+
+    None where none differs or none is known.
+    """
     of_run, of_reference = losses(run), losses(reference)
     for step in sorted(of_run.keys() & of_reference.keys()):
         found, expected = of_run[step], of_reference[step]

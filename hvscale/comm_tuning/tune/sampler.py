@@ -1,4 +1,4 @@
-"""What to try next: Optuna, asked and told, with its study in a file."""
+"""Suggests the next settings, with Optuna; its study is kept in a file."""
 
 import random
 import warnings
@@ -11,20 +11,23 @@ import optuna
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from hvscale.comm_tuning.tune.job_space import JobSpace, Settings
+from hvscale.comm_tuning.tune.job_space import JobSettings, JobSpace
 from hvscale.comm_tuning.tune.scores import Key, key
 from hvscale.core.errors import RequestError
 
 NAME = "hvscale"
 SEED = 1
-STARTUP_TRIALS = 8  # drawn at random, before a model of what is good is worth something
-KNOWN_AGAIN = 20  # times that what is known may be suggested before something else is taken
-SMALL = 4096  # points of a space that are looked through one by one
+STARTUP_TRIALS = 8  # drawn at random, before the model has enough data
+MAX_REPEATS = 20  # suggestions of known settings in a row, before an untried point is taken instead
+SMALL_SPACE = 4096  # points: a space of this size is listed in full
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Settings to try, and the number under which Optuna is told of them; None for those that it did not suggest."""
+    """Settings to try.
+
+    `number`: of the trial in Optuna's study; None for settings that Optuna did not suggest.
+    """
 
     settings: dict[str, str]
     number: int | None
@@ -32,7 +35,7 @@ class Suggestion:
 
 @contextmanager
 def study_file(file: Path) -> Iterator[None]:
-    """Raises RequestError, in one line, for what goes wrong with Optuna's file within."""
+    """Turns an error of Optuna's file into a RequestError of one line."""
     try:
         yield
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError, LookupError, ValueError) as error:
@@ -48,25 +51,29 @@ def study_file(file: Path) -> Iterator[None]:
 
 
 class Sampler:
-    """Maximises the ratio of a trial's throughput to the defaults' (tree-structured Parzen estimator, knobs that depend on each other together).
+    """Maximises the ratio of a trial's throughput to the defaults'.
 
-    Settings that are `known` are not suggested again.
+    It uses a multivariate tree-structured Parzen estimator, which models knobs that depend on each
+    other together. `known` settings, each with its ratio, are not suggested again.
     """
 
     def __init__(self, file: Path, space: JobSpace, known: Mapping[Key, float]) -> None:
-        """Goes on with the study in the file, if there is one. What was asked and never told was lost with who asked."""
+        """Resumes the study in the file, if there is one.
+
+        Suggestions of an interrupted search that got no result are dropped.
+        """
         self.space, self.known = space, dict(known)
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # what goes wrong is said by study_file, in one line
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # study_file reports errors in one line
         self.file = file
         with study_file(file):
             self._open(file)
-        self.queue: list[Settings] = []
+        self.queue: list[JobSettings] = []
 
     def _open(self, file: Path) -> None:
         if file.exists() and not file.is_file():  # SQLite would wait for a FIFO's other end
             raise ValueError("not a regular file")
         storage = optuna.storages.RDBStorage(f"sqlite:///{file}")
-        # Another seed for each day of a study, or it would suggest the first day's again.
+        # A new seed for each call, or a resumed search would suggest the same settings again.
         seed = SEED + len(self.known)
         self.random = random.Random(seed)  # noqa: S311 - no secret
         with warnings.catch_warnings():
@@ -82,28 +89,31 @@ class Sampler:
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self.study.tell(trial.number, state=TrialState.FAIL)
 
-    def first(self, settings: Settings) -> None:
-        """Have these tried before Optuna's own, if the space has them and they are not known."""
+    def try_first(self, settings: JobSettings) -> None:
+        """Suggest these before Optuna's own, if the space has them and they are not known."""
         if self.space.holds(settings) and key(settings) not in self.known:
             self.queue.append(settings)
 
-    def ask(self, held: Settings | None = None, among: frozenset[str] = frozenset()) -> Suggestion | None:
-        """What to try next. With `held`: only knobs of `among` differ from these settings. None when nothing new is left.
+    def ask(self, held: JobSettings | None = None, among: frozenset[str] = frozenset()) -> Suggestion | None:
+        """The next settings to try; with `held`, only knobs of `among` differ from those.
 
-        Raises RequestError when the study's file is damaged or cannot be written; so do `tell` and `forget`.
+        None when nothing new is left.
+
+        Raises RequestError when the study's file is damaged or cannot be written; so do `tell` and
+        `forget`.
         """
         with study_file(self.file):
             return self._ask(held, among)
 
-    def _ask(self, held: Settings | None, among: frozenset[str]) -> Suggestion | None:
-        for _ in range(KNOWN_AGAIN):
+    def _ask(self, held: JobSettings | None, among: frozenset[str]) -> Suggestion | None:
+        for _ in range(MAX_REPEATS):
             if held is not None:
                 fixed = {knob: at for knob, at in self.space.parameters(held).items() if knob not in among}
                 self.study.enqueue_trial(fixed)
             elif self.queue:
                 self.study.enqueue_trial(self.space.parameters(self.queue.pop(0)))
             trial = self.study.ask()
-            settings = self.space.choose(_Optuna(trial))
+            settings = self.space.choose(_OptunaChooser(trial))
             value = self.known.get(key(settings))
             if value is None:
                 return Suggestion(settings, trial.number)
@@ -114,7 +124,7 @@ class Sampler:
         return Suggestion(untried, None) if untried is not None else None
 
     def tell(self, suggestion: Suggestion, ratio: float) -> None:
-        """`ratio` to the defaults; FAILED_RATIO for what must not be used."""
+        """Record the ratio to the defaults; FAILED_RATIO for settings that must not be used."""
         self.known[key(suggestion.settings)] = ratio
         with study_file(self.file):
             self._tell(suggestion, ratio)
@@ -123,27 +133,27 @@ class Sampler:
         if suggestion.number is None:
             self.study.enqueue_trial(self.space.parameters(suggestion.settings))
             trial = self.study.ask()
-            self.space.choose(_Optuna(trial))
+            self.space.choose(_OptunaChooser(trial))
             self.study.tell(trial, ratio)
         else:
             self.study.tell(suggestion.number, ratio)
 
     def forget(self, suggestion: Suggestion) -> None:
-        """It was not tried to its end."""
+        """Drop a suggestion that was not measured."""
         if suggestion.number is not None:
             with study_file(self.file):
                 self.study.tell(suggestion.number, state=TrialState.FAIL)
 
     def _untried(self) -> dict[str, str] | None:
-        if self.space.size() <= SMALL:
+        if self.space.size() <= SMALL_SPACE:
             left = [settings for settings in self.space.points() if key(settings) not in self.known]
             return self.random.choice(left) if left else None
-        drawn = (self.space.random(self.random) for _ in range(SMALL))
+        drawn = (self.space.random(self.random) for _ in range(SMALL_SPACE))
         return next((settings for settings in drawn if key(settings) not in self.known), None)
 
 
-class _Optuna:
-    """An Optuna trial as who chooses a point."""
+class _OptunaChooser:
+    """Chooses a point as an Optuna trial suggests."""
 
     def __init__(self, trial: optuna.Trial) -> None:
         self.trial = trial

@@ -1,4 +1,7 @@
-"""Which values of each knob are worth a trial, and what a job must show for it. A new knob is one entry."""
+"""SEARCH_SPACE: the values of each knob that are worth a trial, and the jobs to which they matter.
+
+A new knob is one entry.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,18 +10,21 @@ from pathlib import Path
 from hvscale.comm_tuning.tune.job_profile import JobProfile
 from hvscale.core.units import KIB, MIB, human_bytes
 
-# Why the knob cannot matter to this job; None where it may.
+# Returns why the knob cannot matter to this job, None where it may.
 Condition = Callable[[JobProfile], str | None]
-DEFAULT = "default"  # the word for leaving a knob alone where the library has no word for its default
-LEAST_SHARE = 0.01  # of the communication time, below which an operation's knobs are not worth a trial
+DEFAULT = "default"  # the value that leaves a knob alone, where no value of the library is its default
+MIN_TIME_SHARE = 0.01  # of the communication time: the knobs of an operation below it are not searched
 
 
 @dataclass(frozen=True)
 class SearchedKnob:
-    """`values`: in the words of --set, the default aside. `ordered`: they lie on a line, so that neighbours are alike.
+    """How one knob is searched.
 
-    `only_with`: the values of other knobs of which one must be chosen for this one to mean anything. `only_if_named`: why it is searched only when
-    it is named with --knobs; without `values`: why it is not searched at all. `varies`: the default follows from where the ranks run.
+    `values`: as for --set, without the default. `needs`: conditions that the job must meet.
+    `ordered`: the values are numbers, so neighbours behave alike. `only_with`: the knob has an
+    effect only with one of these values of other knobs. `only_if_named`: why it is searched only
+    when --knobs names it, or, without `values`, why it is never searched. `varies`: its default
+    depends on where the ranks run.
     """
 
     knob: str
@@ -31,15 +37,15 @@ class SearchedKnob:
 
 
 def horovod(seen: JobProfile) -> str | None:
-    return None if seen.horovod else "no sign of Horovod in the profile"
+    return None if seen.horovod else "the profile shows no Horovod"
 
 
 def several_nodes(seen: JobProfile) -> str | None:
-    return None if seen.nodes > 1 else "one node"
+    return None if seen.nodes > 1 else "only one node"
 
 
 def several_ranks_of_a_node(seen: JobProfile) -> str | None:
-    return None if seen.ranks_of_a_node > 1 else "one rank on each node"
+    return None if seen.ranks_of_a_node > 1 else "only one rank on each node"
 
 
 def gpus(seen: JobProfile) -> str | None:
@@ -51,28 +57,28 @@ def no_gpus(seen: JobProfile) -> str | None:
 
 
 def nccl(seen: JobProfile) -> str | None:
-    return None if seen.source == "nccl" else "no message of NCCL in the profile"
+    return None if seen.source == "nccl" else "the profile shows no NCCL messages"
 
 
 def rdma(seen: JobProfile) -> str | None:
     there = any(Path("/sys/class/infiniband").glob("*"))
-    return None if there else "no RDMA adapter on this machine, and other networks register no memory"
+    return None if there else "no RDMA adapter on this machine; other networks register no memory"
 
 
 def cores_of_their_own(seen: JobProfile) -> str | None:
     if seen.cores >= seen.ranks_of_a_node:
         return None
-    return f"{seen.ranks_of_a_node} ranks share {seen.cores} cores: binding would keep them off the free one"
+    return f"{seen.ranks_of_a_node} ranks share {seen.cores} cores: binding would keep a rank off a free core"
 
 
 def own_threads(seen: JobProfile) -> str | None:
     name = [Path(word).name for word in seen.command[:2]]
-    return "hvscale train shares the cores out itself: --threads" if name == ["hvscale", "train"] else None
+    return "hvscale train sets the threads itself (--threads)" if name == ["hvscale", "train"] else None
 
 
 def eager_limit(seen: JobProfile) -> str | None:
     if seen.nodes == 1 and seen.transport == "ob1":
-        return "one node: over shared memory Open MPI has a limit of its own"
+        return "only one node: Open MPI has a separate limit for shared memory"
     return None
 
 
@@ -80,8 +86,10 @@ def sends(operation: str) -> Condition:
     def check(seen: JobProfile) -> str | None:
         found = seen.messages.get(operation)
         if found is None:
-            return f"no {operation} in its steps"
-        return None if found.share >= LEAST_SHARE else f"{operation} takes {found.share:.1%} of the communication time"
+            return f"no {operation} in the steps"
+        return (
+            None if found.share >= MIN_TIME_SHARE else f"{operation} takes {found.share:.1%} of the communication time"
+        )
 
     return check
 
@@ -91,19 +99,19 @@ def messages_above(size: int) -> Condition:
         largest = max((found.largest for found in seen.messages.values()), default=0)
         if largest > size:
             return None
-        return f"no message above {human_bytes(size)}: the largest has {human_bytes(largest)}"
+        return f"no message above {human_bytes(size)}; the largest has {human_bytes(largest)}"
 
     return check
 
 
 def threads_of_a_rank(seen: JobProfile) -> tuple[str, ...]:
-    """Powers of two up to a rank's share of the cores."""
+    """Powers of two, up to a rank's share of the cores."""
     share = max(1, seen.cores // seen.ranks_of_a_node)
     return tuple(str(1 << power) for power in range(share.bit_length()))
 
 
 def thresholds_below_a_step(seen: JobProfile) -> tuple[str, ...]:
-    """And the default: of more bytes than a step has all are alike."""
+    """Thresholds below the bytes of a step, and the default: all above them behave alike."""
     below = seen.step_bytes or 256 * MIB + 1
     return tuple(f"{size}M" for size in (1, 4, 8, 16, 32, 64, 128, 256) if size * MIB < below or size == 128)
 
@@ -119,7 +127,7 @@ SEARCH_SPACE = (
         ("0", "256", "1024", "4096"),
         (horovod,),
         ordered=True,
-        only_if_named="it matters to models of more tensors than the default",
+        only_if_named="it matters only to models with more tensors than the default",
     ),
     SearchedKnob("hierarchical_allreduce", ("on",), (horovod, nccl, several_nodes, several_ranks_of_a_node)),
     SearchedKnob(
@@ -138,8 +146,8 @@ SEARCH_SPACE = (
         ),
         (sends("broadcast"),),
     ),
-    SearchedKnob("allgather_algorithm", only_if_named="training sends few of them: --fix sets it"),
-    SearchedKnob("gather_algorithm", only_if_named="training sends few of them: --fix sets it"),
+    SearchedKnob("allgather_algorithm", only_if_named="training sends few of them; set it with --fix"),
+    SearchedKnob("gather_algorithm", only_if_named="training sends few of them; set it with --fix"),
     SearchedKnob(
         "segment_size",
         ("32K", "128K", "512K", "1M"),
@@ -157,7 +165,7 @@ SEARCH_SPACE = (
     SearchedKnob("registration_cache", ("on", "off"), (rdma,)),
     SearchedKnob("visible_devices", ("own", "all", "split"), (gpus, several_ranks_of_a_node)),
     SearchedKnob("nccl_algorithm", ("ring", "tree"), (nccl,)),
-    # Not ll128: it corrupts data where NCCL does not choose it by itself.
+    # Not ll128: it corrupts data on GPUs where NCCL does not choose it by itself.
     SearchedKnob("nccl_protocol", ("ll", "simple"), (nccl,)),
     SearchedKnob("nccl_channels", ("1", "2", "4", "8", "16", "32"), (nccl,), ordered=True),
     SearchedKnob("nccl_buffer_size", ("1M", "2M", "4M", "8M", "16M"), (nccl, messages_above(MIB)), ordered=True),
@@ -166,19 +174,19 @@ SEARCH_SPACE = (
         ("64", "128", "256", "512"),
         (nccl,),
         ordered=True,
-        only_if_named="NCCL's own choice is seldom beaten",
+        only_if_named="NCCL's own choice is rarely beaten",
     ),
     SearchedKnob("yield_when_idle", ("on", "off"), varies=True),
     SearchedKnob("threads", threads_of_a_rank, (no_gpus, own_threads), ordered=True),
     SearchedKnob("binding", ("none", "core", "socket", "numa"), (cores_of_their_own,)),
-    SearchedKnob("thread_affinity", only_if_named="which core is free depends on the binding: --fix sets it"),
-    SearchedKnob("transport", only_if_named="it decides which other knobs there are: tune under each, with --fix"),
+    SearchedKnob("thread_affinity", only_if_named="which core is free depends on the binding; set it with --fix"),
     SearchedKnob(
-        "socket_interfaces", only_if_named="which network reaches all nodes is known, and not measured: --fix sets it"
+        "transport", only_if_named="it decides which other knobs exist; tune with each transport, set with --fix"
     ),
+    SearchedKnob("socket_interfaces", only_if_named="the network that reaches all nodes is known; set it with --fix"),
 )
 
-# What has paid elsewhere and only pays together: tried after the defaults, where the space has it.
+# Combinations that were faster elsewhere, and only together: tried first where the space has them.
 PROMISING: tuple[Mapping[str, str], ...] = (
     {"yield_when_idle": "on"},
     {"eager_threshold": "1M"},

@@ -1,4 +1,4 @@
-"""How fast a run goes, from what it leaves behind while it goes: its steps, each with the work done in it and its seconds."""
+"""Reads the steps of a running job: the work and the seconds of each step."""
 
 import itertools
 import time
@@ -27,16 +27,16 @@ MEASURED_BY: dict[Kind, str] = {
     "marks": "the steps that the command marks for hvprof",
     "collectives": "the period of its collectives",
 }
-# Of what needs no --metric, the first that is there.
+# The first of these that a run has is used where --metric is not given.
 IN_ORDER: tuple[Kind, ...] = ("steps", "marks", "collectives")
-WARMUP_STEPS = 3  # slower, because memory is allocated, connections are made and kernels are compiled
-INTERVAL_BLOCKS = 8  # of neighbouring steps, which are alike
+WARMUP_STEPS = 3  # slower: memory is allocated, connections are made, kernels are compiled
+INTERVAL_BLOCKS = 8  # blocks of neighbouring steps, whose times are correlated, for a confidence interval
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Steps:
-    """`work` in `unit` times a second, and `seconds`, of each step."""
+class MeasuredSteps:
+    """The work of each step, so that work / seconds is in `unit`, and its seconds."""
 
     work: Floats
     seconds: Floats
@@ -45,11 +45,14 @@ class Steps:
     def __len__(self) -> int:
         return len(self.work)
 
-    def after(self, first: int) -> "Steps":
-        return Steps(self.work[first:], self.seconds[first:], self.unit)
+    def after(self, first: int) -> "MeasuredSteps":
+        return MeasuredSteps(self.work[first:], self.seconds[first:], self.unit)
 
     def throughput(self) -> Estimate | None:
-        """In blocks of neighbours; None without steps."""
+        """The mean over all steps; None without steps.
+
+        Its interval is over blocks of neighbouring steps.
+        """
         if not len(self):
             return None
         edges = np.linspace(0, len(self), min(INTERVAL_BLOCKS, len(self)) + 1).astype(int)
@@ -60,9 +63,12 @@ class Steps:
 
 
 class StepSource:
-    """Reads the steps of runs of one command, all in the same way: that in which the first one could be read.
+    """Reads the steps of all runs of one command from the same source.
 
-    `share`: bytes that each step sends, where collectives tell the steps.
+    It is the best one that the first run has.
+
+    `kind`: the source, None until it is locked; `share`: bytes that each step sends, where steps
+    are counted from collectives.
     """
 
     def __init__(self, np: int, metric: Metric | None, kind: Kind | None = None) -> None:
@@ -70,16 +76,22 @@ class StepSource:
         self.kind: Kind | None = "metric" if metric is not None else kind
         self.share: float | None = None
         self.unit_of_share = "steps/s"
-        self.read_from: Kind | None = None  # what the last steps were read from
+        self.read_from: Kind | None = None  # the source of the last steps
 
     @property
     def warmup(self) -> int:
-        """Steps that do not count; each match of --metric may stand for many."""
+        """MeasuredSteps that do not count.
+
+        With --metric it is one match, which may cover many steps.
+        """
         return 1 if self.kind == "metric" else WARMUP_STEPS
 
-    def steps(self, run: RunFolder) -> Steps | None:
-        """So far; None where nothing tells them. Raises RequestError where what --metric matches is no number."""
-        ways: dict[Kind, Callable[[RunFolder], Steps | None]] = {
+    def steps(self, run: RunFolder) -> MeasuredSteps | None:
+        """The steps so far; None without any.
+
+        Raises RequestError where --metric matches something other than a number.
+        """
+        readers: dict[Kind, Callable[[RunFolder], MeasuredSteps | None]] = {
             "metric": self._metric,
             "steps": self._log,
             "marks": self._marks,
@@ -87,21 +99,21 @@ class StepSource:
         }
         kinds: tuple[Kind, ...] = (self.kind,) if self.kind is not None else IN_ORDER
         for kind in kinds:
-            found = ways[kind](run)
+            found = readers[kind](run)
             if found is not None and len(found):
                 self.read_from = kind
                 return found
         return None
 
     def lock(self, run: RunFolder) -> None:
-        """Keep to what tells the steps of this run, the first one, from now on."""
+        """Read all later runs from the source that this first run was read from."""
         if self.kind is None:
             self.steps(run)
             self.kind = self.read_from
         if self.kind == "collectives":
             self.share, self.unit_of_share = share_of_a_step(recording_of(run))
 
-    def _metric(self, run: RunFolder) -> Steps | None:
+    def _metric(self, run: RunFolder) -> MeasuredSteps | None:
         if self.metric is None:
             return None
         of_ranks = []
@@ -116,43 +128,43 @@ class StepSource:
             values = self.np * np.mean([of_rank[:shortest] for of_rank in of_ranks], axis=0)
         else:
             values = np.array(of_ranks[0])
-        return Steps(values, np.ones(len(values)), None)
+        return MeasuredSteps(values, np.ones(len(values)), None)
 
-    def _log(self, run: RunFolder) -> Steps | None:
+    def _log(self, run: RunFolder) -> MeasuredSteps | None:
         try:
             log = read_step_log(run)
         except RequestError:
             return None
         if log is None or not len(log.seconds):
             return None
-        told = np.isfinite(log.images)
-        if told.any():  # not in a damaged line
-            return Steps(log.images[told], log.seconds[told], "images/s")
-        return Steps(np.ones(len(log.seconds)), log.seconds, "steps/s")
+        has_images = np.isfinite(log.images)  # False for a damaged line
+        if has_images.any():
+            return MeasuredSteps(log.images[has_images], log.seconds[has_images], "images/s")
+        return MeasuredSteps(np.ones(len(log.seconds)), log.seconds, "steps/s")
 
-    def _marks(self, run: RunFolder) -> Steps | None:
+    def _marks(self, run: RunFolder) -> MeasuredSteps | None:
         recording = recording_of(run)
         marks = recording.steps.get(min(recording.ranks, default=0), ()) if recording is not None else ()
         if len(marks) < 2:
             return None
         seconds = np.diff(marks) / 1e9
-        return Steps(np.ones(len(seconds)), seconds, "steps/s")
+        return MeasuredSteps(np.ones(len(seconds)), seconds, "steps/s")
 
-    def _collectives(self, run: RunFolder) -> Steps | None:
+    def _collectives(self, run: RunFolder) -> MeasuredSteps | None:
         recording = recording_of(run)
         if recording is None:
             return None
         share, ends = ends_of_shares(recording, self.share)
         if len(ends) < 2:
             return None
-        # Several of these may end with one message: they share its time.
+        # Several steps may end with the same message: they share its time.
         seconds = np.maximum(np.diff(ends) / 1e9, 1e-9)
         work = 1.0 if self.unit_of_share == "steps/s" else share / MIB
-        return Steps(np.full(len(seconds), work), seconds, self.unit_of_share)
+        return MeasuredSteps(np.full(len(seconds), work), seconds, self.unit_of_share)
 
 
 def recording_of(run: RunFolder) -> Recording | None:
-    """None while the ranks have written nothing that can be read."""
+    """The recording of a run; None while the ranks have written nothing readable."""
     try:
         return read_recording(run)
     except RequestError:
@@ -160,7 +172,7 @@ def recording_of(run: RunFolder) -> Recording | None:
 
 
 class PollTimer:
-    """When to look again: not so often that looking takes much of the machine."""
+    """Says when to poll again: polling must take little of the machine's time."""
 
     def __init__(self, every: float) -> None:
         self.every, self.next = every, 0.0
@@ -168,6 +180,6 @@ class PollTimer:
     def due(self) -> bool:
         return time.monotonic() >= self.next
 
-    def looked(self, seconds: float) -> None:
-        """Looking took so long."""
+    def polled(self, seconds: float) -> None:
+        """Note that a poll took so many seconds."""
         self.next = time.monotonic() + max(self.every, 10 * seconds)

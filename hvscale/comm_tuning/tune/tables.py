@@ -1,24 +1,23 @@
-"""A tuning study for people: what is shown while it goes on, its tables, and its trials as rows of a CSV file."""
+"""The tables of a tuning study, its answer in one line, and its trials as rows of a CSV file."""
 
 from pydantic import BaseModel
-from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
-from hvscale.comm_tuning.tune.document import Trial, TrialState, TuneDocument
-from hvscale.comm_tuning.tune.job_space import Settings
+from hvscale.comm_tuning.tune.document import TrialState, TuneDocument
+from hvscale.comm_tuning.tune.job_space import JobSettings
 from hvscale.comm_tuning.tune.scores import ratios
-from hvscale.comm_tuning.tune.study import TuneStudy
-from hvscale.core.plain_rich import PlainColumn
 from hvscale.core.statistics import Estimate
 from hvscale.core.units import human_interval, human_number
-from hvscale.report.progress import ProgressBar
 from hvscale.report.tables import plain_table
 
 BEST_SHOWN = 10
 
 
 class TrialRow(BaseModel):
-    """One line of the CSV file. `ratio`: to the throughput of the defaults on the same day, 0 where the trial failed."""
+    """One line of the CSV file.
+
+    `ratio`: to the last trial of the defaults before it, 0 where it failed.
+    """
 
     number: int
     settings: str
@@ -41,7 +40,7 @@ def trial_rows(document: TuneDocument) -> list[TrialRow]:
         rows.append(
             TrialRow(
                 number=trial.number,
-                settings=in_words(trial.settings),
+                settings=settings_text(trial.settings),
                 state=trial.state,
                 throughput=found.mean if found else None,
                 throughput_low=found.low if found else None,
@@ -57,7 +56,7 @@ def trial_rows(document: TuneDocument) -> list[TrialRow]:
     return rows
 
 
-def in_words(settings: Settings) -> str:
+def settings_text(settings: JobSettings) -> str:
     return " ".join(f"{knob}={value}" for knob, value in settings.items()) or "the defaults"
 
 
@@ -76,7 +75,7 @@ def trials_table(document: TuneDocument) -> Table:
     left_out = len(fine) - len(shown)
     notes = [f"measured by {document.measured_by}" if document.measured_by else ""]
     if early or left_out:
-        notes.append(f"not shown: {left_out} slower ones, and {early} that were stopped early as too slow")
+        notes.append(f"not shown: {left_out} slower trials, and {early} stopped early as too slow")
     result = plain_table(
         f"np {document.np}, {len(rows)} trials",
         "\n".join(note for note in notes if note),
@@ -86,7 +85,7 @@ def trials_table(document: TuneDocument) -> Table:
         "interval",
         "gain",
     )
-    words_in(result)
+    with_text_column(result)
     for row in shown:
         gain = percent(row.ratio) if document.trials[row.number].settings else ""
         interval = human_interval(row.throughput_low, row.throughput_high, 4)
@@ -97,65 +96,36 @@ def trials_table(document: TuneDocument) -> Table:
 
 
 def space_table(document: TuneDocument) -> Table:
-    """The knobs: what was searched, and why the others were not."""
-    result = words_in(plain_table("knobs", None, "knob", "searched, or why not"))
+    """Every knob: the values that were searched, or why it was not."""
+    result = with_text_column(plain_table("knobs", None, "knob", "values searched, or why not"))
     for choice in sorted(document.space, key=lambda one: not one.values):
         result.add_row(choice.knob, " ".join(choice.values) if choice.values else f"- {choice.reason}")
     return result
 
 
-def words_in(table: Table) -> Table:
-    """With words in the second column."""
+def with_text_column(table: Table) -> Table:
+    """The table with text in its second column."""
     table.columns[1].justify, table.columns[1].no_wrap = "left", False
     return table
 
 
 def verdict(document: TuneDocument) -> str:
-    """What to do, in a line."""
+    """The answer, in one line."""
     proof = document.proof
     if document.winner is None:
-        return "not proven yet: the same command with the same --run goes on"
+        return "not proven yet: run the same command with the same --run to resume"
     if proof is None:
         return "keep the defaults: no trial was faster"
-    found = f"{gain_in_words(proof.gain)} over {len(proof.pairs)} pairs of fresh starts"
+    found = f"{gain_text(proof.gain)} over {len(proof.pairs)} pairs of fresh starts"
     if document.winner:
-        return f"use {in_words(document.winner)}: {found}"
+        return f"use {settings_text(document.winner)}: {found}"
     if len(proof.pairs) and proof.gain.low is not None:
         why = "so it is slower" if proof.gain.high is not None and proof.gain.high < 1 else "which may be chance"
-        return f"keep the defaults: {in_words(proof.settings)} gave {found}, {why}"
-    return f"keep the defaults: {in_words(proof.settings)} failed in the proof"
+        return f"keep the defaults: {settings_text(proof.settings)} gave {found}, {why}"
+    return f"keep the defaults: {settings_text(proof.settings)} failed in the proof"
 
 
-def gain_in_words(gain: Estimate) -> str:
+def gain_text(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
         return percent(gain.mean)
     return f"{percent(gain.mean)} ({percent(gain.low)} to {percent(gain.high)})"
-
-
-class TrialProgress(ProgressBar):
-    """A line for each trial, and a bar over all of them with the best gain so far."""
-
-    def __init__(self, study: TuneStudy) -> None:
-        super().__init__(study.trials, MofNCompleteColumn(), PlainColumn("{task.fields[best]}"), best="")
-        self.study, self.best = study, 1.0
-
-    def trial(self, settings: Settings) -> None:
-        self.update(description=f"trying {in_words(settings)}")
-
-    def told(self, trial: Trial, ratio: float) -> None:
-        if trial.state == "measured":
-            self.best = max(self.best, ratio)
-        self.update(advance=1, best=f"best {percent(self.best)}")
-        found = trial.throughput
-        if trial.state in ("measured", "stopped early") and found is not None:
-            gain = f", {percent(ratio)}" if trial.settings else ""
-            figure = f"{human_number(found.mean, 4)} {self.study.document.unit or ''}".rstrip() + gain
-            figure += f" ({trial.state})" * (trial.state != "measured")
-        else:
-            figure = f"{trial.state}: {trial.problem}"
-        self.print(f"trial {trial.number}: {in_words(trial.settings)}: {figure}")
-
-    def pair(self, settings: Settings, number: int, pairs: int) -> None:
-        if number == 1:
-            self.print(f"proof: {in_words(settings)} and the defaults in turns, {pairs} pairs of fresh starts")
-        self.update(description=f"proof, pair {number}", total=pairs, completed=number - 1)

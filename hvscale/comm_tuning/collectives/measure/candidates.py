@@ -29,9 +29,9 @@ def of_the_library(mpi: str, operation: Operation, np: int) -> Iterator[Candidat
     if knob is None:
         return
     for name in algorithms_of(mpi, operation):
-        variables = {**knob.needed_along(name), **knob.write(name)}
+        variables = {**knob.also_needed(name), **knob.write(name)}
         if name == OWN_CHOICE:
-            if knob.along:
+            if knob.also_set:
                 yield Candidate(choice=LIBRARY_AUTO, variables=variables)
         elif name not in knob.only_on or knob.only_on[name](np):
             yield Candidate(choice=AlgorithmChoice(library_algorithm=name), variables=variables)

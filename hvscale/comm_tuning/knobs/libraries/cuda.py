@@ -12,7 +12,7 @@ register(
                 knob="visible_devices",
                 variables={"--devices": "all"},
                 values=OneOf.of("own", "all"),
-                needs="own keeps a library from CUDA IPC between ranks; sets CUDA_VISIBLE_DEVICES",
+                note="sets CUDA_VISIBLE_DEVICES; own prevents CUDA IPC between ranks",
                 source="CUDA C++ programming guide, CUDA environment variables",
             ),
         ),

@@ -1,4 +1,4 @@
-"""Gloo as it lies inside Horovod 0.28: TCP, and nothing about its algorithms can be set."""
+"""Gloo as it lies inside Horovod 0.28: TCP only, without settings for its algorithms."""
 
 from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, register
 from hvscale.comm_tuning.knobs.values import Names, OneOf
@@ -14,13 +14,13 @@ register(
                 variables={"HOROVOD_GLOO_IFACE": ""},
                 values=Names("an interface", several=False),
                 restart="init",
-                source="Horovod's library names it; hvscale gives each node's own interface by default",
+                source="named in Horovod's library; by default hvscale sets each node's own interface",
             ),
             Spelling(
                 knob="transport",
                 variables={"--transport": "tcp"},
                 values=OneOf.of("tcp"),
-                source="Horovod builds Gloo with TCP alone",
+                source="Horovod builds Gloo only with TCP",
             ),
         ),
     )

@@ -39,7 +39,7 @@ register(
                 variables={"HOROVOD_HIERARCHICAL_ALLREDUCE": "0"},
                 values=Switch(),
                 restart="init",
-                needs="several nodes, and a Horovod built with NCCL",
+                note="needs several nodes, and a Horovod built with NCCL",
                 source=HELP,
             ),
             Spelling(

@@ -19,12 +19,12 @@ register(
         spellings=(
             Spelling(
                 knob="cuda_ipc",
-                # There is no switch: messages from this size on, or from buffers that come again, go through IPC.
+                # There is no switch: messages from this size on, or from reused buffers, go through IPC.
                 variables={"MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD": "1048576"},
                 values=Switch(on="1048576", off=str(LARGEST_INT)),
-                along={"MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR": "0"},
-                along_for=False,
-                needs="a build with CUDA; off: MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR=0, set along; over ucx UCX has it, too",
+                also_set={"MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR": "0"},
+                also_set_for=False,
+                note="needs a build with CUDA; off also sets MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR=0; over ucx UCX has this knob, too",
                 source=VARS,
             ),
             Spelling(
@@ -32,14 +32,14 @@ register(
                 variables={"FI_MR_CACHE_MAX_COUNT": "1024"},
                 values=Switch(on="1024", off="0"),
                 transport="ofi",
-                needs="over ucx it is UCX's",
+                note="over ucx this is a knob of UCX",
                 source="fabric(7) of libfabric",
             ),
             Spelling(
                 knob="transport",
                 variables={"--transport": ""},
                 values=OneOf.of("ucx", "ofi"),
-                needs="sets MPIR_CVAR_CH4_NETMOD",
+                note="sets MPIR_CVAR_CH4_NETMOD",
                 source="mpichversion",
             ),
             Spelling(
@@ -48,14 +48,14 @@ register(
                 values=Bytes(0, LARGEST_INT),
                 unit="bytes",
                 transport="ofi",
-                needs="over ucx it is UCX's",
+                note="over ucx this is a knob of UCX",
                 source=VARS,
             ),
             Spelling(
                 knob="yield_when_idle",
                 variables={"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "0"},
                 values=Switch(),
-                needs="on: it sleeps 1 us after every 4096 looks in vain",
+                note="on: sleeps 1 us after every 4096 unsuccessful polls",
                 source=VARS,
             ),
             Spelling(
@@ -90,7 +90,7 @@ register(
                         "tree": "tree",
                     }
                 ),
-                needs="scatter_allgather: np a power of two",
+                note="scatter_allgather: np must be a power of two",
                 segment_variable="MPIR_CVAR_BCAST_TREE_PIPELINE_CHUNK_SIZE",
                 segmented=("pipelined_tree",),
                 only_on={"scatter_allgather": is_power_of_two},
@@ -110,7 +110,7 @@ register(
                         "recexch_halving": "recexch_halving",
                     }
                 ),
-                needs="recursive_doubling: np a power of two",
+                note="recursive_doubling: np must be a power of two",
                 only_on={"recursive_doubling": is_power_of_two},
                 source=VARS,
             ),
@@ -128,7 +128,7 @@ register(
                 },
                 values=Bytes(0, LARGEST_INT),
                 unit="bytes",
-                needs="allreduce_algorithm tree, or broadcast_algorithm pipelined_tree",
+                note="only with allreduce_algorithm tree, or broadcast_algorithm pipelined_tree",
                 source=VARS,
             ),
             Spelling(
@@ -142,7 +142,7 @@ register(
                 variables={"FI_TCP_IFACE": ""},
                 values=Names("an interface", several=False),
                 transport="ofi",
-                needs="libfabric's provider tcp; over ucx it is UCX's",
+                note="needs libfabric's provider tcp; over ucx this is a knob of UCX",
                 source="fi_tcp(7) of libfabric",
             ),
         ),

@@ -6,37 +6,37 @@ from hvscale.comm_tuning.knobs.values import Bytes, OneOf, Switch
 GUIDE = "MVAPICH2 2.3.7 user guide, MVAPICH2 parameters"
 SOURCE_CODE = "the library's own source, src/mpi/coll"
 
-# The GDR release has them as well.
+# The GDR release has these, too.
 SPELLINGS = (
     Spelling(
         knob="cuda_ipc",
         variables={"MV2_CUDA_IPC": "1"},
         values=Switch(),
         build="CUDA",
-        needs="a build with CUDA, and MV2_USE_CUDA=1 for messages in GPU memory",
+        note="needs a build with CUDA, and MV2_USE_CUDA=1 for messages in GPU memory",
         source=GUIDE,
     ),
     Spelling(
         knob="registration_cache",
         variables={"MV2_USE_LAZY_MEM_UNREGISTER": "1"},
         values=Switch(),
-        needs="an RDMA network",
+        note="needs an RDMA network",
         source=GUIDE,
     ),
     Spelling(
         knob="eager_threshold",
-        # The guide asks for the same size of the buffers that eager messages travel in.
+        # The guide requires the same size for the buffers of eager messages.
         variables={"MV2_IBA_EAGER_THRESHOLD": "", "MV2_VBUF_TOTAL_SIZE": ""},
         values=Bytes(1, 2**31 - 1),
         unit="bytes",
-        needs="an RDMA network, whose adapter decides the default",
+        note="needs an RDMA network; the adapter decides the default",
         source=GUIDE,
     ),
     Spelling(
         knob="allreduce_algorithm",
         variables={"MV2_INTER_ALLREDUCE_TUNING": ""},
         values=OneOf({"recursive_doubling": "1", "reduce_scatter_allgather": "2"}),
-        needs="by default a table decides by message size and np",
+        note="by default a table chooses by message size and np",
         source=f"{SOURCE_CODE}, allreduce_tuning.h",
     ),
     Spelling(
@@ -51,22 +51,22 @@ SPELLINGS = (
                 "pipeline": "9",
             }
         ),
-        needs="by default a table decides by message size and np",
+        note="by default a table chooses by message size and np",
         source=f"{SOURCE_CODE}, bcast_tuning.c",
     ),
     Spelling(
         knob="yield_when_idle",
         variables={"MV2_USE_BLOCKING": "0"},
         values=Switch(),
-        needs="on: it waits for an interrupt of the network adapter",
+        note="on: waits for an interrupt of the network adapter",
         source=GUIDE,
     ),
     Spelling(
         knob="binding",
         variables={"MV2_CPU_BINDING_LEVEL": "core"},
         values=OneOf({"core": "core", "socket": "socket", "numa": "numanode"}),
-        along={"MV2_ENABLE_AFFINITY": "1", "MV2_CPU_BINDING_POLICY": "bunch"},
-        needs="MV2_ENABLE_AFFINITY=1 and MV2_CPU_BINDING_POLICY, both set along; hvscale leaves ranks unbound by default",
+        also_set={"MV2_ENABLE_AFFINITY": "1", "MV2_CPU_BINDING_POLICY": "bunch"},
+        note="also sets MV2_ENABLE_AFFINITY=1 and MV2_CPU_BINDING_POLICY; by default hvscale leaves ranks unbound",
         source=GUIDE,
     ),
 )

@@ -1,4 +1,4 @@
-"""MVAPICH2-GDR 2.3: the open release's knobs, and a list of devices of its own."""
+"""MVAPICH2-GDR 2.3: the open release's knobs, and its own list of devices."""
 
 from hvscale.comm_tuning.knobs.libraries.mvapich2 import SPELLINGS
 from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, Target, register
@@ -8,7 +8,7 @@ GPUS = Spelling(
     knob="visible_devices",
     variables={"--devices": "all"},
     values=OneOf.of("split"),
-    needs="2.3.5 or later; sets MV2_VISIBLE_DEVICES to all GPUs and CUDA_VISIBLE_DEVICES to the rank's own",
+    note="needs 2.3.5 or later; sets MV2_VISIBLE_DEVICES to all GPUs and CUDA_VISIBLE_DEVICES to the rank's own",
     source="Anthony et al., Scaling Single-Image Super-Resolution Training on Modern HPC Clusters, 2021",
 )
 

@@ -8,7 +8,7 @@ GUIDE = "NCCL user guide, environment variables"
 
 
 def in_job(target: Target) -> bool | None:
-    """Certain where Horovod was built on it; another program may use it by itself."""
+    """True where Horovod was built with it; None elsewhere, because a program may use it by itself."""
     library = horovod_library(target.command, dict(target.environment))
     return True if library is not None and b"ncclAllReduce" in library.read_bytes() else None
 
@@ -29,7 +29,7 @@ register(
                 knob="registration_cache",
                 variables={"NCCL_LOCAL_REGISTER": "1"},
                 values=Switch(),
-                needs="buffers that the program registers",
+                note="needs buffers that the program registers",
                 source=GUIDE,
             ),
             Spelling(
@@ -51,7 +51,7 @@ register(
                 knob="nccl_protocol",
                 variables={"NCCL_PROTO": ""},
                 values=OneOf({"ll": "LL", "ll128": "LL128", "simple": "Simple"}),
-                needs="ll128 corrupts data on GPUs where NCCL does not offer it by itself",
+                note="ll128 corrupts data on GPUs where NCCL does not choose it by itself",
                 source=GUIDE,
             ),
             Spelling(
@@ -59,7 +59,7 @@ register(
                 variables={"NCCL_MIN_NCHANNELS": "", "NCCL_MAX_NCHANNELS": ""},
                 values=WholeNumber(1, 64),
                 unit="channels",
-                needs="32 at most before NCCL 2.19",
+                note="at most 32 before NCCL 2.19",
                 source=GUIDE,
             ),
             Spelling(
@@ -79,7 +79,7 @@ register(
             Spelling(
                 knob="socket_interfaces",
                 variables={"NCCL_SOCKET_IFNAME": ""},
-                # Without it NCCL takes each name for the beginning of one.
+                # Without this prefix NCCL matches every interface whose name begins so.
                 values=Names("interfaces", prefix="="),
                 source=GUIDE,
             ),

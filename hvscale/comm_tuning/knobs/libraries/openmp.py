@@ -13,8 +13,8 @@ register(
                 variables={"OMP_NUM_THREADS": ""},
                 values=WholeNumber(1, 2**31 - 1),
                 unit="threads",
-                needs="a program that does not set its own number; PyTorch takes no more than cores",
-                source="torch.get_num_threads(); by default one for each core",
+                note="needs a program that does not set its own number; PyTorch uses at most one thread for each core",
+                source="torch.get_num_threads(); one for each core by default",
             ),
         ),
     )

@@ -5,10 +5,11 @@ from hvscale.comm_tuning.knobs.values import Bytes, Names, OneOf, Switch
 
 INFO = "ompi_info --all"
 LARGEST_INT = 2**31 - 1
-# coll han (priority 35 in release 5) would go first between nodes; what copies GPU buffers for the others (from 50 on) stays before it.
+# Above coll han (35 in release 5), which would come first between nodes, and below the components that copy GPU
+# buffers for the others (50 and more).
 TUNED_FIRST = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_tuned_priority": "45"}
 NEEDS_TUNED = (
-    "coll_tuned_use_dynamic_rules=1, and coll tuned before coll han: both set along; coll hcoll and ucc go before it"
+    "also sets coll_tuned_use_dynamic_rules=1 and a priority above coll han; coll hcoll and ucc still come first"
 )
 
 register(
@@ -23,21 +24,21 @@ register(
                 values=Switch(),
                 transport="ob1",
                 build="CUDA",
-                needs="a build with CUDA, which not every one has; with pml ucx it is UCX's",
+                note="needs a build with CUDA; with pml ucx this is a knob of UCX",
                 source="ompi_info --all, of a build with CUDA",
             ),
             Spelling(
                 knob="registration_cache",
                 variables={"OMPI_MCA_mpi_leave_pinned": "auto"},
                 values=Switch(),
-                needs="an RDMA network; with pml ucx it is UCX's",
+                note="needs an RDMA network; with pml ucx this is a knob of UCX",
                 source=INFO,
             ),
             Spelling(
                 knob="transport",
                 variables={"--transport": ""},
                 values=OneOf.of("ob1", "ucx", "cm"),
-                needs="sets pml",
+                note="sets pml",
                 source=INFO,
             ),
             Spelling(
@@ -46,7 +47,7 @@ register(
                 values=Bytes(1, 2**32 - 1),
                 unit="bytes",
                 transport="ob1",
-                needs="messages over TCP; shared memory has a limit of its own, which fills its segment if it is large",
+                note="for messages over TCP; shared memory has a separate limit",
                 source=INFO,
             ),
             Spelling(
@@ -63,8 +64,8 @@ register(
                         "reduce_scatter_allgather": "6",
                     }
                 ),
-                needs=NEEDS_TUNED,
-                along=TUNED_FIRST,
+                note=NEEDS_TUNED,
+                also_set=TUNED_FIRST,
                 segment_variable="OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize",
                 segmented=("segmented_ring",),
                 source=INFO,
@@ -86,8 +87,8 @@ register(
                         "scatter_ring_allgather": "9",
                     }
                 ),
-                needs=NEEDS_TUNED,
-                along=TUNED_FIRST,
+                note=NEEDS_TUNED,
+                also_set=TUNED_FIRST,
                 segment_variable="OMPI_MCA_coll_tuned_bcast_algorithm_segmentsize",
                 segmented=("chain", "pipeline", "split_binary_tree", "binary_tree", "binomial", "knomial"),
                 source=INFO,
@@ -107,8 +108,9 @@ register(
                         "sparbit": "7",
                     }
                 ),
-                needs="neighbor_exchange: an even np; two_ranks: np 2; sparbit: release 5; " + NEEDS_TUNED,
-                along=TUNED_FIRST,
+                note="neighbor_exchange: np must be even; two_ranks: np must be 2; sparbit: needs release 5; "
+                + NEEDS_TUNED,
+                also_set=TUNED_FIRST,
                 only_on={"neighbor_exchange": lambda np: np % 2 == 0, "two_ranks": lambda np: np == 2},
                 source=INFO,
             ),
@@ -116,8 +118,8 @@ register(
                 knob="gather_algorithm",
                 variables={"OMPI_MCA_coll_tuned_gather_algorithm": "ignore"},
                 values=OneOf({"auto": "0", "linear": "1", "binomial": "2", "linear_sync": "3"}),
-                needs=NEEDS_TUNED,
-                along=TUNED_FIRST,
+                note=NEEDS_TUNED,
+                also_set=TUNED_FIRST,
                 source=INFO,
             ),
             Spelling(
@@ -128,15 +130,15 @@ register(
                 },
                 values=Bytes(0, LARGEST_INT),
                 unit="bytes",
-                needs="allreduce_algorithm or broadcast_algorithm set to one with segments; and " + NEEDS_TUNED,
-                along=TUNED_FIRST,
+                note="only with an allreduce_algorithm or broadcast_algorithm that has segments; " + NEEDS_TUNED,
+                also_set=TUNED_FIRST,
                 source=INFO,
             ),
             Spelling(
                 knob="yield_when_idle",
                 variables={"OMPI_MCA_mpi_yield_when_idle": "false"},
                 values=Switch(on="true", off="false"),
-                needs="by default on where Open MPI counts more ranks than cores, or hvscale puts so many nodes on one machine",
+                note="on by default where Open MPI counts more ranks than cores, or hvscale runs several nodes on one machine",
                 source=INFO,
             ),
             Spelling(
@@ -150,7 +152,7 @@ register(
                         "numa": "numa:overload-allowed",
                     }
                 ),
-                needs="hvscale gives it to mpirun as --bind-to",
+                note="hvscale passes it to mpirun as --bind-to",
                 source="mpirun --help bind-to",
             ),
             Spelling(
@@ -158,7 +160,7 @@ register(
                 variables={"OMPI_MCA_btl_tcp_if_include": ""},
                 values=Names("interfaces or subnets"),
                 transport="ob1",
-                needs="btl_tcp_if_exclude is not set",
+                note="btl_tcp_if_exclude must not be set",
                 source=INFO,
             ),
         ),

@@ -5,7 +5,7 @@ from hvscale.comm_tuning.knobs.values import Bytes, Names, Switch
 from hvscale.launch.flavours import FLAVOURS, LIBRARY_DECIDES
 
 INFO = "ucx_info -c -f"
-# The names that UCX_TLS takes, aliases too.
+# The names that UCX_TLS accepts, aliases included.
 TRANSPORTS = (
     *("all", "sm", "shm", "mm", "posix", "sysv", "xpmem", "knem", "cma", "ugni", "self", "tcp", "ib"),
     *("rc_v", "rc_x", "rc", "ud_v", "ud_x", "ud", "dc", "dc_x", "srd"),
@@ -28,7 +28,7 @@ register(
                 knob="cuda_ipc",
                 variables={"UCX_TLS": "all"},
                 values=Switch(on="all", off="^cuda_ipc"),
-                needs="a build with CUDA for on",
+                note="on needs a build with CUDA",
                 source=INFO,
             ),
             Spelling(
@@ -54,7 +54,7 @@ register(
                 knob="socket_interfaces",
                 variables={"UCX_NET_DEVICES": "all"},
                 values=Names("devices of UCX, such as eth0 or mlx5_0:1"),
-                needs="devices that are not named are not used, InfiniBand's neither",
+                note="only the named devices are used, also of InfiniBand",
                 source=INFO,
             ),
         ),

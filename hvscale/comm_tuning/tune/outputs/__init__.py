@@ -1,24 +1,28 @@
-"""What a tuning study writes: each library's own files, and a guide for people. Each format is one file of `formats/` that registers itself."""
+"""What a tuning study writes: settings files for each library, and a guide for people.
+
+Each format is one file of `formats/`.
+"""
 
 from pathlib import Path
 
 from hvscale.comm_tuning.tune.document import TuneDocument
-from hvscale.comm_tuning.tune.outputs.output_format import outputs
+from hvscale.comm_tuning.tune.outputs.output_format import output_formats
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 from hvscale.core.run_folder import cannot_write, write_atomically
 
 
 def write_outputs(folder: Path, document: TuneDocument) -> list[Path]:
-    """Write every file that applies to the job into the study's folder, and take away one of an earlier call that no longer does.
+    """Write every file that applies to the job.
 
-    Where no gain was proven the files set nothing beyond what the job had before, and the guide says so. Raises RequestError when the folder
+    Files of an earlier call that no longer apply are removed. Where no gain was proven, the files
+    set only what the job had before, and the guide says so. Raises RequestError when the folder
     cannot be written.
     """
     tuned = TunedJob.of(folder.absolute(), document)
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for output in outputs():
+        for output in output_formats():
             path = folder / output.file
             if output.applies(tuned):
                 text = output.text(tuned).encode()

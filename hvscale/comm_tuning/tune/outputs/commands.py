@@ -1,4 +1,4 @@
-"""The lines that start the job with a study's settings: those of its MPI's launchers, horovodrun's, and hvscale's own."""
+"""The commands that start the job with a study's settings, for each launcher."""
 
 import shlex
 from collections.abc import Collection, Mapping
@@ -9,14 +9,14 @@ from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob, names_of
 from hvscale.launch import flavours
 from hvscale.launch.options import LaunchOptions
 
-# Words of the variables that bind ranks, in srun's.
+# What a value of the variable that binds ranks is called by srun.
 SRUN_BINDING = {"core": "cores", "socket": "sockets", "numa": "ldoms"}
 Words = list[list[str]]
 
 
 @dataclass(frozen=True)
 class ShellLine:
-    """A line for a shell, under a title, with what is to be known of it."""
+    """A command for a shell, with a title and a note."""
 
     title: str
     text: str
@@ -24,15 +24,15 @@ class ShellLine:
 
 
 def lines(tuned: TunedJob) -> list[ShellLine]:
-    """Those that apply to the job; hvscale's own first."""
+    """The commands that apply to the job, hvscale's own first."""
     found = [ShellLine("hvscale", shell(hvscale(tuned)))]
     flavour = flavours.get(tuned.flavour)
     own = flavour.command_line(tuned.document.np, tuned.document.command, environment(tuned), tuned.library)
     if own is not None:
-        found.append(ShellLine(Path(own[0][0]).name, shell(own), not_said(tuned)))
-        found.append(ShellLine("srun", shell(srun(tuned)), not_said(tuned)))
+        found.append(ShellLine(Path(own[0][0]).name, shell(own), device_note(tuned)))
+        found.append(ShellLine("srun", shell(srun(tuned)), device_note(tuned)))
     if uses_horovodrun(tuned):
-        note = "For a program that uses Horovod; -H or --hostfile names the hosts. " + not_said(tuned)
+        note = "For a program that uses Horovod; -H or --hostfile names the hosts. " + device_note(tuned)
         found.append(
             ShellLine(
                 "horovodrun", shell([[".", tuned.path("env.sh")]]) + "\n" + shell(horovodrun(tuned)), note.strip()
@@ -42,26 +42,29 @@ def lines(tuned: TunedJob) -> list[ShellLine]:
 
 
 def shell(words: Words) -> str:
-    """One command, a part on each line."""
+    """One command, each part on a line of its own."""
     return " \\\n    ".join(shlex.join(part) for part in words)
 
 
-def not_said(tuned: TunedJob) -> str:
-    """What these lines cannot say, as a sentence."""
+def device_note(tuned: TunedJob) -> str:
+    """A note on the GPUs of each rank, which these commands cannot set; empty where none is needed."""
     if tuned.devices == "own":
-        return "Each rank is also to see its own GPU alone: CUDA_VISIBLE_DEVICES is its local rank, which hvscale launch sets."
+        return "Each rank must also see only its own GPU: set CUDA_VISIBLE_DEVICES to its local rank, as hvscale launch does."
     if tuned.devices == "split":
-        return "Each rank is also to see its own GPU, and its MPI library all of them: hvscale launch sets that."
+        return "Each rank must also see only its own GPU, and its MPI library all of them; hvscale launch sets that."
     return ""
 
 
 def hvscale(tuned: TunedJob) -> Words:
     settings = [["--settings", tuned.path("settings.toml")]]
-    return [["hvscale", "launch", "-np", str(tuned.document.np)], *job_words(tuned), *settings, command(tuned)]
+    return [["hvscale", "launch", "-np", str(tuned.document.np)], *launch_words(tuned), *settings, command(tuned)]
 
 
-def job_words(tuned: TunedJob, further: Collection[str] = ()) -> Words:
-    """The options of where the study's job ran, and those named in `further`; `--env` by name alone, because a value may be a secret."""
+def launch_words(tuned: TunedJob, further: Collection[str] = ()) -> Words:
+    """The options of where the study ran, and those named in `further`.
+
+    --env holds only names, because a value may be a secret.
+    """
     launch = tuned.launch
     asked = LaunchOptions(
         mpi=tuned.flavour,
@@ -78,12 +81,16 @@ def command(tuned: TunedJob) -> list[str]:
 
 
 def environment(tuned: TunedJob) -> Mapping[str, str]:
-    """What the job had in the environment, what hvscale sets unasked included."""
+    """The variables that the job had, with those that hvscale sets by default."""
     return {**tuned.default_settings, **tuned.variables}
 
 
 def srun(tuned: TunedJob) -> Words:
-    """Slurm's srun hands its whole environment on, so the variables stand before it; it binds the ranks itself."""
+    """Slurm's srun.
+
+    It passes its whole environment on, so the variables stand before it, and it binds the ranks
+    itself.
+    """
     variables = dict(environment(tuned))
     flavour = flavours.get(tuned.flavour)
     binding = variables.pop(flavour.binding_variable or "", "")

@@ -1,17 +1,20 @@
-"""What a search says of each knob by itself: the trials with a value against all the others."""
+"""The effect of each knob by itself: the trials with one value against all others."""
 
 from collections import defaultdict
 from dataclasses import dataclass
 
 from hvscale.comm_tuning.tune.document import KnobChoice, TuneDocument
+from hvscale.comm_tuning.tune.search_space import DEFAULT
 from hvscale.core.statistics import Estimate, welch_ratio
-
-DEFAULT = "default"
 
 
 @dataclass(frozen=True)
 class KnobEffect:
-    """Of one value of a knob: the ratio of throughputs in the trials with it to the others, in which other knobs were changed, too."""
+    """The effect of one value of a knob.
+
+    `ratio`: of the throughputs of the trials with it to those of all other trials. Other knobs
+    differ between them, too, so it is a hint and no proof.
+    """
 
     knob: str
     value: str
@@ -24,7 +27,10 @@ class KnobEffect:
 
 
 def effects_of(choice: KnobChoice, document: TuneDocument) -> list[KnobEffect]:
-    """Each value that was tried, the best first; "default" for the trials that did not set the knob."""
+    """The effect of each value that was tried, the best first.
+
+    "default": the trials that did not set the knob.
+    """
     throughputs: defaultdict[str, list[float]] = defaultdict(list)
     for trial in document.trials:
         if trial.throughput is not None:

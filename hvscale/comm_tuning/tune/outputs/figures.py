@@ -9,7 +9,7 @@ from hvscale.comm_tuning.tune.document import Proof, Trial, TuneDocument
 from hvscale.report.figures import BLUE, GREEN, GREY, ORANGE, RULE, style_bars
 from hvscale.studies.run_report.figures import comparison_figures
 
-# What a trial was, how it is drawn: colour and marker; those without a throughput stand at 0.
+# Colour and marker of each state of a trial; a trial without a throughput is drawn at 0.
 STATES = {
     "measured": (BLUE, "circle"),
     "stopped early": (GREY, "circle"),
@@ -18,11 +18,11 @@ STATES = {
     "wrong sums": (ORANGE, "diamond"),
 }
 HEIGHT = 360
-FEW = 20  # trials with a tick each
+MAX_TICKS = 20  # up to so many trials each gets a tick
 
 
 def guide_figures(document: TuneDocument) -> dict[str, go.Figure]:
-    """Those that there is something for, by the id of the page's element."""
+    """The figures that have data, by the id of their element in the page."""
     figures = {}
     unit = document.unit or "throughput"
     if document.trials:
@@ -35,7 +35,7 @@ def guide_figures(document: TuneDocument) -> dict[str, go.Figure]:
 
 
 def trials_figure(document: TuneDocument, unit: str) -> go.Figure:
-    """Every trial's throughput, in order, and the defaults' as a line."""
+    """The throughput of every trial, and that of the defaults as a line."""
     figure = go.Figure()
     for state, (colour, symbol) in STATES.items():
         trials = [trial for trial in document.trials if trial.state == state]
@@ -52,7 +52,7 @@ def trials_figure(document: TuneDocument, unit: str) -> go.Figure:
             )
     defaults = next((trial.throughput for trial in document.trials if not trial.settings), None)
     style_bars(figure, "trial", HEIGHT)
-    figure.update_xaxes(tickformat="d", dtick=1 if len(document.trials) <= FEW else None)
+    figure.update_xaxes(tickformat="d", dtick=1 if len(document.trials) <= MAX_TICKS else None)
     if defaults is not None:
         figure.add_hline(defaults.mean, line={"color": GREY, "dash": "dash"}, annotation_text="defaults")
     over_zero(figure, unit)
@@ -60,11 +60,11 @@ def trials_figure(document: TuneDocument, unit: str) -> go.Figure:
 
 
 def reaches(trials: Sequence[Trial], colour: str) -> dict[str, object]:
-    """How far each interval reaches above and below; 0 where none is known."""
+    """Error bars: how far each interval reaches above and below; 0 where none is known."""
     known = [trial.throughput for trial in trials]
     up = [found.high - found.mean if found and found.high is not None else 0.0 for found in known]
     down = [found.mean - found.low if found and found.low is not None else 0.0 for found in known]
-    # A long one may leave the picture, but not make the others flat.
+    # A very long error bar must not flatten all others.
     longest = max((found.mean for found in known if found), default=0.0)
     up, down = ([min(reach, longest) for reach in part] for part in (up, down))
     return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "color": colour, "thickness": 1.2}
@@ -82,7 +82,7 @@ def escaped(item: tuple[str, str]) -> tuple[str, str]:
 
 
 def proof_figure(proof: Proof, unit: str) -> go.Figure:
-    """The pairs, one after the other."""
+    """The throughputs of each pair."""
     figure = go.Figure()
     numbers = list(range(1, len(proof.pairs) + 1))
     for name, colour, values in (

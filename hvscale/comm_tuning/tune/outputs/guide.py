@@ -1,4 +1,4 @@
-"""The tuning guide's content, in words: both of its formats show the same."""
+"""The content of the tuning guide, which both of its formats show."""
 
 import shlex
 from collections import Counter
@@ -12,10 +12,11 @@ from hvscale import __version__
 from hvscale.comm_tuning.knobs.meaning import MEANING
 from hvscale.comm_tuning.knobs.settings import is_given
 from hvscale.comm_tuning.tune.document import Trial
-from hvscale.comm_tuning.tune.outputs.commands import ShellLine, command, job_words, lines, shell
-from hvscale.comm_tuning.tune.outputs.effects import DEFAULT, KnobEffect, effects_of
-from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, outputs
+from hvscale.comm_tuning.tune.outputs.commands import ShellLine, command, launch_words, lines, shell
+from hvscale.comm_tuning.tune.outputs.effects import KnobEffect, effects_of
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, output_formats
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.search_space import DEFAULT
 from hvscale.core.statistics import Estimate, percent
 from hvscale.core.units import WIDEST_INTERVAL, human_bytes, human_number, human_range, human_seconds, is_narrow
 from hvscale.launch.flavours import LIBRARY_DECIDES
@@ -28,8 +29,8 @@ GUIDE = "guide."
 
 
 @dataclass(frozen=True)
-class TrialRow:
-    """Cells of the table of trials. `settings`: None for the defaults."""
+class TrialCells:
+    """One row of the table of trials. `settings`: None for the defaults."""
 
     number: int
     settings: str | None
@@ -41,7 +42,7 @@ class TrialRow:
 
 
 class Guide:
-    """What the templates ask for."""
+    """The values that the templates use."""
 
     version = __version__
     meaning = MEANING
@@ -61,7 +62,7 @@ class Guide:
 
     @property
     def job(self) -> str:
-        """Where it ran, in a line."""
+        """Where the job ran, in one line."""
         document, library = self.document, self.tuned.library
         parts = [f"np {document.np}", f"{library.flavour} {library.version}".strip()]
         transport = document.transport or self.tuned.transport
@@ -75,54 +76,54 @@ class Guide:
 
     @property
     def answer(self) -> str:
-        """The first thing to read."""
-        if self.proof is not None and self.proof.taken:
-            return f"Use these settings: throughput {change(self.proof.gain)} against the defaults"
+        """The result in one sentence."""
+        if self.proof is not None and self.proof.accepted:
+            return f"Use these settings: throughput {change(self.proof.gain)} over the defaults"
         if self.proof is not None:
-            return "Keep the defaults: what the search found best is not proven to be faster"
+            return "Keep the defaults: the best settings of the search are not proven to be faster"
         if self.document.winner == {}:
-            return "Keep the defaults: the search found nothing that is worth a proof"
-        return f"Nothing to use yet: the study is {self.document.state}, and nothing is proven"
+            return "Keep the defaults: no trial of the search was faster"
+        return f"Nothing to use yet: the study is {self.document.state}, and no gain is proven"
 
     @property
     def why(self) -> str:
-        """How well the answer is known."""
+        """The evidence for the answer."""
         if self.proof is not None:
-            pairs = f"{len(self.proof.pairs)} pairs of fresh starts, the defaults and the settings in turns"
-            if self.proof.taken:
+            pairs = f"{len(self.proof.pairs)} pairs of fresh starts, defaults and settings interleaved"
+            if self.proof.accepted:
                 return f"Over {pairs}; {interval(self.proof.gain)}."
             said = f"Over {pairs}, throughput {change(self.proof.gain)}; {interval(self.proof.gain)}"
             low, high = self.proof.gain.low, self.proof.gain.high
             if low is None or high is None or high < 1 or low > 1:
                 return said + "."
-            return said + ", which is not wholly above 0: that may be chance."
+            return said + ". The interval includes 0, so the difference may be chance."
         if self.document.winner == {}:
-            return "So there was nothing to prove. The files here set nothing."
-        return "The files here set nothing beyond what the job had before. `hvscale tune` with the same folder goes on."
+            return "There was nothing to prove. The files here set nothing."
+        return "The files here set only what the job had before. Run the same `hvscale tune` command with this folder to resume."
 
     @property
     def tried(self) -> str:
-        """What the search did, in a sentence or two."""
+        """A summary of the search."""
         document = self.document
         states = Counter(trial.state for trial in document.trials)
         starts = len({trial.start for trial in document.trials})
-        ways = ", ".join(f"{number} {state}" for state, number in states.most_common())
+        outcomes = ", ".join(f"{number} {state}" for state, number in states.most_common())
         knobs = [choice.knob for choice in document.space if choice.values]
         said = f"{plural(len(document.trials), 'trial')} in {plural(starts, 'start')} of the job"
-        said += f" ({ways})" if ways else ""
+        said += f" ({outcomes})" if outcomes else ""
         said += f", over {plural(len(knobs), 'knob')}" if knobs else ""
         if document.fixed:
-            said += f", with {words(document.fixed)} all along"
+            said += f", always with {words(document.fixed)}"
         return said + (f". Throughput: {document.measured_by}." if document.measured_by else ".")
 
     @property
     def settings(self) -> list[tuple[str, str, str]]:
-        """Of each knob that was gained: its value, and what it means."""
+        """Each knob of the winner, its value, and its meaning."""
         return [(knob, text, MEANING.get(knob, "")) for knob, text in self.tuned.gained.items()]
 
     @property
-    def refused(self) -> str:
-        """The settings that were best in the search, where they were not taken."""
+    def not_proven(self) -> str:
+        """The best settings of the search, where they were not accepted."""
         return words(self.document.winner) if self.document.winner and not self.tuned.gained else ""
 
     @property
@@ -136,8 +137,8 @@ class Guide:
 
     @property
     def files(self) -> list[OutputFormat]:
-        """Beside the guide itself."""
-        return [one for one in outputs() if one.applies(self.tuned) and not one.file.startswith(GUIDE)]
+        """All other files."""
+        return [one for one in output_formats() if one.applies(self.tuned) and not one.file.startswith(GUIDE)]
 
     def use(self, output: OutputFormat) -> str:
         return output.use(self.tuned)
@@ -149,8 +150,8 @@ class Guide:
         return next(found, None)
 
     @property
-    def trials(self) -> list[TrialRow]:
-        """The best first, then what could not be measured; no more than can be read."""
+    def trials(self) -> list[TrialCells]:
+        """The best trials first, then those without a measurement; at most `TRIALS_SHOWN`."""
         measured = [trial for trial in self.document.trials if trial.throughput is not None]
         best = sorted(measured, key=lambda trial: -trial.throughput.mean if trial.throughput else 0)
         rest = [trial for trial in self.document.trials if trial.throughput is None]
@@ -160,10 +161,10 @@ class Guide:
     def hidden(self) -> int:
         return max(0, len(self.document.trials) - TRIALS_SHOWN)
 
-    def row(self, trial: Trial) -> TrialRow:
+    def row(self, trial: Trial) -> TrialCells:
         found, base = trial.throughput, self.defaults
         known = found is not None and found.low is not None and found.high is not None
-        return TrialRow(
+        return TrialCells(
             number=trial.number,
             settings=words(trial.settings) or None,
             state=trial.state,
@@ -175,12 +176,12 @@ class Guide:
 
     @cached_property
     def effects(self) -> list[list[KnobEffect]]:
-        """Of each knob that was searched."""
+        """The effects of the values of each knob that was searched."""
         return [effects_of(choice, self.document) for choice in self.document.space if choice.values]
 
     @property
     def helped(self) -> list[KnobEffect]:
-        """The value of each knob that was taken, or else the best one, where trials tell it apart from the others."""
+        """For each knob the accepted value, or else the best one if the trials show a gain."""
         shown = []
         for effects in self.effects:
             own = [one for one in effects if self.tuned.gained.get(one.knob) == one.value]
@@ -189,19 +190,19 @@ class Guide:
 
     @property
     def does_not_matter(self) -> list[tuple[str, str]]:
-        """Knobs and why: left out of the search, or without an effect that it shows."""
+        """Knobs that were left out of the search, or show no effect in it, each with the reason."""
         found = [(choice.knob, choice.reason) for choice in self.document.space if not choice.values]
         for effects in self.effects:
             if effects and effects[0].knob not in self.tuned.gained:
                 verdicts = {one.verdict for one in effects}
                 tried = ", ".join(one.value for one in effects)
                 if verdicts <= {"no difference", "unknown"} and "no difference" in verdicts:
-                    found.append((effects[0].knob, f"tried {tried}: no value makes a difference that the trials show"))
+                    found.append((effects[0].knob, f"tried {tried}: the trials show no difference"))
         return found
 
     @property
     def saved(self) -> str:
-        """Where the communication time changed most."""
+        """How the communication time changed, and where most."""
         profile = self.profile
         if profile is None or not profile.rows:
             return ""
@@ -218,16 +219,16 @@ class Guide:
 
     @property
     def repeat(self) -> list[ShellLine]:
-        """Lines that make the study, its proof and its profiles again."""
+        """Commands that repeat the study, its proof and its profiles."""
         fixed = [["--fix", f"{knob}={text}"] for knob, text in self.document.fixed.items()]
         options = self.tuned.launch
         asked = [name for name in ("transport", "devices") if is_given(options, name)]
-        search = [["hvscale", "tune", "-np", str(self.document.np)], *job_words(self.tuned, asked), *fixed]
-        found = [ShellLine("the whole study, into a new folder", shell([*search, command(self.tuned)]))]
+        search = [["hvscale", "tune", "-np", str(self.document.np)], *launch_words(self.tuned, asked), *fixed]
+        found = [ShellLine("the whole study, in a new folder", shell([*search, command(self.tuned)]))]
         file = self.tuned.path("settings.toml")
         if self.tuned.gained and "," not in file:
             proof = ["hvscale", "compare-settings", f"defaults,{file}", "-np", str(self.document.np), "--repeat", "7"]
-            found.append(ShellLine("the proof alone", shell([proof, *job_words(self.tuned), command(self.tuned)])))
+            found.append(ShellLine("only the proof", shell([proof, *launch_words(self.tuned), command(self.tuned)])))
         if self.profile is not None:
             pair = [self.profile.run_before, self.profile.run_after]
             found.append(
@@ -254,7 +255,7 @@ def change(gain: Estimate) -> str:
 
 def interval(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
-        return "its interval is not known"
+        return "its interval is unknown"
     if not is_narrow(gain.low, gain.high):
         return f"its 95 % interval spans more than a factor of {WIDEST_INTERVAL}"
     return f"95 % interval {percent(gain.low)} to {percent(gain.high)}"
@@ -275,7 +276,7 @@ def gain_cells(gain: Gain) -> list[str]:
 
 
 def profile_rows(profile: Comparison) -> list[list[str]]:
-    """Message, calls before and after, time before and after, gain, interval, change; the last is the total."""
+    """Rows of message, calls before and after, time before and after, gain, interval, change."""
     rows = [
         [
             f"{row.operation} {human_range(row.bytes_min, row.bytes_max)}",

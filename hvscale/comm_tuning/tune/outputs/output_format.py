@@ -1,12 +1,10 @@
-"""A file that a study writes, and the list of all of them."""
+"""The files that a study writes: one output format each, and the registry of them."""
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.core.registry import Registry
 
 
 def always(tuned: TunedJob) -> bool:
@@ -15,7 +13,11 @@ def always(tuned: TunedJob) -> bool:
 
 @dataclass(frozen=True)
 class OutputFormat:
-    """One file. `what`: what it is, in a few words; `use`: the words of the shell that feed it to its library, empty where there are none."""
+    """One file.
+
+    `what`: its content in a few words; `use`: the shell command that makes its library read it,
+    empty where there is none.
+    """
 
     file: str
     what: str
@@ -24,18 +26,13 @@ class OutputFormat:
     use: Callable[[TunedJob], str] = lambda tuned: ""
 
 
-_outputs: dict[str, OutputFormat] = {}
+OUTPUT_FORMATS: Registry[OutputFormat] = Registry("output file", "hvscale.comm_tuning.tune.outputs.formats")
 
 
 def register(output: OutputFormat) -> None:
-    _outputs[output.file] = output
+    OUTPUT_FORMATS.register(output.file, output)
 
 
-@cache
-def outputs() -> list[OutputFormat]:
-    """All that are known, by name."""
-    from hvscale.comm_tuning.tune.outputs import formats
-
-    for module in pkgutil.iter_modules(formats.__path__):
-        importlib.import_module(f"{formats.__name__}.{module.name}")
-    return [_outputs[name] for name in sorted(_outputs)]
+def output_formats() -> list[OutputFormat]:
+    """Every known format, ordered by the name of its file."""
+    return list(OUTPUT_FORMATS.all().values())

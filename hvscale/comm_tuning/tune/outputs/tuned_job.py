@@ -1,4 +1,4 @@
-"""What a study's answer means to its job: the settings, and what they are in the words of its libraries."""
+"""A job with the settings of a finished study, and what its libraries call them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,16 +12,18 @@ from hvscale.launch import flavours
 from hvscale.launch.mpi.mpi_library import MPI4PY_LIBRARY
 from hvscale.launch.options import LaunchOptions
 
-# Paths of this machine are no settings.
+# Paths of this machine, which no settings file may hold.
 PATHS = ("LD_LIBRARY_PATH", "FI_PROVIDER_PATH", MPI4PY_LIBRARY)
 
 
 @dataclass(frozen=True)
 class TunedJob:
-    """`settings`: in the words of --set, those that the whole study kept and the winner's, where its gain was proven; `gained`: the latter alone.
+    """The job as a study leaves it.
 
-    `variables`: what the settings and the transport are in the environment; `default_settings`: what hvscale sets for this library in any job.
-    `transport` and `devices`: the options of the launch, None and "all" where they were not asked for.
+    `settings`: as for --set, those of the whole study and, where the gain was proven, the winner's;
+    `gained`: only the winner's. `variables`: the environment variables that set them and the
+    transport; `default_settings`: the variables that hvscale sets for this library in any job.
+    `transport` and `devices`: the launch options, None and "all" where they were not given.
     """
 
     folder: Path
@@ -37,9 +39,12 @@ class TunedJob:
 
     @classmethod
     def of(cls, folder: Path, document: TuneDocument) -> Self:
-        """`folder`: where the files are to lie. Raises RequestError for settings that the job's libraries do not know."""
+        """`folder`: where the files are written.
+
+        Raises RequestError for settings that the job's libraries do not have.
+        """
         launch = document.launch
-        proven = document.proof is not None and document.proof.taken
+        proven = document.proof is not None and document.proof.accepted
         gained = dict(document.winner or {}) if proven else {}
         settings = {**launch.knobs, **document.fixed, **gained}
         library = document.library or Library(flavour=launch.mpi, version="")
@@ -48,7 +53,7 @@ class TunedJob:
         translated = translate(asked, target_of(asked, document.command, launch.replace(env=()), library))
         variables = {
             name: word
-            for name, word in {**translated.along, **translated.variables}.items()
+            for name, word in {**translated.also_set, **translated.variables}.items()
             if name not in by_user or name in translated.variables
         }
         transport = translated.options.get("--transport", launch.transport)
@@ -79,14 +84,14 @@ class TunedJob:
         return str(self.folder / file)
 
     def beginning(self, *prefixes: str) -> dict[str, str]:
-        """The variables whose names begin so."""
+        """The variables whose names begin with one of these."""
         return {name: word for name, word in self.variables.items() if name.startswith(prefixes)}
 
     def others(self, *prefixes: str) -> list[str]:
-        """The names of the other variables."""
+        """The names of all other variables."""
         return sorted(name for name in self.variables if not name.startswith(prefixes))
 
 
 def names_of(env: Iterable[str]) -> list[str]:
-    """Of the variables that the job was given with --env."""
+    """The names of the variables that were given with --env."""
     return [request.partition("=")[0] for request in env]

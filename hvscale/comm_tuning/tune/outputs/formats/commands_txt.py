@@ -1,4 +1,4 @@
-"""commands.txt: a line for each launcher that can start the job with the settings."""
+"""commands.txt: a command for each launcher that can start the job with the settings."""
 
 from hvscale.comm_tuning.tune.outputs.commands import lines
 from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
@@ -10,4 +10,4 @@ def text(tuned: TunedJob) -> str:
     return "\n".join(parts)
 
 
-register(OutputFormat(file="commands.txt", what="the job's line for each launcher", text=text))
+register(OutputFormat(file="commands.txt", what="the command for each launcher", text=text))

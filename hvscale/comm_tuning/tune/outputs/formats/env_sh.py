@@ -1,4 +1,4 @@
-"""env.sh: the settings as variables, for any POSIX shell."""
+"""env.sh: the settings as environment variables, for any POSIX shell."""
 
 import shlex
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 
 
 def text(tuned: TunedJob) -> str:
-    head = "# Read it in the shell that starts the job: . env.sh\n"
+    head = "# Source it in the shell that starts the job: . ./env.sh\n"
     if not tuned.variables:
-        return head + "# There is nothing to set: see guide.md.\n"
+        return head + "# Nothing to set: see guide.md.\n"
     return head + exports(tuned.variables)
 
 

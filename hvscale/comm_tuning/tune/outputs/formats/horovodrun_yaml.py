@@ -1,4 +1,7 @@
-"""horovodrun.yaml: what `horovodrun --config-file` can say, in the keys of Horovod 0.28's horovod/runner/common/util/config_parser.py."""
+"""horovodrun.yaml: the settings that `horovodrun --config-file` supports.
+
+Its keys are those of Horovod 0.28, horovod/runner/common/util/config_parser.py.
+"""
 
 import shlex
 from collections.abc import Callable
@@ -10,7 +13,7 @@ from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 from hvscale.launch import flavours
 
 MIB = 2**20
-# horovodrun computes in floats what is no whole MiB, and Horovod reads whole digits only.
+# horovodrun uses floats for sizes that are not whole MiB, and Horovod reads only integers.
 EXACT = 10**15
 
 
@@ -25,7 +28,7 @@ def plain(number: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-# A section and a key for each variable, and the value's word there; None for one that cannot be said.
+# The key of each variable, and how its value is written there; None where it cannot be.
 KEYS: dict[str, tuple[str, Callable[[str], str | None]]] = {
     "HOROVOD_FUSION_THRESHOLD": ("fusion_threshold_mb", mebibytes),
     "HOROVOD_CYCLE_TIME": ("cycle_time_ms", lambda word: plain(Decimal(word))),
@@ -37,18 +40,18 @@ KEYS: dict[str, tuple[str, Callable[[str], str | None]]] = {
 def text(tuned: TunedJob) -> str:
     params, left = {}, []
     for name, word in tuned.variables.items():
-        key, say = KEYS.get(name, ("", lambda word: None))
-        said = say(word)
-        if said is None:
+        key, write = KEYS.get(name, ("", lambda word: None))
+        written = write(word)
+        if written is None:
             left.append(name)
         else:
-            params[key] = said
-    parts = ["# For horovodrun --config-file; the command line goes first.\n"]
+            params[key] = written
+    parts = ["# For horovodrun --config-file; the command line overrides it.\n"]
     if left:
-        parts.append(f"# It has no words for these, which env.sh sets: {', '.join(sorted(left))}\n")
+        parts.append(f"# It has no keys for these, which env.sh sets: {', '.join(sorted(left))}\n")
     parts.append(f"controller: {flavours.get(tuned.flavour).horovod_controller}\n")
     if params:
-        parts.append("params:\n" + "".join(f"  {key}: {said}\n" for key, said in params.items()))
+        parts.append("params:\n" + "".join(f"  {key}: {written}\n" for key, written in params.items()))
     return "".join(parts)
 
 

@@ -11,7 +11,7 @@ LAST_COLUMNS = ("steps", "seconds", "run", "problem")
 
 
 def text(tuned: TunedJob) -> str:
-    """`number`: a trial's, or a pair's. A knob that stands empty had its default."""
+    """`number`: of the trial or the pair. An empty knob had its default."""
     document = tuned.document
     searched = [choice.knob for choice in document.space if choice.values]
     knobs = dict.fromkeys([*searched, *(knob for trial in document.trials for knob in trial.settings), *document.fixed])

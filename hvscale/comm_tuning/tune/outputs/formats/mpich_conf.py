@@ -1,4 +1,7 @@
-"""mpich.conf: MPICH's control variables and those of the libraries below it, as MPICH 5 reads them from /etc/mpich.conf, and any shell."""
+"""mpich.conf: MPICH's control variables and those of the libraries below it.
+
+MPICH 5 reads them from /etc/mpich.conf, and any shell can source them.
+"""
 
 import shlex
 
@@ -9,13 +12,13 @@ FILE = "mpich.conf"
 PREFIXES = ("MPIR_CVAR_", "UCX_", "FI_")
 HEAD = """\
 # For one job: set -a; . FILE; set +a
-# For all jobs of a node: MPICH 5 reads it as /etc/mpich.conf; a variable that a job sets itself goes first.
+# For all jobs of a node: MPICH 5 reads it as /etc/mpich.conf; a variable that a job sets overrides it.
 """
 
 
 def text(tuned: TunedJob) -> str:
     others = tuned.others(*PREFIXES)
-    left = f"# Not read by MPICH, so env.sh alone sets them: {', '.join(others)}\n" if others else ""
+    left = f"# MPICH does not read these; only env.sh sets them: {', '.join(others)}\n" if others else ""
     return HEAD + left + "".join(f"{name}={word}\n" for name, word in tuned.beginning(*PREFIXES).items())
 
 

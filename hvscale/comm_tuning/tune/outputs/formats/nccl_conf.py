@@ -1,4 +1,7 @@
-"""nccl.conf: NCCL's variables in its own file, which NCCL 2.23 and later find by NCCL_CONF_FILE, and all as /etc/nccl.conf."""
+"""nccl.conf: NCCL's variables in its own file.
+
+NCCL 2.23 and later find it by NCCL_CONF_FILE, all releases as /etc/nccl.conf.
+"""
 
 import shlex
 
@@ -10,9 +13,7 @@ PREFIX = "NCCL_"
 
 
 def text(tuned: TunedJob) -> str:
-    head = (
-        "# NCCL 2.23 and later read this file where the variable NCCL_CONF_FILE names it; the environment goes first.\n"
-    )
+    head = "# NCCL 2.23 and later read the file that the variable NCCL_CONF_FILE names; the environment overrides it.\n"
     return head + "".join(f"{name}={word}\n" for name, word in tuned.beginning(PREFIX).items())
 
 

@@ -1,7 +1,7 @@
-"""openmpi-coll-rules.conf: the chosen algorithms as rules of coll tuned, for communicators of the job's size or more.
+"""openmpi-coll-rules.conf: the algorithms as rules, for communicators of the job's size or larger.
 
-Against the parameters, which hold for every communicator, smaller ones keep the library's own choice: for them stands rule 0, which is to
-have none.
+Parameters force an algorithm on every communicator. With these rules smaller communicators keep the
+library's own choice: their rule, of size 0, is empty.
 """
 
 import shlex
@@ -17,7 +17,10 @@ COLLECTIVES = ("allreduce", "bcast")
 
 
 def chosen(tuned: TunedJob) -> dict[str, tuple[str, str]]:
-    """By collective: the number of its algorithm, and the bytes of a segment, 0 for the algorithm's own."""
+    """For each collective the number of its algorithm and the bytes of a segment.
+
+    0 bytes is the algorithm's own segment.
+    """
     found = {}
     for name in COLLECTIVES:
         algorithm = tuned.variables.get(f"{PREFIX}{name}_algorithm", "0")
@@ -28,7 +31,7 @@ def chosen(tuned: TunedJob) -> dict[str, tuple[str, str]]:
 
 def text(tuned: TunedJob) -> str:
     head = [
-        "In place of the lines for algorithms and segments in openmpi-mca-params.conf and env.sh:",
+        "Use instead of the algorithms and segments in openmpi-mca-params.conf and env.sh:",
         *(f"export {name}={word}" for name, word in variables(tuned).items()),
     ]
     rules = {
@@ -39,14 +42,14 @@ def text(tuned: TunedJob) -> str:
 
 
 def variables(tuned: TunedJob) -> dict[str, str]:
-    """What makes Open MPI read the file."""
+    """The variables that make Open MPI read the file."""
     return {**TUNED_FIRST, FILENAME: shlex.quote(tuned.path(FILE))}
 
 
 register(
     OutputFormat(
         file=FILE,
-        what="the algorithms alone, for communicators of the job's size or more",
+        what="only the algorithms, for communicators of the job's size or larger",
         text=text,
         applies=lambda tuned: bool(chosen(tuned)),
         use=lambda tuned: " ".join(["export", *(f"{name}={word}" for name, word in variables(tuned).items())]),

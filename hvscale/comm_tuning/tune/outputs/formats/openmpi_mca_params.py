@@ -1,4 +1,7 @@
-"""openmpi-mca-params.conf: the parameters of Open MPI 4 and 5, as their mca_base_param_files reads them (mpirun --tune reads another format)."""
+"""openmpi-mca-params.conf: the parameters of Open MPI 4 and 5, for mca_base_param_files.
+
+mpirun --tune reads another format.
+"""
 
 import shlex
 
@@ -9,13 +12,13 @@ from hvscale.launch.flavours.openmpi import PREFIX
 FILE = "openmpi-mca-params.conf"
 HEAD = """\
 # For mpirun --mca mca_base_param_files FILE, or OMPI_MCA_mca_base_param_files=FILE under srun.
-# It then stands for your own $HOME/.openmpi/mca-params.conf and the system's: name those too, with commas between them, to keep them.
+# It replaces $HOME/.openmpi/mca-params.conf and the system's file. To keep those, list them too, separated by commas.
 """
 
 
 def text(tuned: TunedJob) -> str:
     own, others = tuned.beginning(PREFIX), tuned.others(PREFIX)
-    left = f"# No parameters of Open MPI, so env.sh alone sets them: {', '.join(others)}\n" if others else ""
+    left = f"# Not Open MPI's parameters; only env.sh sets them: {', '.join(others)}\n" if others else ""
     return HEAD + left + "".join(f"{name.removeprefix(PREFIX)} = {word}\n" for name, word in own.items())
 
 

@@ -1,4 +1,4 @@
-"""settings.toml: the settings in hvscale's words, for --settings."""
+"""settings.toml: the settings as knobs, for --settings."""
 
 import json
 import shlex
@@ -9,9 +9,9 @@ from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
 
 
 def text(tuned: TunedJob) -> str:
-    head = ["# For hvscale launch, profile and scale: --settings FILE; --set on the command line goes first."]
+    head = ["# For hvscale launch, profile and scale: --settings FILE; --set on the command line overrides it."]
     if not tuned.settings:
-        head.append("# There is nothing to set: see guide.md.")
+        head.append("# Nothing to set: see guide.md.")
     options = {"mpi": tuned.flavour}
     if tuned.transport and KNOBS["--transport"] not in tuned.settings:
         options["transport"] = tuned.transport
@@ -27,14 +27,14 @@ def pairs(values: dict[str, str]) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """A basic string of TOML: JSON's, but for DEL, which TOML wants escaped."""
+    """A basic string of TOML: as in JSON, except that TOML wants DEL escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 register(
     OutputFormat(
         file="settings.toml",
-        what="the settings in hvscale's words",
+        what="the settings as hvscale's knobs",
         text=text,
         use=lambda tuned: f"hvscale launch --settings {shlex.quote(tuned.path('settings.toml'))} ...",
     )

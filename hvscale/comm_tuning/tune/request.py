@@ -1,0 +1,111 @@
+"""What a study of `hvscale tune` was asked for, checked before anything is started."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from hvscale.comm_tuning.knobs.settings import with_settings
+from hvscale.comm_tuning.tune.document import TuneDocument
+from hvscale.comm_tuning.tune.job_space import JobSettings, check_names, fixed_settings
+from hvscale.comm_tuning.tune.plan import TrialLimits
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import default_run_path
+from hvscale.launch.options import LaunchOptions
+from hvscale.studies.throughput import Metric
+
+MIN_PAIRS = 7  # the fewest whose interval is worth anything
+TRIALS = 40  # where neither --trials nor --minutes bounds the search
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """`options`: of every start; `knobs`: search these alone, None for all that may help;
+    `fixed`: settings that hold in every trial; `trials` and `minutes`: None for no bound."""
+
+    command: list[str]
+    options: LaunchOptions
+    knobs: list[str] | None
+    fixed: dict[str, str]
+    metric: Metric | None
+    trials: int | None
+    minutes: float | None
+    pairs: int
+    limits: TrialLimits
+
+    @classmethod
+    def of(
+        cls,
+        command: list[str],
+        *,
+        trials: int | None,
+        minutes: float | None,
+        pairs: int,
+        knobs: list[str] | None,
+        fix: list[str],
+        metric: str | None,
+        first_step_timeout: float,
+        trial_seconds: float,
+        options: LaunchOptions,
+    ) -> Self:
+        """The request of a command line.
+
+        Raises RequestError for what cannot be searched; starts and writes nothing.
+        """
+        if options.np < 2:
+            raise RequestError(f"-np {options.np}: a single rank sends no messages; use -np 2 or more")
+        for option, value in {
+            "--trials": trials,
+            "--minutes": minutes,
+            "--first-step-timeout": first_step_timeout,
+            "--trial-seconds": trial_seconds,
+        }.items():
+            if value is not None and value <= 0:
+                raise RequestError(f"{option} {value:g}: the value must be above 0")
+        if pairs < MIN_PAIRS:
+            raise RequestError(f"--pairs {pairs}: a proof needs at least {MIN_PAIRS} pairs")
+        check_names(knobs)
+        request = cls(
+            command=command,
+            options=options,
+            knobs=knobs,
+            fixed=fixed_settings(fix),
+            metric=Metric.parse(metric) if metric is not None else None,
+            trials=TRIALS if trials is None and minutes is None else trials,
+            minutes=minutes,
+            pairs=pairs,
+            limits=TrialLimits(first_step=first_step_timeout, stall=first_step_timeout, trial=trial_seconds),
+        )
+        request.options_with({})  # an impossible --fix must be known before anything is started
+        return request
+
+    @property
+    def np(self) -> int:
+        return self.options.np
+
+    def options_with(self, settings: JobSettings) -> LaunchOptions:
+        """The launch options with the fixed settings and these.
+
+        Raises RequestError when the job's libraries cannot do them.
+        """
+        return with_settings(set_options({**self.fixed, **settings}), self.command, self.options)
+
+    def new_document(self, folder: Path | None) -> TuneDocument:
+        """The document of a new study; `folder`: None for a new one under runs/."""
+        path = (folder or default_run_path(["tune", *self.command])).absolute()
+        return TuneDocument(
+            folder=str(path),
+            command=self.command,
+            np=self.np,
+            launch=self.options.recorded(),
+            fixed=self.fixed,
+            request={
+                "knobs": self.knobs,
+                "metric": self.metric.pattern.pattern if self.metric is not None else None,
+                "trial_seconds": self.limits.trial,
+            },
+        )
+
+
+def set_options(settings: JobSettings) -> list[str]:
+    """As values of --set."""
+    return [f"{knob}={value}" for knob, value in settings.items()]

@@ -1,0 +1,237 @@
+"""Plans of trials: only the loop over outcomes starts jobs, and none within another one."""
+
+import ast
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import hvscale.comm_tuning.tune
+from hvscale.comm_tuning.tune import jobs, search
+from hvscale.comm_tuning.tune.defaults import check_losses
+from hvscale.comm_tuning.tune.document import KnobChoice, Trial
+from hvscale.comm_tuning.tune.plan import FreshStart, Plan, SameStart, TrialLimits, TrialOutcome
+from hvscale.comm_tuning.tune.request import TuneRequest
+from hvscale.comm_tuning.tune.search import Search
+from hvscale.comm_tuning.tune.step_source import StepSource
+from hvscale.comm_tuning.tune.study import TuneStudy
+from hvscale.core.run_folder import RunFolder
+from hvscale.core.statistics import Estimate
+from hvscale.core.trial_protocol import Reply, TrialFolder
+from hvscale.launch.options import LaunchHooks, LaunchOptions
+
+LIMITS = TrialLimits(first_step=60, stall=60, trial=1e-6)
+FOLDER = Path(hvscale.comm_tuning.tune.__file__).parent
+
+
+def imports_of(file: Path) -> set[str]:
+    """Full names of everything that a file imports."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+def test_only_the_loop_over_outcomes_can_start_a_job() -> None:
+    starting = {
+        file.name
+        for file in FOLDER.rglob("*.py")
+        if any(name.endswith((".profiled_launch", ".launch.controller.launch")) for name in imports_of(file))
+    }
+    assert starting == {"jobs.py"}
+    using_it = {file.name for file in FOLDER.rglob("*.py") if any("tune.jobs" in name for name in imports_of(file))}
+    assert using_it == {"run.py"}
+
+
+class FakeLauncher:
+    """Stands in for a launch.
+
+    It writes steps, executes commands, and calls `watch` until that ends the job.
+    """
+
+    def __init__(self) -> None:
+        self.is_running = False
+        self.started: list[str] = []
+        self.commands: list[str] = []
+
+    def launch(self, command: list[str], options: LaunchOptions, hooks: LaunchHooks) -> None:
+        assert not self.is_running, "a job was started within another one"
+        self.is_running = True
+        assert options.run is not None
+        assert hooks.watch is not None
+        run, run_path = RunFolder(options.run), options.run
+        run_path.mkdir(exist_ok=True)
+        self.started.append(run_path.name)
+        protocol = TrialFolder(run_path)
+        with run.steps.open("a") as steps:
+            for number in range(2000):
+                time.sleep(0.001)
+                steps.write(json.dumps({"images": 1, "seconds": 0.1}) + "\n")
+                steps.flush()
+                if self.execute(protocol, number) or hooks.watch(run):
+                    break
+        self.is_running = False
+
+    def execute(self, protocol: TrialFolder, steps: int) -> bool:
+        """True ends the training."""
+        command = protocol.read_command()
+        if command is None or protocol.read_reply(command.number) is not None:
+            return False
+        self.commands.append(command.action)
+        protocol.send_reply(Reply(number=command.number, steps=steps))
+        return command.action == "stop"
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> FakeLauncher:
+    fake = FakeLauncher()
+    monkeypatch.setattr(jobs, "profiled_launch", fake.launch)
+    monkeypatch.setattr("hvscale.comm_tuning.tune.trial_monitor.POLL_SECONDS", 0.0)
+    return fake
+
+
+def study_in(folder: Path, takes_commands: bool) -> Any:
+    """What carrying out a plan needs of a study."""
+    source = StepSource(2, None, "steps")
+    return SimpleNamespace(
+        path=folder,
+        source=source,
+        takes_commands=takes_commands,
+        document=SimpleNamespace(command=["true"]),
+        warn=print,
+        request=SimpleNamespace(options_with=lambda settings: LaunchOptions(np=2)),
+        check_library=lambda run: None,
+    )
+
+
+@pytest.mark.parametrize("takes_commands", [True, False])
+def test_a_start_that_a_plan_wants_while_a_job_runs_begins_after_that_job(
+    tmp_path: Path, launcher: FakeLauncher, takes_commands: bool
+) -> None:
+    outcomes: list[TrialOutcome] = []
+    ran_meanwhile: list[bool] = []
+
+    def plan() -> Plan:
+        for number in range(3):
+            outcomes.append((yield FreshStart({"number": str(number)}, LIMITS, folder=f"start-{number}")))
+            ran_meanwhile.append(launcher.is_running)
+
+    jobs.carry_out(study_in(tmp_path, takes_commands), plan())
+    assert launcher.started == ["start-0", "start-1", "start-2"]
+    # A training that takes commands still runs when the plan decides; any other command has ended by then.
+    assert ran_meanwhile == [takes_commands] * 3
+    assert [outcome.state for outcome in outcomes] == ["measured"] * 3
+    assert [outcome.run.path.name for outcome in outcomes] == launcher.started
+
+
+def test_a_plan_that_starts_jobs_itself_is_refused(tmp_path: Path, launcher: FakeLauncher) -> None:
+    study = study_in(tmp_path, takes_commands=True)
+
+    def plan() -> Plan:
+        yield FreshStart({}, LIMITS, folder="start-1")
+        jobs.carry_out(study, running)
+
+    running = plan()
+    with pytest.raises(ValueError, match="generator already executing"):
+        jobs.carry_out(study, running)
+    assert launcher.started == ["start-1"]
+
+
+def test_trials_of_one_start_follow_each_other_in_it(tmp_path: Path, launcher: FakeLauncher) -> None:
+    outcomes: list[TrialOutcome] = []
+
+    def plan() -> Plan:
+        outcomes.append((yield FreshStart({}, LIMITS, folder="start-1")))
+        for value in ("1", "2"):
+            outcomes.append((yield SameStart({"cycle_time": value}, LIMITS, variables={"HOROVOD_CYCLE_TIME": value})))
+        outcomes.append((yield FreshStart({}, LIMITS, folder="start-2")))
+
+    jobs.carry_out(study_in(tmp_path, takes_commands=True), plan())
+    assert launcher.started == ["start-1", "start-2"]
+    assert launcher.commands == ["check", "begin", "check", "begin", "check", "stop", "check", "stop"]
+    assert [outcome.settings.get("cycle_time") for outcome in outcomes] == [None, "1", "2", None]
+
+
+def test_a_plan_cannot_continue_in_a_job_that_has_ended(tmp_path: Path, launcher: FakeLauncher) -> None:
+    def plan() -> Plan:
+        yield FreshStart({}, LIMITS, folder="start-1")
+        yield SameStart({}, LIMITS, variables={})
+
+    with pytest.raises(TypeError, match="must not continue in a job that has ended"):
+        jobs.carry_out(study_in(tmp_path, takes_commands=False), plan())
+
+
+# The search, as a plan that a test answers.
+
+
+class Silent:
+    """Shows nothing."""
+
+    def trial_begins(self, settings: object) -> None: ...
+
+    def trial_ended(self, trial: Trial, ratio: float) -> None: ...
+
+    def pair_begins(self, settings: object, number: int, pairs: int) -> None: ...
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuneStudy:
+    """A study of two knobs, of a command whose losses are not known to repeat."""
+    request = TuneRequest(
+        command=["python", "train.py"],
+        options=LaunchOptions(np=2),
+        knobs=None,
+        fixed={},
+        metric=None,
+        trials=5,
+        minutes=None,
+        pairs=7,
+        limits=LIMITS,
+    )
+    found = TuneStudy(request, tmp_path / "study")
+    found.path.mkdir()
+    found.tell_user = lambda text: None
+
+    def decide_space(study: TuneStudy, run: RunFolder) -> None:
+        study.document.space = [
+            KnobChoice(knob="cycle_time", values=["1", "5", "10"], reason=""),
+            KnobChoice(knob="allreduce_algorithm", values=["default", "ring", "linear"], reason=""),
+        ]
+
+    monkeypatch.setattr(search, "decide_space", decide_space)
+    monkeypatch.setattr(search, "accept_defaults", check_losses)
+    return found
+
+
+def outcome(study: TuneStudy, start: FreshStart | SameStart, losses: list[float]) -> TrialOutcome:
+    assert isinstance(start, FreshStart)
+    run = RunFolder(study.path / start.folder)
+    run.path.mkdir()
+    run.steps.write_text("".join(json.dumps({"loss": loss}) + "\n" for loss in losses))
+    return TrialOutcome(start.settings, run, throughput=Estimate(mean=10, low=9, high=11))
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_losses_show_wrong_sums_only_where_those_of_the_defaults_repeat(study: TuneStudy, repeats: bool) -> None:
+    plan = Search(study, Silent()).plan()
+    first = next(plan)
+    assert first.settings == {}
+    changed = plan.send(outcome(study, first, [3.0, 2.0]))
+    assert changed.settings != {}
+    again = plan.send(outcome(study, changed, [3.0, 4.0]))
+    assert again.settings == {}  # to see whether its losses repeat
+    assert [trial.settings for trial in study.document.trials] == [{}]
+    following = plan.send(outcome(study, again, [3.0, 2.0 if repeats else 5.0]))
+    states = [(trial.settings, trial.state) for trial in study.document.trials]
+    assert states == [({}, "measured"), ({}, "measured"), (changed.settings, "wrong sums" if repeats else "measured")]
+    assert len(study.document.warnings) == (0 if repeats else 1)
+    assert following.settings not in ({}, changed.settings)
+    plan.send(outcome(study, following, [7.0]))
+    plan.close()
+    assert study.document.trials[-1].state == ("wrong sums" if repeats else "measured")
