@@ -129,7 +129,7 @@ class CollectiveBench:
             if options.root == ALL_ROOTS and not backend.rotates_root:
                 having = backends.names_with(lambda other: other.rotates_root)
                 raise RequestError(
-                    f"{backend.name} is not timed with all roots in turn, --root {ALL_ROOTS}; {having} are"
+                    f"{backend.name} does not support --root {ALL_ROOTS}, each rank as the root in turn; supported by {having}"
                 )
             resolved = resolve(COMMAND, launch.replace(mpi=backend.flavour))
             check_installed(backend, resolved)
