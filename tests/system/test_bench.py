@@ -224,8 +224,8 @@ def test_a_bench_that_is_killed_leaves_what_it_had_and_no_process(tmp_path: Path
 def test_what_the_ranks_refuse_is_a_wrong_request_and_not_their_fault(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale("bench", "reduce", "-np", "2", "--device", "cuda", "--run", "bench")
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "hvscale: openmpi-staged: no NVIDIA GPU here: --device cpu"
-    assert bench_json(tmp_path / "bench")["backends"][0]["problem"] == "no NVIDIA GPU here: --device cpu"
+    assert done.stderr.splitlines()[-1] == "hvscale: openmpi-staged: no NVIDIA GPU here: use --device cpu"
+    assert bench_json(tmp_path / "bench")["backends"][0]["problem"] == "no NVIDIA GPU here: use --device cpu"
 
 
 def test_an_unknown_collective_is_a_wrong_request(hvscale: Run, tmp_path: Path) -> None:
