@@ -1,4 +1,4 @@
-"""The pages that are made from the code when the site is built: commands, knobs and JSON schemas. A hook of MkDocs."""
+"""A hook of MkDocs: makes the pages of commands, knobs and JSON schemas from the code, and takes in the pages outside docs/."""
 
 import importlib
 import json
@@ -17,6 +17,12 @@ from hvscale.cli.main import PANELS, app
 from hvscale.comm_tuning.knobs.table import RESTARTS, KnobRow, knobs
 
 COMMANDS = "reference/commands"
+CLONE = Path(__file__).parent.parent
+# Pages outside docs/, by their place in the site.
+OUTSIDE = {
+    "benchmarks/RESULTS.md": "results/benchmarks.md",
+    **{f"experiments/{name}/README.md": f"results/{name}.md" for name in ("S2", "S3", "S4", "S5")},
+}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -36,10 +42,29 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Point links to pages outside docs/ at their places in the site."""
+    for path, place in OUTSIDE.items():
+        markdown = markdown.replace(f"](../../{path}", f"](../{place}")
+    return markdown
+
+
+def outside_pages() -> Iterator[tuple[str, str]]:
+    """The results of benchmarks and studies, with links that hold in the site; a study's file stands beside it."""
+    for path, place in OUTSIDE.items():
+        text = (CLONE / path).read_text().replace("](../../docs/", "](../").replace("](../docs/", "](../")
+        study = (CLONE / path).with_name("experiment.toml")
+        if study.exists():
+            text = text.replace("](experiment.toml)", f"]({Path(place).stem}.toml)")
+            yield f"results/{Path(place).stem}.toml", study.read_text()
+        yield place, text
+
+
 def pages() -> Iterator[tuple[str, str]]:
     yield from command_pages()
     yield "reference/knobs.md", knobs_page()
     yield from schema_pages()
+    yield from outside_pages()
 
 
 def command_pages() -> Iterator[tuple[str, str]]:
@@ -149,7 +174,7 @@ def documents() -> dict[str, type[BaseModel]]:
     package = Path(hvscale.__file__).parent
     found = {}
     for file in sorted(package.rglob("*.py")):
-        if 'alias="schema"' not in file.read_text():
+        if "schema_: " not in file.read_text():
             continue
         module = importlib.import_module(".".join(file.relative_to(package.parent).with_suffix("").parts))
         for kind in vars(module).values():

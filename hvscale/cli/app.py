@@ -1,10 +1,10 @@
-"""The one way in which a command stands in its file."""
+"""How each command's file makes its command."""
 
 import typer
 
 
 def new_app(text: str | None = None) -> typer.Typer:
-    """For one command, or with `text` for a group of them, which `text` describes."""
+    """Return the Typer app of one command, or, with `text` as its help, of a group of commands."""
     app = typer.Typer(
         help=text,
         no_args_is_help=text is not None,

@@ -1,4 +1,4 @@
-"""What is installed, what works, and how to mend what does not."""
+"""Checks of what is installed and what works, and how to fix the rest."""
 
 import ctypes
 import os
@@ -53,16 +53,16 @@ ASK_SECONDS = 120
 
 
 class Check(BaseModel):
-    """One line: what was looked at, whether it is well, what was found, and how to mend it where it is not."""
+    """The result of one check; `fix` says what to do where it is not good."""
 
     name: str
     good: bool
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 class Report(VersionedDocument):
-    schema_: Literal["hvscale/doctor/1"] = "hvscale/doctor/1"
+    schema_: Literal["hvscale/doctor/2"] = "hvscale/doctor/2"
     checks: list[Check]
 
 
@@ -71,7 +71,7 @@ _examinations: list[Examination] = []
 
 
 def examination(check: Examination) -> Examination:
-    """Decorator: adds a check to the doctor's round, in the order of this file."""
+    """Decorator: register a check; they run in the order of this file."""
     _examinations.append(check)
     return check
 
@@ -91,7 +91,7 @@ def python() -> Check:
         name="Python",
         good=sys.version_info >= OLDEST_PYTHON,
         found=f"{platform.python_version()} in {sys.prefix}",
-        mend=f"{oldest} or later is needed",
+        fix=f"{oldest} or later is needed",
     )
 
 
@@ -103,14 +103,14 @@ def compiler() -> Check:
             name="C++ compiler",
             good=False,
             found="none in PATH",
-            mend="install g++ (Debian, Ubuntu) or gcc-c++ (Fedora, RHEL)",
+            fix="install g++ (Debian, Ubuntu) or gcc-c++ (Fedora, RHEL)",
         )
     asked = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=ASK_SECONDS)
     return Check(
         name="C++ compiler",
         good=asked.returncode == 0,
         found=first_line(asked.stdout),
-        mend=f"{program} does not start: reinstall it",
+        fix=f"{program} does not start: reinstall it",
     )
 
 
@@ -118,7 +118,7 @@ def compiler() -> Check:
 def torch() -> Check:
     import torch
 
-    accelerator = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU it can use"
+    accelerator = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no usable GPU"
     return Check(name="PyTorch", good=True, found=f"{torch.__version__}, {accelerator}")
 
 
@@ -128,14 +128,14 @@ def horovod() -> Check:
     try:
         version = metadata.version("horovod")
     except metadata.PackageNotFoundError:
-        return Check(name="Horovod", good=False, found="not installed", mend=SET_UP_AGAIN)
+        return Check(name="Horovod", good=False, found="not installed", fix=SET_UP_AGAIN)
     asked = subprocess.run([sys.executable, "-c", ASK_HOROVOD], capture_output=True, text=True, timeout=ASK_SECONDS)
     built_with = ", ".join(asked.stdout.split())
     return Check(
         name="Horovod",
         good=asked.returncode == 0 and built_with != "",
         found=f"{version}, built with {built_with or 'nothing: ' + last_line(asked.stderr)}",
-        mend=f"{SET_UP_AGAIN}: it builds Horovod anew when torch or MPI has changed",
+        fix=f"{SET_UP_AGAIN}: it rebuilds Horovod when torch or MPI has changed",
     )
 
 
@@ -150,9 +150,9 @@ def mpi() -> Check:
         except RequestError as problem:
             problems.append(str(problem))
             continue
-        transports = ", ".join(flavour.transports(library, environment)) or "not told"
+        transports = ", ".join(flavour.transports(library, environment)) or "unknown"
         found.append(f"{flavour.name} {library.version} ({library.launcher}; transports: {transports})")
-    return Check(name="MPI", good=bool(found), found="\n".join(found) or "none", mend="; ".join(problems))
+    return Check(name="MPI", good=bool(found), found="\n".join(found) or "none", fix="; ".join(problems))
 
 
 @examination
@@ -180,13 +180,11 @@ def horovod_linked() -> Check:
             continue
         ucx = {True: "its UCX is CUDA-aware", False: "its UCX is not CUDA-aware", None: "without UCX"}
         found.append(
-            f"{file} ({name}; transport here: {tried.transport or 'not told'}; "
+            f"{file} ({name}; transport here: {tried.transport or 'unknown'}; "
             f"{'CUDA-aware' if tried.cuda_aware else 'not CUDA-aware: GPU tensors go through host memory or NCCL'}; "
             f"{ucx[tried.ucx_with_cuda]})"
         )
-    return Check(
-        name="Horovod's MPI", good=not problems, found="\n".join([*found, *problems]), mend="; ".join(problems)
-    )
+    return Check(name="Horovod's MPI", good=not problems, found="\n".join([*found, *problems]), fix="; ".join(problems))
 
 
 @examination
@@ -196,13 +194,13 @@ def profiler() -> Check:
         for path in paths:
             ctypes.CDLL(str(path))
     except (RequestError, OSError) as problem:
-        return Check(name="profiler", good=False, found=str(problem), mend=SET_UP_AGAIN)
+        return Check(name="profiler", good=False, found=str(problem), fix=SET_UP_AGAIN)
     return Check(name="profiler", good=True, found=str(paths[0]))
 
 
 @examination
 def broadcast() -> Check:
-    """By doing it, on two ranks of an MPI that this environment's programs run on."""
+    """Try our broadcast on two ranks of an MPI that this environment's programs run on."""
     name = "broadcast"
     try:
         path = call.library_path()
@@ -219,13 +217,13 @@ def broadcast() -> Check:
                     ),
                 )
     except RankFailedError as problem:
-        return Check(name=name, good=False, found=" ".join([str(problem), *problem.last_lines[-1:]]), mend=SET_UP_AGAIN)
+        return Check(name=name, good=False, found=" ".join([str(problem), *problem.last_lines[-1:]]), fix=SET_UP_AGAIN)
     except (HvscaleError, OSError) as problem:
-        return Check(name=name, good=False, found=str(problem), mend=SET_UP_AGAIN)
+        return Check(name=name, good=False, found=str(problem), fix=SET_UP_AGAIN)
     return Check(
         name=name,
         good=True,
-        found=f"{path} ({f'tried on {here}' if here else 'not tried: the MPI of this Horovod is not here'})",
+        found=f"{path} ({f'tried on {here}' if here else 'not tried: the MPI of this Horovod is not installed'})",
     )
 
 
@@ -272,7 +270,7 @@ def gpus() -> Check:
 @examination
 def gpus_connected() -> Check:
     topology = gpu_topology()
-    return Check(name="GPU topology", good=True, found=topology or "no nvidia-smi here to tell it")
+    return Check(name="GPU topology", good=True, found=topology or "unknown: no nvidia-smi here")
 
 
 @examination
@@ -282,14 +280,14 @@ def shared_memory() -> Check:
         name="/dev/shm",  # noqa: S108
         good=size >= ENOUGH_SHARED_MEMORY,
         found=f"{size / 2**20:.0f} MiB",
-        mend="ranks and data loaders pass data through it: start the container with --shm-size=1g, or "
+        fix="ranks and data loaders pass data through it: start the container with --shm-size=1g, or "
         "mount -o remount,size=1g /dev/shm",
     )
 
 
 @examination
 def single_copy() -> Check:
-    """By doing it: Docker's seccomp profile blocks it as well as Yama does."""
+    """Try it: Docker's seccomp profile blocks it as well as Yama does."""
     problem, scope = single_copy_problem(), ptrace_scope()
     found = problem or "ranks read each other's memory directly"
     told = f"ptrace_scope {scope}" if scope is not None else "no ptrace_scope"
@@ -297,7 +295,7 @@ def single_copy() -> Check:
         name="CMA",
         good=not problem,
         found=f"{found} ({told})",
-        mend="large messages on a node are copied twice: sysctl kernel.yama.ptrace_scope=0, or in Docker --cap-add SYS_PTRACE",
+        fix="large messages on a node are copied twice: sysctl kernel.yama.ptrace_scope=0, or in Docker --cap-add SYS_PTRACE",
     )
 
 
@@ -310,7 +308,7 @@ def locked_memory() -> Check:
         good=limit is None or not cards,
         found=("unlimited" if limit is None else f"{limit / 2**20:.0f} MiB")
         + (f", network cards {', '.join(cards)}" if cards else ", no InfiniBand or RoCE card to need it"),
-        mend="the cards register the buffers that they send: ulimit -l unlimited (limits.conf: memlock), in Docker --ulimit memlock=-1",
+        fix="the cards register the buffers that they send: ulimit -l unlimited (limits.conf: memlock), in Docker --ulimit memlock=-1",
     )
 
 
@@ -319,7 +317,7 @@ def placement(name: str) -> Check:
     try:
         return Check(name=f"placement {name}", good=True, found=placements.named(name).readiness())
     except RequestError as problem:
-        return Check(name=f"placement {name}", good=False, found="cannot be used here", mend=str(problem))
+        return Check(name=f"placement {name}", good=False, found="cannot be used here", fix=str(problem))
 
 
 def first_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have."""
+"""Options and arguments that several commands share."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ import typer
 
 COMMAND_LAST = {"allow_interspersed_args": False}
 Command = Annotated[
-    list[str], typer.Argument(metavar="COMMAND", help="The program to start, with its arguments; write it behind --.")
+    list[str], typer.Argument(metavar="COMMAND", help="The program to start, with its arguments, after --.")
 ]
 Bins = Annotated[
     str,
@@ -15,25 +15,28 @@ Bins = Annotated[
         metavar="BINS", help="Message sizes of the rows: study, pow2, or your own upper edges, such as 64K,1M,16M."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
-Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table to a CSV file too.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Also write the table to a CSV file.")]
 Metric = Annotated[
     str | None,
-    typer.Option(metavar="REGEX", help="Finds the throughput in the ranks' output, as for `hvscale scale`."),
+    typer.Option(
+        metavar="REGEX",
+        help="Regular expression that finds the throughput in the ranks' output, as for `hvscale scale`.",
+    ),
 ]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-PerRank = Annotated[bool, typer.Option("--per-rank", help="One table row for each rank as well.")]
+PerRank = Annotated[bool, typer.Option("--per-rank", help="Also print a row for each rank.")]
 Explain = Annotated[
     bool | None,
     typer.Option(
         "--explain/--no-explain",
-        help="Also say which rank the others waited for, what Horovod did with its tensors, how much of a step communication was exposed, and "
-        "how often buffers come again. By default where a run has recorded 64 MiB at most (a million calls).",
+        help="Also print which rank the others waited for, what Horovod did with its tensors, how much communication was exposed, and how often "
+        "buffers were reused. Default: for runs that recorded at most 64 MiB (a million calls).",
     ),
 ]
 
 
 def folder_of(what: str) -> Any:
-    """--run of a command that goes on with what it finds there."""
-    text = f"The folder of the {what}; one that was broken off is gone on with. By default a new one under runs/."
+    """`--run` of a command that resumes what it finds there; `what` is the kind of folder, such as "study"."""
+    text = f"Folder of the {what}. An interrupted {what} in this folder is resumed. Default: a new folder under runs/."
     return typer.Option("--run", metavar="DIR", help=text)

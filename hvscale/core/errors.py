@@ -1,4 +1,4 @@
-"""The ways a command ends other than well, each with its exit status."""
+"""The ways a command can fail, each with its exit status."""
 
 EXIT_DONE = 0
 EXIT_WRONG_REQUEST = 2
@@ -14,7 +14,7 @@ class HvscaleError(Exception):
 
 
 class RequestError(HvscaleError):
-    """What the user asked for is wrong; the message says what, and how to mend it."""
+    """What the user asked for is wrong; the message says what, and how to fix it."""
 
     exit_status = EXIT_WRONG_REQUEST
 
@@ -31,7 +31,7 @@ class RankFailedError(HvscaleError):
 
 
 class SavedError(HvscaleError):
-    """Training was asked to stop, has saved what it had, and can go on from there."""
+    """Training was asked to stop and has saved its state; it can be resumed from there."""
 
     exit_status = EXIT_TRY_AGAIN
 

@@ -21,7 +21,7 @@ def checks() -> dict[str, dict[str, Any]]:
     done = subprocess.run([PROGRAMS / "hvscale", "doctor", "--json"], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["schema"] == "hvscale/doctor/1"
+    assert document["schema"] == "hvscale/doctor/2"
     return {check["name"]: check for check in document["checks"]}
 
 
@@ -62,7 +62,7 @@ def test_a_broadcast_that_does_not_work_is_bad(
     check = doctor.broadcast()
     assert not check.good
     assert why in check.found
-    assert check.mend == "run `make setup`"
+    assert check.fix == "run `make setup`"
 
 
 def test_what_the_machine_gives_to_ranks(checks: dict[str, dict[str, Any]]) -> None:
@@ -85,7 +85,7 @@ def test_a_small_shared_memory_is_bad_and_the_remedy_is_named() -> None:
         pytest.skip("no mount namespace can be made here: it takes root")
     (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == SHARED]
     assert (check["good"], check["found"]) == (False, "64 MiB")
-    assert "--shm-size" in check["mend"]
+    assert "--shm-size" in check["fix"]
 
 
 def placements_found(**environment: str) -> dict[str, dict[str, Any]]:
@@ -110,11 +110,11 @@ def test_what_each_placement_lacks_on_a_machine_without_its_tools(tmp_path: Path
     found = placements_found(PATH=str(tmp_path), HVSCALE_SSH="no-such-ssh", DOCKER_HOST="unix:///nobody")
     assert set(found) == {"host", "netns", "docker:rank", "docker:node", "ssh", "slurm"}
     assert found["host"]["good"]
-    assert "no docker in PATH: install it" in found["docker:rank"]["mend"]
-    assert "apt install openssh-client" in found["ssh"]["mend"]
+    assert "no docker in PATH: install it" in found["docker:rank"]["fix"]
+    assert "apt install openssh-client" in found["ssh"]["fix"]
     assert not found["slurm"]["good"]
     if os.geteuid() != 0:
-        assert "takes root" in found["netns"]["mend"]
+        assert "takes root" in found["netns"]["fix"]
 
 
 def test_a_daemon_an_image_and_namespaces_that_are_there(docker_host: str, namespaces: None) -> None:
@@ -125,7 +125,7 @@ def test_a_daemon_an_image_and_namespaces_that_are_there(docker_host: str, names
     for name in ("docker:rank", "docker:node"):
         assert found[name]["found"] == f"Docker {version} at {docker_host}, image hvscale:base"
     assert found["netns"]["found"].startswith("root, ")
-    assert "does not answer" in placements_found(DOCKER_HOST="unix:///nobody")["docker:node"]["mend"]
+    assert "does not answer" in placements_found(DOCKER_HOST="unix:///nobody")["docker:node"]["fix"]
 
 
 def test_a_cluster_that_is_there(slurm: Path) -> None:

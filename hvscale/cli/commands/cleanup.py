@@ -16,13 +16,13 @@ def cleanup(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
     json: Json = False,
 ) -> None:
-    """Remove what killed runs left: containers, networks, a swarm, network namespaces, MPI's shared memory. Living runs are not touched.
+    """Remove what killed runs left: containers, networks, a swarm, network namespaces, MPI's shared memory. Running jobs are not touched.
 
     Example: `hvscale cleanup --dry-run`
     """
     from hvscale.launch.cleanup.leftovers import Cleanup, clean_up
 
-    with working("looking around"):
+    with working("searching"):
         found, problems = clean_up(remove=not dry_run)
     if json:
         print_json(Cleanup(removed=not dry_run, leftovers=found, problems=problems))

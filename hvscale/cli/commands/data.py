@@ -14,23 +14,23 @@ from hvscale.core.errors import EXIT_WRONG_REQUEST, RequestError
 from hvscale.core.numbers import SmallCount, limits
 from hvscale.report.csv_file import write_csv
 
-app = new_app("Make and check images before training uses them.")
+app = new_app("Make and check images before training.")
 
 
 @app.command("make-lr")
 def make_lr(
     hr: Annotated[Path, typer.Argument(metavar="HR", help="Folder of high-resolution images.")],
     scale: Annotated[
-        str, typer.Option(metavar="SCALES", help="Scales to make: 2, 3 or 4, or several: 2,3,4.")
+        str, typer.Option(metavar="SCALES", help="Scales to make, separated by commas: any of 2, 3, 4.")
     ] = "2,3,4",
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Where X2, X3 and X4 are made; by default DIV2K_train_LR_bicubic for DIV2K_train_HR."
+            metavar="DIR", help="Folder for X2, X3 and X4. Default: DIV2K_train_LR_bicubic for DIV2K_train_HR."
         ),
     ] = None,
 ) -> None:
-    """Make low-resolution images as MATLAB's imresize does (bicubic, antialiasing), under DIV2K's names.
+    """Make low-resolution images as MATLAB's imresize does (bicubic, antialiasing), with DIV2K's file names.
 
     Example: `hvscale data make-lr DIV2K/DIV2K_train_HR --scale 2`
     """
@@ -39,7 +39,7 @@ def make_lr(
 
     scales = scale.split(",")
     if not set(scales) <= {"2", "3", "4"}:
-        raise RequestError(f"--scale {scale}: 2, 3 or 4, or several of them (2,3,4), were expected")
+        raise RequestError(f"--scale {scale}: expected any of 2, 3, 4, separated by commas")
     place = output or default_output(hr)
     with counting("making") as done:
         made, kept = make(hr, place, sorted({int(each) for each in scales}), done)
@@ -49,24 +49,26 @@ def make_lr(
 @app.command()
 def check(
     data: Annotated[
-        Path, typer.Argument(metavar="DATA", help="DIV2K, a benchmark set, a folder of images, or of classes.")
+        Path, typer.Argument(metavar="DATA", help="DIV2K, a benchmark set, a folder of images, or a folder of classes.")
     ],
     patch_size: Annotated[
         int,
         typer.Option(
-            metavar="PIXELS", help="Side of the low-resolution patch that training will cut.", **limits(SmallCount)
+            metavar="PIXELS",
+            help="Width and height of the low-resolution patches that training cuts, in pixels.",
+            **limits(SmallCount),
         ),
     ] = 48,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Find images that are truncated, missing, mismatched, grey, 16-bit or too small. Exit status 2 when there is one.
+    """Find truncated, missing, mismatched, grey, 16-bit or too small images. The exit status is 2 when there are any.
 
     Example: `hvscale data check DIV2K`
     """
     from hvscale.trainer.data.check import check as look
 
-    with counting("looking at") as done:
+    with counting("checking") as done:
         report = look(str(data), patch_size, done)
     if csv is not None:
         write_csv(csv, report.problems)

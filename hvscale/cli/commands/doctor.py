@@ -9,13 +9,13 @@ app = new_app()
 
 @app.command()
 def doctor(json: Json = False) -> None:
-    """Say what is installed, what works, and how to mend what does not.
+    """Check what is installed and what works, and print how to fix the rest.
 
     Example: `hvscale doctor`
     """
     from hvscale.cli.doctor import Report, examine
 
-    with working("looking around"):
+    with working("checking"):
         checks = list(examine())
     if json:
         return print_json(Report(checks=checks))
@@ -27,7 +27,7 @@ def doctor(json: Json = False) -> None:
         table.add_row(
             Text("good", style="green") if check.good else Text("bad", style="red"),
             check.name,
-            check.found if check.good else f"{check.found}\n-> {check.mend}",
+            check.found if check.good else f"{check.found}\n-> {check.fix}",
         )
     results().print(table)
     return None

@@ -7,14 +7,14 @@ import typer
 from hvscale.cli.app import new_app
 from hvscale.cli.console import print_message, working
 
-app = new_app("The image that ranks run in, in Docker placements.")
+app = new_app("Build the image in which ranks run in Docker placements.")
 
 
 @app.command("build")
 def build(
-    name: Annotated[str, typer.Option("--name", metavar="IMAGE", help="What to call it.")] = "hvscale:base",
+    name: Annotated[str, typer.Option("--name", metavar="IMAGE", help="Name of the image.")] = "hvscale:base",
 ) -> None:
-    """Make the small image from this machine's own distribution, once. Remove it with `docker rmi` to have it made again.
+    """Build a small image from this machine's own distribution. To build it again, first remove it with `docker rmi`.
 
     Example: `hvscale image build`
     """

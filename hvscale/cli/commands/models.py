@@ -23,7 +23,7 @@ def models(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """List models with their parameters, arithmetic, and the gradients that ranks exchange each step.
+    """List models with their parameters, FLOPs, and the gradients that ranks exchange in each step.
 
     Example: `hvscale models edsr-baseline densenet121`
     """
@@ -52,7 +52,7 @@ def models(
             for row in found.models
         ],
     )
-    results().print("GFLOPs: one forward pass of one image, a multiply-add counted as two", style="dim")
+    results().print("GFLOPs: one forward pass of one image; a multiply-add counts as two", style="dim")
     if not names:
         results().print(
             "also: torchvision's other classification models, and your own as package.module:function", style="dim"

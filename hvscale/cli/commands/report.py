@@ -15,24 +15,24 @@ app = new_app()
 @app.command()
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="The folder of a run, or of two: before, after.")
+        list[Path], typer.Argument(metavar="RUN...", help="Folder of a run, or of two runs to compare: before, after.")
     ],
     output: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Where to write the page; by default report.html (of two: comparison.html) in the last RUN.",
+            help="File of the page. Default: report.html (for two runs comparison.html) in the last RUN.",
         ),
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Also write a trace of the run, for ui.perfetto.dev: all ranks on one clock."
+            metavar="FILE", help="Also write a trace of the run for ui.perfetto.dev, with all ranks on one clock."
         ),
     ] = None,
     bins: Bins = "study",
 ) -> None:
-    """Write one HTML page, which works offline: where a run's communication time went, or what two runs differ in.
+    """Write an HTML page that works offline: where a run's communication time went, or how two runs differ.
 
     Example: `hvscale report runs/default runs/tuned`
     """

@@ -1,0 +1,49 @@
+"""The tutorials of docs/: every command works as it is printed, one after another in a fresh folder."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROGRAMS
+
+TUTORIALS = sorted(
+    path for path in Path(__file__).parents[2].joinpath("docs", "tutorials").glob("*.md") if path.stem != "index"
+)
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+
+
+def commands(console: str) -> Iterator[str]:
+    """The commands of a console block: lines behind `$ `; what they print stands below them."""
+    for line in console.splitlines():
+        if line.startswith("$ "):
+            yield line.removeprefix("$ ")
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_every_command_of_the_tutorial_works(tutorial: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "COLUMNS": "80"}
+    run = 0
+    for language, title, text in BLOCK.findall(tutorial.read_text()):
+        if title:
+            (tmp_path / title).write_text(text)
+        if language != "console":
+            continue
+        for command in commands(text):
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=tmp_path,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=300,
+            )
+            print(f"$ {command}\n{done.stdout}")
+            assert done.returncode == 0, f"{command}\n{done.stdout}"
+            run += 1
+    assert run >= 2
