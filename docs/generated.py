@@ -101,7 +101,7 @@ def command_section(command: Any, path: str, parent: Any) -> Iterator[str]:
             yield from (
                 f"| {kind} | |",
                 "| --- | --- |",
-                *(f"| `{cell(left)}` | {cell(right)} |" for left, right in rows),
+                *(f"| `{' '.join(left.split())}` | {cell(right)} |" for left, right in rows),
                 "",
             )
 

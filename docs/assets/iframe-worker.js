@@ -1,15 +1,19 @@
 /* Search without a server: browsers refuse to start a worker from a file:// page, so its script
-   runs in a hidden frame instead. The name is what the offline plug-in of the theme looks for. */
+   runs in a hidden frame instead. The theme looks for this file's name and for this class's. */
 if (location.protocol === "file:") {
-  window.Worker = class extends EventTarget {
+  class IFrameWorker extends EventTarget {
     constructor(address) {
       super();
       this.waiting = []; // messages for a script that has not loaded yet
       this.frame = document.createElement("iframe");
       this.frame.hidden = true;
+      this.frame.srcdoc = "<!doctype html><body></body>";
+      this.frame.onload = () => this.start(new URL(address, document.baseURI));
       document.body.append(this.frame);
+    }
+
+    async start(address) {
       const inner = this.frame.contentWindow;
-      inner.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
       const load = (source) =>
         new Promise((loaded, failed) => {
           const script = inner.document.createElement("script");
@@ -18,24 +22,29 @@ if (location.protocol === "file:") {
           script.onerror = failed;
           inner.document.body.append(script);
         });
-      inner.importScripts = (...sources) => sources.reduce((last, one) => last.then(() => load(one)), Promise.resolve());
-      load(address).then(() => {
-        const messages = this.waiting;
-        this.waiting = null;
-        messages.forEach((data) => this.postMessage(data));
-      });
+      inner.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+      inner.importScripts = async (...sources) => {
+        for (const source of sources) await load(source);
+      };
+      await load(address);
+      const messages = this.waiting;
+      this.waiting = null;
+      messages.forEach((data) => this.postMessage(data));
     }
 
     postMessage(data) {
-      if (this.waiting) this.waiting.push(data);
-      else {
-        const inner = this.frame.contentWindow;
-        inner.dispatchEvent(new inner.MessageEvent("message", { data }));
+      if (this.waiting) {
+        this.waiting.push(data);
+        return;
       }
+      const inner = this.frame.contentWindow;
+      inner.dispatchEvent(new inner.MessageEvent("message", { data }));
     }
 
     terminate() {
       this.frame.remove();
     }
-  };
+  }
+  window.IFrameWorker = IFrameWorker;
+  window.Worker = IFrameWorker;
 }

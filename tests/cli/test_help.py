@@ -1,0 +1,24 @@
+"""`hvscale --help` and what is said about a wrong command."""
+
+import re
+
+from hvscale.cli.main import PANELS
+from tests.conftest import Run
+
+
+def test_help_groups_the_commands(hvscale: Run) -> None:
+    text = hvscale("--help", COLUMNS="80").stdout
+    places = [text.index(f" {panel} ─") for panel in PANELS]
+    assert places == sorted(places)
+    ends = [*places[1:], len(text)]
+    for (panel, commands), begin, end in zip(PANELS.items(), places, ends, strict=True):
+        shown = re.findall(r"^│ ([a-z-]+)", text[begin:end], re.MULTILINE)
+        assert shown == list(commands), panel
+
+
+def test_an_unknown_command_suggests_the_nearest(hvscale: Run) -> None:
+    for wrong, right in (("lunch", "launch"), ("tune-colectives", "tune-collectives"), ("breakdwon", "breakdown")):
+        done = hvscale(wrong)
+        assert done.returncode == 2
+        assert f"'{right}'" in done.stderr
+        assert done.stderr.count("\n") == 1

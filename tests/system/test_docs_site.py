@@ -1,0 +1,82 @@
+"""`make docs`: the site builds without a warning, needs no network, and can be searched from a folder."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Request
+
+CLONE = Path(__file__).parents[2]
+WIDTHS = {"desktop": 1280, "phone": 375}
+PAGES = ("index", "tutorials/profile-your-script", "reference/commands/launch", "reference/knobs", "results/benchmarks")
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("mkdocs") is None, reason="the docs group is not installed: make setup-docs"
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=CLONE,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_every_command_has_its_page(site: Path) -> None:
+    from hvscale.cli.main import PANEL_OF
+
+    for command in PANEL_OF:
+        assert f"hvscale {command}" in (site / "reference" / "commands" / f"{command}.html").read_text()
+
+
+def test_documents_have_schemas(site: Path) -> None:
+    schema = json.loads((site / "reference" / "schemas" / "breakdown-1.json").read_text())
+    assert schema["properties"]["schema"]["const"] == "hvscale/breakdown/1"
+
+
+def test_no_page_names_a_file_on_another_host(site: Path) -> None:
+    fetched = re.compile(
+        r"<(?:script|img|iframe)[^>]*src=\"?https?:|<link[^>]*rel=\"?(?:stylesheet|preconnect)[^>]*href=\"?https?:"
+    )
+    for page in site.rglob("*.html"):
+        assert not fetched.search(page.read_text()), page
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_pages_fit_the_screen_and_send_no_request(site: Path, browser: Browser, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    requests: list[str] = []
+
+    def note(request: Request) -> None:
+        if not request.url.startswith(("file:", "data:")):
+            requests.append(request.url)
+
+    page.on("request", note)
+    for name in PAGES:
+        page.goto((site / f"{name}.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+    page.close()
+    assert requests == []
+
+
+def test_search_works_without_a_server(site: Path, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto((site / "how-to" / "index.html").as_uri())
+    page.keyboard.press("f")
+    page.keyboard.type("exposed communication")
+    page.wait_for_selector(".md-search-result__item a", timeout=60_000)
+    assert "Waiting and exposed communication" in page.inner_text(".md-search-result__list")
+    page.close()
