@@ -47,6 +47,13 @@ def test_documents_have_schemas(site: Path) -> None:
     assert schema["properties"]["schema"]["const"] == "hvscale/breakdown/1"
 
 
+def test_schemas_named_in_the_docs_exist(site: Path) -> None:
+    known = {re.sub(r"-(\d+)$", r"/\1", file.stem) for file in (site / "reference" / "schemas").glob("*.json")}
+    for page in (CLONE / "docs").rglob("*.md"):
+        for name in re.findall(r"hvscale/([a-z-]+/\d+)", page.read_text()):
+            assert name in known, f"{page}: {name}"
+
+
 def test_no_page_names_a_file_on_another_host(site: Path) -> None:
     fetched = re.compile(
         r"<(?:script|img|iframe)[^>]*src=\"?https?:|<link[^>]*rel=\"?(?:stylesheet|preconnect)[^>]*href=\"?https?:"
