@@ -1,4 +1,5 @@
-"""How every command writes: results on stdout, messages and progress on stderr. rich is imported where it is used: it takes a third of a start."""
+"""How every command prints: results on stdout, messages and progress on stderr. rich is imported only where it is used, because that takes
+a third of the start-up time."""
 
 import functools
 import os
@@ -28,19 +29,19 @@ def results() -> "PlainConsole":
 
 @functools.cache
 def messages() -> "PlainConsole":
-    """stderr, for what moves."""
+    """stderr, for progress bars."""
     from hvscale.core.plain_rich import PlainConsole
 
     return PlainConsole(stderr=True)
 
 
 def working(on: str) -> AbstractContextManager[object]:
-    """Shows that a command is at work, where somebody watches."""
+    """Show a spinner on a terminal while a command works."""
     return messages().status(on) if sys.stderr.isatty() else nullcontext()
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """A column of figures to the right, of words to the left."""
+    """Print a table with figures right-aligned and words left-aligned."""
     from rich import box
     from rich.table import Table
 
@@ -58,7 +59,7 @@ def print_json(document: "BaseModel | StudyDocument") -> None:
 
 
 def say(text: str, code: str = "") -> None:
-    """A line on stderr, with a terminal's code for its colour."""
+    """Print a line on stderr; `code` is its colour on a terminal."""
     text = printable(text, sys.stderr)
     coloured = code and sys.stderr.isatty() and "NO_COLOR" not in os.environ
     print(f"\x1b[{code}m{text}\x1b[0m" if coloured else text, file=sys.stderr, flush=True)
@@ -86,11 +87,11 @@ def print_rank_line_aside(rank: int, line: str) -> None:
 
 
 def print_last_lines(lines: list[str]) -> None:
-    """Of a rank that failed."""
+    """Print the last lines of a failed rank."""
     for line in lines:
         print(f"    {rank_line(line, sys.stderr)}", file=sys.stderr, flush=True)
 
 
 def print_text(text: str) -> None:
-    """A result that is text already."""
+    """Print a result that is already text."""
     print(printable(text, sys.stdout))

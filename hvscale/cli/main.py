@@ -24,7 +24,7 @@ PANELS = {
     "Tools": ("cleanup", "image"),
 }
 PANEL_OF = {command: panel for panel, commands in PANELS.items() for command in commands}
-STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # what Typer makes of it
+STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # the status that Typer returns for it
 
 
 class Commands(TyperGroup):
@@ -66,18 +66,18 @@ def hvscale(
         print(context.get_help())
 
 
-def in_words(error: typer.TyperException) -> str:
-    """What is wrong with the command line, with the value where it does not fit its option; empty where a group's help was shown instead."""
+def usage_message(error: typer.TyperException) -> str:
+    """What is wrong with the command line, naming an invalid value; empty where a group's help was shown instead."""
     param, errors = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
-    if param is None or errors is None:  # not of pydantic, which is not imported for this
+    if param is None or errors is None:  # not an error of pydantic, which is not imported for this
         return error.format_message()
     problem = errors()[0]
     return f"{max(param.opts, key=len)} {problem['input']}: {problem['msg'].lower()}"
 
 
 def main() -> None:
-    """The console script: every expected failure is one line on stderr and its exit status."""
-    # As stderr does: bytes of a name that are no UTF-8 are shown as \\udcNN.
+    """The console script: every expected failure is one line on stderr and an exit status."""
+    # Like stderr: bytes of a name that are not UTF-8 are shown as \\udcNN.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -85,12 +85,14 @@ def main() -> None:
         if status == STOPPED_BY_CTRL_C:
             print_error("stopped by Ctrl-C", status)
     except typer.TyperException as error:
-        text = in_words(error)
+        text = usage_message(error)
         status = print_error(text, error.exit_code) if text else error.exit_code
     except HvscaleError as error:
         status = print_error(str(error), error.exit_status)
         if isinstance(error, RankFailedError):
             print_last_lines(error.last_lines)
-    if "torch" not in sys.modules:  # Triton, which comes with it, calls what is not collected a leak
-        gc.freeze()  # at its end Python looks for garbage among all modules once more, for a tenth of a start
+    # Python collects garbage among all modules once more at its end, which takes a tenth of a start. Not with torch:
+    # Triton, which comes with it, reports objects that are not collected as leaks.
+    if "torch" not in sys.modules:
+        gc.freeze()
     sys.exit(status)
