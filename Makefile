@@ -29,7 +29,7 @@ demo: setup ## train, profile and report in about a minute
 	@.venv/bin/hvscale demo
 
 check: lint ## run the linters and the unit tests: what to run before each commit
-	@.venv/bin/python -m pytest --numprocesses 2 -m "not system and not slow"
+	@.venv/bin/python -m pytest --numprocesses 2 -m "not ranks" --ignore=tests/system --ignore=tests/setup
 
 test: setup-dev setup-mpich lint ## run the linters and all tests
 	@.venv/bin/python -m pytest --numprocesses 2

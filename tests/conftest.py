@@ -31,6 +31,22 @@ OF_THE_MACHINE = {
     for name in ("compare_placements", "doctor", "placements", "slurm", "ssh_hosts", "tune_places", "written_tables")
 }
 
+# What starts real ranks or compiles C outside tests/system: `make check` leaves it out.
+RANKS_FIXTURES = {"any_mpi", "mpi_abi", "mpi_with_large_counts", "mpich", "open_mpi", "two_ranks"}
+RANKS_FILES = {
+    "bench/test_applications.py",
+    "bench/test_sums.py",
+    "bench/test_torch_group.py",
+    "comm_tuning/test_broadcast.py",
+    "comm_tuning/test_told.py",
+    "launch/test_reported_library.py",
+    "profiling/test_nccl.py",
+    "profiling/test_sanitizers.py",
+    "trainer/test_alone.py",
+    "trainer/test_horovod_flags.py",
+    "trainer/test_two_ranks.py",
+}
+
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]
     """A file's tests run in one process, and those of the machine in one too."""
@@ -38,6 +54,16 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return "the machine" if file in OF_THE_MACHINE else file
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark with `ranks` what starts real ranks or compiles C."""
+    tests = Path(__file__).parent
+    for item in items:
+        file = item.path.relative_to(tests).as_posix()
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if file in RANKS_FILES or file.startswith(("native/", "setup/", "system/")) or fixtures & RANKS_FIXTURES:
+            item.add_marker(pytest.mark.ranks)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
