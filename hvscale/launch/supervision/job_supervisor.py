@@ -1,0 +1,316 @@
+"""Starts a job's launchers, follows its ranks and ends it, so that nothing of it is left behind."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from hvscale.core.errors import EXIT_TRY_AGAIN
+from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.launch import effective_settings, flavours
+from hvscale.launch.cleanup import shared_memory
+from hvscale.launch.job import Job
+from hvscale.launch.mpi import reported_library
+from hvscale.launch.nodes.nodes import lost_mark
+from hvscale.launch.options import LaunchHooks
+from hvscale.launch.rank_side import rank
+from hvscale.launch.supervision import limits, processes, waiting
+from hvscale.launch.supervision.first_rank import FirstRank
+from hvscale.launch.supervision.init_marker import StartWatch
+from hvscale.launch.supervision.interrupts import InterruptedWaitError, ending_waits
+from hvscale.launch.supervision.outcome import (
+    Failure,
+    find_failure,
+    first_failed,
+    killed_launcher,
+    late_start,
+    lingering,
+    read_ranks,
+)
+from hvscale.launch.supervision.output import RankOutput
+
+POLL_SECONDS = 0.05
+SHORT_JOB_SECONDS = 1.0  # up to here its end is looked for more often
+LOOK_AT_RANKS_SECONDS = 0.25
+# After the first failure the launcher may end the other ranks itself, then it is asked to, then nothing is asked: 10 s are promised in all.
+LAUNCHER_GRACE_SECONDS = 2.0
+TERMINATE_GRACE_SECONDS = 4.0
+LAST_WORDS_SECONDS = 1.0
+
+
+@dataclass
+class Attempt:
+    """One start of a job, as it went: what `follow` saw, and the launchers' exit statuses.
+
+    `by_itself`: it ended unasked. `late`: ranks that were not through MPI_Init in time. `hung`: no rank began in time.
+    `rank_failed`: a rank failed while all launchers ran. `lingers`: a launcher ran on long after all ranks had ended.
+    `left_behind`: processes that had to be killed. `no_rank`: the failure, when no rank began.
+    """
+
+    by_itself: bool = False
+    late: list[int] = field(default_factory=list)
+    hung: bool = False
+    rank_failed: bool = False
+    all_ended_at: float | None = None
+    lingers: bool = False
+    statuses: list[int] = field(default_factory=list)
+    left_behind: int = 0
+    no_rank: Failure | None = None
+
+    def note_all_ended(self, all_ended: bool) -> None:
+        """Its launchers may take a while longer than its ranks, but not for ever."""
+        if all_ended and self.all_ended_at is None:
+            self.all_ended_at = time.monotonic()
+        self.lingers = self.all_ended_at is not None and time.monotonic() > self.all_ended_at + limits.answer_seconds()
+
+    @property
+    def killed_by(self) -> int:
+        """The signal that killed a launcher from outside; 0 when none did."""
+        unasked = self.by_itself and not self.rank_failed
+        return next((-status for status in self.statuses if status < 0 and unasked), 0)
+
+
+class JobSupervisor:
+    """One job, from its first process to its last. It keeps the record, and run.json, up to date meanwhile.
+
+    `start` watches how long the ranks take to start, `caught` holds the signals that this process has got.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        flavour: flavours.Flavour,
+        record: RunRecord,
+        run: RunFolder,
+        start: StartWatch,
+        settings_reports: effective_settings.Reports,
+        caught: list[int],
+        hooks: LaunchHooks,
+    ) -> None:
+        self.job, self.flavour, self.record, self.run = job, flavour, record, run
+        self.start, self.caught, self.hooks = start, caught, hooks
+        self.output = RankOutput(run, job.np, hooks.show or (lambda number, line: None))
+        self.settings_reports = settings_reports
+        self.library_reports = reported_library.Reports(run.path, job.np)
+        self.stopped = False  # by who watches
+
+    def supervise(self) -> Failure | None:
+        """Start the job, follow it and end it, and bring the record to its last state.
+
+        Returns what went wrong, None when nothing did.
+        """
+        try:
+            attempt = self.start_until_a_rank_begins()
+        finally:
+            self.output.finish()
+            if self.job.nodes.on_this_machine:  # killed ranks leave it behind
+                temporary = Path(self.job.environment.get("TMPDIR") or tempfile.gettempdir())
+                shared_memory.remove_unused(temporary, self.record.started_at.timestamp())
+        self.note_settings(ended=True)
+        self.note_libraries(ended=True)
+        self.record.ranks = read_ranks(self.run)
+        failure = None if self.caught or self.stopped else self.find_failure(attempt)
+        self.close(failure, 0 if attempt.by_itself else self.caught[0] if self.caught else 0)
+        # In other nodes it may be an agent that has not quite ended yet.
+        if attempt.by_itself and attempt.left_behind and not any(attempt.statuses) and self.job.nodes.are_here:
+            self.warn(f"processes that the command left running were killed: {attempt.left_behind}")
+        self.run.write(self.record)
+        return failure
+
+    def start_until_a_rank_begins(self) -> Attempt:
+        """Start the job, follow it and end it. When its launcher started no rank for a reason that passes, once more."""
+        attempt, first = self.start_once()
+        reason = first.failed(self.record.library, attempt.hung, any(attempt.statuses))
+        if not reason or self.caught:
+            return attempt
+        self.warn(f"{reason}; started once more, the first start's log is {first.keep_log()}")
+        attempt, first = self.start_once()
+        if reason := first.failed(self.record.library, attempt.hung, any(attempt.statuses)):
+            attempt.no_rank = first.failure(self.record.library, reason)
+        return attempt
+
+    def start_once(self) -> tuple[Attempt, FirstRank]:
+        """Start the job, follow it and end it."""
+        job, record = self.job, self.record
+        rank_program = [sys.executable, "-I", "-S", rank.__file__, str(self.run.path)]
+        attempt, first = Attempt(), FirstRank(job)
+        with self.flavour.start(job, rank_program, record.library) as started:
+            record.state = "running"
+            self.run.write(record)
+            try:
+                with suppress(InterruptedWaitError), ending_waits():
+                    # While the ranks start, because a library takes as long to say it; written with the next change.
+                    built_with = record.library.transports or self.flavour.transports(record.library, job.environment)
+                    record.library = record.library.model_copy(update={"transports": built_with})
+                with passing_on_usr1(started):
+                    self.follow(started, first, attempt)
+            finally:
+                attempt.statuses, attempt.left_behind = end(started, self.run.path)
+        return attempt, first
+
+    def follow(self, started: flavours.Processes, first: FirstRank, attempt: Attempt) -> None:
+        """Return when the job has ended by itself, or is to be ended.
+
+        That is when the user or who watches wants it, a rank has failed and the launcher had its grace, no rank
+        began in time, or the start takes too long. `attempt` says which.
+        """
+        began, look_at_ranks_at, give_up_at = time.monotonic(), 0.0, float("inf")
+        while is_running(started):
+            now = time.monotonic()
+            if self.caught or now > give_up_at or self.should_stop():
+                return
+            if now > look_at_ranks_at and give_up_at == float("inf"):
+                look_at_ranks_at = now + LOOK_AT_RANKS_SECONDS
+                if something_failed(self.job, self.run, started, attempt):
+                    give_up_at = now + LAUNCHER_GRACE_SECONDS
+                else:
+                    self.look_at_ranks(first, attempt)
+                if attempt.late or attempt.hung or attempt.lingers:
+                    return
+            time.sleep(POLL_SECONDS if now - began > SHORT_JOB_SECONDS else POLL_SECONDS / 5)
+        attempt.by_itself = True
+
+    def look_at_ranks(self, first: FirstRank, attempt: Attempt) -> None:
+        """Note whether the ranks begin, start and end in time."""
+        if not first.has_begun():
+            attempt.hung = first.is_late()
+            return
+        self.start.begin()
+        ranks = read_ranks(self.run)
+        attempt.late += self.start.late({entry.rank for entry in ranks if entry.exit_status is not None})
+        attempt.note_all_ended(len([entry for entry in ranks if entry.ended_at]) == self.start.np)
+
+    def should_stop(self) -> bool:
+        """Show and note what is new; whether who watches has seen enough."""
+        self.output.poll()
+        self.note_settings()
+        self.note_libraries()
+        watch = self.hooks.watch
+        # A rank that has failed already tells more than who watches has seen.
+        self.stopped = watch is not None and watch(self.run) is True and first_failed(read_ranks(self.run)) is None
+        return self.stopped
+
+    def note_settings(self, ended: bool = False) -> None:
+        """Put into the record which settings the libraries say they use."""
+        for reported in self.settings_reports.new(ended):
+            self.record.settings_in_effect.append(reported)
+            for text in effective_settings.warnings(reported):
+                self.warn(text)
+            self.run.write(self.record)
+
+    def note_libraries(self, ended: bool = False) -> None:
+        """Put into the record on which MPI libraries the ranks run."""
+        found = self.library_reports.new(ended) if self.flavour.has_mpi else None
+        if found is None:
+            return
+        self.record.libraries_reported = found  # written with the next change
+        text = self.record.library_difference
+        if text and text not in self.record.warnings:
+            self.warn(text)
+            self.run.write(self.record)
+
+    def find_failure(self, attempt: Attempt) -> Failure | None:
+        library = self.record.library
+        return (
+            attempt.no_rank
+            or late_start(self.job, self.start, attempt.late)
+            or (lingering(self.job, library) if attempt.lingers else None)
+            or killed_launcher(library, self.run, attempt.killed_by)
+            or find_failure(self.job, library, self.record.ranks, attempt.statuses)
+        )
+
+    def close(self, failure: Failure | None, interrupted_by: int) -> None:
+        """Bring the record to its last state; `interrupted_by`: the signal that ended the job, 0 when none did."""
+        record = self.record
+        record.ended_at = datetime.now(UTC)
+        if interrupted_by:
+            record.state, record.exit_status = "interrupted", 128 + interrupted_by
+        elif self.stopped:
+            record.state, record.exit_status = "stopped", 0
+        elif failure is not None:
+            record.exit_status = failure.exit_status
+            record.state = "interrupted" if failure.exit_status == EXIT_TRY_AGAIN else "failed"
+            record.failed_rank = failure.rank
+        else:
+            record.state, record.exit_status = "finished", 0
+
+    def warn(self, text: str) -> None:
+        self.record.warnings.append(text)
+        self.hooks.warn(text)
+
+
+@contextmanager
+def passing_on_usr1(started: flavours.Processes) -> Iterator[None]:
+    """Within, SIGUSR1 goes to the launchers, which hand it to the ranks: schedulers send it to ask a job to save and stop."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for process in started:
+            process.send_signal(number)
+
+    before = signal.signal(signal.SIGUSR1, pass_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def is_running(started: flavours.Processes) -> bool:
+    return None in [process.poll() for process in started]
+
+
+def something_failed(job: Job, run: RunFolder, started: flavours.Processes, attempt: Attempt) -> bool:
+    """Whether a launcher ended badly, a node was lost, or a rank failed; notes in `attempt` when a rank did while all launchers ran."""
+    if any(process.returncode for process in started):
+        return True
+    if any(lost_mark(run.path, node.name).exists() for node in job.nodes.nodes if node.through_shell):
+        return True
+    if first_failed(read_ranks(run)) is None:
+        return False
+    # Ranks fail, too, when their launcher has been killed.
+    attempt.rank_failed = all(process.poll() is None for process in started)
+    return True
+
+
+def end(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
+    """Ask what still runs to end, then end it. Gives the exit statuses of `started`, and how many other processes had to be killed."""
+    deadline = time.monotonic() + TERMINATE_GRACE_SECONDS
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    for process in started:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+    wait_for_last_words(run)
+    killed = processes.kill_all(run)
+    end_agents(started)
+    statuses = [process.wait() for process in started]
+    processes.reap_orphans()
+    return statuses, killed
+
+
+def end_agents(started: flavours.Processes) -> None:
+    """Let what still runs kill its program elsewhere and end with it; one that goes through what does not answer any more is killed itself."""
+    running = [process for process in started if process.poll() is None]
+    for process in running:
+        process.kill()
+    deadline = time.monotonic() + processes.KILL_SECONDS
+    for process in running:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        waiting.end_session(process)
+
+
+def wait_for_last_words(run: Path) -> None:
+    """Give ranks that a launcher has killed, as Hydra does after an abort, the moment in which their keepers write how they ended."""
+    deadline = time.monotonic() + LAST_WORDS_SECONDS
+    while time.monotonic() < deadline and processes.of_run(run):
+        if all(entry.ended_at for entry in read_ranks(RunFolder(run))):
+            return
+        time.sleep(POLL_SECONDS)
