@@ -45,9 +45,10 @@ def compare_settings(
     Example: `hvscale compare-settings mpi,mpi-reg,mpi-opt -np 2 -- hvscale train edsr-baseline --steps 50 --threads 1`;
     `hvscale compare-settings defaults,settings.toml -np 2 -- python train.py`
     """
-    from hvscale.comm_tuning.compare_settings import SettingsComparison, settings_rows, settings_study
+    from hvscale.comm_tuning.knobs.named_settings import jobs_under, label
     from hvscale.report.tables import plain_table
     from hvscale.studies.run_report.compare_tables import comparison_table
+    from hvscale.studies.settings_comparison import SettingsComparison, settings_rows, settings_study
 
     def show(document: SettingsComparison) -> None:
         table = plain_table(
@@ -63,14 +64,13 @@ def compare_settings(
             table.add_row(*cells)
         results().print(table, *map(comparison_table, document.profiles), sep="\n\n")
 
-    turns = settings_study(
-        settings.split(","), command, repeats=repeat, metric=metric, bins=bins, options=launch_options(context)
-    )
+    jobs = jobs_under(settings.split(","), command, launch_options(context))
+    study = settings_study(jobs, command, repeats=repeat, metric=metric, bins=bins, label=label)
     measure(
-        turns,
+        study,
         json,
         csv,
         write=lambda document, path: write_csv(path, document.rows),
         show=show,
-        last=f"folder: {turns.path}",
+        last=f"folder: {study.path}",
     )

@@ -98,7 +98,7 @@ class JobSupervisor:
         self.start, self.caught, self.hooks = start, caught, hooks
         self.output = RankOutput(run, job.np, hooks.show or (lambda number, line: None))
         self.settings_reports = settings_reports
-        self.library_reports = reported_library.Reports(run.path, job.np)
+        self.library_reports = reported_library.Reports(run.path, job.np, flavour.name)
         self.stopped = False  # by who watches
 
     def supervise(self) -> Failure | None:
@@ -146,7 +146,7 @@ class JobSupervisor:
             self.run.write(record)
             try:
                 with suppress(InterruptedWaitError), ending_waits():
-                    # While the ranks start, because a library takes as long to say it; written with the next change.
+                    # Asked while the ranks start, because it takes as long as a start; written with the next change.
                     built_with = record.library.transports or self.flavour.transports(record.library, job.environment)
                     record.library = record.library.model_copy(update={"transports": built_with})
                 with passing_on_usr1(started):
@@ -193,7 +193,7 @@ class JobSupervisor:
         self.note_settings()
         self.note_libraries()
         watch = self.hooks.watch
-        # A rank that has failed already tells more than who watches has seen.
+        # A failed rank explains more than the watcher can.
         self.stopped = watch is not None and watch(self.run) is True and first_failed(read_ranks(self.run)) is None
         return self.stopped
 

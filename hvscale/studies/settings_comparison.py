@@ -1,22 +1,15 @@
 """Measures a command under several named settings, interleaved: throughput and gain."""
 
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from hvscale.comm_tuning.knobs.library import libraries
-from hvscale.comm_tuning.knobs.named_settings import NAMED, NamedSettings
-from hvscale.comm_tuning.knobs.settings import target_of, with_settings
-from hvscale.comm_tuning.knobs.settings_file import with_settings_file
-from hvscale.core.errors import RequestError
 from hvscale.core.statistics import Estimate, estimate, percent, ratio
 from hvscale.launch.options import LaunchOptions
 from hvscale.studies.comparison import ComparisonDocument, ComparisonStudy
 
 VERB = "compare-settings"
-# What a name ends with that is a file's.
-FILE = ".toml"
 
 
 class SettingsRow(BaseModel):
@@ -60,59 +53,21 @@ class SettingsComparison(ComparisonDocument):
 
 
 def settings_study(
-    names: list[str],
+    jobs: Mapping[str, LaunchOptions],
     command: list[str],
     *,
     repeats: int,
     metric: str | None,
     bins: str,
-    options: LaunchOptions,
+    label: Callable[[str], str],
 ) -> ComparisonStudy[SettingsComparison]:
-    """What measures `command` under each of the settings.
+    """What measures `command` under each of the settings, which `jobs` holds by name as launch options.
 
-    Raises RequestError for what cannot be measured; starts nothing.
+    `label` makes a name into that of its runs' folders. Raises RequestError for what cannot be measured; starts nothing.
     """
-    if len(names) < 2 or len({label(name) for name in names}) != len(names):
-        raise RequestError(f"{','.join(names)}: name two settings or more, each once, of {known()}")
-    jobs = {name: job_of(name, command, options) for name in names}
     return ComparisonStudy(
         VERB, SettingsComparison, jobs, command, repeats=repeats, metric=metric, bins=bins, label=label
     )
-
-
-def known() -> str:
-    return f"{', '.join(NAMED)}, or files such as settings{FILE}"
-
-
-def label(name: str) -> str:
-    """What the runs under these settings are called."""
-    return Path(name).stem if name.endswith(FILE) else name
-
-
-def job_of(name: str, command: list[str], options: LaunchOptions) -> LaunchOptions:
-    """The options under these settings. Raises RequestError when its libraries cannot do them."""
-    if name.endswith(FILE):
-        from_file = with_settings_file(Path(name), options)
-        return with_settings(from_file.set, command, from_file)
-    settings = NAMED.get(name)
-    if settings is None:
-        raise RequestError(f"{name}: no such settings; known are {known()}")
-    check_library(name, settings, command, options)
-    refused: RequestError | None = None
-    for variant in settings.variants:
-        try:
-            return with_settings(variant, command, options)
-        except RequestError as error:
-            refused = error
-    raise RequestError(f"{name}: {refused}")
-
-
-def check_library(name: str, settings: NamedSettings, command: list[str], options: LaunchOptions) -> None:
-    for library in libraries():
-        if library.key == settings.library and library.in_job(target_of([], command, options)) is not True:
-            raise RequestError(
-                f"{name}: this job's Horovod is built without {library.name}; a set-up on a machine with CUDA builds it in"
-            )
 
 
 def settings_rows(document: SettingsComparison) -> list[list[str]]:
