@@ -139,7 +139,7 @@ class JobSupervisor:
     def start_once(self) -> tuple[Attempt, FirstRank]:
         """Start the job, follow it and end it."""
         job, record = self.job, self.record
-        rank_program = [sys.executable, "-I", "-S", rank.__file__, str(self.run.path)]
+        rank_program = [sys.executable, "-I", "-S", rank.__file__, str(self.run.path), *self.rank_variables()]
         attempt, first = Attempt(), FirstRank(job)
         with self.flavour.start(job, rank_program, record.library) as started:
             record.state = "running"
@@ -154,6 +154,11 @@ class JobSupervisor:
             finally:
                 attempt.statuses, attempt.left_behind = end(started, self.run.path)
         return attempt, first
+
+    def rank_variables(self) -> tuple[str, str]:
+        """The variables that number the ranks, and those that number them on their node, as rank.py takes them."""
+        ranks, local_ranks = zip(*((one.rank, one.local_rank) for one in self.flavour.rank_variables), strict=True)
+        return ",".join(ranks), ",".join(local_ranks)
 
     def follow(self, started: flavours.Processes, first: FirstRank, attempt: Attempt) -> None:
         """Return when the job has ended by itself, or is to be ended.
