@@ -251,7 +251,7 @@ def test_the_guide_tells_knobs_without_effect_from_those_with_one(tmp_path: Path
         ('mpi = "openmpi"\n[set]\nfusion_threshold = ""', "the value is missing"),
         ('mpi = "openmpi"\n[set]\nfusion_threshold = []', "set.fusion_threshold: Input should be a valid string"),
         ("[set]\n", "mpi: Field required"),
-        ('schema = "hvscale/run/1"\nmpi = "openmpi"', "schema: Input should be 'hvscale/settings/1'"),
+        ('schema = "hvscale/run/2"\nmpi = "openmpi"', "schema: Input should be 'hvscale/settings/1'"),
         ('mpi = "open', "is not valid TOML"),
         ("\udcff", "is not valid TOML"),
     ],

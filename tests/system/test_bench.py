@@ -101,7 +101,7 @@ def test_figures_follow_from_what_the_ranks_measured(browser: Browser, hvscale: 
     assert done.returncode == 0, done.stderr
     folder, document = tmp_path / "bench", json.loads(done.stdout)
     assert document == bench_json(folder)
-    assert (document["schema"], document["state"], document["np"]) == ("hvscale/bench/1", "finished", 2)
+    assert (document["schema"], document["state"], document["np"]) == ("hvscale/bench/2", "finished", 2)
     assert [entry["name"] for entry in document["backends"]] == backends
     assert document["backends"][0]["library"].startswith("Open MPI v")
     assert [(row["backend"], row["bytes"], row["count"], row["in_place"]) for row in document["rows"]] == [

@@ -25,7 +25,7 @@ TINY = {
 def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
-    assert document["schema"] == "hvscale/bench-app/1"
+    assert document["schema"] == "hvscale/bench-app/2"
     return document
 
 

@@ -36,7 +36,7 @@ int MPI_Gather(const void *send, int sent, void *type, void *receive, int count,
 def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
-    assert (document["schema"], document["state"]) == ("hvscale/bench-param-server/1", "finished")
+    assert (document["schema"], document["state"]) == ("hvscale/bench-param-server/2", "finished")
     return document
 
 

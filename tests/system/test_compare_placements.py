@@ -59,7 +59,7 @@ def test_placements_are_measured_in_turns_and_what_failed_is_gone_on_with(
     assert {run: (run / "run.json").read_bytes() for run in kept} == kept
     document = json.loads(again.stdout)
     assert document == compared(folder)
-    assert (document["schema"], document["state"]) == ("hvscale/compare-placements/1", "finished")
+    assert (document["schema"], document["state"]) == ("hvscale/compare-placements/2", "finished")
     assert [(run["name"], run["folder"]) for run in document["runs"]] == [
         ("host", "host-repeat-1"),
         ("netns", "netns-repeat-1-attempt-2"),

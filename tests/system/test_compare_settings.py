@@ -28,7 +28,7 @@ def test_settings_run_in_turns_and_are_compared(hvscale: Run, program: Callable[
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["schema"] == "hvscale/compare-settings/1"
+    assert document["schema"] == "hvscale/compare-settings/2"
     folder = tmp_path / "compared"
     order = sorted((run_json(folder / name)["started_at"], name) for row in document["rows"] for name in row["runs"])
     assert [name for _, name in order] == ["mpi-repeat-1", "mpi-opt-repeat-1", "mpi-repeat-2", "mpi-opt-repeat-2"]

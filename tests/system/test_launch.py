@@ -74,7 +74,7 @@ def test_the_ranks_of_a_horovod_program_find_each_other(
     for rank in range(3):
         assert (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text() == "sum 6 of 3\n"
     record = run_json(tmp_path / "job")
-    assert record["schema"] == "hvscale/run/1"
+    assert record["schema"] == "hvscale/run/2"
     assert (record["state"], record["exit_status"], record["np"]) == ("finished", 0, 3)
     assert record["command"][0] == "python"
     assert record["library"]["flavour"] == mpi

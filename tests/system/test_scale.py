@@ -105,7 +105,7 @@ def test_horovods_own_lines_are_read(
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document == scale_json(tmp_path / "curve")
-    assert (document["schema"], document["state"], document["scaling"]) == ("hvscale/scale/1", "finished", "weak")
+    assert (document["schema"], document["state"], document["scaling"]) == ("hvscale/scale/2", "finished", "weak")
     assert (document["unit"], document["base_np"], document["library"]["flavour"]) == ("images/s", 1, mpi)
     assert column(document, "np") == [1, 2]
     assert column(document, "throughput") == [100, 160]
