@@ -13,7 +13,7 @@ from hvscale.bench.applications.document import ApplicationDocument
 from hvscale.bench.collectives.document import BenchDocument
 from hvscale.bench.param_server.document import ServerDocument
 from hvscale.cli.commands import launch as launch_file
-from hvscale.comm_tuning.collectives.document import TuneCollectives
+from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument
 from hvscale.comm_tuning.tune.document import TuneDocument
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunRecord
@@ -32,7 +32,7 @@ DOCUMENTS = (
     ComparisonDocument,
     ScalingDocument,
     ServerDocument,
-    TuneCollectives,
+    TuneCollectivesDocument,
     TuneDocument,
 )
 
