@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError
 class VersionedDocument(BaseModel):
     """A document that begins with the name and version of its schema, by alias `schema`.
 
-    A subclass states them: `schema_: Literal["hvscale/scale/1"] = "hvscale/scale/1"`. Another version is refused.
+    A subclass states them: `schema_: Literal["hvscale/scale/2"] = "hvscale/scale/2"`. Another version is refused.
     """
 
     model_config = ConfigDict(populate_by_name=True, alias_generator=lambda field: field.removesuffix("_"))
