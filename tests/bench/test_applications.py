@@ -235,7 +235,7 @@ def test_counters_are_sums_over_ranks_and_none_where_not_supported(tmp_path: Pat
     assert counted.cache_misses == 80
     assert counted.instructions_per_cycle == pytest.approx(2)
     run.log(1).write_text("perf: not permitted\n")
-    with pytest.raises(RequestError, match="perf has not said"):
+    with pytest.raises(RequestError, match="perf printed no counts"):
         read_counters(run, 2)
 
 

@@ -195,7 +195,7 @@ def test_the_trainer_tells_its_speed_itself_and_its_batch_is_divided(
         result = json.loads((run / "result.json").read_text())
         assert throughput == pytest.approx(result["images_per_second"])
     assert {run["source"] for run in document["runs"]} == {"result.json"}
-    said = "--batch-size 4 is that of all ranks together"
+    said = "--batch-size 4 is divided among the ranks"
     assert (said in done.stderr) == (scaling == "strong")
     assert ("threads per rank" in done.stderr) == (len({run["threads_per_rank"] for run in document["runs"]}) > 1)
 
@@ -371,7 +371,7 @@ def test_output_that_tells_no_throughput_is_named(
         (["--np", "1,3", "--strong", "--", "true", "{8/np}"], "{8/np} cannot be divided by np 3"),
         (["--np", "1,3", "--strong", "--", *TRAIN], "--batch-size 16 cannot be divided by np 3"),
         (["--np", "1,3", "--strong", "--", *TRAIN, "--batch-size=x"], "--batch-size x: not a number"),
-        (["--np", "1,2", "--", *TRAIN, "--run", "there"], "--run of hvscale train"),
+        (["--np", "1,2", "--", *TRAIN, "--run", "there"], "remove --run from hvscale train"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_status_2(
