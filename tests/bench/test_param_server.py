@@ -198,7 +198,7 @@ def launch(**placement: Any) -> LaunchOptions:
     ("changed", "said"),
     [
         ({"workers": "0"}, "--workers 0: '0' is not a number of workers; write --workers 1,2,4"),
-        ({"workers": "1", "operations": "allreduce"}, "all-reduce needs at least two workers: --workers 2"),
+        ({"workers": "1", "operations": "allreduce"}, "all-reduce needs at least two workers: use --workers 2 or more"),
         ({"operations": "brodcast"}, "--operation brodcast: unknown value; did you mean broadcast?"),
         ({"backends": ("gl0o",)}, "--backend gl0o: unknown back end; did you mean gloo?"),
         ({"backends": ("horovod",)}, "horovod-openmpi does not work with a parameter server; gloo, "),

@@ -136,7 +136,7 @@ def test_the_broadcast_as_a_call_over_mpich(hvscale: Run, table: Path, tmp_path:
     assert done.stdout.count("fine") == 2
     found = counted(run)
     assert all(found[name] > 0 for name in found)
-    assert "the decision table was made with openmpi, and this is MPICH" in RunFolder(run).log(0).read_text()
+    assert "the decision table was made with openmpi, but this is MPICH" in RunFolder(run).log(0).read_text()
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
