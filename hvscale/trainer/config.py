@@ -35,7 +35,7 @@ PUBLIC_EPOCH_STEPS = 1000  # EDSR's public implementation (Lim et al. 2017) coun
 Config = TypeVar("Config", bound=BaseModel)
 
 
-def checked(kind: type[Config], options: dict[str, Any]) -> Config:
+def checked(kind: type[Config], /, **options: Any) -> Config:
     """Raises RequestError, in one line that names the option, for an invalid value."""
     try:
         return kind(**options)
@@ -175,7 +175,7 @@ class TrainConfig(BaseModel):
     @classmethod
     def of(cls, **options: Any) -> "TrainConfig":
         """Raises RequestError, in one line that names the option, for an invalid value."""
-        config = checked(cls, options)
+        config = checked(cls, **options)
         lengths = [flag(name) for name in ("steps", "epochs", "seconds") if getattr(config, name) is not None]
         if len(lengths) > 1:
             raise RequestError(f"{' and '.join(lengths)} exclude each other: choose one")

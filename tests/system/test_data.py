@@ -109,7 +109,7 @@ def test_folders_of_classes(hvscale: Run, tmp_path: Path) -> None:
         (("check", "."), "needs a folder for each class"),
         (("make-lr", "nowhere"), "nowhere: no such folder"),
         (("make-lr", "."), "no images in it"),
-        (("make-lr", ".", "--scale", "5"), "--scale 5: 2, 3 or 4"),
+        (("make-lr", ".", "--scale", "5"), "--scale 5: expected any of 2, 3, 4"),
     ],
 )
 def test_a_wrong_request_is_one_line(hvscale: Run, words: tuple[str, ...], said: str) -> None:
