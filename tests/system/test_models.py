@@ -35,5 +35,5 @@ def test_a_model_of_one_s_own_and_an_unknown_one(hvscale_warm: Run, tmp_path: Pa
     assert [row["parameters"] for row in json.loads(done.stdout)["models"]] == [8], done.stderr
     done = hvscale_warm("models", "resnet-9000")
     assert done.returncode == 2
-    assert done.stderr.startswith("hvscale: unknown model 'resnet-9000'")
+    assert done.stderr.startswith("hvscale: resnet-9000: unknown model; did you mean ")
     assert len(done.stderr.splitlines()) == 1

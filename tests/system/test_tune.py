@@ -178,7 +178,9 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
 
     first = start(tmp_path, *search, "--trials", "5", "--", *slower)
     wait_until(lambda: trials_in(folder) == 1)
+    first.send_signal(signal.SIGSTOP)  # it is not to finish while the second one starts
     second = hvscale("tune", *search, "--", *slower)
+    first.send_signal(signal.SIGCONT)
     assert second.returncode == 2
     assert f"{folder} is in use by process {first.pid} on " in second.stderr
     first.send_signal(signal.SIGINT)

@@ -19,7 +19,7 @@ UNBOUND = {"MV2_ENABLE_AFFINITY": "0"}
 
 
 PREFIX = "MV2_"
-SHOW_SETTINGS = "MV2_SHOW_SETTINGS_ENV_INFO"
+SHOW_SETTINGS = "MV2_SHOW_ENV_INFO"
 LINE = re.compile(r"^\s*(MV2_\w+)\s*[:=]\s*(\S+)", re.MULTILINE)
 LONGEST_LOG_BYTES = 1 << 20  # it speaks at the start
 # The lines of its table, as MVAPICH2's sources print them: an empty one, the title, a rule, the rows, a rule.
@@ -51,7 +51,7 @@ class PrintedSettings:
 
 
 class WithoutTable:
-    """Shows what the ranks print, but not the table of MV2_SHOW_SETTINGS_ENV_INFO=1. Other lines that come between its lines are shown."""
+    """Shows what the ranks print, but not the table of MV2_SHOW_ENV_INFO=1. Other lines that come between its lines are shown."""
 
     def __init__(self, show: Show) -> None:
         self._show = show
