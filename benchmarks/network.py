@@ -41,7 +41,7 @@ class Job:
         self.command = [sys.executable, str(GRADIENTS), *words]
 
     def tune(self, *more: str) -> TuneDocument:
-        """The study's document; one that was broken off is gone on with."""
+        """The document of the study. An interrupted study in this folder is resumed."""
         study = self.options.study or self.folder / "study"
         bounds = ("--trials", str(self.options.trials), "--trial-seconds", str(self.options.trial_seconds))
         subprocess.run([*self._words("tune", study), *bounds, *more, "--", *self.command], check=True)

@@ -185,5 +185,5 @@ def number(text: str | None, run: RunFolder, rank: int) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise RequestError(f"{text!r} is no throughput: it is what was found in {run.log(rank)}; mend --metric")
+        raise RequestError(f"{text!r} is not a valid throughput: it was found in {run.log(rank)}; fix --metric")
     return value

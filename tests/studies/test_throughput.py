@@ -82,11 +82,11 @@ def test_of_ranks_that_say_their_own_the_mean_counts_np_times(run: RunFolder) ->
 @pytest.mark.parametrize("text", ["0", "-3", "fast", "nan", "inf", "", "1.2.3"])
 def test_a_match_that_is_no_speed_is_named(run: RunFolder, text: str) -> None:
     run.log(0).write_text(f"speed <{text}>\n")
-    with pytest.raises(RequestError, match="is no throughput"):
+    with pytest.raises(RequestError, match="is not a valid throughput"):
         read(run, 1, "speed <(.*)>")
 
 
 def test_a_group_that_took_no_part_is_named(run: RunFolder) -> None:
     run.log(0).write_text("speed\n")
-    with pytest.raises(RequestError, match="is no throughput"):
+    with pytest.raises(RequestError, match="is not a valid throughput"):
         read(run, 1, "speed( [0-9]+)?")

@@ -81,8 +81,8 @@ def sound_counters(entries: NDArray[Any]) -> tuple[NDArray[Any], int]:
     counted to its end.
     """
     used = entries[entries["key"] != 0]
-    mended = [_repair(entry) for entry in used[used["check"] != counter_checks(used)]]
-    good = [used[used["check"] == counter_checks(used)], *(entry for entry in mended if entry is not None)]
+    repaired = [_repair(entry) for entry in used[used["check"] != counter_checks(used)]]
+    good = [used[used["check"] == counter_checks(used)], *(entry for entry in repaired if entry is not None)]
     found = np.concatenate(good)
     sound = _is_plausible(found)
     return found[sound], len(used) - int(np.count_nonzero(sound))
@@ -93,21 +93,21 @@ def _repair(entry: Any) -> NDArray[Any] | None:
 
     counters.c adds, in this order, to the class of latency, the calls, the bytes, the check and the duration.
     """
-    mended: NDArray[Any] = np.array([entry], COUNTER)
-    ahead = (int(counter_checks(mended)[0]) - int(mended["check"][0])) % MODULUS
+    repaired: NDArray[Any] = np.array([entry], COUNTER)
+    ahead = (int(counter_checks(repaired)[0]) - int(repaired["check"][0])) % MODULUS
     duration = _quotient(-ahead, DURATION)
     if duration < MOST_NS:
-        mended["duration_ns"] += np.uint64(duration)
-        return mended
-    for latency in np.flatnonzero(mended["latencies"][0]).tolist():
+        repaired["duration_ns"] += np.uint64(duration)
+        return repaired
+    for latency in np.flatnonzero(repaired["latencies"][0]).tolist():
         for calls in (0, 1):
             rest = ahead - FACTORS[FIRST_LATENCY + latency] - calls * FACTORS[CALLS]
             size = _quotient(rest, BYTES) if calls else rest % MODULUS
-            if size == 0 or (calls and size <= min(MOST_BYTES, int(mended["bytes"][0]))):
-                mended["latencies"][0, latency] -= np.uint64(1)
-                mended["calls"] -= np.uint64(calls)
-                mended["bytes"] -= np.uint64(size)
-                return mended
+            if size == 0 or (calls and size <= min(MOST_BYTES, int(repaired["bytes"][0]))):
+                repaired["latencies"][0, latency] -= np.uint64(1)
+                repaired["calls"] -= np.uint64(calls)
+                repaired["bytes"] -= np.uint64(size)
+                return repaired
     return None
 
 

@@ -25,7 +25,7 @@ from hvscale.core.errors import RequestError
 Operation = Literal["broadcast", "allreduce", "allgather", "gather"]
 Protocol = Literal["ll", "ll128", "simple"]
 Algorithm = Literal["library", "flat", "chain", "k-nomial", "two-level"]
-# As native/table.c and native/node_memory.h have them.
+# As native/broadcast/table.c and native/broadcast/node_memory.h have them.
 MOST_CHUNK, MOST_CHUNK_OF_TWO_LEVEL, MOST_DEPTH = 1 << 30, 2 << 20, 1024
 MOST_BYTES = 2**63 - 1  # the largest number of TOML
 MOST_RANKS = 2**31 - 1
