@@ -1,7 +1,9 @@
-"""EDSR-baseline x2 on two ranks: `hvscale train` under `hvscale launch` against PyTorch's DistributedDataParallel over Gloo.
+"""EDSR-baseline x2 on two ranks: `hvscale train` under `hvscale launch` against PyTorch's
+DistributedDataParallel over Gloo.
 
-Same model, batch, photos, precision (bf16 autocast) and threads; each start is a job of its own, in turns.
-Run it with the environment's Python: `python benchmarks/against_ddp.py [--rounds 5] [--steps 40] [--batch-size 4]`.
+Same model, batch, photos, precision (bf16 autocast) and threads; each start is a job of its own, in
+turns. Run it with the environment's Python: `python benchmarks/against_ddp.py [--rounds 5] [--steps
+40] [--batch-size 4]`.
 """
 
 import argparse
@@ -35,7 +37,9 @@ def config(batch_size: int, steps: int) -> TrainConfig:
 
 
 def ddp(batch_size: int, steps: int) -> None:
-    """One rank of the alternative, started by torchrun; rank 0 prints the median seconds of a step."""
+    """One rank of the alternative, started by torchrun; rank 0 prints the median seconds of a
+    step.
+    """
     torch.distributed.init_process_group("gloo")
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.set_num_threads(1)

@@ -1,6 +1,8 @@
-"""What `hvscale bench` adds to a plain loop around MPI_Allreduce in C, and what our sums of 16 bits cost, all in turns, two ranks.
+"""What `hvscale bench` adds to a plain loop around MPI_Allreduce in C, and what our sums of 16 bits
+cost, all in turns, two ranks.
 
-Run it with the environment's Python: `python benchmarks/bench_overhead.py [--rounds 7]`. It needs mpicc.
+Run it with the environment's Python: `python benchmarks/bench_overhead.py [--rounds 7]`. It needs
+mpicc.
 """
 
 import argparse
@@ -73,7 +75,9 @@ def main() -> None:
 
 
 def show(found: dict[str, list[dict[int, float]]]) -> None:
-    """Medians over the rounds, and differences and ratios to the plain loop with their 95 % bootstrap intervals."""
+    """Medians over the rounds, and differences and ratios to the plain loop with their 95 %
+    bootstrap intervals.
+    """
     table = Table(title="MPI_Allreduce on two ranks, medians of the rounds")
     for name in ("variant", "8 B, us", "more than plain, us", "16 MiB, us", "times plain's bandwidth"):
         table.add_column(name, justify="left" if name == "variant" else "right")

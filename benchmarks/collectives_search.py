@@ -1,7 +1,9 @@
-"""The search of `hvscale tune-collectives` against an exhaustive sweep: how long each takes, and what the search's table loses.
+"""The search of `hvscale tune-collectives` against an exhaustive sweep: how long each takes, and
+what the search's table loses.
 
-`python benchmarks/collectives_search.py --placement netns --nodes 4 --link 1gbit`, which takes root, or `--placement host --ranks 4` within this
-machine. What a study has measured flatters what it has chosen, so both tables are measured again: fresh jobs of `hvscale bench` in turns.
+`python benchmarks/collectives_search.py --placement netns --nodes 4 --link 1gbit`, which takes
+root, or `--placement host --ranks 4` within this machine. What a study has measured flatters what
+it has chosen, so both tables are measured again: fresh jobs of `hvscale bench` in turns.
 """
 
 import argparse

@@ -1,8 +1,10 @@
 """A decision table against the MPI library with nothing set, and against the wire.
 
-`python benchmarks/collectives_table.py TABLE --operation allreduce --placement netns --nodes 4 --link 1gbit`, which takes root, or
-`--placement host --ranks 4` within this machine; TABLE is what `hvscale tune-collectives` writes. A library reads its rules as it starts, so
-each measurement is a fresh job of `hvscale bench`, with the table and without it in turns; the ratio of a pair of jobs is one sample.
+`python benchmarks/collectives_table.py TABLE --operation allreduce --placement netns --nodes 4
+--link 1gbit`, which takes root, or `--placement host --ranks 4` within this machine; TABLE is what
+`hvscale tune-collectives` writes. A library reads its rules as it starts, so each measurement is a
+fresh job of `hvscale bench`, with the table and without it in turns; the ratio of a pair of jobs is
+one sample.
 """
 
 import argparse
@@ -34,7 +36,9 @@ LIBRARY, TABLE = "library", "table"
 
 
 def seconds_of(options: argparse.Namespace, folder: Path, more: list[str]) -> dict[int, float]:
-    """By bytes, the median over a job's samples of what the slowest rank takes. Ends the benchmark where the job fails, or a result is wrong."""
+    """By bytes, the median over a job's samples of what the slowest rank takes. Ends the benchmark
+    where the job fails, or a result is wrong.
+    """
     sizes = [parse_size("--sizes", word) for word in options.sizes.split(",")]
     # Of a small message the root may run ahead: each rank is the root in turn.
     by_root = {"-1": [size for size in sizes if size <= SMALL], "0": [size for size in sizes if size > SMALL]}
@@ -74,7 +78,9 @@ def where(options: argparse.Namespace) -> list[str]:
 
 
 def in_turns(options: argparse.Namespace, tables: Mapping[str, Path | None]) -> dict[str, list[dict[int, float]]]:
-    """By the name of each table (None: nothing set) what its jobs take in each round; a round begins with another one than that before."""
+    """By the name of each table (None: nothing set) what its jobs take in each round; a round
+    begins with another one than that before.
+    """
     jobs = {name: ["--collectives", str(path.absolute())] if path is not None else [] for name, path in tables.items()}
     found: dict[str, list[dict[int, float]]] = {name: [] for name in jobs}
     with tempfile.TemporaryDirectory() as folder:

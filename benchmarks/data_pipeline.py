@@ -1,6 +1,8 @@
-"""Patches a second of one thread: our mapped images against a loader that decodes two PNG files for each patch, and the data wait of two ranks.
+"""Patches a second of one thread: our mapped images against a loader that decodes two PNG files for
+each patch, and the data wait of two ranks.
 
-Makes eight photos of DIV2K's size from the bundled ones. Run it with the environment's Python: `python benchmarks/data_pipeline.py [--rounds 7]`.
+Makes eight photos of DIV2K's size from the bundled ones. Run it with the environment's Python:
+`python benchmarks/data_pipeline.py [--rounds 7]`.
 """
 
 import argparse

@@ -1,7 +1,9 @@
-"""EDSR-baseline x2 on one core: our training step against the way the public code trains (fp32, NCHW, plain Adam, no autocast).
+"""EDSR-baseline x2 on one core: our training step against the way the public code trains (fp32,
+NCHW, plain Adam, no autocast).
 
-Run it with the environment's Python: `python benchmarks/edsr_speed.py [--rounds 7] [--steps 2] [--quality-steps 100 [--seeds 1]]`. The last
-two ask how far the validation PSNR of the two is apart after as many steps on the same batches from the same weights.
+Run it with the environment's Python: `python benchmarks/edsr_speed.py [--rounds 7] [--steps 2]
+[--quality-steps 100 [--seeds 1]]`. The last two ask how far the validation PSNR of the two is apart
+after as many steps on the same batches from the same weights.
 """
 
 import argparse

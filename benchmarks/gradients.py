@@ -1,8 +1,10 @@
-"""A training's messages without its arithmetic: each step all-reduces the gradients of a model, as the backward pass would give them.
+"""A training's messages without its arithmetic: each step all-reduces the gradients of a model, as
+the backward pass would give them.
 
-One rank, started by a launcher: `hvscale launch -np 4 -- python benchmarks/gradients.py edsr --steps 20`. Where the arithmetic would be, it
-sleeps: --compute-seconds, of which the last two thirds are the backward pass, in which gradients become known one after the other.
-By default these are 4 images at the 10.3 images/s of EDSR on a V100 (Anthony et al., 2021).
+One rank, started by a launcher: `hvscale launch -np 4 -- python benchmarks/gradients.py edsr
+--steps 20`. Where the arithmetic would be, it sleeps: --compute-seconds, of which the last two
+thirds are the backward pass, in which gradients become known one after the other. By default these
+are 4 images at the 10.3 images/s of EDSR on a V100 (Anthony et al., 2021).
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""EDSR's gradients over an emulated network: jobs of `gradients.py`, one rank on each node, tuned or started with some settings."""
+"""EDSR's gradients over an emulated network: jobs of `gradients.py`, one rank on each node, tuned
+or started with some settings.
+"""
 
 import argparse
 import json
@@ -34,7 +36,9 @@ def settings_words(settings: dict[str, str]) -> list[str]:
 
 class Job:
     def __init__(self, options: argparse.Namespace, folder: Path, words: list[str]) -> None:
-        """`words`: behind gradients.py. Ends the benchmark where network namespaces cannot be made."""
+        """`words`: behind gradients.py. Ends the benchmark where network namespaces cannot be
+        made.
+        """
         if os.geteuid():
             raise SystemExit("network namespaces take root")
         self.options, self.folder, self.runs = options, folder, 0

@@ -1,6 +1,8 @@
-"""Measures the profiler's overhead: a record beyond two clock reads, and a whole MPI call, with 1 and with 4 threads.
+"""Measures the profiler's overhead: a record beyond two clock reads, and a whole MPI call, with 1
+and with 4 threads.
 
-Run it with the environment's Python: `python benchmarks/profiler_cost.py [--rounds 5]`. It needs a C compiler and mpicc.
+Run it with the environment's Python: `python benchmarks/profiler_cost.py [--rounds 5]`. It needs a
+C compiler and mpicc.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """What `hvscale breakdown` needs for ten million events: seconds and memory.
 
-Run it with the environment's Python: `python benchmarks/reading.py [--events 10000000]`. It needs mpicc and as many times 64 bytes of disk.
+Run it with the environment's Python: `python benchmarks/reading.py [--events 10000000]`. It needs
+mpicc and as many times 64 bytes of disk.
 """
 
 import argparse

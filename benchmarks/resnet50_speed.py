@@ -1,6 +1,8 @@
-"""ResNet-50 on one core, synthetic images: our training step against the plain script (fp32, NCHW, SGD with momentum, no autocast).
+"""ResNet-50 on one core, synthetic images: our training step against the plain script (fp32, NCHW,
+SGD with momentum, no autocast).
 
-Run it with the environment's Python: `python benchmarks/resnet50_speed.py [--rounds 7] [--batch-size 8] [--image-size 224]`.
+Run it with the environment's Python: `python benchmarks/resnet50_speed.py [--rounds 7]
+[--batch-size 8] [--image-size 224]`.
 """
 
 import argparse

@@ -1,7 +1,9 @@
-"""What starting costs: `hvscale launch` against the bare mpirun on this machine, in turns; and eight containers, from the command to its end.
+"""What starting costs: `hvscale launch` against the bare mpirun on this machine, in turns; and
+eight containers, from the command to its end.
 
-Run it on a machine that does nothing else, with the environment's Python: `python benchmarks/start_up.py [--rounds 20]`. The containers
-need Docker and its image (`hvscale image build`); without them that line is left out.
+Run it on a machine that does nothing else, with the environment's Python: `python
+benchmarks/start_up.py [--rounds 20]`. The containers need Docker and its image (`hvscale image
+build`); without them that line is left out.
 """
 
 import argparse

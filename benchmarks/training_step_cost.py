@@ -1,7 +1,9 @@
-"""What a profile costs a training step: the demo's EDSR with no profiler, with hvprof, and with Horovod's own timeline.
+"""What a profile costs a training step: the demo's EDSR with no profiler, with hvprof, and with
+Horovod's own timeline.
 
-Run it on a machine that does nothing else, with the environment's Python: `python benchmarks/training_step_cost.py [--rounds 9]`.
-Two ranks on two cores hinder each other far more than any profiler does: there, `--ranks 1` makes the same calls and steps that repeat.
+Run it on a machine that does nothing else, with the environment's Python: `python
+benchmarks/training_step_cost.py [--rounds 9]`. Two ranks on two cores hinder each other far more
+than any profiler does: there, `--ranks 1` makes the same calls and steps that repeat.
 """
 
 import argparse

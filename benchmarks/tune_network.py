@@ -1,8 +1,10 @@
-"""What `hvscale tune` gains for EDSR's gradients over a network, against the libraries' defaults and against Horovod's own autotune.
+"""What `hvscale tune` gains for EDSR's gradients over a network, against the libraries' defaults
+and against Horovod's own autotune.
 
-Nodes are network namespaces, one rank on each, with a shaped link: `python benchmarks/tune_network.py --nodes 4 [--link 1gbit] [--model edsr]
-[--trials 16] [--trial-seconds 12] [--rounds 7] [--autotune] [--study DIR]`; it takes root. The gain is that of fresh starts in turns, after
-the search.
+Nodes are network namespaces, one rank on each, with a shaped link: `python
+benchmarks/tune_network.py --nodes 4 [--link 1gbit] [--model edsr] [--trials 16] [--trial-seconds
+12] [--rounds 7] [--autotune] [--study DIR]`; it takes root. The gain is that of fresh starts in
+turns, after the search.
 """
 
 import tempfile
@@ -14,16 +16,20 @@ from network import WARM_UP_STEPS, Job, arguments, settings_words, together
 from rich.console import Console
 from turns import in_turns, show
 
-# Open MPI knows of one rank on each node, and so does not yield; hvscale, which knows that they are on one machine, tells it to.
+# Open MPI knows of one rank on each node, and so does not yield; hvscale, which knows that they are
+# on one machine, tells it to.
 LIBRARY_DEFAULTS = ("--set", "yield_when_idle=off")
 STEPS = 6
-# Of Horovod's autotune (0.28.1): a sample is the median of so many readings, and the first samples do not count.
+# Of Horovod's autotune (0.28.1): a sample is the median of so many readings, and the first samples
+# do not count.
 READINGS, WARM_UP_SAMPLES = 5, 3
 DEFAULTS, AS_STARTED, TUNED = "defaults of Horovod and Open MPI", "hvscale's start", "tuned"
 
 
 def autotuned(job: Job, steps: int, log: Path) -> float:
-    """Images/s at the end of so many steps with Horovod's autotune, which takes as many samples as fit into them, and then the best of these."""
+    """Images/s at the end of so many steps with Horovod's autotune, which takes as many samples as
+    fit into them, and then the best of these.
+    """
     samples = max(1, (steps - WARM_UP_STEPS - STEPS) // READINGS - WARM_UP_SAMPLES - 1)
     asked = {
         "HOROVOD_AUTOTUNE": 1,

@@ -1,8 +1,10 @@
-"""`hvscale tune` against an exhaustive sweep of the same space: how near its choice comes to the best, and in how many of the sweep's steps.
+"""`hvscale tune` against an exhaustive sweep of the same space: how near its choice comes to the
+best, and in how many of the sweep's steps.
 
-EDSR-baseline's gradients over a shaped network of namespaces: `python benchmarks/tune_sweep.py [--nodes 4] [--link 1gbit] [--trials 4]
-[--trial-seconds 1.2] [--rounds 7]`; it takes root. What the two have found is measured again on fresh starts, in turns, because the best of many
-trials was also the luckiest.
+EDSR-baseline's gradients over a shaped network of namespaces: `python benchmarks/tune_sweep.py
+[--nodes 4] [--link 1gbit] [--trials 4] [--trial-seconds 1.2] [--rounds 7]`; it takes root. What the
+two have found is measured again on fresh starts, in turns, because the best of many trials was also
+the luckiest.
 """
 
 import tempfile

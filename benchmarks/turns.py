@@ -1,4 +1,6 @@
-"""Measure variants in turns, so that what a machine does meanwhile meets all of them, and say their ratios."""
+"""Measure variants in turns, so that what a machine does meanwhile meets all of them, and say their
+ratios.
+"""
 
 import multiprocessing
 from collections.abc import Callable, Iterator
@@ -32,7 +34,9 @@ def serve(prepare: Callable[[], Callable[[], float]], pipe: Connection) -> None:
 
 @contextmanager
 def apart(prepared: dict[str, Callable[[], Callable[[], float]]]) -> Iterator[dict[str, Callable[[], float]]]:
-    """Each variant in a process of its own, because settings of threads and memory hold for a whole one; one at a time is at work."""
+    """Each variant in a process of its own, because settings of threads and memory hold for a whole
+    one; one at a time is at work.
+    """
     spawn = multiprocessing.get_context("spawn")
 
     def ask(pipe: Connection) -> float:
@@ -54,7 +58,9 @@ def apart(prepared: dict[str, Callable[[], Callable[[], float]]]) -> Iterator[di
 
 
 def show(title: str, speeds: dict[str, list[float]], against: str) -> None:
-    """Median images/s, and the ratio to the variant `against` with its 95 % bootstrap interval over the rounds."""
+    """Median images/s, and the ratio to the variant `against` with its 95 % bootstrap interval over
+    the rounds.
+    """
     table = Table(title=title)
     for name in ("variant", "images/s", f"times {against}", "95 % interval"):
         table.add_column(name, justify="left" if name == "variant" else "right")

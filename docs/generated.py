@@ -1,4 +1,6 @@
-"""A hook of MkDocs: makes the pages of commands, knobs and JSON schemas from the code, and takes in the pages outside docs/."""
+"""A hook of MkDocs: makes the pages of commands, knobs and JSON schemas from the code, and takes in
+the pages outside docs/.
+"""
 
 import importlib
 import json
@@ -50,7 +52,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def outside_pages() -> Iterator[tuple[str, str]]:
-    """The results of benchmarks and studies, with links that hold in the site; a study's file stands beside it."""
+    """The results of benchmarks and studies, with links that hold in the site; a study's file
+    stands beside it.
+    """
     for path, place in OUTSIDE.items():
         text = (CLONE / path).read_text().replace("](../../docs/", "](../").replace("](../docs/", "](../")
         study = (CLONE / path).with_name("experiment.toml")

@@ -20,9 +20,11 @@ class Cuda:
 
 
 def choose_cuda() -> Cuda | None:
-    """What HVSCALE_NCCL, HVSCALE_CUDA_HOME and HVSCALE_NCCL_HOME ask for, or None on a machine without a CUDA toolkit.
+    """What HVSCALE_NCCL, HVSCALE_CUDA_HOME and HVSCALE_NCCL_HOME ask for, or None on a machine
+    without a CUDA toolkit.
 
-    A toolkit counts without HVSCALE_NCCL, too: Horovod's build uses any that PyTorch finds, and then its wheel depends on it.
+    A toolkit counts without HVSCALE_NCCL, too: Horovod's build uses any that PyTorch finds, and
+    then its wheel depends on it.
     """
     with_nccl = os.environ.get("HVSCALE_NCCL", "0") not in ("", "0")
     home = find_toolkit()

@@ -15,7 +15,9 @@ from registry import mirror, registry_variables
 
 
 class Environment:
-    """A virtual environment of one clone, and beside it a folder with the set-up's own notes on it."""
+    """A virtual environment of one clone, and beside it a folder with the set-up's own notes on
+    it.
+    """
 
     def __init__(self, clone: Path, name: str, uv: Path) -> None:
         self.clone = clone
@@ -26,7 +28,9 @@ class Environment:
 
     @contextmanager
     def held_by_this_set_up(self) -> Iterator[None]:
-        """Let one set-up at a time work on this clone; start anew when the last one was killed while it installed."""
+        """Let one set-up at a time work on this clone; start anew when the last one was killed
+        while it installed.
+        """
         self.notes.mkdir(exist_ok=True)
         with (self.notes / "lock").open("w") as lock:
             try:
@@ -46,7 +50,9 @@ class Environment:
         return self.notes / "installing"
 
     def sync(self, groups: list[str], *, keep_others: bool) -> None:
-        """Install what uv.lock pins for the project, the groups and the demo's photos; `keep_others` keeps what is there besides."""
+        """Install what uv.lock pins for the project, the groups and the demo's photos;
+        `keep_others` keeps what is there besides.
+        """
         wanted = ["--extra", "photos", *(word for group in groups for word in ("--group", group))]
         if not keep_others:
             say("installing the Python packages, 3 GB to fetch the first time")

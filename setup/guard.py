@@ -1,6 +1,8 @@
-"""guard.py COMMAND...: runs a command and, when standard input closes, ends it with everything that it started.
+"""guard.py COMMAND...: runs a command and, when standard input closes, ends it with everything that
+it started.
 
-Standard input is a pipe from the set-up. It closes even when the set-up is killed outright, so no compiler is left running.
+Standard input is a pipe from the set-up. It closes even when the set-up is killed outright, so no
+compiler is left running.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""What Horovod is built from and how: the key of the built wheel, and the environment of the build."""
+"""What Horovod is built from and how: the key of the built wheel, and the environment of the
+build.
+"""
 
 import hashlib
 import json
@@ -16,7 +18,8 @@ from mpi import Mpi
 from registry import registry_variables
 
 CMAKE_FILES = Path(__file__).resolve().parent / "horovod"
-# What a build may see of the caller's environment; anything else could change the wheel without changing its key.
+# What a build may see of the caller's environment; anything else could change the wheel without
+# changing its key.
 VARIABLES_HANDED_ON = (
     *("HOME", "USER", "LANG", "LC_ALL", "LD_LIBRARY_PATH"),  # a site's compiler may need its libraries' path
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
@@ -35,13 +38,16 @@ class Recipe:
     compilers: Compilers
 
     def ingredients(self) -> dict[str, object]:
-        """All that the wheel depends on, by name; two builds with the same ingredients are interchangeable."""
+        """All that the wheel depends on, by name; two builds with the same ingredients are
+        interchangeable.
+        """
         return {
             "horovod": self.horovod.requirement,
             "torch": self.torch_version,
             "mpi": {
                 "version": self.mpi.name,
-                # A site's MPI is also its folder; the wheel lies in each environment at the same place.
+                # A site's MPI is also its folder; the wheel lies in each environment at the same
+                # place.
                 "home": None if self.mpi.dependency_group else str(self.mpi.mpicxx.parent.parent),
             },
             "python": {"implementation": sys.implementation.cache_tag, "abi": sysconfig.get_config_var("SOABI")},
@@ -67,7 +73,8 @@ class Recipe:
             "HOROVOD_WITHOUT_TENSORFLOW": "1",
             "HOROVOD_WITHOUT_MXNET": "1",
             "HOROVOD_WITHOUT_NVTX": "1",
-            # Horovod would ask the compiler what this processor has; said here, it is part of the key.
+            # Horovod would ask the compiler what this processor has; said here, it is part of the
+            # key.
             "HOROVOD_BUILD_ARCH_FLAGS": processor_flags(),
         }
         if self.cuda:
@@ -77,13 +84,16 @@ class Recipe:
         return options
 
     def build_variables(self, environment: Path, work: Path) -> dict[str, str]:
-        """The whole environment of the build: chosen parts of the caller's, and what the recipe sets."""
+        """The whole environment of the build: chosen parts of the caller's, and what the recipe
+        sets.
+        """
         variables = {
             name: value for name, value in os.environ.items() if name in VARIABLES_HANDED_ON or name.startswith("PIP_")
         }
         variables |= registry_variables() | self.options()
         mpi = self.mpi.build_variables(work)
-        # CMake takes mpicc from PATH: it has to be mpicxx's neighbour, under the same path, and cmake the environment's own.
+        # CMake takes mpicc from PATH: it has to be mpicxx's neighbour, under the same path, and
+        # cmake the environment's own.
         mpi_programs, own_programs = Path(mpi["HVSCALE_BUILD_MPICXX"]).parent, environment / "bin"
         both = [mpi_programs, own_programs] if self.mpi.dependency_group else [own_programs, mpi_programs]
         tools = [*both, *([self.cuda.home / "bin"] if self.cuda else [])]
@@ -119,7 +129,9 @@ def processor_flags() -> str:
 
 
 def nccl_for_linking(cuda: Cuda, environment: Path, work: Path) -> Path:
-    """NCCL's folder; for PyTorch's wheel, which lacks the name that a linker looks for, a folder of links beside the build."""
+    """NCCL's folder; for PyTorch's wheel, which lacks the name that a linker looks for, a folder of
+    links beside the build.
+    """
     if cuda.nccl_home:
         return cuda.nccl_home
     wheel = next(environment.glob("lib/python3*/site-packages/nvidia/nccl"))

@@ -1,8 +1,10 @@
-"""Sets up hvscale: the environment in .venv from uv.lock, and Horovod built for it or taken from the cache of built wheels.
+"""Sets up hvscale: the environment in .venv from uv.lock, and Horovod built for it or taken from
+the cache of built wheels.
 
     python3 setup/install.py [--dev]
 
-This file keeps to what Python 3.6 can parse, so that an old interpreter gives the line below and not a SyntaxError.
+This file keeps to what Python 3.6 can parse, so that an old interpreter gives the line below and
+not a SyntaxError.
 """
 
 import sys

@@ -25,8 +25,9 @@ ERROR_LINE = re.compile(r"\berror\b|\bfatal\b|undefined reference|No space left"
 def run_logged(what: str, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path) -> None:
     """Run a command with its output in `log`; on a terminal show the elapsed time.
 
-    Raises SetUpError, which names the log and its last error line, when the command ends with a status other than zero.
-    Whatever ends this function early ends the command and all that it started, too.
+    Raises SetUpError, which names the log and its last error line, when the command ends with a
+    status other than zero. Whatever ends this function early ends the command and all that it
+    started, too.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
@@ -48,7 +49,9 @@ def run_logged(what: str, command: Sequence[str], log: Path, environment: Mappin
 
 
 def wait_showing_elapsed_time(process: "subprocess.Popen[bytes]", what: str) -> int:
-    """Return the exit status; rewrite one line with minutes and seconds when standard error is a terminal."""
+    """Return the exit status; rewrite one line with minutes and seconds when standard error is a
+    terminal.
+    """
     start = time.monotonic()
     shown = False
     while True:
@@ -66,7 +69,9 @@ def wait_showing_elapsed_time(process: "subprocess.Popen[bytes]", what: str) -> 
 
 
 def end_process_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill what is left of the group and wait until it is gone, so that nothing writes into a folder being removed."""
+    """Kill what is left of the group and wait until it is gone, so that nothing writes into a
+    folder being removed.
+    """
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         try:
@@ -97,7 +102,9 @@ def explained_failure(what: str, log: Path) -> SetUpError:
 
 
 def say_then_run(what: str, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path) -> None:
-    """Announce a step that may take long, run it, and say how long it took when that was noticeable."""
+    """Announce a step that may take long, run it, and say how long it took when that was
+    noticeable.
+    """
     say(what)
     start = time.monotonic()
     run_logged(what, command, log, environment, folder)

@@ -49,7 +49,9 @@ class Compilers:
 
 
 def first_line_of(command: list[str], line_with: str = "") -> str | None:
-    """Return the first line that a command prints (and that holds `line_with`), None when it cannot be run or fails."""
+    """Return the first line that a command prints (and that holds `line_with`), None when it cannot
+    be run or fails.
+    """
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.CalledProcessError):
@@ -59,7 +61,9 @@ def first_line_of(command: list[str], line_with: str = "") -> str | None:
 
 
 def find_tools(*, uv_can_be_had: bool) -> Compilers:
-    """Find make and both compilers, CC and CXX first; SetUpError names at once all that is to be installed."""
+    """Find make and both compilers, CC and CXX first; SetUpError names at once all that is to be
+    installed.
+    """
     cxx = find_compiler([os.environ.get("CXX", ""), "c++", "g++"])
     c = find_compiler([os.environ.get("CC", ""), "cc", "gcc"])
     found = {MAKE: first_line_of(["make", "--version"]), CXX_COMPILER: cxx, C_COMPILER: c, PIP: uv_can_be_had}

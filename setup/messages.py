@@ -4,7 +4,9 @@ import sys
 
 
 class SetUpError(Exception):
-    """Printed as one line, without a traceback; the message says what is missing and how to mend it."""
+    """Printed as one line, without a traceback; the message says what is missing and how to mend
+    it.
+    """
 
 
 class InterruptedBySignal(BaseException):

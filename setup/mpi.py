@@ -1,4 +1,6 @@
-"""The MPI that Horovod is built against, one for each ABI: the locked wheel inside the environment, or the site's own."""
+"""The MPI that Horovod is built against, one for each ABI: the locked wheel inside the environment,
+or the site's own.
+"""
 
 import os
 import shlex
@@ -14,7 +16,8 @@ from messages import SetUpError
 class Mpi:
     """What a build needs to know of an MPI.
 
-    `library_folders` say where libmpi is in the dynamic linker's words: $ORIGIN is the folder of Horovod's own library.
+    `library_folders` say where libmpi is in the dynamic linker's words: $ORIGIN is the folder of
+    Horovod's own library.
     """
 
     name: str  # for people: "Open MPI 5.0.11"
@@ -24,10 +27,13 @@ class Mpi:
     library_folders: tuple[str, ...]
 
     def build_variables(self, work: Path) -> dict[str, str]:
-        """What setup/horovod/toolchain.cmake and mpicxx read; `work` is a folder that lasts as long as the build."""
+        """What setup/horovod/toolchain.cmake and mpicxx read; `work` is a folder that lasts as long
+        as the build.
+        """
         if self.dependency_group is None:
             return {"HVSCALE_BUILD_MPICXX": str(self.mpicxx)}
-        # CMake splits what mpicxx prints at spaces, and the clone's path may hold one: have it print links without.
+        # CMake splits what mpicxx prints at spaces, and the clone's path may hold one: have it
+        # print links without.
         link = work / "mpi"
         link.symlink_to(self.mpicxx.parent.parent)
         # Open MPI's are told; MPICH's go by the path they are called by.
@@ -37,7 +43,9 @@ class Mpi:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of the environments that can stand side by side in a clone: an MPI wheel, or the site's own MPI in its place."""
+    """One of the environments that can stand side by side in a clone: an MPI wheel, or the site's
+    own MPI in its place.
+    """
 
     name: str  # for people: "Open MPI"
     folder: str  # of the environment, in the clone
@@ -95,6 +103,8 @@ def site_mpi(choice: Choice, home: Path) -> Mpi:
 
 
 def version_of(mpirun: Path) -> str | None:
-    """The line in which `mpirun --version` tells the version; with MPICH and its kin it is not the first."""
+    """The line in which `mpirun --version` tells the version; with MPICH and its kin it is not the
+    first.
+    """
     command = [str(mpirun), "--version"]
     return first_line_of(command, line_with="Version:") or first_line_of(command)

@@ -1,4 +1,6 @@
-"""The package registry's settings: they are the machine's own, in pip's and uv's variables and files, never the project's."""
+"""The package registry's settings: they are the machine's own, in pip's and uv's variables and
+files, never the project's.
+"""
 
 import os
 

@@ -1,4 +1,6 @@
-"""The steps of a set-up, in order: check the machine, find uv, fill .venv, build Horovod or take it from the cache, install it."""
+"""The steps of a set-up, in order: check the machine, find uv, fill .venv, build Horovod or take it
+from the cache, install it.
+"""
 
 import argparse
 import signal
@@ -50,14 +52,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def end_early(_number: int, _frame: FrameType | None) -> None:
-    """Turn a signal into an exception, so that each step undoes what it has begun; a second signal changes nothing."""
+    """Turn a signal into an exception, so that each step undoes what it has begun; a second signal
+    changes nothing.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     raise InterruptedBySignal
 
 
 def set_up(choice: Choice, extra_groups: list[str]) -> None:
-    """Bring the choice's environment to what uv.lock and the chosen MPI ask for; next to nothing happens when it is there already."""
+    """Bring the choice's environment to what uv.lock and the chosen MPI ask for; next to nothing
+    happens when it is there already.
+    """
     lock_file = CLONE / "uv.lock"
     cache = cache_folder()
     locked_uv = read_locked_package(lock_file, "uv")
@@ -76,7 +82,8 @@ def fill(environment: Environment, cache: Path, recipe: Recipe, extra_groups: li
     installed = environment.installed_horovod() or ""
     is_current = f"/{recipe.key}/" in installed
     groups = ["horovod", "horovod-build", *([recipe.mpi.dependency_group] if recipe.mpi.dependency_group else [])]
-    # With another Horovod goes another MPI: then whatever this choice does not ask for is taken out.
+    # With another Horovod goes another MPI: then whatever this choice does not ask for is taken
+    # out.
     environment.sync([*groups, *extra_groups], keep_others=is_current)
     wheel = find_wheel(cache, recipe.key) or build_wheel(cache, recipe, environment.folder)
     if not is_current or environment.installed_horovod() != installed:

@@ -57,7 +57,9 @@ def is_new_enough(uv: str) -> bool:
 
 
 def fetch_uv(folder: Path, locked: LockedPackage) -> None:
-    """Install uv with pip into a temporary folder and rename it into place, so that no half of it is ever found."""
+    """Install uv with pip into a temporary folder and rename it into place, so that no half of it
+    is ever found.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **registry_variables()}
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:

@@ -1,9 +1,10 @@
-"""The cache of built Horovod wheels, outside the clone: each is built once for a machine and appears whole or not at all.
+"""The cache of built Horovod wheels, outside the clone: each is built once for a machine and
+appears whole or not at all.
 
-<cache>/horovod/<key>/horovod-*.whl, key.json     a finished build
-<cache>/horovod/logs/<key>.log                    what the last build printed
-<cache>/horovod/.building-*                       a build under way; a leftover when nobody holds the lock
-<cache>/horovod/.lock                             held by the one set-up that builds
+<cache>/horovod/<key>/horovod-*.whl, key.json     a finished build <cache>/horovod/logs/<key>.log
+what the last build printed <cache>/horovod/.building-*                       a build under way; a
+leftover when nobody holds the lock <cache>/horovod/.lock                             held by the
+one set-up that builds
 """
 
 import fcntl
@@ -21,7 +22,9 @@ from messages import SetUpError, say
 
 
 def cache_folder() -> Path:
-    """Where wheels and a private uv are kept: HVSCALE_CACHE, or hvscale in the user's cache folder."""
+    """Where wheels and a private uv are kept: HVSCALE_CACHE, or hvscale in the user's cache
+    folder.
+    """
     users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvscale"
     cache = Path(os.environ.get("HVSCALE_CACHE") or users).expanduser().absolute()
     if " " in str(cache):
@@ -36,7 +39,8 @@ def find_wheel(cache: Path, key: str) -> Path | None:
 
 
 def build_wheel(cache: Path, recipe: Recipe, environment: Path) -> Path:
-    """Build the wheel with the Python and the tools of `environment`, unless another set-up did so meanwhile.
+    """Build the wheel with the Python and the tools of `environment`, unless another set-up did so
+    meanwhile.
 
     Raises SetUpError, which names the log, when the build fails.
     """
@@ -52,7 +56,8 @@ def build_wheel(cache: Path, recipe: Recipe, environment: Path) -> Path:
             finished = Path(temporary) / "finished"
             compile_into(finished, Path(temporary), recipe, environment, folder / "logs" / f"{recipe.key}.log")
             (finished / "key.json").write_text(json.dumps(recipe.ingredients(), indent=2) + "\n")
-            # A folder without a wheel under the key would be an earlier version's: the rename needs the place empty.
+            # A folder without a wheel under the key would be an earlier version's: the rename needs
+            # the place empty.
             shutil.rmtree(folder / recipe.key, ignore_errors=True)
             finished.rename(folder / recipe.key)
     return next((folder / recipe.key).glob("horovod-*.whl"))
@@ -60,7 +65,9 @@ def build_wheel(cache: Path, recipe: Recipe, environment: Path) -> Path:
 
 @contextmanager
 def sole_builder(folder: Path) -> Iterator[None]:
-    """Hold the cache's lock: one build at a time, also among several clones; the system frees it when this process dies."""
+    """Hold the cache's lock: one build at a time, also among several clones; the system frees it
+    when this process dies.
+    """
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-# A busy machine fails no test, and where nobody looks a test fails for what was changed: CI takes the same examples each time.
+# A busy machine fails no test, and where nobody looks a test fails for what was changed: CI takes
+# the same examples each time.
 settings.register_profile("hvscale", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("hvscale")
 
@@ -25,7 +26,8 @@ needs_mpich = pytest.mark.skipif(
     not (MPICH_PREFIX / "bin" / "hvscale").exists(), reason="no MPICH environment here: make setup-dev MPI=mpich"
 )
 Run = Callable[..., subprocess.CompletedProcess[str]]
-# They look at, and change, what the whole machine has of networks, containers and jobs: one after another.
+# They look at, and change, what the whole machine has of networks, containers and jobs: one after
+# another.
 OF_THE_MACHINE = {
     f"tests/system/test_{name}.py"
     for name in ("compare_placements", "doctor", "placements", "slurm", "ssh_hosts", "tune_places", "written_tables")
@@ -105,7 +107,9 @@ def run_json(run: Path) -> dict[str, Any]:
 
 
 def env_asked(record: dict[str, Any]) -> dict[str, str]:
-    """The variables that a run.json says were asked for, "(hidden)" where the value is not recorded."""
+    """The variables that a run.json says were asked for, "(hidden)" where the value is not
+    recorded.
+    """
     pairs = (request.partition("=") for request in record["launch"].get("env", []))
     return {name: value if equals else "(hidden)" for name, equals, value in pairs}
 

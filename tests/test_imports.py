@@ -1,4 +1,6 @@
-"""Imports run one way, down, without a cycle, and a rank never loads what controls ranks from outside."""
+"""Imports run one way, down, without a cycle, and a rank never loads what controls ranks from
+outside.
+"""
 
 import ast
 import subprocess
@@ -36,7 +38,9 @@ FILES = {module_name(file): file for file in sorted(PACKAGE.rglob("*.py"))}
 
 
 def imported_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Every import statement, those inside functions included, but not those for type checkers alone."""
+    """Every import statement, those inside functions included, but not those for type checkers
+    alone.
+    """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue

@@ -1,4 +1,6 @@
-"""Every number that an option takes is finite and has bounds, and what is no such number is one line and status 2."""
+"""Every number that an option takes is finite and has bounds, and what is no such number is one
+line and status 2.
+"""
 
 import math
 import sys

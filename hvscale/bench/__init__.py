@@ -1,1 +1,3 @@
-"""Measurement studies: collectives by themselves, a parameter server, applications, and one place for ranks against another."""
+"""Measurement studies: collectives by themselves, a parameter server, applications, and one place
+for ranks against another.
+"""

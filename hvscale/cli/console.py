@@ -1,5 +1,6 @@
-"""How every command prints: results on stdout, messages and progress on stderr. rich is imported only where it is used, because that takes
-a third of the start-up time."""
+"""How every command prints: results on stdout, messages and progress on stderr. rich is imported
+only where it is used, because that takes a third of the start-up time.
+"""
 
 import functools
 import os

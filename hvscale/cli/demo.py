@@ -1,4 +1,6 @@
-"""The README's first command: a small EDSR on two ranks, its gain over bicubic, and where its communication time went."""
+"""The README's first command: a small EDSR on two ranks, its gain over bicubic, and where its
+communication time went.
+"""
 
 from pathlib import Path
 
@@ -18,7 +20,9 @@ class Demo(BaseModel):
 
 
 def demo(seconds: float, run: Path | None, hooks: LaunchHooks) -> Demo:
-    """Train under the profiler and tabulate. Raises what `profiled_launch` and `explained_breakdown` raise."""
+    """Train under the profiler and tabulate. Raises what `profiled_launch` and
+    `explained_breakdown` raise.
+    """
     command = ["hvscale", "train", *demo_config(seconds=seconds).arguments()]
     done = profiled_launch(command, LaunchOptions(np=RANKS, run=run), hooks)
     return Demo(training=TrainResult.read(done.path), communication=explained_breakdown(done))

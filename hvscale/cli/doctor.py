@@ -36,7 +36,8 @@ from hvscale.launch.options import LaunchHooks, LaunchOptions
 
 OLDEST_PYTHON = (3, 11)
 SET_UP_AGAIN = "run `make setup`"
-# What Docker gives a container by default is 64 MiB: PyTorch's data loaders and a few ranks fill it.
+# What Docker gives a container by default is 64 MiB: PyTorch's data loaders and a few ranks fill
+# it.
 ENOUGH_SHARED_MEMORY = 256 * 2**20
 # The CPU's own names, as Linux lists them, for instructions that make bf16 faster than fp32.
 BF16_FLAGS = ("amx_bf16", "avx512_bf16")
@@ -157,7 +158,9 @@ def mpi() -> Check:
 
 @examination
 def horovod_linked() -> Check:
-    """In each environment, the library that its Horovod is linked to, started alone: what it chose here, and what it knows of GPUs."""
+    """In each environment, the library that its Horovod is linked to, started alone: what it chose
+    here, and what it knows of GPUs.
+    """
     found, problems = [], []
     for prefix in prefixes.side_by_side():
         library = horovod_build.library_in(prefix)

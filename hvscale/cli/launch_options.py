@@ -10,7 +10,8 @@ from hvscale.cli.model_options import ModelCommand, parameter
 from hvscale.core.terminal import printable
 from hvscale.launch.options import OPTIONS, Instrument, LaunchOptions
 
-# For `without`: what is not asked of commands that start many jobs, and of those whose jobs are of several kinds.
+# For `without`: what is not asked of commands that start many jobs, and of those whose jobs are of
+# several kinds.
 SUBMISSION = ("sbatch", "submit", "sbatch_option")
 OF_ONE_JOB = ("collectives", *SUBMISSION)
 KNOBS = ("set", "settings")
@@ -19,10 +20,11 @@ RunPath = parameter("run", OPTIONS["run"], is_argument=False)[0]
 
 
 def launch_command(without: Collection[str] = (), resolved: bool = True) -> type[ModelCommand]:
-    """For `app.command(cls=...)`: a command with the options of a launch, but for those of `without`.
+    """For `app.command(cls=...)`: a command with the options of a launch, but for those of
+    `without`.
 
-    `launch_options` gives them to it: with `resolved` for its argument `command`, or for programs of its
-    own, else as they were given, because it starts several flavours.
+    `launch_options` gives them to it: with `resolved` for its argument `command`, or for programs
+    of its own, else as they were given, because it starts several flavours.
     """
 
     shown = {name: field for name, field in OPTIONS.items() if name not in without}
@@ -66,7 +68,8 @@ def collectives_hook(options: LaunchOptions) -> Instrument | None:
 def resolve(command: list[str], options: LaunchOptions) -> LaunchOptions:
     """The options with what --settings and --set ask for in `transport`, `devices` and `env`.
 
-    Raises RequestError for what the job's libraries cannot do, and for a file that is not what it should be.
+    Raises RequestError for what the job's libraries cannot do, and for a file that is not what it
+    should be.
     """
     if options.settings is not None:
         from hvscale.comm_tuning.knobs.settings_file import with_settings_file
@@ -82,7 +85,9 @@ def resolve(command: list[str], options: LaunchOptions) -> LaunchOptions:
 
 
 def set_knobs(command: list[str], options: LaunchOptions) -> LaunchOptions:
-    """The options with what --set asks for; a job that Slurm is to start sets its knobs where its libraries are."""
+    """The options with what --set asks for; a job that Slurm is to start sets its knobs where its
+    libraries are.
+    """
     from hvscale.comm_tuning.knobs.settings import parse, with_settings
     from hvscale.launch.placements._slurm_job import is_inside_an_allocation
 

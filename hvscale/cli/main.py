@@ -1,4 +1,6 @@
-"""The command `hvscale`. Each sub-command is the file of its name in commands/, loaded when it is called."""
+"""The command `hvscale`. Each sub-command is the file of its name in commands/, loaded when it is
+called.
+"""
 
 import gc
 import importlib
@@ -67,7 +69,9 @@ def hvscale(
 
 
 def usage_message(error: typer.TyperException) -> str:
-    """What is wrong with the command line, naming an invalid value; empty where a group's help was shown instead."""
+    """What is wrong with the command line, naming an invalid value; empty where a group's help was
+    shown instead.
+    """
     param, errors = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
     if param is None or errors is None:  # not an error of pydantic, which is not imported for this
         return error.format_message()
@@ -91,8 +95,9 @@ def main() -> None:
         status = print_error(str(error), error.exit_status)
         if isinstance(error, RankFailedError):
             print_last_lines(error.last_lines)
-    # Python collects garbage among all modules once more at its end, which takes a tenth of a start. Not with torch:
-    # Triton, which comes with it, reports objects that are not collected as leaks.
+    # Python collects garbage among all modules once more at its end, which takes a tenth of a
+    # start. Not with torch: Triton, which comes with it, reports objects that are not collected as
+    # leaks.
     if "torch" not in sys.modules:
         gc.freeze()
     sys.exit(status)

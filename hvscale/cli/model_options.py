@@ -1,4 +1,6 @@
-"""Command-line options made from the fields of a pydantic model, and commands that get the model made of their values."""
+"""Command-line options made from the fields of a pydantic model, and commands that get the model
+made of their values.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import make_dataclass
@@ -15,7 +17,9 @@ from hvscale.core.numbers import limits
 
 
 class ModelCommand(TyperCommand):
-    """A command with options for the fields of a model besides its own; `context.obj` is the model made of their values."""
+    """A command with options for the fields of a model besides its own; `context.obj` is the model
+    made of their values.
+    """
 
     fields: Mapping[str, FieldInfo]
     argument: str | None = None
@@ -26,7 +30,9 @@ class ModelCommand(TyperCommand):
         super().__init__(*args, params=[*params, *made] if self.own_first else [*made, *params], **settings)
 
     def take_values(self, ctx: Any) -> dict[str, Any]:
-        """The values of the options that were given or have a default, by field; the command itself does not get them."""
+        """The values of the options that were given or have a default, by field; the command itself
+        does not get them.
+        """
         values = {name: ctx.params.pop(name) for name in self.fields}
         return {
             name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ()
@@ -34,7 +40,9 @@ class ModelCommand(TyperCommand):
 
 
 def config_command(config: type[BaseModel], make: Callable[..., BaseModel], argument: str) -> type[ModelCommand]:
-    """For `app.command(cls=...)`: a command with an option for each field of `config`, and `argument` as its argument."""
+    """For `app.command(cls=...)`: a command with an option for each field of `config`, and
+    `argument` as its argument.
+    """
 
     class ConfigCommand(ModelCommand):
         fields = config.model_fields
@@ -60,7 +68,9 @@ def parameters_of(fields: Mapping[str, FieldInfo], argument: str | None = None) 
 
 
 def parameter(name: str, field: FieldInfo, is_argument: bool) -> tuple[Any, ...]:
-    """The annotation that Typer takes, and the default, where the command line may do without the value."""
+    """The annotation that Typer takes, and the default, where the command line may do without the
+    value.
+    """
     default = field.get_default(call_default_factory=True)
     if isinstance(default, tuple):
         default = None
@@ -83,7 +93,9 @@ def parameter(name: str, field: FieldInfo, is_argument: bool) -> tuple[Any, ...]
 
 
 def plain_type(annotation: Any) -> Any:
-    """The type that the command line reads; pydantic checks the rest. `Literal[2, 3]` is an int, `Count | None` too."""
+    """The type that the command line reads; pydantic checks the rest. `Literal[2, 3]` is an int,
+    `Count | None` too.
+    """
     if get_origin(annotation) is Literal:
         return type(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

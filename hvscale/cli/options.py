@@ -37,6 +37,8 @@ Explain = Annotated[
 
 
 def folder_of(what: str) -> Any:
-    """`--run` of a command that resumes what it finds there; `what` is the kind of folder, such as "study"."""
+    """`--run` of a command that resumes what it finds there; `what` is the kind of folder, such as
+    "study".
+    """
     text = f"Folder of the {what}. An interrupted {what} in this folder is resumed. Default: a new folder under runs/."
     return typer.Option("--run", metavar="DIR", help=text)

@@ -1,4 +1,6 @@
-"""The C parts of this package: where they lie, and how a job's ranks get them in front of their own libraries."""
+"""The C parts of this package: where they lie, and how a job's ranks get them in front of their own
+libraries.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +11,8 @@ from hvscale.core.errors import RequestError
 
 def built_library(name: str) -> Path:
     """Where the library of this file name lies. Raises RequestError when it was not built."""
-    # An editable install keeps what is built apart from the sources: the package's path names both folders.
+    # An editable install keeps what is built apart from the sources: the package's path names both
+    # folders.
     for folder in hvscale.core.__path__:
         path = Path(folder) / name
         if path.is_file():
@@ -18,7 +21,9 @@ def built_library(name: str) -> Path:
 
 
 def preloaded(library: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """LD_PRELOAD with the library before those of `environment`. Raises RequestError for a path that it cannot name."""
+    """LD_PRELOAD with the library before those of `environment`. Raises RequestError for a path
+    that it cannot name.
+    """
     if any(character in str(library) for character in " :"):
         raise RequestError(
             f"{library}: LD_PRELOAD cannot name a path with a space or a colon: install hvscale elsewhere"

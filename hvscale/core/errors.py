@@ -8,7 +8,9 @@ EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: saved, and to be started again
 
 
 class HvscaleError(Exception):
-    """Printed by the command line as one line, without a traceback; the process ends with `exit_status`."""
+    """Printed by the command line as one line, without a traceback; the process ends with
+    `exit_status`.
+    """
 
     exit_status = EXIT_WRONG_REQUEST
 
@@ -20,7 +22,9 @@ class RequestError(HvscaleError):
 
 
 class RankFailedError(HvscaleError):
-    """A rank of the job died or ended with a status other than zero; `last_lines` is what it wrote at the end."""
+    """A rank of the job died or ended with a status other than zero; `last_lines` is what it wrote
+    at the end.
+    """
 
     exit_status = EXIT_RANK_FAILED
 

@@ -1,4 +1,6 @@
-"""Opening files of a folder that somebody else may have prepared: only regular files are read, and no link is followed to write."""
+"""Opening files of a folder that somebody else may have prepared: only regular files are read, and
+no link is followed to write.
+"""
 
 import errno
 import os
@@ -11,7 +13,9 @@ LINES_BYTES = 1 << 30  # the same for a file with a line for each step
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError for anything else: a FIFO would block, a device has no end."""
+    """Open a regular file for reading. Raises OSError for anything else: a FIFO would block, a
+    device has no end.
+    """
     if not stat.S_ISREG(path.stat().st_mode):  # opening a device may already do something
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
@@ -22,7 +26,9 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, limit: int = DOCUMENT_BYTES) -> bytes:
-    """The content of a regular file. Raises OSError when there is none, or it holds more than `limit` bytes."""
+    """The content of a regular file. Raises OSError when there is none, or it holds more than
+    `limit` bytes.
+    """
     with open_regular(path) as stream:
         if os.fstat(stream.fileno()).st_size > limit:
             raise OSError(errno.EFBIG, f"larger than {limit >> 20} MiB", str(path))
@@ -35,7 +41,9 @@ def read_text(path: Path, limit: int = DOCUMENT_BYTES, errors: str = "strict") -
 
 
 def open_new(path: Path, mode: int = 0o666) -> BinaryIO:
-    """Create a file for writing. Whatever had its name, a link for instance, is removed and never opened."""
+    """Create a file for writing. Whatever had its name, a link for instance, is removed and never
+    opened.
+    """
     path.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, mode), "wb")

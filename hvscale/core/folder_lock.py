@@ -1,8 +1,9 @@
 """A folder that belongs to one living process, and to one user.
 
-The lock is an flock on the file `.lock` in the folder: the kernel drops it when the process ends, however it ends, and its children do not
-inherit it. On NFS it holds between hosts (flock(2)); where a file system has no locks it holds nowhere.
-The file goes with the lock, so one that is there without it was left by a process that was killed.
+The lock is an flock on the file `.lock` in the folder: the kernel drops it when the process ends,
+however it ends, and its children do not inherit it. On NFS it holds between hosts (flock(2)); where
+a file system has no locks it holds nowhere. The file goes with the lock, so one that is there
+without it was left by a process that was killed.
 """
 
 import errno
@@ -34,7 +35,8 @@ class FolderLock:
     def __init__(self, path: Path) -> None:
         """Make the folder where there is none, and lock it.
 
-        Raises FolderInUseError when another process holds it, RequestError when it is another user's, OSError when it cannot be written.
+        Raises FolderInUseError when another process holds it, RequestError when it is another
+        user's, OSError when it cannot be written.
         """
         self.path = path
         self.made = make_folder(path)
@@ -90,7 +92,9 @@ class FolderLock:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the process that locked the folder ended without releasing it. False where this host cannot know."""
+    """Whether the process that locked the folder ended without releasing it. False where this host
+    cannot know.
+    """
     try:
         with open_regular(path / LOCK) as stream:
             host = stream.read(LONGEST_OWNER).decode(errors="replace").partition(" ")[0]
@@ -110,7 +114,9 @@ def make_folder(path: Path) -> bool:
 
 
 def make_own_folder(path: Path) -> None:
-    """Make a folder inside one of our own, or take one that we made before. Raises RequestError for a link and for another user's."""
+    """Make a folder inside one of our own, or take one that we made before. Raises RequestError for
+    a link and for another user's.
+    """
     if not make_folder(path):
         if path.is_symlink():
             raise RequestError(f"{path} is a symbolic link: remove it, or give another folder with --run")
@@ -118,9 +124,11 @@ def make_own_folder(path: Path) -> None:
 
 
 def check_own(path: Path) -> None:
-    """Raises RequestError when another user owns the folder or may change what is in it, OSError when it is no folder.
+    """Raises RequestError when another user owns the folder or may change what is in it, OSError
+    when it is no folder.
 
-    On file systems that give every file to one owner (NFS with root_squash) or one mode (FAT, SMB) the folder is compared with a new file.
+    On file systems that give every file to one owner (NFS with root_squash) or one mode (FAT, SMB)
+    the folder is compared with a new file.
     """
     if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
         raise RequestError(f"{path} is a symbolic link of another user (uid {path.lstat().st_uid}): give its target")

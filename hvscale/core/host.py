@@ -16,7 +16,9 @@ from hvscale.core.run_folder import Host
 
 
 def available_cores() -> int:
-    """Cores this process may use: its affinity mask, further cut by a cgroup's CPU quota (version 2) where one is set."""
+    """Cores this process may use: its affinity mask, further cut by a cgroup's CPU quota (version
+    2) where one is set.
+    """
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -35,7 +37,9 @@ def cpu_model() -> str:
 
 @functools.cache
 def gpus() -> list[str]:
-    """The names of the NVIDIA GPUs that the driver's own tool lists; empty where there is no driver."""
+    """The names of the NVIDIA GPUs that the driver's own tool lists; empty where there is no
+    driver.
+    """
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -48,7 +52,8 @@ def gpus() -> list[str]:
     return [line.strip() for line in listing.stdout.splitlines() if line.strip()]
 
 
-# One process reads another's memory without a copy through the kernel's buffers: both are children of a third, as ranks are.
+# One process reads another's memory without a copy through the kernel's buffers: both are children
+# of a third, as ranks are.
 READ_A_SIBLING = """
 import ctypes, os
 class Piece(ctypes.Structure):
@@ -77,14 +82,18 @@ raise SystemExit(status != 0)
 
 
 def single_copy_problem() -> str:
-    """Why a process may not read its sibling's memory (CMA: process_vm_readv), as MPI libraries do for large messages; empty when it may."""
+    """Why a process may not read its sibling's memory (CMA: process_vm_readv), as MPI libraries do
+    for large messages; empty when it may.
+    """
     command = [sys.executable, "-I", "-S", "-c", READ_A_SIBLING]
     tried = subprocess.run(command, capture_output=True, text=True, timeout=20)
     return "" if tried.returncode == 0 else tried.stdout.strip() or tried.stderr.strip()
 
 
 def ptrace_scope() -> int | None:
-    """Yama's limit on looking into other processes: 0 none, 1 one's own children, 2 and 3 more; None without Yama."""
+    """Yama's limit on looking into other processes: 0 none, 1 one's own children, 2 and 3 more;
+    None without Yama.
+    """
     try:
         return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
     except (OSError, ValueError):
@@ -92,12 +101,16 @@ def ptrace_scope() -> int | None:
 
 
 def shared_memory_bytes() -> int:
-    """The size of /dev/shm, through which the ranks of a node and their data loaders pass data; 0 where there is none."""
+    """The size of /dev/shm, through which the ranks of a node and their data loaders pass data; 0
+    where there is none.
+    """
     return shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else 0  # noqa: S108
 
 
 def lockable_bytes() -> int | None:
-    """How much memory a process may lock, which registering it with a network card takes; None: no limit."""
+    """How much memory a process may lock, which registering it with a network card takes; None: no
+    limit.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if limit == resource.RLIM_INFINITY else limit
 
@@ -109,7 +122,9 @@ def network_cards() -> list[str]:
 
 
 def gpu_topology() -> str:
-    """What `nvidia-smi topo -m` draws: how GPUs and network cards are connected; empty without the driver's tool."""
+    """What `nvidia-smi topo -m` draws: how GPUs and network cards are connected; empty without the
+    driver's tool.
+    """
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""

@@ -1,4 +1,6 @@
-"""Reading files that hold one JSON document a line. A damaged line is dropped and its number is kept; the others are read."""
+"""Reading files that hold one JSON document a line. A damaged line is dropped and its number is
+kept; the others are read.
+"""
 
 import errno
 import os
@@ -16,7 +18,9 @@ NUMBERS_SHOWN = 5
 
 
 class LineFile(NamedTuple, Generic[T]):
-    """`numbers` and `values` of the lines that could be read, and the numbers of those that could not; all counted from 1."""
+    """`numbers` and `values` of the lines that could be read, and the numbers of those that could
+    not; all counted from 1.
+    """
 
     numbers: list[int]
     values: list[T]
@@ -26,8 +30,9 @@ class LineFile(NamedTuple, Generic[T]):
 def read_lines(path: Path, parse: Callable[[bytes], T], *, unfinished: bool = False) -> LineFile[T]:
     """Read the whole file; `parse` raises ValueError for a damaged line. Blank lines are skipped.
 
-    `unfinished`: also read a last line without its end, which a killed process may have left. Without it such a line is skipped:
-    another process may be writing it. Raises OSError when the file cannot be read.
+    `unfinished`: also read a last line without its end, which a killed process may have left.
+    Without it such a line is skipped: another process may be writing it. Raises OSError when the
+    file cannot be read.
     """
     found: LineFile[T] = LineFile([], [], [])
     with open_regular(path) as stream:

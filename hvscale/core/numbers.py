@@ -1,4 +1,6 @@
-"""The types of numeric options, each with its bounds, and the parsing of sizes and lists of numbers."""
+"""The types of numeric options, each with its bounds, and the parsing of sizes and lists of
+numbers.
+"""
 
 import re
 from collections.abc import Iterator
@@ -41,9 +43,11 @@ WHOLE = re.compile(r"\s*([0-9]{1,19})\s*")
 
 
 def limits(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> dict[str, Any]:
-    """The bounds of one of the types above, also inside `... | None`, as typer.Option takes them: `min` and `max`.
+    """The bounds of one of the types above, also inside `... | None`, as typer.Option takes them:
+    `min` and `max`.
 
-    `metadata`: what pydantic keeps of the annotation beside the type, of a model's field. A Literal of numbers has bounds too.
+    `metadata`: what pydantic keeps of the annotation beside the type, of a model's field. A Literal
+    of numbers has bounds too.
     """
     if get_origin(annotation) is Literal and isinstance(get_args(annotation)[0], int):
         return {"min": min(get_args(annotation)), "max": max(get_args(annotation))}
@@ -68,7 +72,9 @@ def _constraints(annotation: Any) -> Iterator[Any]:
 
 
 def read_size(text: str) -> int | None:
-    """The bytes of `8`, `64K`, `1.5M`, `1GiB`, in units of 1024; None for anything else and above `MOST_BYTES`."""
+    """The bytes of `8`, `64K`, `1.5M`, `1GiB`, in units of 1024; None for anything else and above
+    `MOST_BYTES`.
+    """
     match = SIZE.fullmatch(text.strip())
     size = int(Decimal(match[1]) * UNITS[match[2].upper()]) if match else None
     return size if size is not None and size <= MOST_BYTES else None
@@ -81,7 +87,9 @@ def read_whole(text: str, least: int, most: int) -> int | None:
 
 
 def parse_ranks(text: str, option: str = "--np", what: str = "ranks") -> list[int]:
-    """The numbers of `1,2,4`, in the order given. Raises RequestError for an invalid one and for one given twice."""
+    """The numbers of `1,2,4`, in the order given. Raises RequestError for an invalid one and for
+    one given twice.
+    """
     found = []
     for word in text.split(","):
         number = read_whole(word, 1, MOST_RANKS)

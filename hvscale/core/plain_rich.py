@@ -1,4 +1,5 @@
-"""rich, where text is text: names that look like markup are shown as they are. All of hvscale's consoles and progress columns are made here.
+"""rich, where text is text: names that look like markup are shown as they are. All of hvscale's
+consoles and progress columns are made here.
 
 Imported where it is used, because rich takes a third of a start.
 """
@@ -14,7 +15,9 @@ from hvscale.core.terminal import printable
 
 
 class PlainConsole(Console):
-    """stdout, or stderr. Strings, also those in tables, hold no markup, and steer no terminal; a style is given with a Text, or as an argument."""
+    """stdout, or stderr. Strings, also those in tables, hold no markup, and steer no terminal; a
+    style is given with a Text, or as an argument.
+    """
 
     def __init__(self, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False)

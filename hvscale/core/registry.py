@@ -12,19 +12,23 @@ Item = TypeVar("Item")
 
 
 class Registry(Generic[Item]):
-    """Things of one kind by name. `package` holds a file for each; adding one changes no other file.
+    """Things of one kind by name. `package` holds a file for each; adding one changes no other
+    file.
 
     A file whose name begins with `_` is a part of another one and registers nothing.
 
-    A file of the same path below `hvscale_plugins/` instead of `hvscale/`, in any folder that Python
-    imports from (PYTHONPATH, site-packages), counts as one of the package's.
+    A file of the same path below `hvscale_plugins/` instead of `hvscale/`, in any folder that
+    Python imports from (PYTHONPATH, site-packages), counts as one of the package's.
 
-    A file is imported when its name is asked for, all files when the names are: `get("docker:rank")`
-    imports `docker.py` alone, so that starting a command does not load what it does not use.
+    A file is imported when its name is asked for, all files when the names are:
+    `get("docker:rank")` imports `docker.py` alone, so that starting a command does not load what it
+    does not use.
     """
 
     def __init__(self, what: str, package: str) -> None:
-        """`what`: the word for one of them in messages, such as "placement"; `package`: the full name of the package with the files."""
+        """`what`: the word for one of them in messages, such as "placement"; `package`: the full
+        name of the package with the files.
+        """
         self.what = what
         self.package = package
         self._items: dict[str, Item] = {}
@@ -41,7 +45,8 @@ class Registry(Generic[Item]):
         return lambda item: self.register(name, item)
 
     def get(self, name: str, option: str = "") -> Item:
-        """The one of this name. Raises RequestError, suggesting the nearest name, for an unknown one.
+        """The one of this name. Raises RequestError, suggesting the nearest name, for an unknown
+        one.
 
         `option`: what the user typed the name for, such as --placement; the message begins with it.
         """

@@ -1,4 +1,6 @@
-"""A run is one start of a command on np ranks, and a run is a folder: its paths, and run.json, which describes it."""
+"""A run is one start of a command on np ranks, and a run is a folder: its paths, and run.json,
+which describes it.
+"""
 
 import atexit
 import errno
@@ -26,7 +28,8 @@ from hvscale.core.folder_lock import FolderLock, is_abandoned, make_folder, make
 RunState = Literal["starting", "running", "finished", "stopped", "failed", "interrupted"]
 ABANDONED = "the run was interrupted: its hvscale process was killed before it could record how the run ended"
 OPEN_STATES = ("starting", "running")
-# Room for the last state of run.json on a disk that fills up meanwhile, beside what it holds at the start.
+# Room for the last state of run.json on a disk that fills up meanwhile, beside what it holds at the
+# start.
 RESERVE_BYTES, RESERVE_BYTES_PER_RANK = 4096, 1024
 DEFAULT_PLACEMENT = "host"
 LIBRARIES_NAMED = 4  # in one sentence
@@ -34,13 +37,15 @@ HIDDEN = "(hidden)"
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file under a temporary name beside `path`, sync it and rename it: a reader sees the old file or the new one, whole.
+    """Write a file under a temporary name beside `path`, sync it and rename it: a reader sees the
+    old file or the new one, whole.
 
-    The file gets the permissions that the caller's umask allows. Raises OSError when the folder cannot be written or is full; the old file is
-    then untouched.
+    The file gets the permissions that the caller's umask allows. Raises OSError when the folder
+    cannot be written or is full; the old file is then untouched.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # Not by tempfile: its files are 0600, and the umask cannot be read without setting it for every thread of the process.
+    # Not by tempfile: its files are 0600, and the umask cannot be read without setting it for every
+    # thread of the process.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -61,8 +66,9 @@ def write_text(path: Path, text: str) -> None:
 class Library(BaseModel):
     """A communication library as it names itself.
 
-    `transports` are those it was built with, in its own words (Open MPI: its pml; MPICH: its netmod); `transport` is the one asked for
-    or that it takes by itself, "auto" when it decides at start. `has_mpi`: False where its calls are Horovod's alone.
+    `transports` are those it was built with, in its own words (Open MPI: its pml; MPICH: its
+    netmod); `transport` is the one asked for or that it takes by itself, "auto" when it decides at
+    start. `has_mpi`: False where its calls are Horovod's alone.
     """
 
     flavour: str
@@ -80,7 +86,8 @@ class Library(BaseModel):
 class ReportedLibrary(BaseModel):
     """An MPI library that ranks really ran on, as it reported itself in them after MPI_Init.
 
-    `flavour` is "unknown", and `version` empty, where no flavour knows the text. `text` is its beginning; `file` is the library as the ranks saw it.
+    `flavour` is "unknown", and `version` empty, where no flavour knows the text. `text` is its
+    beginning; `file` is the library as the ranks saw it.
     """
 
     flavour: str
@@ -99,7 +106,9 @@ class ReportedLibrary(BaseModel):
 
 
 def release(version: str) -> tuple[list[int], str]:
-    """What two spellings of one version have in common: "v5.0.11" and "5.0.11", "2021.13" and "2021.13.0", "2.3.7-GDR" and "2.3.7"."""
+    """What two spellings of one version have in common: "v5.0.11" and "5.0.11", "2021.13" and
+    "2021.13.0", "2.3.7-GDR" and "2.3.7".
+    """
     match = re.fullmatch(r"v?(\d+(?:\.\d+)*)([^-+\s]*).*", version.strip().lower(), re.DOTALL)
     if match is None:
         return [], version
@@ -129,14 +138,18 @@ class Host(BaseModel):
 
 
 class DevicesAsked(BaseModel):
-    """Which GPUs each rank is to see: `policy` is own, all or split; `library_variable` lists all of them for the library alone."""
+    """Which GPUs each rank is to see: `policy` is own, all or split; `library_variable` lists all
+    of them for the library alone.
+    """
 
     policy: str = "all"
     library_variable: str | None = None
 
 
 class RankDevices(BaseModel):
-    """The GPUs as one rank has them: the variables that select among them (null: not set), and how many the driver offers where it runs."""
+    """The GPUs as one rank has them: the variables that select among them (null: not set), and how
+    many the driver offers where it runs.
+    """
 
     variables: dict[str, str | None]
     offered: int
@@ -152,7 +165,9 @@ class NodeRecord(BaseModel):
 
 
 class RankEnd(BaseModel):
-    """How one rank ended: `exit_status` or `signal`, or neither when it was still running as the job was taken down."""
+    """How one rank ended: `exit_status` or `signal`, or neither when it was still running as the
+    job was taken down.
+    """
 
     rank: int
     host: str
@@ -167,7 +182,9 @@ class RankEnd(BaseModel):
 
 
 class InEffect(BaseModel):
-    """What one library said it uses: `settings` in its own names; `not_applied`: what was asked for and is not in effect, and why."""
+    """What one library said it uses: `settings` in its own names; `not_applied`: what was asked for
+    and is not in effect, and why.
+    """
 
     library: str
     settings: dict[str, str]
@@ -175,10 +192,12 @@ class InEffect(BaseModel):
 
 
 class RunRecord(VersionedDocument):
-    """run.json. Written before the first process starts, and again, whole, at every change of state.
+    """run.json. Written before the first process starts, and again, whole, at every change of
+    state.
 
-    `library`: what was asked for and found; `libraries_reported`: what ranks that called MPI_Init really ran on, nothing of the others.
-    `launch`: the options that were asked for, as `LaunchOptions` writes them, with the variables of the knobs in `env`.
+    `library`: what was asked for and found; `libraries_reported`: what ranks that called MPI_Init
+    really ran on, nothing of the others. `launch`: the options that were asked for, as
+    `LaunchOptions` writes them, with the variables of the knobs in `env`.
     """
 
     schema_: Literal["hvscale/run/2"] = "hvscale/run/2"
@@ -214,7 +233,9 @@ class RunRecord(VersionedDocument):
 
     @property
     def measured_library(self) -> Library:
-        """The one that figures of this run belong to: `library`, unless a rank reported another one. Of several, all are named in `version`."""
+        """The one that figures of this run belong to: `library`, unless a rank reported another
+        one. Of several, all are named in `version`.
+        """
         if all(reported.is_release_of(self.library) for reported in self.libraries_reported):
             return self.library
         names = {reported.name: reported for reported in self.libraries_reported}
@@ -231,7 +252,9 @@ class RunRecord(VersionedDocument):
 
     @property
     def library_difference(self) -> str | None:
-        """One sentence that names `library` and those that ranks really ran on; None where they agree or nothing was reported."""
+        """One sentence that names `library` and those that ranks really ran on; None where they
+        agree or nothing was reported.
+        """
         if all(reported.is_release_of(self.library) for reported in self.libraries_reported):
             return None
         by_name: dict[str, list[ReportedLibrary]] = defaultdict(list)
@@ -265,10 +288,11 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, continued: bool = False) -> "RunFolder":
-        """Make the folder with its sub-folders and lock it for this process, until `at_work` ends or `unlock` is called.
+        """Make the folder with its sub-folders and lock it for this process, until `at_work` ends
+        or `unlock` is called.
 
-        `continued`: it may hold a run already. Raises RequestError when it does otherwise, when another process or another user has it,
-        or when it cannot be written.
+        `continued`: it may hold a run already. Raises RequestError when it does otherwise, when
+        another process or another user has it, or when it cannot be written.
         """
         run = cls(path)
         try:
@@ -317,14 +341,16 @@ class RunFolder:
         return run
 
     def read(self) -> RunRecord:
-        """run.json; a run whose hvscale process was killed on this machine is interrupted, whatever it says.
+        """run.json; a run whose hvscale process was killed on this machine is interrupted, whatever
+        it says.
 
         Raises RequestError when run.json was cut short or is not ours.
         """
         abandoned = is_abandoned(self.path)
         try:
             record = RunRecord.model_validate(parse_json(read_text(self.run_json)))
-            # Asked before and after: its process may have ended well, or another one begun, in between.
+            # Asked before and after: its process may have ended well, or another one begun, in
+            # between.
             if record.state in OPEN_STATES and abandoned and is_abandoned(self.path):
                 record.state = "interrupted"
             return record
@@ -354,7 +380,9 @@ class RunFolder:
         self.is_closed = record.state not in OPEN_STATES
 
     def close(self, record: RunRecord, error: BaseException) -> None:
-        """Write the last state of a run that `error` has ended, with the reason, also when the disk is full."""
+        """Write the last state of a run that `error` has ended, with the reason, also when the disk
+        is full.
+        """
         record.state, record.exit_status = ended_by(error)
         record.ended_at = datetime.now(UTC)
         if record.state == "failed":
@@ -370,7 +398,9 @@ class RunFolder:
 
     @contextmanager
     def at_work(self, record: RunRecord) -> Iterator[None]:
-        """Within, the run is this process's. An error that leaves run.json without a last state closes it; then the folder is unlocked."""
+        """Within, the run is this process's. An error that leaves run.json without a last state
+        closes it; then the folder is unlocked.
+        """
         try:
             yield
         except BaseException as error:
@@ -384,7 +414,9 @@ class RunFolder:
 
 
 def take_room(descriptor: int, size: int) -> None:
-    """Have the file system keep `size` bytes for a new file, where it can. Raises OSError when the disk is full."""
+    """Have the file system keep `size` bytes for a new file, where it can. Raises OSError when the
+    disk is full.
+    """
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
@@ -412,9 +444,11 @@ def cannot_write(path: Path, error: OSError) -> RequestError:
 
 
 def default_run_path(command: list[str], root: Path = Path("runs")) -> Path:
-    """Make the new folder `runs/<UTC time>-<name>`, the name taken from the command's last path-like word.
+    """Make the new folder `runs/<UTC time>-<name>`, the name taken from the command's last
+    path-like word.
 
-    No two processes get the same one. Left empty, it is removed when this process ends. Raises RequestError when it cannot be made.
+    No two processes get the same one. Left empty, it is removed when this process ends. Raises
+    RequestError when it cannot be made.
     """
     words = [re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(word).name) for word in command if not word.startswith("-")]
     name = "-".join(words[:3])[:48].strip("-.") or "run"

@@ -1,10 +1,12 @@
-"""Averages of repeated measurements and their confidence intervals, each with the source of its formula.
+"""Averages of repeated measurements and their confidence intervals, each with the source of its
+formula.
 
 Three intervals, and when each is used:
 
 - Student's t of one group: `student` for a mean, `estimate` and `ratio` for a geometric mean;
 - Welch's t of two groups that were not measured in pairs: `welch_ratio`;
-- the percentile bootstrap: `overhead` for medians of paired rounds, `resampled_means` for blocks of steps.
+- the percentile bootstrap: `overhead` for medians of paired rounds, `resampled_means` for blocks of
+  steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +25,9 @@ Values = npt.NDArray[np.float64]
 
 
 class Estimate(BaseModel):
-    """A geometric mean with its confidence interval; the limits are None for a single measurement."""
+    """A geometric mean with its confidence interval; the limits are None for a single
+    measurement.
+    """
 
     mean: float
     low: float | None
@@ -40,7 +44,9 @@ class Estimate(BaseModel):
         return Estimate(mean=100 * (self.mean - 1), low=low, high=high)
 
     def verdict(self, above: str, below: str) -> str:
-        """What a ratio shows: `above` or `below` 1, "no difference" if the interval holds 1, "unknown" without one."""
+        """What a ratio shows: `above` or `below` 1, "no difference" if the interval holds 1,
+        "unknown" without one.
+        """
         if self.low is None or self.high is None:
             return "unknown"
         return "no difference" if self.low <= 1 <= self.high else above if self.mean > 1 else below
@@ -49,7 +55,8 @@ class Estimate(BaseModel):
 def student(
     values: Sequence[float] | Values, confidence: float = CONFIDENCE
 ) -> tuple[float, float | None, float | None]:
-    """The arithmetic mean of at least one value and its interval by Student's t; limits of None for one value.
+    """The arithmetic mean of at least one value and its interval by Student's t; limits of None for
+    one value.
 
     Source: Student, The Probable Error of a Mean, Biometrika 6, 1908.
     """
@@ -62,14 +69,18 @@ def student(
 
 
 def t_quantile(degrees_of_freedom: float, confidence: float) -> float:
-    """Of Student's t, two-sided. By scipy.special, because scipy.stats takes two seconds to import."""
+    """Of Student's t, two-sided. By scipy.special, because scipy.stats takes two seconds to
+    import.
+    """
     return float(special.stdtrit(degrees_of_freedom, (1 + confidence) / 2))
 
 
 def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """The geometric mean of at least one value above zero, with Student's interval of the logarithms.
+    """The geometric mean of at least one value above zero, with Student's interval of the
+    logarithms.
 
-    A geometric mean of ratios does not depend on which is divided by which (Fleming and Wallace, CACM 29(3), 1986).
+    A geometric mean of ratios does not depend on which is divided by which (Fleming and Wallace,
+    CACM 29(3), 1986).
     """
     if len(values) < 2:  # as it is, without the rounding of a logarithm
         return Estimate(mean=float(values[0]), low=None, high=None)
@@ -88,7 +99,8 @@ def ratio(values: Mapping[int, float], base: Mapping[int, float], confidence: fl
 
 
 def welch_ratio(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """The ratio of the geometric means of two groups above zero, with Welch's interval of the logarithms.
+    """The ratio of the geometric means of two groups above zero, with Welch's interval of the
+    logarithms.
 
     The limits are None if a group has one value. Degrees of freedom: Welch, Biometrika 34, 1947.
     """
@@ -114,10 +126,11 @@ class Overhead(BaseModel):
 
 
 def overhead(values: Mapping[int, float], base: Mapping[int, float], confidence: float = CONFIDENCE) -> Overhead | None:
-    """(median / median of the base - 1) * 100 with a bootstrap interval, over the rounds that have both; None without any.
+    """(median / median of the base - 1) * 100 with a bootstrap interval, over the rounds that have
+    both; None without any.
 
-    Rounds are drawn whole, because within a round the machine is in the same state (Efron and Tibshirani, An
-    Introduction to the Bootstrap, 1993: percentile interval of paired data).
+    Rounds are drawn whole, because within a round the machine is in the same state (Efron and
+    Tibshirani, An Introduction to the Bootstrap, 1993: percentile interval of paired data).
     """
     rounds = sorted(set(values) & set(base))
     if not rounds:
@@ -134,17 +147,19 @@ def overhead(values: Mapping[int, float], base: Mapping[int, float], confidence:
 def resampled_medians(rounds: Values) -> Values:
     """The medians of rounds drawn with replacement: (RESAMPLES, variants) from (rounds, variants).
 
-    The seed is fixed here and in `resampled_means`, so that a table does not change when it is made again.
+    The seed is fixed here and in `resampled_means`, so that a table does not change when it is made
+    again.
     """
     drawn = np.random.default_rng(0).integers(len(rounds), size=(RESAMPLES, len(rounds)))
     return np.asarray(np.median(rounds[drawn], axis=1))
 
 
 def resampled_means(sums: Values, weights: Values, seed: int) -> Values:
-    """The weighted means of blocks drawn with replacement, (RESAMPLES,), from each block's sum and its weight.
+    """The weighted means of blocks drawn with replacement, (RESAMPLES,), from each block's sum and
+    its weight.
 
-    Blocks of neighbouring steps are drawn whole, because neighbouring steps are alike (Carlstein, Annals of
-    Statistics 14(3), 1986). Two independent groups need two seeds.
+    Blocks of neighbouring steps are drawn whole, because neighbouring steps are alike (Carlstein,
+    Annals of Statistics 14(3), 1986). Two independent groups need two seeds.
     """
     times_drawn = _times_drawn(len(sums), seed)
     means: Values = (times_drawn @ sums) / (times_drawn @ weights)
@@ -153,7 +168,9 @@ def resampled_means(sums: Values, weights: Values, seed: int) -> Values:
 
 @lru_cache(maxsize=4)
 def _times_drawn(blocks: int, seed: int) -> npt.NDArray[np.float64]:
-    """How often each block is drawn: (RESAMPLES, blocks). Kept, because every row of a table needs the same draws."""
+    """How often each block is drawn: (RESAMPLES, blocks). Kept, because every row of a table needs
+    the same draws.
+    """
     drawn = np.random.default_rng(seed).multinomial(blocks, np.full(blocks, 1 / blocks), RESAMPLES)
     return drawn.astype(np.float64)
 
@@ -165,7 +182,9 @@ def percentile_interval(resampled: Values, confidence: float = CONFIDENCE) -> tu
 
 
 class Box(BaseModel):
-    """A box plot. The whiskers end at the last values within 1.5 interquartile ranges of the box; `outliers` lie beyond."""
+    """A box plot. The whiskers end at the last values within 1.5 interquartile ranges of the box;
+    `outliers` lie beyond.
+    """
 
     median: float
     quartile_low: float
@@ -176,7 +195,9 @@ class Box(BaseModel):
 
 
 def box(values: Sequence[float]) -> Box:
-    """The box plot of at least one value; quartiles by linear interpolation, the default of NumPy and R."""
+    """The box plot of at least one value; quartiles by linear interpolation, the default of NumPy
+    and R.
+    """
     low, middle, high = (float(value) for value in np.percentile(values, (25, 50, 75)))
     reach = WHISKER_REACH * (high - low)
     within = [value for value in values if low - reach <= value <= high + reach]

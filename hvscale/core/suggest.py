@@ -13,7 +13,9 @@ def suggest_name(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is spelled most like `name`, whatever its case; None when none is like it."""
+    """The known name that is spelled most like `name`, whatever its case; None when none is like
+    it.
+    """
     by_lower = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name.lower(), by_lower, 1)
     return by_lower[found[0]] if found else None

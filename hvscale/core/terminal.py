@@ -1,4 +1,5 @@
-"""Text that others chose, such as names and the ranks' output, on its way to a terminal: it may not steer the terminal.
+"""Text that others chose, such as names and the ranks' output, on its way to a terminal: it may not
+steer the terminal.
 
 Only a terminal obeys control sequences, so into files and pipes all text goes as it is.
 """
@@ -9,7 +10,8 @@ from typing import TextIO
 # All but tab and newline, and the characters that reverse the direction of writing.
 CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 COLOUR = r"\x1b\[[0-9;:]*m"
-# Control strings such as OSC (titles, clipboard, links), then CSI (cursor, erase, modes), then short escapes. Each is found in linear time.
+# Control strings such as OSC (titles, clipboard, links), then CSI (cursor, erase, modes), then
+# short escapes. Each is found in linear time.
 SEQUENCE = r"\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[ -/]+[0-~]|\x1b[0-OQ-WYZ`-~]"
 OF_RANKS = re.compile(f"({COLOUR})|({SEQUENCE})|{CONTROL}")
 ALL = re.compile(CONTROL)
@@ -17,12 +19,16 @@ RESET = "\x1b[0m"
 
 
 def printable(text: str, stream: TextIO) -> str:
-    """A name or a message for `stream`: on a terminal each control character is spelled out, such as `\\x1b`."""
+    """A name or a message for `stream`: on a terminal each control character is spelled out, such
+    as `\\x1b`.
+    """
     return ALL.sub(_spelled, text) if stream.isatty() else text
 
 
 def rank_line(line: str, stream: TextIO) -> str:
-    """A line of a rank's output for `stream`: on a terminal it keeps its colours, which end with the line, and no other sequence."""
+    """A line of a rank's output for `stream`: on a terminal it keeps its colours, which end with
+    the line, and no other sequence.
+    """
     if not stream.isatty():
         return line
     shown = OF_RANKS.sub(lambda found: found[1] or ("" if found[2] else _spelled(found)), line)

@@ -59,5 +59,7 @@ def human_interval(low: float | None, high: float | None, digits: int = 3) -> st
 
 
 def is_narrow(low: float | None, high: float | None) -> bool:
-    """Whether an interval is known and says anything: that of two noisy runs can span many powers of ten."""
+    """Whether an interval is known and says anything: that of two noisy runs can span many powers
+    of ten.
+    """
     return low is not None and high is not None and high <= WIDEST_INTERVAL * low

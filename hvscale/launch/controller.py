@@ -1,4 +1,6 @@
-"""Starts a job, follows it, and ends it: nothing of it is left behind, and its folder is readable from the first second to the last."""
+"""Starts a job, follows it, and ends it: nothing of it is left behind, and its folder is readable
+from the first second to the last.
+"""
 
 import os
 import platform
@@ -31,7 +33,9 @@ VERSIONS_OF = ("hvscale", "horovod", "torch", "numpy")
 
 
 class RunInterruptedError(HvscaleError):
-    """The user ended the run by a signal; its folder is complete up to then. The exit status is 128 + signal, as shells have it."""
+    """The user ended the run by a signal; its folder is complete up to then. The exit status is 128
+    + signal, as shells have it.
+    """
 
     def __init__(self, number: int, run: RunFolder, problem: str = "") -> None:
         ended = f"ended by {signal.Signals(number).name}; what was recorded is in {run.path}"
@@ -42,7 +46,8 @@ class RunInterruptedError(HvscaleError):
 def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_HOOKS) -> RunFolder:
     """Run `command` as `options` say, by default on this machine, and wait for its end.
 
-    Raises RequestError before a rank is started, RankFailedError and RunInterruptedError afterwards.
+    Raises RequestError before a rank is started, RankFailedError and RunInterruptedError
+    afterwards.
     """
     if not command:
         raise RequestError("no command: write it behind --, for example: hvscale launch -np 2 -- python train.py")
@@ -98,7 +103,9 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
 
 
 def passed_environment(command: list[str], options: LaunchOptions, flavour: flavours.Flavour) -> dict[str, str]:
-    """What the job gets of this shell's environment. Raises RequestError where it does not find the command."""
+    """What the job gets of this shell's environment. Raises RequestError where it does not find the
+    command.
+    """
     passed = {**prefixes.programs_first(job_environment.clean(), flavour), **job_environment.named(options.env)}
     if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
         raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
@@ -113,7 +120,9 @@ def add_rank_environment(
     flavour: flavours.Flavour,
     hooks: LaunchHooks,
 ) -> None:
-    """Put into the record's `rank_environment` the variables of what is preloaded into the ranks."""
+    """Put into the record's `rank_environment` the variables of what is preloaded into the
+    ranks.
+    """
     for one in (hooks.collectives if options.collectives is not None else None, hooks.instrument):
         if one is not None:
             environment = {**passed, processes.NP_VARIABLE: str(options.np), **record.rank_environment}
@@ -128,7 +137,9 @@ def add_rank_environment(
 
 
 def submit_and_follow(command: list[str], options: LaunchOptions, hooks: LaunchHooks) -> RunFolder:
-    """Have Slurm run the job, and show what its ranks write. Raises what a launch here would raise."""
+    """Have Slurm run the job, and show what its ranks write. Raises what a launch here would
+    raise.
+    """
     run = RunFolder((options.run or default_run_path(command)).absolute())
     script = _slurm_job.job_script("profile" if hooks.instrument else "launch", command, options, run.path)
     _slurm_job.prepare_folder(run)
@@ -165,7 +176,9 @@ def prepare(
     stack: ExitStack,
     caught: list[int],
 ) -> Nodes:
-    """Make the nodes, until `stack` is left. Closes the record where they cannot be made or a signal ends the wait for them."""
+    """Make the nodes, until `stack` is left. Closes the record where they cannot be made or a
+    signal ends the wait for them.
+    """
     try:
         with ending_waits():
             if caught:

@@ -1,4 +1,6 @@
-"""The environment of a job: an explicit list of the caller's variables, and those that --env names."""
+"""The environment of a job: an explicit list of the caller's variables, and those that --env
+names.
+"""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -7,7 +9,8 @@ from functools import cache
 from hvscale.core.errors import RequestError
 from hvscale.launch.flavours import FLAVOURS
 
-# What finds programs and libraries, names the user and the language, and holds the site's certificates.
+# What finds programs and libraries, names the user and the language, and holds the site's
+# certificates.
 PASSED_ON = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX",
     "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "COLORTERM",
@@ -15,10 +18,12 @@ PASSED_ON = (
     "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
 )  # fmt: skip
 
-# Variables that begin so, or with a flavour's prefix, change how a job communicates or computes: a warning names those that are not passed on.
+# Variables that begin so, or with a flavour's prefix, change how a job communicates or computes: a
+# warning names those that are not passed on.
 SHARED_PREFIXES = ("HOROVOD_", "UCX_", "FI_", "NCCL_", "OMP_", "MKL_", "KMP_", "HVPROF_")
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL")
-# What else explains a job's figures: the GPUs that it saw, and the settings of hvscale's broadcast. A flavour's binding is recorded, too.
+# What else explains a job's figures: the GPUs that it saw, and the settings of hvscale's broadcast.
+# A flavour's binding is recorded, too.
 RECORDED = (
     "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HVBCAST_COUNTS",
 )  # fmt: skip
@@ -60,7 +65,9 @@ def dropped_knobs(passed: Mapping[str, str], caller: Mapping[str, str] = os.envi
 
 
 def has_public_value(name: str) -> bool:
-    """Whether the variable's value may be recorded: that of a communication variable without a secret's word in its name."""
+    """Whether the variable's value may be recorded: that of a communication variable without a
+    secret's word in its name.
+    """
     bindings = [flavour.binding_variable for flavour in FLAVOURS.all().values()]
     known = name.startswith(knob_prefixes()) or name in RECORDED or name in bindings
     return known and not any(word in name.upper() for word in SECRET_WORDS)

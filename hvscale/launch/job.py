@@ -10,8 +10,9 @@ from hvscale.launch.nodes.nodes import Nodes
 class Job:
     """np ranks of one command.
 
-    `environment` is the whole environment of the launcher and of every rank; `rank_environment` is added to it for the user's command alone
-    (a preloaded library must not load into mpirun or into rank.py). The ranks run on `nodes`, which hold np slots in all.
+    `environment` is the whole environment of the launcher and of every rank; `rank_environment` is
+    added to it for the user's command alone (a preloaded library must not load into mpirun or into
+    rank.py). The ranks run on `nodes`, which hold np slots in all.
     """
 
     np: int

@@ -82,7 +82,9 @@ class LaunchOptions(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_placement(cls, values: Any) -> Any:
-        """Accept the fields of `placement` beside the others, as documents and command lines have them."""
+        """Accept the fields of `placement` beside the others, as documents and command lines have
+        them.
+        """
         if not isinstance(values, dict) or isinstance(values.get("placement"), PlacementOptions):
             return values
         of_placement = {name: value for name, value in values.items() if name in PlacementOptions.model_fields}
@@ -109,7 +111,9 @@ class LaunchOptions(BaseModel):
             raise RequestError(f"--{name} {first['input']}: {first['msg']}") from error
 
     def words(self) -> list[list[str]]:
-        """What a command line says for the options that were given: one list for each time that an option stands there."""
+        """What a command line says for the options that were given: one list for each time that an
+        option stands there.
+        """
         return [
             [spelling(name, one), *([] if isinstance(one, bool) else [str(one)])]
             for name, value in self.model_dump().items()
@@ -124,7 +128,8 @@ class LaunchOptions(BaseModel):
         return self.model_copy(update=changes)
 
     def recorded(self) -> Self:
-        """The options as a document may hold them: no values of secrets, and not the run folder, which changes from start to start.
+        """The options as a document may hold them: no values of secrets, and not the run folder,
+        which changes from start to start.
 
         Raises RequestError for a variable of `env` that this shell does not have.
         """
@@ -177,12 +182,13 @@ def print_warning(text: str) -> None:
 class LaunchHooks:
     """What the caller of a launch adds to it.
 
-    `show(rank, line)` gets the ranks' output, `warn(text)` each warning. `watch(run)` is called about
-    20 times a second, and stops the job when it returns True.
+    `show(rank, line)` gets the ranks' output, `warn(text)` each warning. `watch(run)` is called
+    about 20 times a second, and stops the job when it returns True.
 
-    `instrument(run, record, environment)` returns variables for the command alone, on top of the job's
-    `environment`, and may add to the record's warnings. `collectives` does the same for the table of
-    `LaunchOptions.collectives`, and comes first: `instrument` finds its variables in `environment`.
+    `instrument(run, record, environment)` returns variables for the command alone, on top of the
+    job's `environment`, and may add to the record's warnings. `collectives` does the same for the
+    table of `LaunchOptions.collectives`, and comes first: `instrument` finds its variables in
+    `environment`.
     """
 
     show: Show | None = None

@@ -1,4 +1,6 @@
-"""Where a job runs, as the user asks for it. The text of each field is the help of its option on the command line."""
+"""Where a job runs, as the user asks for it. The text of each field is the help of its option on
+the command line.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -35,7 +35,9 @@ def load_state(model: nn.Module, found: dict[str, Tensor], file: str, *, allow_o
 
 
 def read_state(file: Path) -> dict[str, Tensor]:
-    """Read a state dict. Raises RequestError if the file cannot be read, is truncated or damaged, or holds no state dict."""
+    """Read a state dict. Raises RequestError if the file cannot be read, is truncated or damaged,
+    or holds no state dict.
+    """
     try:
         stream = open_regular(file)
     except OSError as error:

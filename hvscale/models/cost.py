@@ -27,7 +27,9 @@ class Cost:
 
 
 def cost(model: nn.Module, input_shape: tuple[int, ...]) -> Cost:
-    """The cost for inputs of shape `input_shape`, batch first: (1, 3, 48, 48). Uses fake tensors, which compute shapes only."""
+    """The cost for inputs of shape `input_shape`, batch first: (1, 3, 48, 48). Uses fake tensors,
+    which compute shapes only.
+    """
     trainable = [p for p in model.parameters() if p.requires_grad]
     first = next(model.parameters())
     fake = first.fake_mode if isinstance(first, FakeTensor) else FakeTensorMode(allow_non_fake_inputs=True)
@@ -68,7 +70,9 @@ class ModelTable(VersionedDocument):
 
 
 def rows(name: str, **options: Any) -> list[ModelRow]:
-    """The model's cost; for super-resolution, a row for each scale unless one is given. Raises RequestError as `build` does."""
+    """The model's cost; for super-resolution, a row for each scale unless one is given. Raises
+    RequestError as `build` does.
+    """
     preset = find(name)
     if preset.task == "super-resolution" and "scale" not in options:
         return [row for scale in (2, 3, 4) for row in rows(name, scale=scale, **options)]
@@ -88,7 +92,9 @@ def rows(name: str, **options: Any) -> list[ModelRow]:
 
 
 def without_memory(name: str, **options: Any) -> nn.Module:
-    """The model with fake weights; with real ones if its constructor reads values, as torchvision's RegNets do."""
+    """The model with fake weights; with real ones if its constructor reads values, as torchvision's
+    RegNets do.
+    """
     try:
         with FakeTensorMode():
             return build(name, **options)

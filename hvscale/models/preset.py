@@ -24,7 +24,8 @@ class Preset:
 
 
 SIDES: dict[Task, int] = {"super-resolution": 48, "classification": 224}
-# Both models' own initialisation, which torchvision announces as the new default and warns about until then.
+# Both models' own initialisation, which torchvision announces as the new default and warns about
+# until then.
 TORCHVISION_OPTIONS: dict[str, dict[str, Any]] = {
     "googlenet": {"init_weights": True},
     "inception_v3": {"init_weights": True},
@@ -33,7 +34,9 @@ PRESETS: Registry[Preset] = Registry("model", "hvscale.models.presets")
 
 
 def register(name: str, task: Task) -> Callable[[Builder], Builder]:
-    """Decorator: registers a function, whose keyword arguments all have defaults, as model `name`."""
+    """Decorator: registers a function, whose keyword arguments all have defaults, as model
+    `name`.
+    """
 
     def add(builder: Builder) -> Builder:
         PRESETS.register(name, Preset(builder, task, SIDES[task]))
@@ -43,7 +46,9 @@ def register(name: str, task: Task) -> Callable[[Builder], Builder]:
 
 
 def register_torchvision(name: str) -> None:
-    """Register a classifier of torchvision, which is imported, in seconds, when the model is built."""
+    """Register a classifier of torchvision, which is imported, in seconds, when the model is
+    built.
+    """
     PRESETS.register(name, torchvision_preset(name, SIDES["classification"]))
 
 

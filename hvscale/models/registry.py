@@ -19,7 +19,8 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Preset:
-    """The model of this name: one of `names()`, a torchvision classifier, or `package.module:function`.
+    """The model of this name: one of `names()`, a torchvision classifier, or
+    `package.module:function`.
 
     Raises RequestError, suggesting the nearest name, if there is none.
     """
@@ -43,7 +44,8 @@ def build(name: str, **options: Any) -> nn.Module:
 
 
 def torchvision_model(name: str) -> Preset:
-    """Raises RequestError, suggesting the nearest of all models, if torchvision has no such classifier.
+    """Raises RequestError, suggesting the nearest of all models, if torchvision has no such
+    classifier.
 
     `side` is that of the images its published weights were evaluated on.
     """
@@ -57,16 +59,17 @@ def torchvision_model(name: str) -> Preset:
             "torchvision's other classification models, and your own as package.module:function"
         )
     (side,) = torchvision.models.get_model_weights(name).DEFAULT.transforms().crop_size
-    # The larger vision transformers have published weights for several sizes; the model itself is made for 224.
+    # The larger vision transformers have published weights for several sizes; the model itself is
+    # made for 224.
     return torchvision_preset(name, 224 if name.startswith("vit_") else side)
 
 
 def users_preset(name: str) -> Preset:
     """The user's function `package.module:function`, importable from the working directory too.
 
-    A function with an argument `scale` makes a super-resolution model (RGB images in 0..255 to larger
-    ones), one with `num_classes` a classifier (normalised RGB images to logits). Raises RequestError if
-    it has neither or cannot be imported.
+    A function with an argument `scale` makes a super-resolution model (RGB images in 0..255 to
+    larger ones), one with `num_classes` a classifier (normalised RGB images to logits). Raises
+    RequestError if it has neither or cannot be imported.
     """
     module_name, _, function_name = name.partition(":")
     here = str(Path.cwd())

@@ -1,4 +1,6 @@
-"""Where communication time goes: records of each collective, their readers, and the breakdown by message size."""
+"""Where communication time goes: records of each collective, their readers, and the breakdown by
+message size.
+"""
 
 from hvscale.profiling.analyze.breakdown import Breakdown, RankRow, Row, breakdown, tabulate
 from hvscale.profiling.read.events import Events, Recording

@@ -1,4 +1,6 @@
-"""Compares two runs of the same work: communication time by message size before and after, and the gain."""
+"""Compares two runs of the same work: communication time by message size before and after, and the
+gain.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -24,7 +26,8 @@ Verdict = Literal["less", "more", "no difference", "unknown"]
 Floats = NDArray[np.float64]
 
 SAME_WORK = 0.01  # fraction of a run's bytes (or calls) by which two runs of the same work may differ
-# Neighbouring steps are correlated, so the bootstrap draws blocks of steps. Fewer than FEWEST blocks give no interval.
+# Neighbouring steps are correlated, so the bootstrap draws blocks of steps. Fewer than FEWEST
+# blocks give no interval.
 BLOCKS, FEWEST = 64, 3
 CALL_BLOCKS = 16  # without steps: few, so that each holds about as many calls
 CLOCK_SLACK = timedelta(seconds=1)  # of the host that started the run
@@ -32,9 +35,11 @@ OTHER_HOSTS_SLACK = timedelta(minutes=1)
 
 
 class Gain(BaseModel):
-    """Seconds before and after. The gain is the percentage saved: negative for a loss, None if there was no time before.
+    """Seconds before and after. The gain is the percentage saved: negative for a loss, None if
+    there was no time before.
 
-    `gain_percent_low` and `gain_percent_high`: a 95 % bootstrap interval over steps; None with too few steps.
+    `gain_percent_low` and `gain_percent_high`: a 95 % bootstrap interval over steps; None with too
+    few steps.
     """
 
     seconds_before: float
@@ -46,7 +51,9 @@ class Gain(BaseModel):
 
 
 class ComparisonRow(Gain):
-    """The messages of one operation whose size is in one bin, both limits inclusive; calls and seconds summed over ranks."""
+    """The messages of one operation whose size is in one bin, both limits inclusive; calls and
+    seconds summed over ranks.
+    """
 
     operation: str
     bytes_min: int
@@ -56,7 +63,9 @@ class ComparisonRow(Gain):
 
 
 class Comparison(VersionedDocument):
-    """The document that `hvscale compare --json` prints (by alias). Calls and seconds of `rows` and `total` are per `per`."""
+    """The document that `hvscale compare --json` prints (by alias). Calls and seconds of `rows` and
+    `total` are per `per`.
+    """
 
     schema_: Literal["hvscale/compare/1"] = "hvscale/compare/1"
     run_before: str
@@ -89,8 +98,8 @@ class Recorded:
 def read_recorded(run: RunFolder, detail: bool = False) -> Recorded:
     """Reads a run; `detail` as in `read_recording`.
 
-    Raises RequestError if the run cannot be read, has no message, or has another run's files, and UntrustedError if its profile could
-    not be written.
+    Raises RequestError if the run cannot be read, has no message, or has another run's files, and
+    UntrustedError if its profile could not be written.
     """
     record, recording, log = run.read(), read_recording(run, detail), read_step_log(run)
     if not len(recording.events):
@@ -118,10 +127,12 @@ def refuse_files_of_another_run(run: RunFolder, record: RunRecord, recording: Re
 
 
 def compare(before: RunFolder, after: RunFolder, bins: str = "study", share: float | None = None) -> Comparison:
-    """Compares two runs of the same work: per step if both have steps, else in total. `bins` as in `parse_bins`.
+    """Compares two runs of the same work: per step if both have steps, else in total. `bins` as in
+    `parse_bins`.
 
-    `share`: bytes that each rank sends in a step (`hvscale.profiling.analyze.period`), to divide runs without step marks into steps.
-    Raises RequestError if a run cannot be read, or if the two did different work, with the differences.
+    `share`: bytes that each rank sends in a step (`hvscale.profiling.analyze.period`), to divide
+    runs without step marks into steps. Raises RequestError if a run cannot be read, or if the two
+    did different work, with the differences.
     """
     runs = [read_recorded(run) for run in (before, after)]
     if share is not None and all(run.edges_ns is None for run in runs):
@@ -130,7 +141,9 @@ def compare(before: RunFolder, after: RunFolder, bins: str = "study", share: flo
 
 
 def cut_by_share(run: Recorded, share: float) -> Recorded:
-    """The run with a step's end each time its lowest rank has sent `share` bytes; unchanged if it sent too little."""
+    """The run with a step's end each time its lowest rank has sent `share` bytes; unchanged if it
+    sent too little.
+    """
     _, ends_ns = ends_of_shares(run.recording, share)
     return replace(run, edges_ns=ends_ns, share=share) if len(ends_ns) > 1 else run
 
@@ -184,7 +197,8 @@ def compare_recorded(before: Recorded, after: Recorded, bins: Bins) -> Compariso
 class _Table:
     """A run's messages by operation and bin (K columns), as means per step or sums over the run.
 
-    `seconds` (n, K) has a row for each of n blocks of consecutive steps (or calls), which weighs `weights` steps (or 1/n of the run).
+    `seconds` (n, K) has a row for each of n blocks of consecutive steps (or calls), which weighs
+    `weights` steps (or 1/n of the run).
     """
 
     def __init__(self, run: Recorded, bins: Bins, names: tuple[str, ...], by_step: bool) -> None:
@@ -224,7 +238,9 @@ class _Table:
 
 
 def _blocks_of_calls(group: NDArray[np.int64], start_ns: NDArray[np.int64], blocks: int) -> NDArray[np.int64]:
-    """The block of each call, if the calls of each group are divided, in order of time, into equal parts."""
+    """The block of each call, if the calls of each group are divided, in order of time, into equal
+    parts.
+    """
     order = np.lexsort((start_ns, group))
     counts = np.bincount(group)
     first = np.cumsum(counts) - counts
@@ -239,8 +255,8 @@ def _differences(
 ) -> list[str]:
     """The differences between the work of two runs, a phrase each.
 
-    Another fusion buffer changes the sizes and the number of messages, but not the bytes of each operation. So bytes are compared, and
-    calls only without Horovod.
+    Another fusion buffer changes the sizes and the number of messages, but not the bytes of each
+    operation. So bytes are compared, and calls only without Horovod.
     """
     found = []
     if before.record.np != after.record.np:
@@ -354,6 +370,8 @@ def _warnings(before: Recorded, after: Recorded, first: _Table, second: _Table, 
 
 
 def median_step(edges_ns: NDArray[np.int64]) -> int:
-    """The index of the step that took the median time (of an even number: the lower of the middle two)."""
+    """The index of the step that took the median time (of an even number: the lower of the middle
+    two).
+    """
     durations = np.diff(edges_ns)
     return int(np.argsort(durations, kind="stable")[math.ceil(len(durations) / 2) - 1])

@@ -15,7 +15,8 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def write_csv(path: Path, rows: Sequence[BaseModel], columns: Sequence[str] | None = None) -> None:
-    """Write a header and a line for each row. `columns`: the fields to write, by default all of the first row's.
+    """Write a header and a line for each row. `columns`: the fields to write, by default all of the
+    first row's.
 
     Raises RequestError when `path` cannot be written.
     """
@@ -29,7 +30,9 @@ def write_csv(path: Path, rows: Sequence[BaseModel], columns: Sequence[str] | No
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """A header and a line for each row. Text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    """A header and a line for each row. Text that a spreadsheet would take for a formula gets an
+    apostrophe in front.
+    """
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
     # csv by itself leaves a carriage return bare, which readers take for the row's end.

@@ -5,7 +5,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-# Okabe and Ito's colours, which people with any colour vision can tell apart; what is not data is grey.
+# Okabe and Ito's colours, which people with any colour vision can tell apart; what is not data is
+# grey.
 BLUE, ORANGE, GREEN, PINK, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
 GREY, INK, RULE = "#a3acb5", "#1c2733", "#e3e7eb"
 COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW)
@@ -24,7 +25,9 @@ def dash(number: int) -> str:
 
 
 def style(figure: go.Figure, x_axis: str, y_axis: str, height: int = 340) -> None:
-    """Lines, points or boxes: both axes with their titles, and always a legend. `height` in pixels."""
+    """Lines, points or boxes: both axes with their titles, and always a legend. `height` in
+    pixels.
+    """
     _style(figure, height)
     figure.update_layout(showlegend=True)
     look = {"gridcolor": RULE, "automargin": True}
@@ -61,7 +64,9 @@ def _style(figure: go.Figure, height: int) -> None:
 
 
 def error_bars(colour: str, above: Sequence[float], below: Sequence[float] | None = None) -> dict[str, Any]:
-    """Plotly's error bars: how far each interval reaches above its point and, if that differs, below it."""
+    """Plotly's error bars: how far each interval reaches above its point and, if that differs,
+    below it.
+    """
     bars = {"type": "data", "array": list(above), "color": colour, "thickness": 1.2}
     return bars if below is None else {**bars, "symmetric": False, "arrayminus": list(below)}
 

@@ -27,8 +27,9 @@ def render_page(
 ) -> str:
     """Render `template`, which extends base.html.j2, from `folder`.
 
-    `figures`: by the id of the page's element. `context`: at least `title` and `warnings`, and `what` and `facts` where
-    the template keeps the base's header. A variable that is missing raises jinja2.UndefinedError.
+    `figures`: by the id of the page's element. `context`: at least `title` and `warnings`, and
+    `what` and `facts` where the template keeps the base's header. A variable that is missing raises
+    jinja2.UndefinedError.
     """
     return render_template(
         template,

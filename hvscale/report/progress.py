@@ -12,7 +12,9 @@ from hvscale.core.units import human_number
 
 
 class ProgressBar:
-    """A description, a bar and the time, while it is entered; nothing where stderr is not a terminal."""
+    """A description, a bar and the time, while it is entered; nothing where stderr is not a
+    terminal.
+    """
 
     def __init__(
         self,
@@ -22,7 +24,9 @@ class ProgressBar:
         time: ProgressColumn | None = None,
         **fields: Any,
     ) -> None:
-        """`columns` stand between the bar and `time`, by default the elapsed time; `fields`: the task's first words in them."""
+        """`columns` stand between the bar and `time`, by default the elapsed time; `fields`: the
+        task's first words in them.
+        """
         self.progress = Progress(
             PlainColumn("{task.description}"),
             BarColumn(),

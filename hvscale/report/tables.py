@@ -6,7 +6,9 @@ from rich.table import Table
 
 
 class TableModel(BaseModel):
-    """A table as text, for the terminal and for pages: rows in groups, each under its heading, if it has one."""
+    """A table as text, for the terminal and for pages: rows in groups, each under its heading, if
+    it has one.
+    """
 
     title: str
     columns: list[str]

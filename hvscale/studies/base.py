@@ -1,8 +1,10 @@
-"""The base of all studies: a locked folder with a document, resumed where an earlier call was interrupted.
+"""The base of all studies: a locked folder with a document, resumed where an earlier call was
+interrupted.
 
-A new study subclasses `Study`, or `interleaved.InterleavedStudy` if it starts variants in rounds, or
-`comparison.ComparisonStudy` if the variants are one command under several launch options. It states `verb` and `same`
-and implements the abstract methods; its document subclasses `document.StudyDocument`.
+A new study subclasses `Study`, or `interleaved.InterleavedStudy` if it starts variants in rounds,
+or `comparison.ComparisonStudy` if the variants are one command under several launch options. It
+states `verb` and `same` and implements the abstract methods; its document subclasses
+`document.StudyDocument`.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +27,9 @@ Document = TypeVar("Document", bound=StudyDocument)
 
 
 class Study(ABC, Generic[Document]):
-    """One study: its folder, and `document`, which is written to `file` after every run; `page` is written at the end."""
+    """One study: its folder, and `document`, which is written to `file` after every run; `page` is
+    written at the end.
+    """
 
     verb: str  # the command's name; the files are named after it
     same: tuple[str, ...]  # fields of the document that a call must share with the study it resumes
@@ -40,7 +44,9 @@ class Study(ABC, Generic[Document]):
 
     @contextmanager
     def at_work(self, warn: Warn) -> Iterator[None]:
-        """Lock the folder, resume, and record in the document how the work ended. Raises as `study_in`, and at the end `failure`."""
+        """Lock the folder, resume, and record in the document how the work ended. Raises as
+        `study_in`, and at the end `failure`.
+        """
         self.tell_user = warn
         for text in self.document.warnings:
             warn(text)
@@ -60,7 +66,9 @@ class Study(ABC, Generic[Document]):
                 raise
 
     def resume(self, before: Document) -> None:
-        """Take over what an earlier call left in the document; finished runs in the folder are found without it."""
+        """Take over what an earlier call left in the document; finished runs in the folder are
+        found without it.
+        """
 
     def prepare(self) -> None:
         """Prepare the folder before the first run."""
@@ -95,5 +103,7 @@ class Study(ABC, Generic[Document]):
         """Whether anything has been measured that a table or page can show."""
 
     def html(self) -> str | None:
-        """The page, or None. Implementations import Plotly inside: an invalid request must not wait for it."""
+        """The page, or None. Implementations import Plotly inside: an invalid request must not wait
+        for it.
+        """
         return None

@@ -1,4 +1,6 @@
-"""One command under several launch options, such as settings or placements: interleaved, profiled, resumable."""
+"""One command under several launch options, such as settings or placements: interleaved, profiled,
+resumable.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,7 +21,8 @@ from hvscale.studies.throughput import Metric, Source, find_throughput, rank_sec
 
 
 class RepeatedRun(BaseModel):
-    """One start of the command. `throughput`: of all ranks together, None where nothing tells it; `seconds`: as `rank_seconds`.
+    """One start of the command. `throughput`: of all ranks together, None where nothing tells it;
+    `seconds`: as `rank_seconds`.
 
     Both are None where it failed, and `problem` says why.
     """
@@ -34,9 +37,11 @@ class RepeatedRun(BaseModel):
 
 
 class ComparisonDocument(InterleavedDocument):
-    """A comparison in turns. `launch`: what was asked of it under each name, the first of which is the base.
+    """A comparison in turns. `launch`: what was asked of it under each name, the first of which is
+    the base.
 
-    `unit` is that of the throughputs, where it is known; `profiles`: the base's last run beside each of the others', by message size.
+    `unit` is that of the throughputs, where it is known; `profiles`: the base's last run beside
+    each of the others', by message size.
     """
 
     command: list[str]
@@ -117,7 +122,9 @@ class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
         profiled_launch(self.document.command, options, replace(self.hooks, warn=self.warn))
 
     def read(self, name: str, run: RunFolder, done: RepeatedRun) -> None:
-        """The first run decides whether throughput or, where nothing tells it, seconds are compared."""
+        """The first run decides whether throughput or, where nothing tells it, seconds are
+        compared.
+        """
         document = self.document
         look = read_throughput if document.measured_by == "throughput" else find_throughput
         found = look(run, document.np, self.metric, self.warn)

@@ -11,7 +11,9 @@ State = Literal["running", "finished", "failed", "interrupted"]
 
 
 class StudyDocument(VersionedDocument):
-    """The JSON document in a study's folder, written again after every run; the command prints it with --json."""
+    """The JSON document in a study's folder, written again after every run; the command prints it
+    with --json.
+    """
 
     state: str = "running"  # a State, or a study's own word
     folder: str
@@ -20,7 +22,9 @@ class StudyDocument(VersionedDocument):
 
 
 class InterleavedDocument(StudyDocument):
-    """The document of a study in `repeats` rounds. `runs`: models with a field `problem`, which is not None for a run that does not count."""
+    """The document of a study in `repeats` rounds. `runs`: models with a field `problem`, which is
+    not None for a run that does not count.
+    """
 
     repeats: int
     confidence: float = CONFIDENCE  # of all intervals in the tables

@@ -19,7 +19,8 @@ Document = TypeVar("Document", bound=StudyDocument)
 
 @contextmanager
 def lock_folder(path: Path) -> Iterator[None]:
-    """Make the folder if needed and lock it for this process; a folder that was made and is still empty is removed again.
+    """Make the folder if needed and lock it for this process; a folder that was made and is still
+    empty is removed again.
 
     Raises RequestError when it cannot be made, or another process or another user has it.
     """
@@ -32,7 +33,9 @@ def lock_folder(path: Path) -> Iterator[None]:
 
 
 def refuse_unless_empty(folder: Path) -> None:
-    """Raises RequestError if the folder exists and holds anything but the lock, or cannot be read."""
+    """Raises RequestError if the folder exists and holds anything but the lock, or cannot be
+    read.
+    """
     try:
         holds_something = folder.exists() and any(entry.name != LOCK for entry in folder.iterdir())
     except OSError as error:
@@ -42,9 +45,11 @@ def refuse_unless_empty(folder: Path) -> None:
 
 
 def load_previous(file: Path, asked: Document, same: tuple[str, ...]) -> Document | None:
-    """The document that an earlier call left in `file` of a study's folder; None if the folder is new.
+    """The document that an earlier call left in `file` of a study's folder; None if the folder is
+    new.
 
-    Raises RequestError if the folder holds something else, or a study that differs from `asked` in a field of `same`.
+    Raises RequestError if the folder holds something else, or a study that differs from `asked` in
+    a field of `same`.
     """
     if not file.exists():
         refuse_unless_empty(file.parent)
@@ -63,9 +68,11 @@ def load_previous(file: Path, asked: Document, same: tuple[str, ...]) -> Documen
 
 @contextmanager
 def study_in(path: Path, file: Path, asked: Document, same: tuple[str, ...], runs: str) -> Iterator[Document | None]:
-    """Lock the folder, new or as an earlier call left it, and yield the document in `file` if there is one.
+    """Lock the folder, new or as an earlier call left it, and yield the document in `file` if there
+    is one.
 
-    A new folder in which nothing was started, so that no folder matches `runs`, is removed again. Raises as `lock_folder` and `load_previous`.
+    A new folder in which nothing was started, so that no folder matches `runs`, is removed again.
+    Raises as `lock_folder` and `load_previous`.
     """
     new = not file.exists()
     with lock_folder(path):
@@ -78,7 +85,9 @@ def study_in(path: Path, file: Path, asked: Document, same: tuple[str, ...], run
 
 
 def finished_or_new(path: Path) -> tuple[RunFolder, bool]:
-    """The finished run of an earlier call under this name and True, or else a new folder and False; failed runs keep theirs."""
+    """The finished run of an earlier call under this name and True, or else a new folder and False;
+    failed runs keep theirs.
+    """
     attempt = 0
     while True:
         attempt += 1

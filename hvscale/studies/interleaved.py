@@ -34,7 +34,9 @@ Run = TypeVar("Run", bound=RunOfStudy)
 
 
 class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
-    """One that starts each of `starts` once in each round; what failed is in `failed` and is not started again."""
+    """One that starts each of `starts` once in each round; what failed is in `failed` and is not
+    started again.
+    """
 
     failing = "{what} failed in repeat {repeat}"
 
@@ -46,9 +48,9 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         """Make the runs that the folder does not hold yet.
 
-        A variant that failed once is not started again; its failure, a RankFailedError or UntrustedError, is raised
-        after all other variants have been measured. Raises RequestError and RunInterruptedError at once. What was
-        measured until then is kept.
+        A variant that failed once is not started again; its failure, a RankFailedError or
+        UntrustedError, is raised after all other variants have been measured. Raises RequestError
+        and RunInterruptedError at once. What was measured until then is kept.
         """
         with self.at_work(warn):
             self.run_rounds(progress)
@@ -107,7 +109,9 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
 
     @abstractmethod
     def read(self, variant: Variant, run: RunFolder, done: Run) -> None:
-        """Read the results of a finished run into its record. Raises UntrustedError if they cannot be trusted."""
+        """Read the results of a finished run into its record. Raises UntrustedError if they cannot
+        be trusted.
+        """
 
     @abstractmethod
     def figure(self, done: Run) -> tuple[float | None, str | None]:

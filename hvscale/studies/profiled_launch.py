@@ -1,4 +1,6 @@
-"""Launching a command with its collectives recorded: what profile, demo and everything that measures a job start from."""
+"""Launching a command with its collectives recorded: what profile, demo and everything that
+measures a job start from.
+"""
 
 from dataclasses import replace
 
@@ -13,9 +15,11 @@ from hvscale.profiling.record.nccl import nccl_environment, trim_nccl
 def profiled_launch(
     command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_HOOKS, *, timeline: bool = False
 ) -> RunFolder:
-    """`launch` with hvprof preloaded into every rank; under Gloo, which it cannot see, with Horovod's timeline instead.
+    """`launch` with hvprof preloaded into every rank; under Gloo, which it cannot see, with
+    Horovod's timeline instead.
 
-    `timeline`: have Horovod write it under MPI, too, beside hvprof's files. Where the ranks use NCCL, its calls are recorded, too.
+    `timeline`: have Horovod write it under MPI, too, beside hvprof's files. Where the ranks use
+    NCCL, its calls are recorded, too.
 
     What was recorded until then can be tabulated also when this raises what `launch` raises.
     """

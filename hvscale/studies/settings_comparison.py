@@ -61,9 +61,11 @@ def settings_study(
     bins: str,
     label: Callable[[str], str],
 ) -> ComparisonStudy[SettingsComparison]:
-    """What measures `command` under each of the settings, which `jobs` holds by name as launch options.
+    """What measures `command` under each of the settings, which `jobs` holds by name as launch
+    options.
 
-    `label` makes a name into that of its runs' folders. Raises RequestError for what cannot be measured; starts nothing.
+    `label` makes a name into that of its runs' folders. Raises RequestError for what cannot be
+    measured; starts nothing.
     """
     return ComparisonStudy(
         VERB, SettingsComparison, jobs, command, repeats=repeats, metric=metric, bins=bins, label=label

@@ -37,7 +37,9 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Metric:
-    """`--metric REGEX`. Its group named `per_rank` is a rank's own throughput; one named `total`, or else the first, that of all ranks."""
+    """`--metric REGEX`. Its group named `per_rank` is a rank's own throughput; one named `total`,
+    or else the first, that of all ranks.
+    """
 
     pattern: re.Pattern[str]
 
@@ -58,9 +60,11 @@ class Metric:
 
 
 def read_throughput(run: RunFolder, ranks: int, metric: Metric | None, warn: Callable[[str], None]) -> Throughput:
-    """From `metric` where there is one; else from our trainer's result.json, from steps.jsonl, or from Horovod's lines.
+    """From `metric` where there is one; else from our trainer's result.json, from steps.jsonl, or
+    from Horovod's lines.
 
-    Raises RequestError when the run tells no throughput, UntrustedError when it ran on another number of ranks than it was started on.
+    Raises RequestError when the run tells no throughput, UntrustedError when it ran on another
+    number of ranks than it was started on.
     """
     found = find_throughput(run, ranks, metric, warn)
     if found is None:
@@ -73,7 +77,9 @@ def read_throughput(run: RunFolder, ranks: int, metric: Metric | None, warn: Cal
 def find_throughput(
     run: RunFolder, ranks: int, metric: Metric | None, warn: Callable[[str], None]
 ) -> Throughput | None:
-    """The same, but None when nothing tells it; what `metric` does not find is still a RequestError."""
+    """The same, but None when nothing tells it; what `metric` does not find is still a
+    RequestError.
+    """
     if metric is not None:
         return by_metric(run, ranks, metric, warn)
     for read in (from_result, from_steps, from_horovod_lines):
@@ -84,7 +90,9 @@ def find_throughput(
 
 
 def by_metric(run: RunFolder, ranks: int, metric: Metric, warn: Callable[[str], None]) -> Throughput:
-    """The median of a rank's matches; of `total` the lowest rank's, of `per_rank` np times the mean over the ranks that say it."""
+    """The median of a rank's matches; of `total` the lowest rank's, of `per_rank` np times the mean
+    over the ranks that say it.
+    """
     of_ranks = {
         rank: median(number(found[metric.group], run, rank) for found in matches)
         for rank in range(ranks)
@@ -140,7 +148,9 @@ def from_steps(run: RunFolder, ranks: int, warn: Callable[[str], None]) -> Throu
 
 
 def from_horovod_lines(run: RunFolder, ranks: int, warn: Callable[[str], None]) -> Throughput | None:
-    """The total that Horovod's synthetic benchmarks print, or else np times what they print for a rank."""
+    """The total that Horovod's synthetic benchmarks print, or else np times what they print for a
+    rank.
+    """
     own: list[float] = []
     for rank in range(ranks):
         totals: list[re.Match[str]] = []
@@ -164,7 +174,8 @@ def check_ranks(ran_on: int, ranks: int) -> None:
 
 
 def rank_seconds(run: RunFolder) -> float:
-    """From the last rank's start to the last one's end, so without the making of containers; by the clocks of the ranks' hosts.
+    """From the last rank's start to the last one's end, so without the making of containers; by the
+    clocks of the ranks' hosts.
 
     Raises UntrustedError where ranks have not noted both.
     """

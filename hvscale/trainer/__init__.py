@@ -1,4 +1,6 @@
-"""Trains a model on the ranks that a launcher started, or in a single process. Code here runs inside a rank."""
+"""Trains a model on the ranks that a launcher started, or in a single process. Code here runs
+inside a rank.
+"""
 
 import os
 

@@ -1,7 +1,8 @@
 """The training that `hvscale demo` shows: small enough for two cores and a minute.
 
-PSNR on the held-out flower above bicubic's 33.50 dB, measured on a Xeon with AMX, bf16, two ranks of one core each or
-their joint batch on one: 0.1 dB after 200 steps, 0.6 after 400, 0.8 after 600, 0.9 after 730, 1.2 after 2,000.
+PSNR on the held-out flower above bicubic's 33.50 dB, measured on a Xeon with AMX, bf16, two ranks
+of one core each or their joint batch on one: 0.1 dB after 200 steps, 0.6 after 400, 0.8 after 600,
+0.9 after 730, 1.2 after 2,000.
 """
 
 from pathlib import Path
@@ -12,7 +13,9 @@ SECONDS = 40.0  # leaves room for start, measurement and report within 90 s
 
 
 def demo_config(run: Path | None = None, seconds: float = SECONDS) -> TrainConfig:
-    """An EDSR x2 trained from scratch that passes bicubic by clearly more than 0.3 dB. Figures below: dB above bicubic."""
+    """An EDSR x2 trained from scratch that passes bicubic by clearly more than 0.3 dB. Figures
+    below: dB above bicubic.
+    """
     return TrainConfig.of(
         model="edsr",  # res_scale 0.1 comes with it: 0.8 after 600 steps, where res_scale 1 reached 0.5 to 0.6
         scale=2,

@@ -20,14 +20,15 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimizer, which averages gradients over the ranks unless --bf16-allreduce does that.
 
-    The schedule sets the learning rate before each step. Raises RequestError for Adasum if the number
-    of ranks is not a power of two.
+    The schedule sets the learning rate before each step. Raises RequestError for Adasum if the
+    number of ranks is not a power of two.
     """
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     parameters = [parameter for _, parameter in trainable]
     kind = work.optimizer if config.optimizer == "auto" else config.optimizer
     common: dict[str, Any] = {"weight_decay": config.weight_decay, "fused": True}
-    # Adam's defaults, betas (0.9, 0.999) and epsilon 1e-8, are also those of the public EDSR implementation.
+    # Adam's defaults, betas (0.9, 0.999) and epsilon 1e-8, are also those of the public EDSR
+    # implementation.
     optimizer: torch.optim.Optimizer = (
         torch.optim.Adam(parameters, **common)
         if kind == "adam"
@@ -53,7 +54,8 @@ def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, hvd: Mod
     """Give every rank the model and the optimizer state of rank `root`. Collective."""
     if hvd is not None:
         hvd.broadcast_optimizer_state(optimizer, root_rank=root)
-        # After the optimizer: if that has no state yet, Horovod makes a step to create it, which with weight decay changes parameters.
+        # After the optimizer: if that has no state yet, Horovod makes a step to create it, which
+        # with weight decay changes parameters.
         hvd.broadcast_parameters(model.state_dict(), root_rank=root)
 
 
@@ -83,8 +85,8 @@ class LearningRate:
 def learning_rate(config: TrainConfig, default: float, steps_per_epoch: int, factor: float) -> LearningRate:
     """The schedule. `default`: the task's rate for one rank.
 
-    With --scale-learning-rate the rate rises from that of one rank to `factor` times as much (Goyal et
-    al., 2017).
+    With --scale-learning-rate the rate rises from that of one rank to `factor` times as much (Goyal
+    et al., 2017).
     """
     base = config.learning_rate or default
     warmup_steps = config.warmup_steps or round(config.warmup_epochs * steps_per_epoch)

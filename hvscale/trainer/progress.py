@@ -1,4 +1,6 @@
-"""What a person sees of a training run, on stderr: a progress bar on a terminal, else a line now and then."""
+"""What a person sees of a training run, on stderr: a progress bar on a terminal, else a line now
+and then.
+"""
 
 import os
 import sys
@@ -31,7 +33,9 @@ class Bar(ProgressBar):
         self.update(description="training", total=step.steps, completed=step.step, figures=figures)
 
     def follow(self, steps_file: Path) -> None:
-        """Show the last complete line of a steps.jsonl that another process writes, if there is one."""
+        """Show the last complete line of a steps.jsonl that another process writes, if there is
+        one.
+        """
         try:
             with steps_file.open("rb") as stream:
                 stream.seek(max(0, steps_file.stat().st_size - LONGEST_TWO_LINES))
@@ -71,7 +75,9 @@ def loss_text(step: Step, decimals: int) -> str:
 
 
 def progress_display(decimals: int) -> Bar | PlainLines:
-    """`decimals`: of the loss. Under `hvscale launch` stderr looks like a terminal but is a log file."""
+    """`decimals`: of the loss. Under `hvscale launch` stderr looks like a terminal but is a log
+    file.
+    """
     return Bar(decimals) if sys.stderr.isatty() and "HVSCALE_RUN" not in os.environ else PlainLines(decimals)
 
 

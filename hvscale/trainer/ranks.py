@@ -1,4 +1,6 @@
-"""The ranks of a job, as one of them sees them: Horovod under a launcher, otherwise a single process."""
+"""The ranks of a job, as one of them sees them: Horovod under a launcher, otherwise a single
+process.
+"""
 
 import ctypes
 import os
@@ -25,7 +27,9 @@ LAUNCHED_SIZE = "HVSCALE_NP"
 
 
 class RanksChangedError(Exception):
-    """In an elastic job: ranks were lost or added; the present ones continue from the last commit."""
+    """In an elastic job: ranks were lost or added; the present ones continue from the last
+    commit.
+    """
 
 
 class Ranks:
@@ -34,7 +38,9 @@ class Ranks:
     on_cpu: ClassVar[dict[str, str]] = ON_CPU
 
     def __init__(self) -> None:
-        """Raises RequestError if a launcher started this process and Horovod cannot connect it to the others."""
+        """Raises RequestError if a launcher started this process and Horovod cannot connect it to
+        the others.
+        """
         self.hvd: ModuleType | None = None
         self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
         place = launched_place()
@@ -88,7 +94,8 @@ class Ranks:
         """Every rank's value, in rank order. Collective."""
         if self.hvd is None:
             return [value]
-        # Horovod's default name contains the value's type: ranks with values of two types would wait forever.
+        # Horovod's default name contains the value's type: ranks with values of two types would
+        # wait forever.
         values: list[T] = self.hvd.allgather_object(value, name="hvscale.gather")
         return values
 
@@ -100,7 +107,9 @@ class Ranks:
         return sent
 
     def together(self, work: Callable[[], T]) -> T:
-        """Do `work` on every rank. If it raises RequestError on one rank, all ranks end with it. Collective."""
+        """Do `work` on every rank. If it raises RequestError on one rank, all ranks end with it.
+        Collective.
+        """
         done: Any = None
         error: RequestError | None = None
         try:
@@ -128,7 +137,9 @@ class Ranks:
             self.fail(RankFailedError("another rank ended during training: see its output", []))
 
     def fail(self, error: HvscaleError) -> None:
-        """Raise `error` on rank 0, which prints it; the other ranks end silently with the same exit status."""
+        """Raise `error` on rank 0, which prints it; the other ranks end silently with the same exit
+        status.
+        """
         if self.rank == 0:
             raise error
         time.sleep(1)  # a launcher ends all ranks when the first one ends; rank 0 must have printed its line by then
@@ -155,7 +166,9 @@ def started_as_rank_zero() -> bool:
 
 
 def library_of(text: str) -> Library:
-    """The library with this MPI_Get_library_version text; flavour "unknown" if no flavour matches."""
+    """The library with this MPI_Get_library_version text; flavour "unknown" if no flavour
+    matches.
+    """
     flavour, _ = flavours.named(text) or ("unknown", "")
     first = (text.strip().splitlines() or [""])[0]
     return Library(flavour=flavour, version=" ".join(first.partition(",")[0].split()))

@@ -21,7 +21,9 @@ class TrainResult(VersionedDocument):
     """Keyword arguments that the model was built with."""
     np: int
     holdout: str | None = None
-    """What a super-resolution model was evaluated on: the photo held out, or the name of the images."""
+    """What a super-resolution model was evaluated on: the photo held out, or the name of the
+    images.
+    """
     psnr_db: float | None = None
     ssim: float | None = None
     bicubic_psnr_db: float | None = None

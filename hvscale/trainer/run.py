@@ -1,4 +1,6 @@
-"""The run folder of a training run: the one `hvscale launch` made, or a new one with its own run.json."""
+"""The run folder of a training run: the one `hvscale launch` made, or a new one with its own
+run.json.
+"""
 
 import os
 import sys
@@ -17,11 +19,12 @@ from hvscale.trainer.ranks import Ranks, RanksChangedError
 
 @contextmanager
 def training_run(config: TrainConfig, ranks: Ranks, continues: bool, regrouped: bool = False) -> Iterator[RunFolder]:
-    """The run folder, the same on every rank; only rank 0 creates it, locks it and writes its run.json.
+    """The run folder, the same on every rank; only rank 0 creates it, locks it and writes its
+    run.json.
 
     `continues`: it may exist. `regrouped`: this elastic job created it, and its ranks have changed
-    since. Raises RequestError, on all ranks, if the folder cannot be created, already holds a run or
-    is in use by another process.
+    since. Raises RequestError, on all ranks, if the folder cannot be created, already holds a run
+    or is in use by another process.
     """
     given = os.environ.get("HVSCALE_RUN")
     if config.run is None and given is not None:  # the launcher writes its run.json

@@ -47,7 +47,9 @@ class StepConsensus:
         self.posted: Any = None
 
     def post(self, interrupt: bool, loss: Tensor, regroup: bool | None = None) -> None:
-        """Start the exchange, on every rank, after the backward pass. `regroup`: None if not elastic."""
+        """Start the exchange, on every rank, after the backward pass. `regroup`: None if not
+        elastic.
+        """
         asked = torch.tensor([float(flag) for flag in (interrupt, regroup) if flag is not None], device=loss.device)
         flags = torch.cat([(~loss.detach().isfinite()).float().view(1), asked]).to(self.dtype)
         if self.hvd is None:
@@ -75,16 +77,18 @@ class UpdateResult:
     regroup: bool
     """See `Consensus`."""
     skipped: bool
-    """The loss or the gradients were not finite: parameters, optimizer and buffers are unchanged."""
+    """The loss or the gradients were not finite: parameters, optimizer and buffers are unchanged.
+    """
     overflowed: bool
-    """Skipped only because the fp16 loss scale was too high: normal at the start and now and then."""
+    """Skipped only because the fp16 loss scale was too high: normal at the start and now and then.
+    """
 
 
 class StepUpdate:
     """Turns the gradients of the ranks' batches into one update of the model.
 
-    `max_skipped`: training fails after this many skipped steps in a row. With Adasum it is 1, because
-    each rank has already applied its own update.
+    `max_skipped`: training fails after this many skipped steps in a row. With Adasum it is 1,
+    because each rank has already applied its own update.
     """
 
     def __init__(

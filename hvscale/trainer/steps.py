@@ -33,14 +33,20 @@ class Step:
     seconds: Annotated[float, Field(gt=0)]
     """From the end of the previous step to the end of this one, on rank 0."""
     loss: float | None
-    """Rank 0's own; None if not finite. An average over ranks would add a message to the measured communication."""
+    """Rank 0's own; None if not finite. An average over ranks would add a message to the measured
+    communication.
+    """
     learning_rate: float
     data_wait_seconds: float
     """Time the step waited for its batches."""
     communication_seconds: float | None
-    """Exposed communication: time waited for gradients after the backward pass; None for a single process."""
+    """Exposed communication: time waited for gradients after the backward pass; None for a single
+    process.
+    """
     epoch_loss: float | None = None
-    """At the end of an epoch: mean loss of all ranks over its steps, or over those since training was resumed."""
+    """At the end of an epoch: mean loss of all ranks over its steps, or over those since training
+    was resumed.
+    """
     skipped: bool = False
     """The step changed nothing, because the loss or the gradients were not finite on a rank."""
 
@@ -59,8 +65,8 @@ class StepsFile:
     def __init__(self, path: Path, after: int | None = None, warn: Callable[[str], None] = lambda text: None) -> None:
         """With `after`, resumes a file that may exist: drops lines of later steps and damaged ones.
 
-        `warn` gets the damaged ones. Without `after`, raises RequestError if the file exists, because
-        the folder holds a training run; also raises it if the file cannot be created.
+        `warn` gets the damaged ones. Without `after`, raises RequestError if the file exists,
+        because the folder holds a training run; also raises it if the file cannot be created.
         """
         self.path = path
         try:

@@ -57,7 +57,9 @@ class Trainer:
         resume_from: Checkpoint | None = None,
         root: int = 0,
     ) -> None:
-        """Collective. Broadcasts the model and the optimizer of rank `root`; only that rank needs them in `resume_from`."""
+        """Collective. Broadcasts the model and the optimizer of rank `root`; only that rank needs
+        them in `resume_from`.
+        """
         self.config, self.ranks, self.model, self.workload = config, ranks, model, workload
         self.arithmetic = arithmetic
         self.device = next(model.parameters()).device
@@ -103,7 +105,9 @@ class Trainer:
         )
 
     def load_state_dict(self, state: Checkpoint) -> None:
-        """Continue after the step of `state`. A rank without tensors there gets them by broadcast."""
+        """Continue after the step of `state`. A rank without tensors there gets them by
+        broadcast.
+        """
         self.step = state.step
         first_batch = state.step * self.batches_per_step
         self.epoch_shift = (
@@ -188,7 +192,8 @@ class Trainer:
         return torch.get_num_threads() if self.workload.needs_prefetch else 0
 
     def _set_learning_rate(self) -> float:
-        # With a length in epochs the schedule follows the data, also when np changes the images of a step.
+        # With a length in epochs the schedule follows the data, also when np changes the images of
+        # a step.
         shift = self.epoch_shift if self.config.epochs else 0
         rate = self.schedule.at(self.step + shift, self.steps + shift if self.steps is not None else None)
         for group in self.optimizer.param_groups:

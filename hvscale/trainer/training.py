@@ -44,10 +44,10 @@ def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None
     model.pt (a state dict), result.json, checkpoints and, for super-resolution, picture.png. Every
     rank returns the result.
 
-    Raises RequestError if the request is wrong, RankFailedError if another rank ended, SavedError if
-    a rank was asked to stop: on rank 0, which prints it, while the other ranks leave by SystemExit
-    with the same status. In an elastic job raises RanksChangedError, on all ranks, when hosts were
-    added or removed.
+    Raises RequestError if the request is wrong, RankFailedError if another rank ended, SavedError
+    if a rank was asked to stop: on rank 0, which prints it, while the other ranks leave by
+    SystemExit with the same status. In an elastic job raises RanksChangedError, on all ranks, when
+    hosts were added or removed.
     """
     job = prepare(config, ranks, commits)
     with (
@@ -125,7 +125,9 @@ class Job:
             say(f"run folder {run.path}")
 
     def choose_arithmetic(self) -> Arithmetic:
-        """On resume the previous one, even if another one is faster today: the result must not change."""
+        """On resume the previous one, even if another one is faster today: the result must not
+        change.
+        """
         if self.resumed is not None:
             previous = Arithmetic(**self.resumed.arithmetic)
             if previous in precision.candidates(self.config):
@@ -152,7 +154,9 @@ class Job:
 
 
 def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Job:
-    """Check the options, build the model and load the first batch and the checkpoint. Collective."""
+    """Check the options, build the model and load the first batch and the checkpoint.
+    Collective.
+    """
     resources.keep_freed_memory()
     require_same_options(config, ranks)
     threads = resources.share_cores(ranks, config.threads, config.pin)
@@ -199,7 +203,9 @@ def make_result(trainer: Trainer, run: RunFolder, threads: int) -> TrainResult:
 
 
 def write_result(result: TrainResult, model: nn.Module) -> None:
-    """Write model.pt and result.json and print the summary. Raises RequestError if the disk is full."""
+    """Write model.pt and result.json and print the summary. Raises RequestError if the disk is
+    full.
+    """
     try:
         write_atomically(result.model_file, lambda stream: torch.save(model.state_dict(), stream))
         write_text(result.run / "result.json", to_json(result) + "\n")
@@ -215,7 +221,8 @@ FOLDER_OPTIONS = {"data", "val_data"}  # the folder may have another path on eac
 
 
 def require_same_options(config: TrainConfig, ranks: Ranks) -> None:
-    """Raises RequestError, on all ranks, if a rank's options differ from those of rank 0. Collective.
+    """Raises RequestError, on all ranks, if a rank's options differ from those of rank 0.
+    Collective.
 
     Otherwise the ranks would wait for each other forever, or train different models.
     """
@@ -236,7 +243,9 @@ def require_same_options(config: TrainConfig, ranks: Ranks) -> None:
 
 
 def shared_options(config: TrainConfig) -> dict[str, Any]:
-    """The options that must be equal on all ranks, by name. Local paths are left out or made generic."""
+    """The options that must be equal on all ranks, by name. Local paths are left out or made
+    generic.
+    """
     found = {name: value for name, value in vars(config).items() if name not in PER_RANK_OPTIONS}
     for name in FOLDER_OPTIONS:
         if found[name] not in (None, BUNDLED, SYNTHETIC):

@@ -207,7 +207,8 @@ def test_results_that_are_not_believed() -> None:
     )
 
 
-# As perf 6.1 has written it: on a machine that counts two events, and on one that counts all, with and without a privilege.
+# As perf 6.1 has written it: on a machine that counts two events, and on one that counts all, with
+# and without a privilege.
 LACKING = """{"seconds": 0.1}
 211.20,msec,task-clock,211204334,100.00,0.915,CPUs utilized
 12,,context-switches,211204334,100.00,56.8,/sec

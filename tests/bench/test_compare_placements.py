@@ -1,4 +1,6 @@
-"""What a comparison of placements makes of its runs, and which requests it refuses before anything is started."""
+"""What a comparison of placements makes of its runs, and which requests it refuses before anything
+is started.
+"""
 
 import math
 from pathlib import Path

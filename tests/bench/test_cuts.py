@@ -1,4 +1,6 @@
-"""The stencil's cut, as the C program makes it: every cell in one cuboid, cuboids balanced, the area between them the least."""
+"""The stencil's cut, as the C program makes it: every cell in one cuboid, cuboids balanced, the
+area between them the least.
+"""
 
 import ctypes
 import itertools

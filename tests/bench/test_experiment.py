@@ -37,7 +37,9 @@ STRAYS = (0.97, 1.0, 1.02, 0.99, 1.03)
 
 
 def series(mean: float, rounds: Sequence[float] = STRAYS, average: Any = "geometric mean", **where: Any) -> Series:
-    """Times about a mean; two are to stray in different orders, since else they keep their ratio in every round."""
+    """Times about a mean; two are to stray in different orders, since else they keep their ratio in
+    every round.
+    """
     told: dict[Any, Any] = where
     return Series(told, {number: mean * one for number, one in enumerate(rounds, 1)}, average)
 

@@ -1,4 +1,6 @@
-"""What a parameter server's measurement makes of its runs, what its ranks hold, and what is refused before anything is started."""
+"""What a parameter server's measurement makes of its runs, what its ranks hold, and what is refused
+before anything is started.
+"""
 
 import math
 from pathlib import Path
@@ -56,7 +58,9 @@ def document(measured: Measured) -> ServerDocument:
 
 
 def test_best_and_worst_are_those_of_the_study() -> None:
-    """Its figures: the share that the best saves is 75 % for broadcast and gather, 93 % for all-reduce."""
+    """Its figures: the share that the best saves is 75 % for broadcast and gather, 93 % for
+    all-reduce.
+    """
     study: Measured = {
         ("broadcast", "openmpi-aware", "docker:node", 4): [[0.436]],
         ("broadcast", "openmpi-staged", "docker:rank", 4): [[1.255]],

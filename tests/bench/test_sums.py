@@ -1,4 +1,6 @@
-"""Our sums of 16-bit numbers against NumPy's and PyTorch's, over every bit pattern, with every set of instructions that is here."""
+"""Our sums of 16-bit numbers against NumPy's and PyTorch's, over every bit pattern, with every set
+of instructions that is here.
+"""
 
 import ctypes
 import os
@@ -18,7 +20,8 @@ from tests.native import BENCH_TIMER, FLAGS, SHARED_LIBRARY
 Bits = NDArray[np.uint16]
 INSTRUCTIONS = [b"avx512fp16", b"avx512", b"avx2", b"plain"]
 ALL: Bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
-# Zeros, subnormals, the smallest and largest normal numbers, ones, halves of units in the last place, infinities, quiet and signalling NaN.
+# Zeros, subnormals, the smallest and largest normal numbers, ones, halves of units in the last
+# place, infinities, quiet and signalling NaN.
 SPECIAL = (
     *(0x0000, 0x0001, 0x0002, 0x03FF, 0x0400, 0x0401, 0x007F, 0x0080, 0x1000, 0x1001, 0x3C00, 0x3C01, 0x3F80, 0x3F81),
     *(0x4B80, 0x5BFF, 0x7800, 0x7BFF, 0x7C00, 0x7C01, 0x7E00, 0x7F7F, 0x7F80, 0x7F81, 0x7FC0, 0x7FFF),
@@ -143,7 +146,8 @@ def address(library: ctypes.CDLL, name: str) -> int:
 
 @pytest.mark.parametrize(("name", "arity"), [("four", 4), ("five", 5), ("six", 6), ("seven", 7), ("eight", 8)])
 def test_calls_get_their_arguments_and_are_counted(called: ctypes.CDLL, name: str, arity: int) -> None:
-    # -1 is MPICH's MPI_IN_PLACE; an int in the third, sixth and seventh place of eight, as counts and the root of a gather.
+    # -1 is MPICH's MPI_IN_PLACE; an int in the third, sixth and seventh place of eight, as counts
+    # and the root of a gather.
     words = [-1, 1 << 47, 3, 0x44000000, 5, 1500, 7, 0x84000002][:arity]
     call = timed_library.CFunction(address(called, name), tuple(words))
     meet = timed_library.CFunction(address(called, "meet"), (9,))

@@ -16,7 +16,9 @@ KINDS = sorted(elements.DTYPES)
 
 @pytest.mark.parametrize("np_", [2, 3, 16, 64, 65, 128, 1000])
 def test_sums_are_exact_in_any_order_on_any_number_of_ranks(np_: int) -> None:
-    """No part is negative, so what any subset of ranks adds up to is a whole number not above the total."""
+    """No part is negative, so what any subset of ranks adds up to is a whole number not above the
+    total.
+    """
     parts = np.array([addend(rank, np_) for rank in range(np_)])
     assert parts.min() >= 0
     assert parts.sum(axis=0).max() <= LARGEST

@@ -1,4 +1,6 @@
-"""A study of collectives, made by hand, for tests of what is shown of it; real ones are measured in tests/system."""
+"""A study of collectives, made by hand, for tests of what is shown of it; real ones are measured in
+tests/system.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,6 @@
-"""Documents of studies for tests of what is written from them; figures of real runs are in tests/system."""
+"""Documents of studies for tests of what is written from them; figures of real runs are in
+tests/system.
+"""
 
 from typing import Any
 
@@ -18,7 +20,9 @@ LIBRARIES = {
 def study(
     winner: dict[str, str] | None, flavour: str = "openmpi", accepted: bool | None = True, **more: Any
 ) -> TuneDocument:
-    """A study that found `winner`; `accepted`: whether it was proven, None where it was not put to the proof."""
+    """A study that found `winner`; `accepted`: whether it was proven, None where it was not put to
+    the proof.
+    """
     fields: dict[str, Any] = {
         "folder": "/studies/one",
         "state": "finished",

@@ -1,4 +1,6 @@
-"""Our broadcast in real ranks: its data, what it leaves to the library, by which rule, and beside hvprof."""
+"""Our broadcast in real ranks: its data, what it leaves to the library, by which rule, and beside
+hvprof.
+"""
 
 import subprocess
 import sys
@@ -22,7 +24,8 @@ from tests.profiling.test_sanitizers import PRELOADED
 PROGRAMS = Path(__file__).parent / "programs"
 COUNTS = {"HVBCAST_COUNTS": "1"}
 THREADED = 3 * 40  # by_table.c's broadcasts in threads
-# The rank that a library starts tells its number by one of these; before the program, each gets a table of its own.
+# The rank that a library starts tells its number by one of these; before the program, each gets a
+# table of its own.
 BY_RANK = """
 import os, sys
 number = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
@@ -97,7 +100,8 @@ def test_every_algorithm_gives_what_the_library_gives(request: pytest.FixtureReq
 def test_a_limit_on_file_sizes_costs_the_nodes_memory_and_not_the_job(open_mpi: Mpi) -> None:
     """Open MPI's own shared memory would not fit under it either."""
     program = ["prlimit", "--fsize=3000000", str(open_mpi.compile("broadcasts", PROGRAMS))]
-    # By the loopback interface alone: others come and go with other tests' containers, and a rank refuses what comes from one it does not know.
+    # By the loopback interface alone: others come and go with other tests' containers, and a rank
+    # refuses what comes from one it does not know.
     over_tcp = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo"}
     done = open_mpi.start(2, program, {"LD_PRELOAD": str(library_path()), **over_tcp})
     assert done.returncode == 0, done.stdout + done.stderr
@@ -259,7 +263,8 @@ def test_thread_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path) -> None:
     options = {
         # Open MPI is not compiled for it: only what the broadcast does counts.
         "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
-        # UCX watches madvise, PMIx wants a fixed address: both collide with ThreadSanitizer's own use of memory.
+        # UCX watches madvise, PMIx wants a fixed address: both collide with ThreadSanitizer's own
+        # use of memory.
         "UCX_MEM_EVENTS": "no",
         "PMIX_MCA_gds": "hash",
         "HVBCAST_TABLE": str(table),

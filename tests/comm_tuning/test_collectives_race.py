@@ -1,4 +1,6 @@
-"""Which choices are measured, how often, and which is found: on times made up by a model, with noise."""
+"""Which choices are measured, how often, and which is found: on times made up by a model, with
+noise.
+"""
 
 import itertools
 from collections import Counter
@@ -35,7 +37,9 @@ Seconds = Callable[[Variant, int], float]
 
 
 def by_model(variant: Variant, size: int) -> float:
-    """A chain in parts is the best for large messages, a tree for small ones; the library's own is a bad tree for all."""
+    """A chain in parts is the best for large messages, a tree for small ones; the library's own is
+    a bad tree for all.
+    """
     algorithm, named, _ = variant.kind
     part = variant.part or size
     name = named if algorithm == "library" else algorithm

@@ -1,4 +1,6 @@
-"""The decision table: its TOML, its compact form as the C part reads it, the choice, and the trees."""
+"""The decision table: its TOML, its compact form as the C part reads it, the choice, and the
+trees.
+"""
 
 import ctypes
 import math

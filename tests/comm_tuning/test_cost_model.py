@@ -1,4 +1,6 @@
-"""The cost model: figures that are known are found again, and the proposed chunk is the best there is."""
+"""The cost model: figures that are known are found again, and the proposed chunk is the best there
+is.
+"""
 
 import math
 

@@ -112,7 +112,9 @@ def test_in_the_noise_the_neighbour_s_choice_is_kept() -> None:
 
 
 def test_a_rule_that_is_proven_nowhere_saves_none() -> None:
-    """As fast as the proven ones at both sizes, as far as one can tell, and far from sure to be faster than the library."""
+    """As fast as the proven ones at both sizes, as far as one can tell, and far from sure to be
+    faster than the library.
+    """
     flat = AlgorithmChoice(algorithm="flat", chunk_bytes=4096, depth=2)
     points = [
         point(size, choice, seconds, spread)
@@ -203,7 +205,9 @@ SAMPLES = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4)
 
 @st.composite
 def all_points(draw: st.DrawFn) -> list[Point]:
-    """Of each place and size the library, and of the others some; near each other, so that noise matters."""
+    """Of each place and size the library, and of the others some; near each other, so that noise
+    matters.
+    """
     points = []
     for np, sizes in draw(
         st.dictionaries(

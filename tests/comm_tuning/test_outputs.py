@@ -1,4 +1,6 @@
-"""The files of a study: which are written, what stands in them, and that any value survives its quoting."""
+"""The files of a study: which are written, what stands in them, and that any value survives its
+quoting.
+"""
 
 import csv
 import io

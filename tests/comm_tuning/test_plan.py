@@ -124,7 +124,8 @@ def test_a_start_that_a_plan_wants_while_a_job_runs_begins_after_that_job(
 
     jobs.carry_out(study_in(tmp_path, takes_commands), plan())
     assert launcher.started == ["start-0", "start-1", "start-2"]
-    # A training that takes commands still runs when the plan decides; any other command has ended by then.
+    # A training that takes commands still runs when the plan decides; any other command has ended
+    # by then.
     assert ran_meanwhile == [takes_commands] * 3
     assert [outcome.state for outcome in outcomes] == ["measured"] * 3
     assert [outcome.run.path.name for outcome in outcomes] == launcher.started

@@ -1,4 +1,6 @@
-"""The parts of a search that need no job: what is asked next, what trials say, and how fast a run goes."""
+"""The parts of a search that need no job: what is asked next, what trials say, and how fast a run
+goes.
+"""
 
 import json
 import os

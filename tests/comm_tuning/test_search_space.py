@@ -1,4 +1,6 @@
-"""What is searched: every knob has its entry, what a profile shows leaves knobs out, and every point of a space can be asked for."""
+"""What is searched: every knob has its entry, what a profile shows leaves knobs out, and every
+point of a space can be asked for.
+"""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""What a decision table becomes: each file, read as its library reads it, says what the table says."""
+"""What a decision table becomes: each file, read as its library reads it, says what the table
+says.
+"""
 
 import csv
 import json
@@ -38,7 +40,9 @@ def job(table: CollectivesTable, folder: Path, np: int = 4, ranks_per_node: int 
 def said(
     table: CollectivesTable, operation: str, np: int, ranks_per_node: int, size: int, auto: bool = False
 ) -> Rule | None:
-    """The rule that names the library's algorithm, as docs/reference/collectives-table.md says it is found. `auto`: that is one, too."""
+    """The rule that names the library's algorithm, as docs/reference/collectives-table.md says it
+    is found. `auto`: that is one, too.
+    """
     rules = [rule for rule in table.rule if rule.operation == operation]
     if rules:
         rules = [rule for rule in rules if rule.np == nearest((rule.np for rule in rules), np)]
@@ -56,7 +60,9 @@ def sizes_of(table: CollectivesTable) -> st.SearchStrategy[int]:
 
 
 def read_rules(text: str) -> dict[str, dict[int, list[list[int]]]]:
-    """As ompi_coll_tuned_read_rules_config_file of Open MPI 4 and 5 does: by collective and ranks, each rule's numbers."""
+    """As ompi_coll_tuned_read_rules_config_file of Open MPI 4 and 5 does: by collective and ranks,
+    each rule's numbers.
+    """
     lines = text.splitlines()
     columns = 5 if lines[0] == "rule-file-version-2" else 4
     words = iter([int(word) for line in lines if not line.startswith("rule-") for word in line.split("#")[0].split()])
@@ -94,7 +100,9 @@ def test_open_mpi_s_rules(file: str, table: CollectivesTable, ranks_per_node: in
 
 
 def component(text: str, operation: str, np: int, block: int) -> str:
-    """As get_dynamic_rule of Open MPI 5's coll han finds it: what does a message with so many bytes in a block."""
+    """As get_dynamic_rule of Open MPI 5's coll han finds it: what does a message with so many bytes
+    in a block.
+    """
     words = iter(word for line in text.splitlines() for word in line.split("#")[0].split())
     found = "han"
     for _ in range(int(next(words))):
@@ -132,7 +140,9 @@ def test_open_mpi_s_han_keeps_what_the_table_gives_to_no_algorithm(
 
 
 def chosen(tree: dict[str, Any], has: dict[str, int | str]) -> tuple[str, dict[str, Any]]:
-    """As csel.c of MPICH does: the first branch that holds. `has`: what a key before its sign is."""
+    """As csel.c of MPICH does: the first branch that holds. `has`: what a key before its sign
+    is.
+    """
     for key, inside in tree.items():
         if key.startswith("algorithm="):
             return key.removeprefix("algorithm="), inside
@@ -156,7 +166,9 @@ def chosen(tree: dict[str, Any], has: dict[str, int | str]) -> tuple[str, dict[s
 @needs_mpich
 @given(table=tables().filter(lambda table: table.mpi == "mpich"), ranks_per_node=st.integers(1, 8), data=st.data())
 def test_mpich_s_decisions(table: CollectivesTable, ranks_per_node: int, data: st.DataObject) -> None:
-    """Of each message the table's algorithm, where the library can take it, or the library's own choice."""
+    """Of each message the table's algorithm, where the library can take it, or the library's own
+    choice.
+    """
     own = mpich_coll_json.own_tree(LIBMPI)
     text = mpich_coll_json.text(job(table, Path("/folder"), ranks_per_node=ranks_per_node))
     tree = json.loads(text)

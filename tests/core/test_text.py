@@ -24,7 +24,9 @@ class Terminal(io.StringIO):
 
 
 def test_only_the_plain_console_and_column_are_used() -> None:
-    """The ways in which rich reads text as markup; a Table or a Text of ours is read by the console that prints it."""
+    """The ways in which rich reads text as markup; a Table or a Text of ours is read by the console
+    that prints it.
+    """
     wrong = []
     for file in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

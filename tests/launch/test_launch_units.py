@@ -114,7 +114,9 @@ def made_mpi(prefix: Path, soname: str, function: str) -> Library:
 def test_the_profiler_goes_to_the_ranks_alone_and_lies_where_a_container_sees_it(
     tmp_path: Path, large_counts: bool
 ) -> None:
-    """What is preloaded is the same in every placement: rank.py puts it into the command's environment, from run.json."""
+    """What is preloaded is the same in every placement: rank.py puts it into the command's
+    environment, from run.json.
+    """
     library = library_path(large_counts)
     preload = preload_environment(RunFolder(tmp_path), {"LD_PRELOAD": "/opt/theirs.so"}, large_counts=large_counts)
     assert preload["LD_PRELOAD"] == f"{library}:/opt/theirs.so"
@@ -194,7 +196,9 @@ def test_last_lines_are_the_last_lines(tmp_path_factory: pytest.TempPathFactory,
 def test_a_log_is_shown_the_same_however_it_grows(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], cuts: list[int]
 ) -> None:
-    """In several polls or in one; only lines that are too long come in pieces, of which the characters stay whole."""
+    """In several polls or in one; only lines that are too long come in pieces, of which the
+    characters stay whole.
+    """
     run = RunFolder(tmp_path_factory.mktemp("run"))
     run.logs.mkdir()
     text, shown = b"".join(parts), list[str]()
@@ -262,7 +266,9 @@ def test_what_an_agent_starts_does_not_inherit_the_signals_that_python_ignores()
     ("name", "soname", "is_given"), [("libmpi.so.40", "libmpi.so.40", True), ("libmpich.so.12", "libmpi.so.12", False)]
 )
 def test_mpi4py_is_given_a_distributions_library(tmp_path: Path, name: str, soname: str, is_given: bool) -> None:
-    """It lies beside no launcher; a program beside the launcher is linked to it. mpi4py cannot use one of another name than the usual."""
+    """It lies beside no launcher; a program beside the launcher is linked to it. mpi4py cannot use
+    one of another name than the usual.
+    """
     folder = tmp_path / "lib" / "of-this-machine"
     (tmp_path / "bin").mkdir()
     folder.mkdir(parents=True)

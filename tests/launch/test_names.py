@@ -1,4 +1,6 @@
-"""A flavour's or a placement's name stands in its own file alone: whatever differs is an attribute there."""
+"""A flavour's or a placement's name stands in its own file alone: whatever differs is an attribute
+there.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -47,7 +49,8 @@ def test_the_name_of_a_flavour_or_placement_stands_in_its_own_file_alone() -> No
     for file in sorted(PACKAGE.rglob("*.py")):
         path = file.relative_to(PACKAGE).as_posix()
         allowed = set().union(*(known.get(path, set()) for known in ALLOWED))
-        # A knob library, a table's format and what belongs to one placement bear the name in the file's own.
+        # A knob library, a table's format and what belongs to one placement bear the name in the
+        # file's own.
         allowed |= {name for name in names if file.stem.lstrip("_").startswith(name.partition(":")[0])}
         found += [f"{path}:{line}: {text!r}" for line, text in literals(file) if text in names - allowed]
     assert found == []

@@ -1,4 +1,6 @@
-"""The options of a launch: the same, and under the same names, on the command line, in job scripts and in documents."""
+"""The options of a launch: the same, and under the same names, on the command line, in job scripts
+and in documents.
+"""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""What ranks report of their MPI library: which one a process with two of them is found to use, what is believed, and what is a difference."""
+"""What ranks report of their MPI library: which one a process with two of them is found to use,
+what is believed, and what is a difference.
+"""
 
 import os
 import subprocess

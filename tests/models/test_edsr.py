@@ -52,7 +52,9 @@ def test_output_is_scale_times_the_input(model: str, scale: int) -> None:
 
 
 def test_forward_equals_a_computation_by_hand() -> None:
-    """One feature, one block, a 1x1 image, so that of every 3x3 kernel only the middle counts; ones as middles."""
+    """One feature, one block, a 1x1 image, so that of every 3x3 kernel only the middle counts; ones
+    as middles.
+    """
     model = models.build("edsr", scale=2, n_resblocks=1, n_feats=1, res_scale=0.5, rgb_range=1)
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3):

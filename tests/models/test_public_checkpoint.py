@@ -1,4 +1,6 @@
-"""A checkpoint of the public EDSR implementation loads and gives the same numbers as that implementation's formulas."""
+"""A checkpoint of the public EDSR implementation loads and gives the same numbers as that
+implementation's formulas.
+"""
 
 from collections import OrderedDict
 from pathlib import Path
@@ -14,7 +16,9 @@ BLOCKS, FEATURES = 3, 6
 
 
 def public_checkpoint(scale: int) -> "OrderedDict[str, Tensor]":
-    """The tensors by name, in the order and of the shapes that the public code saves, with values of training's size."""
+    """The tensors by name, in the order and of the shapes that the public code saves, with values
+    of training's size.
+    """
     shapes = {"head.0": (FEATURES, 3, 3, 3)}
     shapes |= {f"body.{block}.body.{conv}": (FEATURES, FEATURES, 3, 3) for block in range(BLOCKS) for conv in (0, 2)}
     shapes |= {f"body.{BLOCKS}": (FEATURES, FEATURES, 3, 3)}

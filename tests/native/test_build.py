@@ -9,7 +9,8 @@ import pytest
 
 from tests.native import NATIVE
 
-# It warns about every structure with padding, as a newer compiler may warn about code that is correct.
+# It warns about every structure with padding, as a newer compiler may warn about code that is
+# correct.
 EXTRA_WARNING = "-DCMAKE_C_FLAGS=-Wpadded"
 AS_ERRORS = "-DHVSCALE_WARNINGS_AS_ERRORS=ON"
 

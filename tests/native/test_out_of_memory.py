@@ -24,7 +24,9 @@ def failing_malloc(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(mpi: Mpi, run: RunFolder, failing_malloc: Path, fail_from: int) -> tuple[int, list[str]]:
-    """How many allocations hvprof asked for, and the lines on stderr; one rank, which has to end well."""
+    """How many allocations hvprof asked for, and the lines on stderr; one rank, which has to end
+    well.
+    """
     for old in run.hvprof.iterdir():
         old.unlink()
     done = subprocess.run(

@@ -1,4 +1,6 @@
-"""The MPI installations that the profiler is tried under, C programs compiled for them, and runs made by hand."""
+"""The MPI installations that the profiler is tried under, C programs compiled for them, and runs
+made by hand.
+"""
 
 import os
 import subprocess

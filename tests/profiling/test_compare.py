@@ -43,7 +43,9 @@ def recorded(
     noise: float = 0.1,
     command: str = "program",
 ) -> Recorded:
-    """Steps of which each all-reduces `sizes` on each rank, every message in `milliseconds`, and a bitwise one before each."""
+    """Steps of which each all-reduces `sizes` on each rank, every message in `milliseconds`, and a
+    bitwise one before each.
+    """
     random = np.random.default_rng(int(milliseconds * 1000) + len(sizes))
     calls = []
     for step in range(steps):
@@ -126,7 +128,8 @@ def test_all_reduces_that_are_not_the_steps_place_no_steps() -> None:
 def test_each_rank_s_messages_lie_in_the_steps_that_it_marked(overwritten: int) -> None:
     run = recorded(log=False)
     events = run.recording.events
-    # Rank 1 is ahead, so that its messages begin before rank 0's step does, and was killed before it marked the last end.
+    # Rank 1 is ahead, so that its messages begin before rank 0's step does, and was killed before
+    # it marked the last end.
     ahead = np.where(events.rank == 1, int(0.04e9), 0)
     marks = START_NS + (np.arange(STEPS + 1) * STEP_SECONDS * 1e9).astype(np.int64)
     recording = replace(

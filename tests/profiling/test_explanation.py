@@ -1,4 +1,6 @@
-"""What explains a table: from profile files made by hand, as the command's document and in its terminal."""
+"""What explains a table: from profile files made by hand, as the command's document and in its
+terminal.
+"""
 
 import json
 from typing import Any
@@ -26,7 +28,9 @@ LATE, TRANSFER, EVERY = 3 * MILLISECOND, MILLISECOND, 10 * MILLISECOND
 
 
 def rounds(rank: int) -> NDArray[Any]:
-    """A mark and an all-reduce in turn; rank 1 comes late to each. Rank 0 calls from the thread that marks, rank 1 from another."""
+    """A mark and an all-reduce in turn; rank 1 comes late to each. Rank 0 calls from the thread
+    that marks, rank 1 from another.
+    """
     found = np.zeros(2 * ROUNDS + 1, RECORD)
     found["sequence"] = np.arange(1, len(found) + 1)
     marks, calls = found[::2], found[1::2]

@@ -120,7 +120,9 @@ def test_fused_tensors_are_one_message() -> None:
 
 
 def staged(writer: Writer, tensors: list[str], microseconds: dict[str, int]) -> None:
-    """One message of four-byte tensors whose phases take so long; fused tensors begin and end each of them one by one."""
+    """One message of four-byte tensors whose phases take so long; fused tensors begin and end each
+    of them one by one.
+    """
     for tensor in tensors:
         writer.event(tensor, "B", "NEGOTIATE_ALLREDUCE")
     writer.time += microseconds["negotiation"]
@@ -184,7 +186,8 @@ def test_the_phases_of_a_fused_message_count_once() -> None:
         "copy_out": 80_000,
         "other": 50_000,
     }.items():
-        # Each event takes a microsecond of its own; the tensors' add up to a tenth of a millisecond at most.
+        # Each event takes a microsecond of its own; the tensors' add up to a tenth of a millisecond
+        # at most.
         assert found[f"{phase}_seconds"] == pytest.approx(3 * of_one * 1e-6, abs=3 * 1e-4), phase
 
 
@@ -328,7 +331,9 @@ def test_horovod_over_gloo(make_run: MakeRun, tmp_path: Path) -> None:
 
 
 def assert_phases(run: RunFolder) -> None:
-    """Of fused.py: one message of three tensors, which were copied into the fusion buffer and out of it."""
+    """Of fused.py: one message of three tensors, which were copied into the fusion buffer and out
+    of it.
+    """
     found = explained_breakdown(run).horovod_phases
     assert found is not None
     rows = {row.operation: row for row in found.operations}

@@ -1,4 +1,6 @@
-"""The NCCL plug-in, driven as NCCL drives it: what it records under each version of the interface, and what happens when things go wrong."""
+"""The NCCL plug-in, driven as NCCL drives it: what it records under each version of the interface,
+and what happens when things go wrong.
+"""
 
 import os
 import signal
@@ -32,7 +34,8 @@ from tests.profiling.made import profile, signed_header
 
 VERSIONS = range(1, 7)
 CHANNEL_NS = 1000
-# nccl_harness.c: function, data type, algorithm, protocol, count, channels; operation; bytes for 2 ranks
+# nccl_harness.c: function, data type, algorithm, protocol, count, channels; operation; bytes for 2
+# ranks
 CALLS = [
     (b"AllReduce", b"ncclFloat32", b"RING", b"SIMPLE", 1 << 20, 4, "allreduce", 4 << 20),
     (b"AllReduce", b"ncclFloat16", b"TREE", b"LL", 100, 1, "allreduce", 200),
@@ -131,7 +134,9 @@ def test_the_versions_that_nccl_looks_for_are_what_the_plug_in_exports() -> None
 
 
 def test_a_copy_engine_collective_and_a_name_of_the_future_are_recorded(make_run: MakeRun, tmp_path: Path) -> None:
-    """Without kernels their time is that of the host; what the reader cannot name is "other", and said."""
+    """Without kernels their time is that of the host; what the reader cannot name is "other", and
+    said.
+    """
     program = tmp_path / "copy_engine"
     subprocess.run(["cc", *FLAGS, "-o", str(program), str(PROGRAMS / "nccl_copy_engine.c"), "-ldl"], check=True)
     run = make_run(2, "NCCL")

@@ -34,7 +34,9 @@ def recording(starts: list[float], sizes: list[int]) -> Recording:
     seed=st.integers(0, 99),
 )
 def test_the_period_of_collectives_is_found(period: float, buckets: list[int], seed: int) -> None:
-    """Half of a step computes; in the other half its messages go, one after the other, with some jitter."""
+    """Half of a step computes; in the other half its messages go, one after the other, with some
+    jitter.
+    """
     noise = np.random.default_rng(seed)
     starts, sizes = [], []
     for step in range(60):
@@ -45,7 +47,8 @@ def test_the_period_of_collectives_is_found(period: float, buckets: list[int], s
     share, unit = share_of_a_step(recording(starts, sizes))
     assert unit == "steps/s"
     assert share is not None
-    # Two steps that are alike may count as one: that halves every throughput, and leaves their ratios.
+    # Two steps that are alike may count as one: that halves every throughput, and leaves their
+    # ratios.
     steps = share / sum(buckets)
     assert round(steps) in (1, 2, 3)
     assert steps == pytest.approx(round(steps), rel=0.1)

@@ -198,7 +198,9 @@ def test_a_kill_at_the_first_record_that_overwrites_one_is_silent() -> None:
 @settings(max_examples=200)
 @given(st.integers(0, 20), st.integers(0, 4), st.integers(0, 1 << 40), st.integers(0, 1 << 42), st.booleans())
 def test_a_call_that_a_kill_left_half_counted(calls: int, done: int, size: int, duration: int, bitwise: bool) -> None:
-    """counters.c adds to the class of latency, the calls, the bytes, the check and the duration, in this order."""
+    """counters.c adds to the class of latency, the calls, the bytes, the check and the duration, in
+    this order.
+    """
     records = made.records(calls + 1)
     records["operation"], records["communicator"], records["flags"] = 13, 1, bitwise
     records["bytes"], records["duration_ns"] = size, duration

@@ -250,7 +250,9 @@ def test_many_collectives_under_way_in_many_threads(any_mpi: Mpi, make_run: Make
 
 
 def point_to_point_expected(rank: int) -> dict[str, list[int]]:
-    """Bytes of each call of point_to_point.c's ranks 0 and 1; a receive counts the room it offers."""
+    """Bytes of each call of point_to_point.c's ranks 0 and 1; a receive counts the room it
+    offers.
+    """
     both = {
         "send": [200 * INT, 0],
         "receive": [7 * INT, 2 * DOUBLE, 0],
@@ -303,7 +305,9 @@ def calls_by_size(run: RunFolder) -> dict[tuple[str, int], tuple[int, int]]:
 def test_large_counts_that_the_mpi_library_does_not_have_go_through_its_small_ones(
     open_mpi: Mpi, make_run: MakeRun
 ) -> None:
-    """A rank of another MPI than the launcher's: mpi4py finds functions that its library has not, and must not notice."""
+    """A rank of another MPI than the launcher's: mpi4py finds functions that its library has not,
+    and must not notice.
+    """
     run = make_run(3)
     seen = []
     for large_counts in (False, True):
@@ -366,7 +370,9 @@ def test_counters_know_each_thread_and_outlive_its_end(open_mpi: Mpi, make_run: 
 def test_kills_at_random_moments_lose_at_most_the_call_under_way(
     open_mpi: Mpi, make_run: MakeRun, tmp_path: Path, threads: int, mib: str
 ) -> None:
-    """Thirteen times each, three of them from before MPI_Init on; the program tells which calls had returned."""
+    """Thirteen times each, three of them from before MPI_Init on; the program tells which calls had
+    returned.
+    """
     program = str(open_mpi.compile("until_killed"))
     run = make_run(1)
     random = np.random.default_rng()

@@ -23,7 +23,8 @@ def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
     if not found.is_absolute():
         pytest.skip(f"the C compiler has no {runtime}")
     library = folder / "libhvprof.so"
-    # ThreadSanitizer knows no fences: the one of a record only orders what a reader of a dead process's file sees.
+    # ThreadSanitizer knows no fences: the one of a record only orders what a reader of a dead
+    # process's file sees.
     more = ["-Wno-tsan"] if sanitizer == "thread" else []
     subprocess.run(
         [
@@ -71,7 +72,9 @@ def test_address_sanitizer_finds_nothing_where_large_counts_are_made_small(
 def test_a_limit_on_file_sizes_costs_the_profile_and_not_the_job(
     open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str
 ) -> None:
-    """The limit leaves room for what Open MPI shares memory by; beyond it the kernel sends a signal that ends a process."""
+    """The limit leaves room for what Open MPI shares memory by; beyond it the kernel sends a signal
+    that ends a process.
+    """
     run = make_run(2)
     options = {"ASAN_OPTIONS": "detect_leaks=0", "HVPROF_DIRECTORY": str(run.hvprof)}
     with_default = [str(shutil.which("env")), "--default-signal=XFSZ", str(open_mpi.compile("every_collective"))]
@@ -99,7 +102,9 @@ def check_addresses(mpi: Mpi, run: RunFolder, preload: str, np: int, program: li
 
 
 def test_leak_sanitizer_finds_no_leak_of_ours(open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str) -> None:
-    """Open MPI has leaks of its own, which also show that leaks are looked for: ours are those that hvprof's own lines allocated."""
+    """Open MPI has leaks of its own, which also show that leaks are looked for: ours are those that
+    hvprof's own lines allocated.
+    """
     options = {
         # By frame pointers the stacks would end inside Open MPI.
         "ASAN_OPTIONS": "detect_leaks=1:fast_unwind_on_malloc=0",
@@ -121,7 +126,8 @@ def test_thread_sanitizer_finds_nothing(open_mpi: Mpi, make_run: MakeRun, tmp_pa
     options = {
         # Open MPI is not compiled for it: only what hvprof does counts.
         "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
-        # UCX watches madvise, PMIx wants a fixed address: both collide with ThreadSanitizer's own use of memory.
+        # UCX watches madvise, PMIx wants a fixed address: both collide with ThreadSanitizer's own
+        # use of memory.
         "UCX_MEM_EVENTS": "no",
         "PMIX_MCA_gds": "hash",
         "HVPROF_DIRECTORY": str(run.hvprof),

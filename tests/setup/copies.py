@@ -22,7 +22,9 @@ def copy_clone(folder: Path) -> Path:
 
 
 def link_tools(folder: Path) -> Path:
-    """Make a folder that can be the whole PATH: links to the tools, of which a test removes or replaces some."""
+    """Make a folder that can be the whole PATH: links to the tools, of which a test removes or
+    replaces some.
+    """
     folder.mkdir()
     for name in TOOLS:
         found = shutil.which(name)
@@ -50,7 +52,9 @@ def variables(cache: Path, **more: str) -> dict[str, str]:
 
 
 def give_private_uv(cache: Path) -> None:
-    """What the machine's own cache has of uv: where PATH has none, a set-up with an empty cache would fetch it first."""
+    """What the machine's own cache has of uv: where PATH has none, a set-up with an empty cache
+    would fetch it first.
+    """
     users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvscale"
     cache.mkdir()
     for folder in Path(os.environ.get("HVSCALE_CACHE") or users).glob("uv-*"):

@@ -1,4 +1,6 @@
-"""Horovod's build cut off, failing, and not needed: all with the real pip, CMake and compiler, in their first seconds."""
+"""Horovod's build cut off, failing, and not needed: all with the real pip, CMake and compiler, in
+their first seconds.
+"""
 
 import json
 import os
@@ -128,7 +130,9 @@ def test_second_clone_takes_the_built_wheel_and_its_own_mpi(copy: Path) -> None:
 
 
 def test_the_mpich_environment_stands_beside_the_other(copy: Path) -> None:
-    """With a space in the clone's path, the two environments do not mix; the wheel is in this machine's cache."""
+    """With a space in the clone's path, the two environments do not mix; the wheel is in this
+    machine's cache.
+    """
     if not MPICH.exists():
         pytest.skip("no MPICH environment in this clone: make setup-dev MPI=mpich")
     done = install(copy, dict(os.environ), "--mpi", "mpich")
@@ -141,7 +145,9 @@ def test_the_mpich_environment_stands_beside_the_other(copy: Path) -> None:
 
 
 def test_environment_whose_filling_was_cut_off_is_made_anew(copy: Path) -> None:
-    """What a kill -9 in the middle of uv's work leaves: a note beside .venv, and files that nobody vouches for."""
+    """What a kill -9 in the middle of uv's work leaves: a note beside .venv, and files that nobody
+    vouches for.
+    """
     half_installed = copy / ".venv" / "half-installed"
     half_installed.parent.mkdir(exist_ok=True)
     half_installed.touch()

@@ -34,7 +34,9 @@ def environment_versions() -> dict[str, str]:
 
 
 def direct_dependencies() -> set[str]:
-    """All that pyproject.toml itself names: dependencies, extras, groups and what the build runs on."""
+    """All that pyproject.toml itself names: dependencies, extras, groups and what the build runs
+    on.
+    """
     project = PYPROJECT["project"]
     lists = [
         project["dependencies"],

@@ -19,7 +19,9 @@ def runs(by_np: dict[int, list[float | None]]) -> list[ScalingRun]:
 
 @given(st.lists(st.tuples(st.floats(1, 100), st.floats(0.2, 2)), min_size=2, max_size=6))
 def test_a_machine_that_changes_between_rounds_does_not_change_the_speed_up(rounds: list[tuple[float, float]]) -> None:
-    """What slows both runs of a round alike cancels out: here only the efficiency differs, and it is the same in all rounds."""
+    """What slows both runs of a round alike cancels out: here only the efficiency differs, and it
+    is the same in all rounds.
+    """
     table = tabulate(runs({1: [mood for mood, _ in rounds], 4: [4 * 0.8 * mood for mood, _ in rounds]}), base_np=1)
     assert table[1].scaling_efficiency == pytest.approx(0.8)
     assert table[1].scaling_efficiency_low == pytest.approx(0.8)

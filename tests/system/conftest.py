@@ -36,7 +36,9 @@ def namespaces() -> None:
 
 @pytest.fixture(scope="session")
 def docker_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Docker daemon that has the image: one that runs already, or the tests' own."""
+    """The address of a Docker daemon that has the image: one that runs already, or the tests'
+    own.
+    """
     if address := places.running_daemon():
         places.build_image(address)
         yield address

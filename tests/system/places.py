@@ -1,4 +1,6 @@
-"""What the tests of placements need of the machine: a Docker daemon of their own, and a count of everything a run could leave behind."""
+"""What the tests of placements need of the machine: a Docker daemon of their own, and a count of
+everything a run could leave behind.
+"""
 
 import json
 import os
@@ -58,7 +60,9 @@ def why_no_namespaces() -> str | None:
 
 
 def running_daemon() -> str | None:
-    """The address of a Docker daemon that this user can use already. A second one beside it would undo its firewall rules."""
+    """The address of a Docker daemon that this user can use already. A second one beside it would
+    undo its firewall rules.
+    """
     address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if shutil.which("docker") is None:
         return None
@@ -78,7 +82,9 @@ def why_no_docker() -> str | None:
 
 @contextmanager
 def firewall_as_it_was() -> Iterator[None]:
-    """A daemon leaves its rules behind, and a stale one, for a network that the next daemon uses too, rewrites its addresses."""
+    """A daemon leaves its rules behind, and a stale one, for a network that the next daemon uses
+    too, rewrites its addresses.
+    """
     before = subprocess.run(["iptables-save"], capture_output=True, check=True).stdout
     yield
     for table in ("filter", "nat"):
@@ -125,7 +131,9 @@ def pid_of_daemon(address: str) -> int:
 
 @contextmanager
 def daemon_by_a_relay(address: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Another address of the daemon, and the process that relays to it: with that killed, the daemon has gone for those who use it."""
+    """Another address of the daemon, and the process that relays to it: with that killed, the
+    daemon has gone for those who use it.
+    """
     relay = folder / "relay.sock"
     with subprocess.Popen(
         [sys.executable, "-c", RELAY, str(relay), address.removeprefix("unix://")], start_new_session=True
@@ -149,7 +157,9 @@ def build_image(address: str) -> None:
 
 
 def why_no_ssh() -> str | None:
-    """Why no ssh hosts can be made here; None when they can. Each is a namespace with a server of its own."""
+    """Why no ssh hosts can be made here; None when they can. Each is a namespace with a server of
+    its own.
+    """
     missing = [program for program in ("ssh", "ssh-keygen") if shutil.which(program) is None]
     if shutil.which(SSHD) is None:
         missing.append("sshd")
@@ -158,7 +168,9 @@ def why_no_ssh() -> str | None:
 
 @dataclass(frozen=True)
 class SshHosts:
-    """Hosts that HVSCALE_SSH reaches by the names `alpha`, `beta` and, without the environment, `bare`; `nobody` is a host that is not there."""
+    """Hosts that HVSCALE_SSH reaches by the names `alpha`, `beta` and, without the environment,
+    `bare`; `nobody` is a host that is not there.
+    """
 
     ssh: str
     namespaces: dict[str, str]
@@ -193,7 +205,8 @@ def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
             + "Host *\n"
             + "".join(f" {name} {value}\n" for name, value in client.items())
         )
-        # A host name of its own for each, and for the bare one an empty folder where the environment should be.
+        # A host name of its own for each, and for the bare one an empty folder where the
+        # environment should be.
         hide = 'mount -t tmpfs none "$2"'
         starting = 'echo "$1" >/proc/sys/kernel/hostname && {} && exec "$0" -D -e -f "$3"'
         servers = [
@@ -232,7 +245,9 @@ def why_no_slurm() -> str | None:
 
 @contextmanager
 def slurm_cluster(folder: Path) -> Iterator[Path]:
-    """Four nodes, n1 to n4, which have a host name each and share this machine; gives Slurm's configuration."""
+    """Four nodes, n1 to n4, which have a host name each and share this machine; gives Slurm's
+    configuration.
+    """
     nodes, here = [f"n{number}" for number in range(1, 5)], socket.gethostname()
     for name in ("state", "spool", "munge"):
         (folder / name).mkdir()
@@ -311,7 +326,9 @@ def free_port() -> int:
 
 
 def everything_there(address: str | None, runs: Path) -> dict[str, list[str]]:
-    """What runs with folders under `runs` make outside them, by kind; networks of anybody, because a run's own may lose its name."""
+    """What runs with folders under `runs` make outside them, by kind; networks of anybody, because
+    a run's own may lose its name.
+    """
     folders = Path("/etc/netns")
     found = {
         "processes": [str(process.pid) for process in psutil.process_iter() if run_of(process).startswith(str(runs))],

@@ -11,9 +11,11 @@ MVAPICH2 = "MVAPICH2 2.3.7 Wed Mar 02 22:00:00 EST 2022 ch3:mrail"
 
 
 def named_mvapich2(folder: Path, says: str = MVAPICH2, *, with_library: bool = False) -> Path:
-    """A prefix in `folder` with MPICH's Hydra and a mpiname that says MVAPICH2, because that library cannot be had everywhere.
+    """A prefix in `folder` with MPICH's Hydra and a mpiname that says MVAPICH2, because that
+    library cannot be had everywhere.
 
-    `with_library`: MPICH's own library lies in it, too; otherwise ranks take the one that their program finds.
+    `with_library`: MPICH's own library lies in it, too; otherwise ranks take the one that their
+    program finds.
     """
     programs = folder / "mvapich2" / "bin"
     programs.mkdir(parents=True)
@@ -27,7 +29,9 @@ def named_mvapich2(folder: Path, says: str = MVAPICH2, *, with_library: bool = F
 
 
 def other_mpich(folder: Path) -> Path:
-    """A second MPICH, of the same release, in a prefix of its own: a launcher, and a library that is another file."""
+    """A second MPICH, of the same release, in a prefix of its own: a launcher, and a library that
+    is another file.
+    """
     prefix = folder / "other"
     (prefix / "bin").mkdir(parents=True)
     (prefix / "lib").mkdir()
@@ -55,7 +59,9 @@ def other_mvapich2(folder: Path) -> Path:
 
 
 def without_mpi_io(prefix: Path) -> Path:
-    """Take MPI_File_open and its kin out of the prefix's library, as in one that was built without MPI-IO: nobody finds their names."""
+    """Take MPI_File_open and its kin out of the prefix's library, as in one that was built without
+    MPI-IO: nobody finds their names.
+    """
     library = prefix / "lib" / "libmpi.so.12"
     sections = subprocess.check_output(["readelf", "--section-headers", "--wide", library], text=True)
     names = re.search(r" \.dynstr +STRTAB +\w+ (\w+) (\w+)", sections)

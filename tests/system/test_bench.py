@@ -1,4 +1,6 @@
-"""`hvscale bench` with real ranks: right results everywhere, wrong ones found, figures that follow from what the ranks measured."""
+"""`hvscale bench` with real ranks: right results everywhere, wrong ones found, figures that follow
+from what the ranks measured.
+"""
 
 import csv
 import json

@@ -1,4 +1,6 @@
-"""`hvscale bench app` with real compilers and ranks: right results, wrong ones, what is refused, and going on."""
+"""`hvscale bench app` with real compilers and ranks: right results, wrong ones, what is refused,
+and going on.
+"""
 
 import csv
 import json

@@ -1,4 +1,6 @@
-"""`hvscale bench experiment` with real ranks: figures that follow from what was measured, and going on."""
+"""`hvscale bench experiment` with real ranks: figures that follow from what was measured, and going
+on.
+"""
 
 import csv
 import json

@@ -1,4 +1,6 @@
-"""`hvscale bench param-server` with real ranks: right values, wrong ones found, figures that follow from what was measured, going on."""
+"""`hvscale bench param-server` with real ranks: right values, wrong ones found, figures that follow
+from what was measured, going on.
+"""
 
 import csv
 import json

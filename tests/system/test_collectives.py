@@ -106,7 +106,9 @@ def counted(run: Path) -> dict[str, int]:
 def test_horovods_broadcasts_take_the_table(
     hvscale: Run, table: Path, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """4000 bytes two-level, 400 kB and 12 MB in a chain; what Horovod itself sends is small and the library's."""
+    """4000 bytes two-level, 400 kB and 12 MB in a chain; what Horovod itself sends is small and the
+    library's.
+    """
     run = tmp_path / "run"
     words = ("--collectives", table, "--env", "HVBCAST_COUNTS=1", "--run", run, "--", "python", program(HOROVOD))
     done = hvscale("profile", "-np", "2", *words)
@@ -159,7 +161,9 @@ def test_mpi4py_s_broadcasts_are_profiled_and_take_the_table(
 def test_what_is_odd_goes_as_it_would_without_a_table(
     hvscale: Run, table: Path, program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:
-    """On three ranks, which takes the rules for two; what lies between holes is packed and goes by the table."""
+    """On three ranks, which takes the rules for two; what lies between holes is packed and goes by
+    the table.
+    """
     run = tmp_path / "run"
     words = ("--mpi", mpi, "--collectives", table, "--env", "HVBCAST_COUNTS=1", "--run", run)
     done = hvscale("launch", "-np", "3", *words, "--", "python", program(ODD))
@@ -287,7 +291,9 @@ def test_nccl_is_told_its_table_in_any_job(hvscale: Run, tmp_path: Path, mpi: st
 
 
 def test_bench_measures_by_the_table(hvscale: Run, table: Path, tmp_path: Path) -> None:
-    """Each sample's broadcasts, the warm-up and the checked one: the two sizes are two-level's and the chain's."""
+    """Each sample's broadcasts, the warm-up and the checked one: the two sizes are two-level's and
+    the chain's.
+    """
     asked = ("--sizes", "4K,128K", "-n", "20", "-w", "2", "--env", "HVBCAST_COUNTS=1", "--run", "bench", "--json")
     done = hvscale("bench", "broadcast", "-np", "2", "--collectives", table, *asked)
     assert done.returncode == 0, done.stderr

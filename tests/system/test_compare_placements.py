@@ -1,4 +1,6 @@
-"""`hvscale compare-placements`: real starts on this machine and in network namespaces in turns, and what is kept when one fails."""
+"""`hvscale compare-placements`: real starts on this machine and in network namespaces in turns, and
+what is kept when one fails.
+"""
 
 import csv
 import json

@@ -1,4 +1,6 @@
-"""`hvscale compare-settings`: real starts in turns, and the figures in the document are those the runs hold."""
+"""`hvscale compare-settings`: real starts in turns, and the figures in the document are those the
+runs hold.
+"""
 
 import json
 import re

@@ -1,4 +1,6 @@
-"""`make docs`: the site builds without a warning, needs no network, and can be searched from a folder."""
+"""`make docs`: the site builds without a warning, needs no network, and can be searched from a
+folder.
+"""
 
 import importlib.util
 import json

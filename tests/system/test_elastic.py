@@ -1,7 +1,9 @@
-"""Elastic training under real `horovodrun`: ranks killed, hosts that come and go, and which samples were trained on all the same.
+"""Elastic training under real `horovodrun`: ranks killed, hosts that come and go, and which samples
+were trained on all the same.
 
-One machine is several hosts here by several names, since Horovod takes out a host with all its ranks when one of them dies. At the end
-they are hosts of their own, each with its ssh server in a network namespace.
+One machine is several hosts here by several names, since Horovod takes out a host with all its
+ranks when one of them dies. At the end they are hosts of their own, each with its ssh server in a
+network namespace.
 """
 
 import json
@@ -25,8 +27,8 @@ from tests.system.places import SshHosts, output
 
 SAMPLES, BATCH, COMMIT_EVERY = 120, 4, 5
 FIRST, SECOND, THIRD = "localhost", "127.0.0.1", "LOCALHOST"
-# Each image is of one colour, which no crop changes and which says which it is. The buffer counts steps: it is committed,
-# restored and sent as batch normalisation's are.
+# Each image is of one colour, which no crop changes and which says which it is. The buffer counts
+# steps: it is committed, restored and sent as batch normalisation's are.
 LOGGING = """
 import json, os, time
 import torch
@@ -163,8 +165,9 @@ def images(tmp_path: Path) -> None:
 
 @pytest.fixture
 def job(tmp_path: Path, images: None) -> Callable[..., Any]:
-    """`with job("--blacklist-cooldown-range", 1, 2) as running:` two ranks on two hosts, one is enough; `train` is the command, and
-    `within` what horovodrun is started by."""
+    """`with job("--blacklist-cooldown-range", 1, 2) as running:` two ranks on two hosts, one is
+    enough; `train` is the command, and `within` what horovodrun is started by.
+    """
 
     @contextmanager
     def started(
@@ -200,15 +203,18 @@ def job(tmp_path: Path, images: None) -> Callable[..., Any]:
 
 
 def check_samples(job: Job, repeated_steps: int = 0) -> None:
-    """In each epoch no sample counted twice, and all were used but for what did not fill a last step; lines of steps.jsonl
-    once each; and no more was in vain than `repeated_steps` steps of two ranks."""
+    """In each epoch no sample counted twice, and all were used but for what did not fill a last
+    step; lines of steps.jsonl once each; and no more was in vain than `repeated_steps` steps of two
+    ranks.
+    """
     steps, seen = job.steps(), sorted(job.seen(), key=lambda line: line["time"])
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
     epochs: list[list[int]] = [[]]
     joint = images = 0
     for step in steps:
         if len(epochs[-1]) + step["images"] > SAMPLES:
-            # Fewer ranks had left too little of the epoch for a step of more, which ends it with no step of its own.
+            # Fewer ranks had left too little of the epoch for a step of more, which ends it with no
+            # step of its own.
             assert step["images"] > images
             epochs.append([])
         images = step["images"]
@@ -317,7 +323,9 @@ def test_another_number_of_ranks_goes_on_in_the_same_epoch(hvscale: Run, tmp_pat
 
 @pytest.fixture
 def ssh_job(job: Callable[..., Any], ssh: SshHosts, tmp_path: Path) -> Callable[..., Any]:
-    """A rank on each of `alpha` and `beta`, which horovodrun reaches by ssh from a third host, as docs/how-to/train.md has it."""
+    """A rank on each of `alpha` and `beta`, which horovodrun reaches by ssh from a third host, as
+    docs/how-to/train.md has it.
+    """
     wrapper = tmp_path / "ssh"  # horovodrun calls ssh by this name, and has no option for a configuration
     _, *options = ssh.ssh.split()
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {" ".join(options)} -o ServerAliveInterval=2 "$@"\n')

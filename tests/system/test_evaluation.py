@@ -29,7 +29,9 @@ def benchmark(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    """A file of weights as the public implementation saves it, which says nothing but by its shapes."""
+    """A file of weights as the public implementation saves it, which says nothing but by its
+    shapes.
+    """
     torch.manual_seed(1)
     file = tmp_path / "weights" / "edsr_x2.pt"
     file.parent.mkdir()

@@ -1,4 +1,6 @@
-"""docs/how-to/extend.md: each example, as the page has it, in a folder of its own, and its command."""
+"""docs/how-to/extend.md: each example, as the page has it, in a folder of its own, and its
+command.
+"""
 
 import json
 import re

@@ -1,4 +1,6 @@
-"""What ends training for other people, really done to it: signals, a NaN, a rank that stands still, kills, a full disk."""
+"""What ends training for other people, really done to it: signals, a NaN, a rank that stands still,
+kills, a full disk.
+"""
 
 import json
 import os
@@ -77,7 +79,9 @@ def started(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
 def signalled(
     tmp_path: Path, words: tuple[object, ...], send: Callable[[subprocess.Popen[str]], None]
 ) -> tuple[int, str]:
-    """Start `hvscale ...` with the run folder `stopped`, and call `send` when ten steps are made. Exit status and all it wrote."""
+    """Start `hvscale ...` with the run folder `stopped`, and call `send` when ten steps are made.
+    Exit status and all it wrote.
+    """
     file = tmp_path / "stopped/steps.jsonl"
     with started(tmp_path, *words) as process:
         try:
@@ -131,7 +135,9 @@ def test_all_ranks_stop_when_one_is_asked_to_and_go_on(hvscale: Run, tmp_path: P
 
 
 def test_a_nan_on_one_rank_is_skipped_by_all(hvscale: Run, tmp_path: Path) -> None:
-    """Two NaNs in a row, neither at rank 0, leave no trace in the parameters nor in batch normalisation's buffers."""
+    """Two NaNs in a row, neither at rank 0, leave no trace in the parameters nor in batch
+    normalisation's buffers.
+    """
     (tmp_path / "broken.py").write_text(BROKEN)
     train = ("hvscale", *CLASSIFIER, "--steps", 6)
     launch = ("launch", "-np", 2, "--env", "FIRST=3", "--env", "LAST=5", "--run", "job", "--", *train)

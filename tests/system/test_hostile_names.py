@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.conftest import PROGRAMS, Run
 
-# A tag that would take its text, one that closes another than the open one, one that closes nothing, and a code for an emoji.
+# A tag that would take its text, one that closes another than the open one, one that closes
+# nothing, and a code for an emoji.
 NAME = "[bold]x[/blue] [/] :smile:"
 MESSAGES = "from mpi4py import MPI; import numpy; MPI.COMM_WORLD.Allreduce(numpy.ones(9), numpy.ones(9))"
 STEER = "\x1b]52;c;cm0=\x07\x1b[2J"

@@ -1,4 +1,6 @@
-"""What the libraries say they use, in run.json, and a warning by name for what they did not take."""
+"""What the libraries say they use, in run.json, and a warning by name for what they did not
+take.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

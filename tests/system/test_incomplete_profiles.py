@@ -1,4 +1,6 @@
-"""A profile for which the disk has no room: nothing is concluded from the messages that it does not hold."""
+"""A profile for which the disk has no room: nothing is concluded from the messages that it does not
+hold.
+"""
 
 import json
 import subprocess

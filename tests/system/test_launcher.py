@@ -1,4 +1,6 @@
-"""A launcher that hangs, cannot listen, or is killed: it is named, not a rank, and a start that can be repeated is repeated once."""
+"""A launcher that hangs, cannot listen, or is killed: it is named, not a rank, and a start that can
+be repeated is repeated once.
+"""
 
 import os
 import signal
@@ -23,7 +25,9 @@ Fronted = Callable[[str, int], dict[str, str]]
 
 @pytest.fixture
 def fronted(tmp_path: Path) -> Fronted:
-    """`fronted(behaviour, times)` puts an mpirun in front in PATH that does so for its first `times` starts and then is the real one."""
+    """`fronted(behaviour, times)` puts an mpirun in front in PATH that does so for its first
+    `times` starts and then is the real one.
+    """
 
     def put(behaviour: str, times: int) -> dict[str, str]:
         folder, real = tmp_path / "front", PROGRAMS / "mpirun"

@@ -1,4 +1,6 @@
-"""What other users of the machine can do to a job: they reach neither its rendezvous nor its launchers."""
+"""What other users of the machine can do to a job: they reach neither its rendezvous nor its
+launchers.
+"""
 
 import json
 import os
@@ -29,7 +31,8 @@ import horovod.torch as hvd, torch
 hvd.init()
 print("sum", float(hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum)))
 """
-# The answers to requests of somebody who knows the port only. Without its announced body a request is not complete.
+# The answers to requests of somebody who knows the port only. Without its announced body a request
+# is not complete.
 STRANGER = """
 import encodings.idna, json, os, sys
 from http.client import HTTPConnection

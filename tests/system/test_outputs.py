@@ -1,4 +1,6 @@
-"""A study's files, fed to the libraries and launchers they are for. The study itself is real: its trials and pairs are runs of this machine."""
+"""A study's files, fed to the libraries and launchers they are for. The study itself is real: its
+trials and pairs are runs of this machine.
+"""
 
 import json
 import os
@@ -26,7 +28,8 @@ from tests.comm_tuning.studies import study
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, env_asked, knobs_asked, needs_mpich, run_json
 
 STEPS = 20
-# Says what it has of its libraries' settings: at once, and no more than a pipe takes whole, since launchers put one rank's words between another's.
+# Says what it has of its libraries' settings: at once, and no more than a pipe takes whole, since
+# launchers put one rank's words between another's.
 TELL = """
 set_here = {name: word for name, word in os.environ.items() if name.startswith(("HOROVOD_", "MPIR_CVAR_"))}
 told = json.dumps({"size": size, "words": sys.argv[1:], **set_here})
@@ -39,7 +42,8 @@ MPI4PY = (
     "MPI.COMM_WORLD.size",
     "total = numpy.ones(1 << 16, numpy.float32); MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, total)",
 )
-# Where mpi4py cannot stand in for it: under Gloo, and under MPICH, where it calls functions of MPI 4 that hvprof does not record.
+# Where mpi4py cannot stand in for it: under Gloo, and under MPICH, where it calls functions of MPI
+# 4 that hvprof does not record.
 HOROVOD = (
     "import horovod.torch as hvd, torch; hvd.init()",
     "hvd.size()",
@@ -87,7 +91,9 @@ for name in sys.argv[2:]:
 
 
 def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: dict[str, str]) -> TuneDocument:
-    """Trials of the defaults, the winner and of a program that ends badly, and two pairs, all as runs below `folder`."""
+    """Trials of the defaults, the winner and of a program that ends badly, and two pairs, all as
+    runs below `folder`.
+    """
     command = ["python", str(program), HOSTILE]
 
     def run(name: str, settings: dict[str, str], words: list[str] = command) -> RunFolder:
@@ -157,7 +163,9 @@ def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: 
 
 
 def accepted(document: TuneDocument) -> TuneDocument:
-    """As if the gain had been proven: two pairs on a busy machine prove little, and what is written does not depend on it."""
+    """As if the gain had been proven: two pairs on a busy machine prove little, and what is written
+    does not depend on it.
+    """
     assert document.proof is not None
     return document.model_copy(update={"proof": document.proof.model_copy(update={"accepted": True})})
 
@@ -426,7 +434,8 @@ def test_nccl_reads_its_file(tmp_path: Path) -> None:
     lines = [line for line in (tmp_path / "nccl.conf").read_text().splitlines() if not line.startswith("#")]
     wanted = dict(line.split("=", 1) for line in lines)
     assert wanted.keys() >= {"NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_PROTO"}
-    # It reads the file as it starts, also where there is no GPU, and puts into the environment what it finds.
+    # It reads the file as it starts, also where there is no GPU, and puts into the environment what
+    # it finds.
     said = subprocess.run(
         [sys.executable, "-c", ASK_NCCL, str(NCCL), *wanted],
         env={"PATH": os.environ["PATH"], "NCCL_CONF_FILE": str(tmp_path / "nccl.conf")},

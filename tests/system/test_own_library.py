@@ -1,4 +1,6 @@
-"""mpi4py, and so whatever hvscale measures, runs on the MPI that was asked for, or there is no measurement."""
+"""mpi4py, and so whatever hvscale measures, runs on the MPI that was asked for, or there is no
+measurement.
+"""
 
 import json
 import os
@@ -29,7 +31,8 @@ hvd.init()
 hvd.barrier()
 """
 RULE = "-" * 69
-# As MVAPICH2 2.3.7 prints it on rank 0 (mv2_print_env_info in its sources), with a line of the program's among it.
+# As MVAPICH2 2.3.7 prints it on rank 0 (mv2_print_env_info in its sources), with a line of the
+# program's among it.
 PRINTS_A_TABLE = f"""
 import os
 print("before")
@@ -45,7 +48,9 @@ OWN_LINES = ["before", "", "after", RULE]
 
 
 def of_prefix(prefix: Path) -> str:
-    """A PATH with the prefix's launcher first, and the programs of the MPICH environment behind it."""
+    """A PATH with the prefix's launcher first, and the programs of the MPICH environment behind
+    it.
+    """
     return f"{prefix / 'bin'}:{MPICH_PREFIX / 'bin'}:{os.environ['PATH']}"
 
 

@@ -1,4 +1,6 @@
-"""The same command in every place: it computes and is profiled as on the host, and nothing of it is left, however it ends."""
+"""The same command in every place: it computes and is profiled as on the host, and nothing of it is
+left, however it ends.
+"""
 
 import json
 import os
@@ -46,7 +48,8 @@ if "HOROVOD_TIMELINE" in os.environ:
     time.sleep(1)  # it loses at shutdown what it has not written by then
 """
 
-# Ranks find each other by MPI itself where there is one: torch, which Horovod comes with, takes each of them seconds to load.
+# Ranks find each other by MPI itself where there is one: torch, which Horovod comes with, takes
+# each of them seconds to load.
 HOROVOD = "import horovod.torch as hvd; hvd.init()"
 INIT = {"openmpi": "import mpi4py.MPI", "mpich": "import mpi4py.MPI", "gloo": HOROVOD}
 START_SECONDS = {"openmpi": 6, "mpich": 6, "gloo": 15}  # a rank that does not hang has to be there by then
@@ -138,7 +141,8 @@ def test_a_shaped_link_is_as_slow_as_it_was_made(
     assert done.returncode == 0, done.stderr
     assert run_json(tmp_path / "job")["placement_settings"]["link"] == "1gbit"
     seconds = [float(line) for line in (tmp_path / "job/logs/rank-00000.log").read_text().splitlines()]
-    # Whatever the algorithm, each of two ranks has to receive as many bytes as the result has: that is physics, not a speed test.
+    # Whatever the algorithm, each of two ranks has to receive as many bytes as the result has: that
+    # is physics, not a speed test.
     assert min(seconds) >= (BIG - BURST) * 8 / LINK_BITS
 
 
@@ -187,7 +191,9 @@ StartWaiting = Callable[[str], subprocess.Popen[str]]
 
 @pytest.fixture
 def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
-    """Starts `hvscale launch` of two ranks of a flavour, and comes back when they have found each other and wait; run folder "job"."""
+    """Starts `hvscale launch` of two ranks of a flavour, and comes back when they have found each
+    other and wait; run folder "job".
+    """
     started: list[subprocess.Popen[str]] = []
 
     def start(mpi: str) -> subprocess.Popen[str]:
@@ -296,7 +302,9 @@ def test_cleanup_removes_what_a_killed_launcher_left(
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:node on an overlay"], indirect=True)
 def test_a_swarm_stays_while_a_living_run_uses_it(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
-    """The run that made it is gone; cleanup takes what was that run's alone, and the last run leaves the swarm."""
+    """The run that made it is gone; cleanup takes what was that run's alone, and the last run
+    leaves the swarm.
+    """
 
     def start(name: str) -> subprocess.Popen[bytes]:
         command = ["sh", "-c", 'echo ready; until [ -e "$HVSCALE_RUN/go" ]; do sleep 0.1; done']
@@ -384,7 +392,9 @@ def test_a_container_that_is_killed_takes_the_job_down(
 
 @contextmanager
 def stopping_at_exec(address: str, folder: Path) -> Iterator[tuple[dict[str, str], Path]]:
-    """A PATH whose docker stops the daemon before it asks it for a process in a container, and the file that says so."""
+    """A PATH whose docker stops the daemon before it asks it for a process in a container, and the
+    file that says so.
+    """
     pid, stopped, docker = pid_of_daemon(address), folder / "stopped", shutil.which("docker")
     front = folder / "front"
     front.mkdir()
@@ -594,7 +604,9 @@ def test_a_name_that_is_taken_is_one_line_and_stays(hvscale: Run, tmp_path: Path
 
 
 def settled(look: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
-    """What is there when nothing has come or gone for a second: Docker makes and removes the interfaces of a swarm by and by."""
+    """What is there when nothing has come or gone for a second: Docker makes and removes the
+    interfaces of a swarm by and by.
+    """
     seen = [look()]
 
     def unchanged() -> bool:

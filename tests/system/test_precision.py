@@ -34,7 +34,9 @@ def test_lower_precision_follows_fp32(hvscale_warm: Run, tmp_path: Path, precisi
 
 
 def test_fp16_goes_on_with_its_scale(hvscale_warm: Run, tmp_path: Path) -> None:
-    """At the start scaled gradients may overflow: their scale is halved, which is no failure however often it happens."""
+    """At the start scaled gradients may overflow: their scale is halved, which is no failure
+    however often it happens.
+    """
     train = (*CONTIGUOUS, "--precision", "fp16", "--checkpoint-every", 6, "--steps")
     assert hvscale_warm(*train, 12, "--run", "whole").returncode == 0
     assert hvscale_warm(*train, 6, "--run", "first").returncode == 0

@@ -15,7 +15,8 @@ RANKS = 2
 ROUNDS = 5
 BIG, FUSED, PARTS = 4 * 2**20, 2**20, 4
 
-# Each round: one all-reduce of BIG bytes, then PARTS tensors of FUSED bytes in all, which Horovod fuses into one message.
+# Each round: one all-reduce of BIG bytes, then PARTS tensors of FUSED bytes in all, which Horovod
+# fuses into one message.
 HOROVOD_PROGRAM = f"""
 import os, time, horovod.torch as hvd, torch
 hvd.init()

@@ -106,7 +106,9 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
 
 
 def opened(browser: Browser, page_file: Path, troubles: list[str], width: int = 1280) -> Page:
-    """The page, drawn; what goes wrong in it, or leaves it for the network, is appended to `troubles`."""
+    """The page, drawn; what goes wrong in it, or leaves it for the network, is appended to
+    `troubles`.
+    """
     page = browser.new_page(viewport={"width": width, "height": 900})
     page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: troubles.append(str(error)))

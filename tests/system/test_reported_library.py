@@ -1,4 +1,6 @@
-"""The MPI library that ranks really run on, as they report it, against the one that was asked for."""
+"""The MPI library that ranks really run on, as they report it, against the one that was asked
+for.
+"""
 
 import json
 import os
@@ -120,7 +122,9 @@ def test_no_figure_comes_out_under_the_name_of_a_library_that_did_not_run(
 def test_a_rank_whose_programs_run_on_two_libraries_reports_both(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """One after the other; the second one, with a library of its own, does not know the launcher, and is a job of one rank."""
+    """One after the other; the second one, with a library of its own, does not know the launcher,
+    and is a job of one rank.
+    """
     script = program(SAY)
     by_itself = "env -u MPI4PY_LIBMPI"
     both = f"{MPICH_PREFIX / 'bin/python'} {script}; {by_itself} {PROGRAMS / 'python'} {script}"

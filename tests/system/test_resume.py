@@ -1,4 +1,6 @@
-"""Training that goes on after whatever ended it: on a CPU, with the result of training that was never stopped."""
+"""Training that goes on after whatever ended it: on a CPU, with the result of training that was
+never stopped.
+"""
 
 import json
 import signal
@@ -45,7 +47,9 @@ def steps(run: Path) -> list[tuple[Any, ...]]:
 
 
 def killed_after(tmp_path: Path, count: int, *words: object) -> None:
-    """Start `hvscale ...` and SIGKILL it when steps.jsonl of the folder `stopped` has `count` lines."""
+    """Start `hvscale ...` and SIGKILL it when steps.jsonl of the folder `stopped` has `count`
+    lines.
+    """
     file = tmp_path / "stopped/steps.jsonl"
     with subprocess.Popen([PROGRAMS / "hvscale", *map(str, words)], cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
         wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= count)

@@ -53,7 +53,9 @@ def small_disk(folder: Path, kibibytes: int) -> Iterator[Path]:
 
 
 def test_of_two_starts_at_once_one_runs(tmp_path: Path) -> None:
-    """Six pairs of launches of one --run, and at the same time six without, which must not share a default folder."""
+    """Six pairs of launches of one --run, and at the same time six without, which must not share a
+    default folder.
+    """
     launch = ("launch", "--mpi", "gloo")
     pairs = [
         [start(tmp_path, *launch, "--run", f"job-{number}", "--", "echo", who) for who in ("one", "two")]
@@ -105,7 +107,9 @@ def test_a_folder_belongs_to_the_living_process_that_has_it(
 
 
 def test_a_training_that_runs_keeps_its_steps_from_a_second_one(hvscale_warm: Run, tmp_path: Path) -> None:
-    """The second one is refused; killed, the first one leaves a folder that the third resumes in, and that says so until then."""
+    """The second one is refused; killed, the first one leaves a folder that the third resumes in,
+    and that says so until then.
+    """
     train = (*TRAIN, "--run", "job", "--checkpoint-every", "5", "--resume", "auto")
     steps = tmp_path / "job/steps.jsonl"
     first = start(tmp_path, *train, "--steps", 1_000_000)
@@ -133,7 +137,9 @@ def test_a_training_that_runs_keeps_its_steps_from_a_second_one(hvscale_warm: Ru
 
 @needs_root
 def test_a_folder_that_another_user_prepared_is_refused(hvscale: Run, tmp_path: Path) -> None:
-    """One of another user; one of our own in which another user's links lead out of it; and one that every user may write in."""
+    """One of another user; one of our own in which another user's links lead out of it; and one
+    that every user may write in.
+    """
     precious = tmp_path / "precious"
     precious.write_text("mine")
     theirs, ours, open_to_all = (tmp_path / name for name in ("theirs", "ours", "open"))
@@ -167,7 +173,9 @@ def test_a_folder_that_another_user_prepared_is_refused(hvscale: Run, tmp_path: 
 
 
 def test_files_that_are_no_files_are_one_line(hvscale_warm: Run, tmp_path: Path) -> None:
-    """FIFOs, devices and files without an end in the place of a run's own, read by what reads them."""
+    """FIFOs, devices and files without an end in the place of a run's own, read by what reads
+    them.
+    """
     run = tmp_path / "job"
     assert hvscale_warm(*TRAIN, "--steps", "2", "--checkpoint-every", "2", "--run", "job").returncode == 0
     (checkpoint,) = (run / "checkpoints").iterdir()
@@ -236,7 +244,9 @@ def test_a_run_whose_hvscale_was_killed_was_interrupted(
 
 @needs_root
 def test_a_folder_of_another_user_that_is_closed_is_one_line(hvscale: Run, tmp_path: Path) -> None:
-    """Asked by a user who may pass through all folders above it; the program is loaded before, from where that user may not read."""
+    """Asked by a user who may pass through all folders above it; the program is loaded before, from
+    where that user may not read.
+    """
     assert hvscale("launch", "--mpi", "gloo", "--run", "job", "--", "true").returncode == 0
     loaded = "import hvscale.profiling.analyze.explanation, hvscale.cli.commands.breakdown, hvscale.cli.main, os, sys"
     ask = f"{loaded}; os.setuid({NOBODY}); hvscale.cli.main.main()"

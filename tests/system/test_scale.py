@@ -1,4 +1,6 @@
-"""`hvscale scale` with real ranks: what it measures, what it refuses, and what it keeps when it is broken off."""
+"""`hvscale scale` with real ranks: what it measures, what it refuses, and what it keeps when it is
+broken off.
+"""
 
 import csv
 import json
@@ -15,7 +17,8 @@ from playwright.sync_api import Browser, expect
 from hvscale.core.host import available_cores
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
-# A real job that ends as Horovod's synthetic benchmarks do; a rank's speed falls from 100 to 80 on two ranks.
+# A real job that ends as Horovod's synthetic benchmarks do; a rank's speed falls from 100 to 80 on
+# two ranks.
 HOROVOD_LINES = """
 speed = {1: 100, 2: 80}[size]
 if rank == 0:
@@ -75,7 +78,9 @@ def column(document: dict[str, Any], name: str) -> list[Any]:
 
 @pytest.fixture
 def speeds(program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
-    """`speeds({1: [10, 11], 2: [20, 21]})`: a program that prints these, by np and repeat; rank 1 prints 1 more."""
+    """`speeds({1: [10, 11], 2: [20, 21]})`: a program that prints these, by np and repeat; rank 1
+    prints 1 more.
+    """
 
     def write(by_np: dict[int, list[float]]) -> Path:
         (tmp_path / "speeds.json").write_text(json.dumps(by_np))

@@ -24,7 +24,9 @@ int MPI_Get_library_version(char *text, int *length)
 
 @pytest.fixture
 def of_another_release(tmp_path: Path) -> Path:
-    """A python whose Horovod needs the libmpi.so.40 that lies in the test's folder, where nothing looks for it."""
+    """A python whose Horovod needs the libmpi.so.40 that lies in the test's folder, where nothing
+    looks for it.
+    """
     package = tmp_path / "prefix/lib/python3.11/site-packages/horovod/torch"
     package.mkdir(parents=True)
     (tmp_path / "prefix/bin").mkdir()

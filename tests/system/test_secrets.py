@@ -1,4 +1,6 @@
-"""What is given with --env reaches the ranks and no file, no output and no command line, unless its name says that it is a setting."""
+"""What is given with --env reaches the ranks and no file, no output and no command line, unless its
+name says that it is a setting.
+"""
 
 import json
 import stat
@@ -19,7 +21,8 @@ ENV = (
     *(f"--env={name}" for name in FROM_THE_SHELL),
     *("--env", "HOROVOD_CYCLE_TIME=3"),
 )
-# Fails where a rank lacks one of them, or where a command line of another process than the user's own holds one.
+# Fails where a rank lacks one of them, or where a command line of another process than the user's
+# own holds one.
 STEPS = """
 import os, sys, time
 from pathlib import Path

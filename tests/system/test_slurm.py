@@ -1,4 +1,6 @@
-"""A real Slurm cluster of four nodes: from inside an allocation, as a job script, and submitted and followed."""
+"""A real Slurm cluster of four nodes: from inside an allocation, as a job script, and submitted and
+followed.
+"""
 
 import json
 import os

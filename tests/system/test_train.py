@@ -158,7 +158,9 @@ def test_a_full_disk_ends_training_in_one_line(hvscale_warm: Run, tmp_path: Path
 
 
 def test_demo(hvscale: Run, tmp_path: Path) -> None:
-    """It comes to an end and shows everything; how far it gets in its time is the machine's affair."""
+    """It comes to an end and shows everything; how far it gets in its time is the machine's
+    affair.
+    """
     done = hvscale("demo", "--seconds", 5, "--run", "job", timeout=400)
     assert done.returncode == 0, done.stderr
     for expected in ("PSNR on", "images/s in total", "allreduce", "busbw", "run folder:", "picture:"):
@@ -176,7 +178,9 @@ def test_a_demo_of_no_time_is_one_line(hvscale: Run) -> None:
 
 
 def test_the_demo_s_model_passes_bicubic(hvscale_warm: Run, tmp_path: Path) -> None:
-    """In as many steps as a busy two-core machine has time for in a minute, and as one process: the two ranks' batches are its one."""
+    """In as many steps as a busy two-core machine has time for in a minute, and as one process: the
+    two ranks' batches are its one.
+    """
     demo = demo_config()
     asked = demo.model_copy(update={"seconds": None, "steps": 450, "batch_size": 2 * demo.batch_size})
     done = hvscale_warm("train", *asked.arguments(), "--run", "job", timeout=400)

@@ -1,4 +1,6 @@
-"""`hvscale tune` with real ranks: what it finds and proves, what it does about trials that fail, and how it is interrupted and resumed."""
+"""`hvscale tune` with real ranks: what it finds and proves, what it does about trials that fail,
+and how it is interrupted and resumed.
+"""
 
 import csv
 import json
@@ -12,7 +14,8 @@ import pytest
 
 from tests.conftest import PROGRAMS, Run, knobs_asked, processes_below, run_json, wait_until
 
-# A job whose speed and fate depend on the all-reduce algorithm that Open MPI was given, as words on the command line say.
+# A job whose speed and fate depend on the all-reduce algorithm that Open MPI was given, as words on
+# the command line say.
 STEPS = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -43,7 +46,8 @@ for step in range(100000):
 """
 ALGORITHMS = {"ring", "segmented_ring", "recursive_doubling", "reduce_scatter_allgather", "reduce_broadcast"}
 
-# Adds up wrongly on rank 1, in messages of gradients alone, while Horovod is set to this cycle time.
+# Adds up wrongly on rank 1, in messages of gradients alone, while Horovod is set to this cycle
+# time.
 WRONG_SUMS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -211,7 +215,8 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     assert (document["state"], document["winner"], document["proof"]) == ("finished", {}, None)
     assert "keep the defaults: no trial was faster" in done.stdout
 
-    # Finished is what has its outputs: where one cannot be written, the same command writes them later.
+    # Finished is what has its outputs: where one cannot be written, the same command writes them
+    # later.
     (folder / "guide.html").unlink()
     (folder / "guide.html").mkdir()
     done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)

@@ -1,4 +1,6 @@
-"""`hvscale tune-collectives`: real ranks, a real table that real jobs take, and what happens when something goes wrong."""
+"""`hvscale tune-collectives`: real ranks, a real table that real jobs take, and what happens when
+something goes wrong.
+"""
 
 import json
 import signal

@@ -1,4 +1,6 @@
-"""`hvscale tune` where ranks run in containers, in network namespaces and on a Slurm cluster: each trial ends there, too."""
+"""`hvscale tune` where ranks run in containers, in network namespaces and on a Slurm cluster: each
+trial ends there, too.
+"""
 
 import json
 from collections.abc import Callable

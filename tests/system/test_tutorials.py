@@ -1,4 +1,6 @@
-"""The tutorials of docs/: every command works as it is printed, one after another in a fresh folder."""
+"""The tutorials of docs/: every command works as it is printed, one after another in a fresh
+folder.
+"""
 
 import os
 import re

@@ -11,7 +11,8 @@ import pytest
 from hvscale.launch.rank_side import host_preflight
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
-# What HVSCALE_SSH names: it hangs before it connects, behind the connection, or after a first answer.
+# What HVSCALE_SSH names: it hangs before it connects, behind the connection, or after a first
+# answer.
 SILENT = {
     "before": "sleep 600",
     "behind": "read question; sleep 600",
@@ -23,7 +24,9 @@ NEVER = "300"
 
 @pytest.fixture(params=SILENT)
 def silent_ssh(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """The variable that makes every host a silent one; the script leaves the file `asked` when it hangs."""
+    """The variable that makes every host a silent one; the script leaves the file `asked` when it
+    hangs.
+    """
     script = tmp_path / "silent-ssh"
     hanging = SILENT[request.param].replace("sleep", f"touch {tmp_path}/asked; sleep")
     script.write_text(f"#!/bin/sh\nexport HVSCALE_RUN={tmp_path}/job\n{hanging}\n")

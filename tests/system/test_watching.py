@@ -1,4 +1,6 @@
-"""What can be seen of a training run: by wandb's client, in TensorBoard's files and on a terminal; and that none of it holds up training."""
+"""What can be seen of a training run: by wandb's client, in TensorBoard's files and on a terminal;
+and that none of it holds up training.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""A decision table's files, fed to the libraries that they are for: whom a rank sends how many messages, and in which order sums are made."""
+"""A decision table's files, fed to the libraries that they are for: whom a rank sends how many
+messages, and in which order sums are made.
+"""
 
 import os
 import re
@@ -69,7 +71,8 @@ OPENMPI_TABLE = CollectivesTable(
         rule("gather", KIB, 64 * KIB, "binomial"),
     ],
 )
-# Messages of one rank to each of the others: by collective, below and above the edge between its rules.
+# Messages of one rank to each of the others: by collective, below and above the edge between its
+# rules.
 SENT = {
     "broadcast": (0, {1: 1, 2: 1, 3: 1}, {1: 16}),
     "allreduce": (0, {1: 1, 2: 1}, {1: 6}),
@@ -121,7 +124,9 @@ def test_open_mpi_takes_the_second_form(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("namespaces")
 def test_between_nodes_han_keeps_what_the_table_does_not_name(hvscale: Run, tmp_path: Path) -> None:
-    """An all-reduce's sums are the ring's where the table names it, and the library's own elsewhere."""
+    """An all-reduce's sums are the ring's where the table names it, and the library's own
+    elsewhere.
+    """
     table = tmp_path / "table.toml"
     rules = [rule("allreduce", 64 * KIB, None, "ring", ranks_per_node=1)]
     table.write_text(CollectivesTable(mpi="openmpi", rule=rules).toml())
@@ -148,7 +153,9 @@ def test_between_nodes_han_keeps_what_the_table_does_not_name(hvscale: Run, tmp_
 
 @needs_mpich
 def test_mpich_takes_each_decision_in_its_range(tmp_path: Path) -> None:
-    """An all-reduce's sums are those of the algorithm that its variable forces, and others than the library's own."""
+    """An all-reduce's sums are those of the algorithm that its variable forces, and others than the
+    library's own.
+    """
     rules = [
         rule("allreduce", 4 * KIB, 64 * KIB, "recursive_multiplying"),
         rule("allreduce", 64 * KIB + 1, None, "ring"),

@@ -1,4 +1,6 @@
-"""Reads what wandb's client logs to disk: its own messages (wandb.proto) in the framing of LevelDB's logs, behind a header of 7 bytes."""
+"""Reads what wandb's client logs to disk: its own messages (wandb.proto) in the framing of
+LevelDB's logs, behind a header of 7 bytes.
+"""
 
 import json
 import struct

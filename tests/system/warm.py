@@ -1,7 +1,9 @@
-"""`hvscale` in processes that have torch loaded when they begin: loading it takes several seconds of a core, and a file of tests has many starts.
+"""`hvscale` in processes that have torch loaded when they begin: loading it takes several seconds
+of a core, and a file of tests has many starts.
 
-multiprocessing's fork server loads it once for each worker of the tests and forks a new process for each call, with arguments, environment,
-working folder, output and exit status of its own. Each file of tests starts the installed command itself too.
+multiprocessing's fork server loads it once for each worker of the tests and forks a new process for
+each call, with arguments, environment, working folder, output and exit status of its own. Each file
+of tests starts the installed command itself too.
 """
 
 import multiprocessing

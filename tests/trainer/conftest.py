@@ -21,7 +21,9 @@ Ranks = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def two_ranks(tmp_path: Path) -> Ranks:
-    """`two_ranks("program.py", *arguments, launcher="openmpi")` runs a file of tests/trainer/programs; never raises for a status."""
+    """`two_ranks("program.py", *arguments, launcher="openmpi")` runs a file of
+    tests/trainer/programs; never raises for a status.
+    """
 
     def run(program: str, *arguments: object, launcher: str = "openmpi") -> subprocess.CompletedProcess[str]:
         return run_on_two_ranks(tmp_path, program, *arguments, launcher=launcher)

@@ -26,7 +26,9 @@ SMALL: dict[str, Any] = {"image_size": 16, "batch_size": 4, "precision": "fp32",
 
 @pytest.fixture
 def classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """ImageNet's layout: 8 images to train on and 3 to validate with of each of red, green and blue."""
+    """ImageNet's layout: 8 images to train on and 3 to validate with of each of red, green and
+    blue.
+    """
     random = np.random.default_rng(1)
     for part, count in (("train", 8), ("val", 3)):
         for channel, name in enumerate(("red", "green", "blue")):
@@ -53,7 +55,9 @@ def test_a_classifier_learns_from_folders(classes: Path) -> None:
 
 
 def test_a_trained_classifier_is_measured_again(classes: Path) -> None:
-    """From the run's folder, which says the classes, and from the file of weights alone, when the model is named."""
+    """From the run's folder, which says the classes, and from the file of weights alone, when the
+    model is named.
+    """
     config = TrainConfig.of(model="own_colours:colours", data=str(classes), steps=4, **SMALL)
     result = train(config)
     alone = classes.parent / "weights.pt"

@@ -1,4 +1,6 @@
-"""Horovod's options, on two real ranks: a few steps give what the same steps give when they are worked out without Horovod."""
+"""Horovod's options, on two real ranks: a few steps give what the same steps give when they are
+worked out without Horovod.
+"""
 
 import functools
 import json
@@ -15,7 +17,8 @@ from hvscale.trainer import TrainConfig
 from tests.conftest import Run
 from tests.trainer.conftest import Ranks, make_photos, run_on_two_ranks
 
-# What goes into one start of the ranks, and of the way that the parameters went, how much two ways to work them out may differ by.
+# What goes into one start of the ranks, and of the way that the parameters went, how much two ways
+# to work them out may differ by.
 STARTS: list[tuple[float, list[dict[str, Any]]]] = [
     (
         1e-3,
@@ -55,7 +58,9 @@ STARTS: list[tuple[float, list[dict[str, Any]]]] = [
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], subprocess.CompletedProcess[str]]:
-    """`started(1)`: two ranks have worked through that one of STARTS, and said a line of JSON for each of its options."""
+    """`started(1)`: two ranks have worked through that one of STARTS, and said a line of JSON for
+    each of its options.
+    """
 
     @functools.cache
     def start(number: int) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,6 @@
-"""What the trainer's own run.json says of the MPI library, by the library's own text: several share one ABI."""
+"""What the trainer's own run.json says of the MPI library, by the library's own text: several share
+one ABI.
+"""
 
 import pytest
 

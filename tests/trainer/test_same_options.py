@@ -1,4 +1,6 @@
-"""Real ranks that a wrapper gives different options: one line says which, instead of a hang or of another training."""
+"""Real ranks that a wrapper gives different options: one line says which, instead of a hang or of
+another training.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Training in one process without a launcher, and processes that a launcher started but Horovod does not join."""
+"""Training in one process without a launcher, and processes that a launcher started but Horovod
+does not join.
+"""
 
 import json
 import os
@@ -62,7 +64,9 @@ def test_a_learning_rate_that_diverges(photos: Path) -> None:
 
 @pytest.mark.parametrize(("rank", "line"), [("0", True), ("1", False)])
 def test_a_horovod_of_another_mpi_is_named_once(photos: Path, rank: str, line: bool) -> None:
-    """What happens under MPICH's mpiexec when Horovod is built for Open MPI: each process becomes a job of its own."""
+    """What happens under MPICH's mpiexec when Horovod is built for Open MPI: each process becomes a
+    job of its own.
+    """
     request = json.dumps({**TINY, "data": str(photos)})
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(

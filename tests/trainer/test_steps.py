@@ -31,7 +31,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 @given(place=st.integers(0, sum(map(len, LINES)) - 1), byte=st.integers(0, 255), how=st.sampled_from("fri"))
 def test_one_wrong_byte_costs_the_lines_that_it_touches(run: RunFolder, place: int, byte: int, how: str) -> None:
-    """Flipped, removed or inserted; a newline that goes or becomes another byte touches two lines."""
+    """Flipped, removed or inserted; a newline that goes or becomes another byte touches two
+    lines.
+    """
     whole = b"".join(LINES)
     damaged = whole[:place] + (b"" if how == "r" else bytes([byte])) + whole[place + (how != "i") :]
     run.steps.write_bytes(damaged)

@@ -1,4 +1,6 @@
-"""The training loop in a single process: hooks are called in order, and its state continues exactly."""
+"""The training loop in a single process: hooks are called in order, and its state continues
+exactly.
+"""
 
 import copy
 

@@ -1,7 +1,8 @@
-"""MPI programs for comparing containers with bare metal. Each is a file in programs/ that registers itself, and its C sources.
+"""MPI programs for comparing containers with bare metal. Each is a file in programs/ that registers
+itself, and its C sources.
 
-They follow the description in a study of Docker for MPI applications: master and workers, domain decomposition into cuboids, and
-divide and conquer.
+They follow the description in a study of Docker for MPI applications: master and workers, domain
+decomposition into cuboids, and divide and conquer.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,9 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class ApplicationParameter:
-    """A numeric parameter of a program. `small`: the default, for a machine with few cores; `full`: the size of the published study."""
+    """A numeric parameter of a program. `small`: the default, for a machine with few cores; `full`:
+    the size of the published study.
+    """
 
     meaning: str
     small: int
@@ -39,7 +42,8 @@ class Result(BaseModel):
 
 
 class Application:
-    """A program. `base_np`: the np that speed-ups refer to. `is_timed`: its measurement is its seconds, not its other output.
+    """A program. `base_np`: the np that speed-ups refer to. `is_timed`: its measurement is its
+    seconds, not its other output.
 
     `needs_serial_run`: its result is checked against that of the same build on one rank.
     """
@@ -62,7 +66,9 @@ class Application:
         return 0, ""
 
     def problem(self, result: Any, sizes: Sizes, serial: Any) -> str | None:
-        """What is wrong with a result of type `self.result`. `serial`: the result on one rank to check against, if there is one."""
+        """What is wrong with a result of type `self.result`. `serial`: the result on one rank to
+        check against, if there is one.
+        """
 
 
 APPLICATIONS: Registry[Application] = Registry("application", programs.__name__)
@@ -73,7 +79,9 @@ def register(application: Application) -> Application:
 
 
 def parse_sizes(application: Application, requests: list[str]) -> dict[str, int]:
-    """A number for each parameter, from `--size full` and `--size NAME=NUMBER`. Raises RequestError for what the program does not have."""
+    """A number for each parameter, from `--size full` and `--size NAME=NUMBER`. Raises RequestError
+    for what the program does not have.
+    """
     is_full = "full" in requests
     sizes = {name: one.full if is_full else one.small for name, one in application.parameters.items()}
     for request in requests:

@@ -30,7 +30,9 @@ class Compiler(BaseModel):
 
 
 def parse_flags(texts: list[str]) -> dict[str, list[str]]:
-    """The words of each `--flags`, split as by a shell, by their text. Raises RequestError for an open quote and for duplicates."""
+    """The words of each `--flags`, split as by a shell, by their text. Raises RequestError for an
+    open quote and for duplicates.
+    """
     found: dict[str, list[str]] = {}
     for text in texts:
         try:
@@ -54,12 +56,16 @@ def label(flags: str) -> str:
 
 
 def compiler_environment(options: LaunchOptions) -> dict[str, str]:
-    """The compiler's environment, the same as the job's, so that `--env OMPI_CC=clang` reaches it."""
+    """The compiler's environment, the same as the job's, so that `--env OMPI_CC=clang` reaches
+    it.
+    """
     return {**prefixes.programs_first(clean(), flavours.get(options.mpi)), **named(options.env)}
 
 
 def find_compiler(options: LaunchOptions) -> Compiler:
-    """mpicc beside the job's launcher. Raises RequestError, saying how to install it, where there is none."""
+    """mpicc beside the job's launcher. Raises RequestError, saying how to install it, where there
+    is none.
+    """
     flavour = flavours.get(options.mpi)
     if flavour.soname is None:
         raise RequestError(f"--mpi {flavour.name} has no MPI, which these programs need: choose another --mpi")
@@ -95,7 +101,9 @@ def source_hash(application: Application) -> str:
 
 
 def build(application: Application, words: list[str], compiler: Compiler, options: LaunchOptions, folder: Path) -> Path:
-    """Build the program in `folder` unless it exists. Raises RequestError with the compiler's last lines when it fails."""
+    """Build the program in `folder` unless it exists. Raises RequestError with the compiler's last
+    lines when it fails.
+    """
     program = folder / application.name
     if program.exists():
         return program

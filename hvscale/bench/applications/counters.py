@@ -24,7 +24,9 @@ UNITS = {"msec": 1e-3, "nsec": 1e-9, "": 1.0}
 
 
 class Counters(BaseModel):
-    """Sums over the ranks of one start, from start to end of the program; None where this machine does not support the event."""
+    """Sums over the ranks of one start, from start to end of the program; None where this machine
+    does not support the event.
+    """
 
     task_clock_seconds: float | None = None
     context_switches: float | None = None
@@ -46,7 +48,9 @@ def with_perf(command: list[str]) -> list[str]:
 
 
 def read_counters(run: RunFolder, np: int) -> Counters:
-    """The counts from the ranks' logs, where perf writes them at the end. Raises RequestError where a rank's are missing."""
+    """The counts from the ranks' logs, where perf writes them at the end. Raises RequestError where
+    a rank's are missing.
+    """
     sums: dict[str, float] = {}
     lacking = set()
     for rank in range(np):

@@ -35,7 +35,8 @@ class ApplicationVariant(BaseModel):
 
 
 class ApplicationRun(ApplicationVariant):
-    """One run. `seconds` and `result`: what the program printed, None where it failed. `problem`: why the run does not count.
+    """One run. `seconds` and `result`: what the program printed, None where it failed. `problem`:
+    why the run does not count.
 
     `repeat` 0 is the run on one rank that the others are checked against, if np 1 is not measured.
     """
@@ -50,9 +51,11 @@ class ApplicationRun(ApplicationVariant):
 
 
 class ApplicationRow(ApplicationVariant):
-    """One variant, seconds over its starts. `speed_up`: median(base_np) / median(np) of the same build and place, None without the base.
+    """One variant, seconds over its starts. `speed_up`: median(base_np) / median(np) of the same
+    build and place, None without the base.
 
-    `overhead_percent`: (median / that of the first placement - 1) * 100, with its 95 % bootstrap interval; None for the first placement itself.
+    `overhead_percent`: (median / that of the first placement - 1) * 100, with its 95 % bootstrap
+    interval; None for the first placement itself.
     """
 
     runs: int
@@ -69,7 +72,9 @@ class ApplicationRow(ApplicationVariant):
 
 
 class BestFlags(BaseModel):
-    """The flags of a placement with the smallest sum of medians over np, among those measured on every np."""
+    """The flags of a placement with the smallest sum of medians over np, among those measured on
+    every np.
+    """
 
     placement: str
     flags: str
@@ -77,7 +82,8 @@ class BestFlags(BaseModel):
 
 
 class CountersRow(ApplicationVariant):
-    """Event counts of one more start under perf, summed over the ranks; None in `counters`: not supported by this machine.
+    """Event counts of one more start under perf, summed over the ranks; None in `counters`: not
+    supported by this machine.
 
     `problem`: why nothing was counted.
     """
@@ -87,7 +93,9 @@ class CountersRow(ApplicationVariant):
 
 
 class BandwidthRow(ApplicationVariant):
-    """Bandwidth per pair in 10^9 bytes/s while all pairs send messages of one size at once, over pairs and starts."""
+    """Bandwidth per pair in 10^9 bytes/s while all pairs send messages of one size at once, over
+    pairs and starts.
+    """
 
     bytes: int
     median_gigabytes_per_second: float
@@ -97,7 +105,9 @@ class BandwidthRow(ApplicationVariant):
 
 
 class PingRow(ApplicationVariant):
-    """Round-trip time of one byte over all starts: the least, the median of the medians, and the largest."""
+    """Round-trip time of one byte over all starts: the least, the median of the medians, and the
+    largest.
+    """
 
     min_seconds: float
     median_seconds: float
@@ -105,7 +115,9 @@ class PingRow(ApplicationVariant):
 
 
 class ApplicationDocument(InterleavedDocument):
-    """What `hvscale bench app --json` prints, by alias, and bench-app.json in the bench's folder."""
+    """What `hvscale bench app --json` prints, by alias, and bench-app.json in the bench's
+    folder.
+    """
 
     schema_: Literal["hvscale/bench-app/2"] = "hvscale/bench-app/2"
     application: str

@@ -148,7 +148,9 @@ def bandwidth_cells(row: BandwidthRow) -> list[str]:
 
 
 def write_application_csv(document: ApplicationDocument, path: Path) -> None:
-    """The columns of the JSON document's rows; of the network its bandwidths. Raises RequestError when `path` cannot be written."""
+    """The columns of the JSON document's rows; of the network its bandwidths. Raises RequestError
+    when `path` cannot be written.
+    """
     if document.bandwidth:
         write_csv(path, document.bandwidth)
     else:

@@ -26,7 +26,9 @@ def page(document: ApplicationDocument) -> str:
 
 
 def time_figures(document: ApplicationDocument) -> dict[str, tuple[str, go.Figure]]:
-    """Box plots for each np and the speed-ups, with their headings, by the id of the page's element."""
+    """Box plots for each np and the speed-ups, with their headings, by the id of the page's
+    element.
+    """
     ranks = sorted({row.np for row in document.rows})
     shown = {f"np-{np}": (f"np {np}: seconds", boxes(document, np)) for np in ranks}
     if len(ranks) > 1 and any(row.speed_up is not None for row in document.rows):

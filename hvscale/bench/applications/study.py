@@ -1,4 +1,6 @@
-"""Measures a program: all builds, placements and numbers of ranks, interleaved, in a resumable folder."""
+"""Measures a program: all builds, placements and numbers of ranks, interleaved, in a resumable
+folder.
+"""
 
 import shutil
 from collections.abc import Mapping
@@ -66,7 +68,8 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         path: Path | None,
         options: LaunchOptions,
     ) -> Self:
-        """`options`: of every start; their placement is names with commas between them. `count`: with perf, too.
+        """`options`: of every start; their placement is names with commas between them. `count`:
+        with perf, too.
 
         Raises RequestError for what cannot be measured; writes nothing.
         """
@@ -106,7 +109,9 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         return cls(application, document, builds, places, count, options)
 
     def prepare(self) -> None:
-        """Build the program. Raises RequestError with the compiler's output, and removes the builds if nothing was started yet."""
+        """Build the program. Raises RequestError with the compiler's output, and removes the builds
+        if nothing was started yet.
+        """
         folder = self.path / "builds"
         try:
             for flags, words in self.builds.items():
@@ -125,7 +130,9 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
             self.count_all(progress)
 
     def start_serial(self, progress: ProgressReporter) -> None:
-        """Start each build on one rank, if results are checked against that and np 1 is not measured."""
+        """Start each build on one rank, if results are checked against that and np 1 is not
+        measured.
+        """
         if not self.application.needs_serial_run or 1 in self.document.np:
             return
         for flags in self.document.flags:
@@ -171,7 +178,9 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
             raise UntrustedError(f"the program printed no result: see {run.log(0)}") from error
 
     def problem_of(self, variant: ApplicationVariant, result: Result) -> str | None:
-        """What is wrong with the result. A build's first result on one rank is the reference for its other runs."""
+        """What is wrong with the result. A build's first result on one rank is the reference for
+        its other runs.
+        """
         if variant.np == 1:
             self.serial.setdefault(variant.flags, result)
         if self.application.needs_serial_run and variant.flags not in self.serial:
@@ -179,7 +188,9 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         return self.application.problem(result, self.document.sizes, self.serial.get(variant.flags))
 
     def count_all(self, progress: ProgressReporter) -> None:
-        """One more start of each variant under perf, because counting may cost time; a failure affects nothing else."""
+        """One more start of each variant under perf, because counting may cost time; a failure
+        affects nothing else.
+        """
         problems: dict[str, str] = {}
         for variant in self.starts:
             if variant in self.failed:
@@ -215,7 +226,9 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
 
 
 def check_memory(application: Application, np: int, sizes: Mapping[str, int]) -> None:
-    """Raises RequestError, with the arithmetic, for sizes that do not fit into this machine's memory."""
+    """Raises RequestError, with the arithmetic, for sizes that do not fit into this machine's
+    memory.
+    """
     needed, how = application.memory(np, sizes)
     there = psutil.virtual_memory().available
     if needed > there:

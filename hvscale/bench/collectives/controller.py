@@ -63,7 +63,9 @@ class CollectiveOptions:
 
 @dataclass(frozen=True)
 class BackendStart:
-    """One back end's: its place in the document, what its ranks are asked, and the options of its launch."""
+    """One back end's: its place in the document, what its ranks are asked, and the options of its
+    launch.
+    """
 
     entry: BackendRun
     request: BenchRequest
@@ -188,10 +190,11 @@ class CollectiveBench:
         measured: Callable[[Measured], None],
         warn: Callable[[str], None],
     ) -> None:
-        """Start each back end. One that fails does not keep the others from being measured; its failure is raised after them.
+        """Start each back end. One that fails does not keep the others from being measured; its
+        failure is raised after them.
 
-        Raises UntrustedError at the end where an element was wrong, and RequestError and RunInterruptedError at once. What was measured until
-        then is kept in any case.
+        Raises UntrustedError at the end where an element was wrong, and RequestError and
+        RunInterruptedError at once. What was measured until then is kept in any case.
         """
         for text in self.document.warnings:
             warn(text)

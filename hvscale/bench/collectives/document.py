@@ -1,4 +1,6 @@
-"""bench.json: the request, one row for each size and back end, and the crossovers between back ends."""
+"""bench.json: the request, one row for each size and back end, and the crossovers between back
+ends.
+"""
 
 import itertools
 from collections.abc import Sequence
@@ -16,7 +18,9 @@ State = Literal["waiting", "running", "finished", "failed", "interrupted"]
 
 
 class BackendRun(BaseModel):
-    """One start. `name`: the back end, for GPU memory with its path. `library`: its name for itself. `problem`: why it failed."""
+    """One start. `name`: the back end, for GPU memory with its path. `library`: its name for
+    itself. `problem`: why it failed.
+    """
 
     name: str
     backend: str
@@ -32,8 +36,9 @@ class BackendRun(BaseModel):
 class BenchRow(BaseModel):
     """One size on one back end, out of place or in place.
 
-    `seconds*`: of a call on the slowest rank; `seconds` is the mean with its 95 % interval. `rank_seconds_*`: over the ranks' own
-    means. `bytes`, `count` and the bandwidths as in nccl-tests. `wrong`: wrong elements, None where not checked.
+    `seconds*`: of a call on the slowest rank; `seconds` is the mean with its 95 % interval.
+    `rank_seconds_*`: over the ranks' own means. `bytes`, `count` and the bandwidths as in
+    nccl-tests. `wrong`: wrong elements, None where not checked.
     """
 
     backend: str
@@ -67,7 +72,9 @@ class Wrong(FirstWrong):
 
 
 class Crossover(BaseModel):
-    """Below `bytes` one back end is faster, above it the other, beyond their intervals on both sides."""
+    """Below `bytes` one back end is faster, above it the other, beyond their intervals on both
+    sides.
+    """
 
     bytes: int
     faster_below: str
@@ -75,7 +82,9 @@ class Crossover(BaseModel):
 
 
 class BenchDocument(StudyDocument):
-    """What `hvscale bench COLLECTIVE --json` prints, by alias, and the bench folder's bench.json."""
+    """What `hvscale bench COLLECTIVE --json` prints, by alias, and the bench folder's
+    bench.json.
+    """
 
     schema_: Literal["hvscale/bench/2"] = "hvscale/bench/2"
     collective: str
@@ -124,13 +133,17 @@ def row_of(name: str, measured: Measured, bus_factor: float) -> BenchRow:
 
 
 def main_rows(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """The rows by which back ends are compared: out of place, or in place where a back end has no others."""
+    """The rows by which back ends are compared: out of place, or in place where a back end has no
+    others.
+    """
     with_two_buffers = {row.backend for row in rows if not row.in_place}
     return [row for row in rows if not row.in_place or row.backend not in with_two_buffers]
 
 
 def crossovers(rows: Sequence[BenchRow]) -> list[Crossover]:
-    """The crossovers of each pair of back ends, by size: the geometric mean of two sizes at which different ones are faster for sure."""
+    """The crossovers of each pair of back ends, by size: the geometric mean of two sizes at which
+    different ones are faster for sure.
+    """
     tables: dict[str, dict[int, BenchRow]] = {}
     for row in main_rows(rows):
         tables.setdefault(row.backend, {})[row.bytes] = row

@@ -1,7 +1,8 @@
 """The elements of messages: their types, and the patterns that ranks send and must receive.
 
-All patterns are whole numbers that every type holds exactly, on any number of ranks. bfloat16 has 8 significant bits, so it holds
-whole numbers up to 256 exactly, and every other type does too. Sums stay below that in any order of addition.
+All patterns are whole numbers that every type holds exactly, on any number of ranks. bfloat16 has 8
+significant bits, so it holds whole numbers up to 256 exactly, and every other type does too. Sums
+stay below that in any order of addition.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ Pattern = NDArray[np.int64]
 Carried = NDArray[np.generic]
 
 LARGEST = 256
-# A prime: no chunk of a message is a whole number of periods long, so a misplaced chunk is detected.
+# A prime: no chunk of a message is a whole number of periods long, so a misplaced chunk is
+# detected.
 PERIOD = 1021
 LARGEST_ADDEND = 4
 MOST_ADDENDS = LARGEST // LARGEST_ADDEND
@@ -27,12 +29,16 @@ SLAB_PERIODS = 4096
 
 
 def mark(source: int, target: int = 0) -> Pattern:
-    """The pattern that `source` sends to `target`: PERIOD numbers from 0 to 250, shifted differently for each pair."""
+    """The pattern that `source` sends to `target`: PERIOD numbers from 0 to 250, shifted
+    differently for each pair.
+    """
     return np.roll(_SCATTERED, 37 * source + 101 * target)
 
 
 def addend(rank: int, np_: int) -> Pattern:
-    """A rank's part of a sum: numbers from 1 to 4; with more than 64 ranks mostly 0, at positions that differ by rank."""
+    """A rank's part of a sum: numbers from 1 to 4; with more than 64 ranks mostly 0, at positions
+    that differ by rank.
+    """
     spacing = -(-np_ // MOST_ADDENDS)
     kept = (np.arange(PERIOD) + rank) % spacing == 0
     return np.where(kept, 1 + np.roll(_SCATTERED, 37 * rank) % LARGEST_ADDEND, 0)
@@ -56,7 +62,9 @@ def fill(target: Carried, pattern: Carried) -> None:
 
 
 def find_wrong(found: Carried, pattern: Carried) -> tuple[int, int | None]:
-    """The number of elements that differ from the pattern, and the first of them. Bits are compared, so a NaN differs."""
+    """The number of elements that differ from the pattern, and the first of them. Bits are
+    compared, so a NaN differs.
+    """
     wrong, first = 0, None
     for start in range(0, len(found), SLAB_PERIODS * PERIOD):
         slab = found[start : start + SLAB_PERIODS * PERIOD]
@@ -74,9 +82,11 @@ def find_wrong(found: Carried, pattern: Carried) -> tuple[int, int | None]:
 
 @dataclass(frozen=True)
 class Dtype:
-    """An element type. `carrier`: the unsigned NumPy type that holds its bits, so that comparisons compare bits.
+    """An element type. `carrier`: the unsigned NumPy type that holds its bits, so that comparisons
+    compare bits.
 
-    `nccl`: its name in nccl-tests. `mpi`: its name in MPI. `sum`: our own sum, for the 16-bit types that MPI cannot add up.
+    `nccl`: its name in nccl-tests. `mpi`: its name in MPI. `sum`: our own sum, for the 16-bit types
+    that MPI cannot add up.
     """
 
     name: str
@@ -115,7 +125,9 @@ DTYPES = {
 
 
 def find_dtype(name: str) -> Dtype:
-    """The type of this name. Raises RequestError, suggesting the nearest name, for an unknown one."""
+    """The type of this name. Raises RequestError, suggesting the nearest name, for an unknown
+    one.
+    """
     if name not in DTYPES:
         raise RequestError(f"--dtype {name}: {suggest_name('type', name, DTYPES)}")
     return DTYPES[name]

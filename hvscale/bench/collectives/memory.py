@@ -17,7 +17,9 @@ GIB = 1 << 30
 
 
 def available_bytes() -> int:
-    """The bytes still available on this node: the kernel's estimate, or less where a cgroup (version 2) sets a limit."""
+    """The bytes still available on this node: the kernel's estimate, or less where a cgroup
+    (version 2) sets a limit.
+    """
     free = int(psutil.virtual_memory().available)
     try:
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
@@ -46,7 +48,8 @@ def check_available(needed: int, what: str, how: str, available: int, fix: str) 
 
 SERVER = 0
 CHIEF = 1  # the worker that relays between the server and NCCL
-# The operations of an exchange of parameters, and the rank of the first worker: all-reduce has no server.
+# The operations of an exchange of parameters, and the rank of the first worker: all-reduce has no
+# server.
 OPERATIONS = {"broadcast": 1, "gather": 1, "allreduce": 0}
 
 
@@ -56,9 +59,11 @@ def server_in_place(operation: str, rank: int) -> bool:
 
 
 def server_blocks(operation: str, path: MessagePath, rank: int, np: int) -> tuple[int, int]:
-    """The blocks in the buffers that a rank of an exchange sends from and receives into; a block holds all parameters once.
+    """The blocks in the buffers that a rank of an exchange sends from and receives into; a block
+    holds all parameters once.
 
-    The server's receive buffer of a gather has a block for each rank, as MPI_Gather requires, its own included.
+    The server's receive buffer of a gather has a block for each rank, as MPI_Gather requires, its
+    own included.
     """
     if operation != "gather":
         return 0, 1
@@ -77,7 +82,9 @@ def check_memory(
     available: int,
     where: str,
 ) -> None:
-    """Raises RequestError, with the arithmetic, where the buffers of these ranks of an exchange do not fit. `block`: in bytes."""
+    """Raises RequestError, with the arithmetic, where the buffers of these ranks of an exchange do
+    not fit. `block`: in bytes.
+    """
     at_server, at_workers = 0, 0
     for rank in ranks:
         blocks = sum(server_blocks(operation, path, rank, np))

@@ -91,7 +91,9 @@ def microseconds(seconds: float) -> str:
 
 
 def osu_table(document: BenchDocument, entry: BackendRun) -> str:
-    """OSU's columns: average, least and largest over the ranks' means. Out of place where the back end supports it."""
+    """OSU's columns: average, least and largest over the ranks' means. Out of place where the back
+    end supports it.
+    """
     collective = COLLECTIVES.get(document.collective)
     rows = main_rows(rows_of(document, entry))
     itemsize = elements.find_dtype(document.dtype).bytes

@@ -1,4 +1,6 @@
-"""The page of `hvscale bench`: latency and bandwidth over size, a line for each back end, crossovers marked."""
+"""The page of `hvscale bench`: latency and bandwidth over size, a line for each back end,
+crossovers marked.
+"""
 
 import plotly.graph_objects as go
 

@@ -32,7 +32,9 @@ ON_THIS_MACHINE = tuple(name for name, placement in PLACEMENTS.all().items() if 
 
 
 class NewLines:
-    """The new lines of a file that another process writes. An incomplete line is left for the next read."""
+    """The new lines of a file that another process writes. An incomplete line is left for the next
+    read.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.read = path, 0
@@ -66,8 +68,9 @@ def measure_on_ranks(
     hooks: LaunchHooks,
     take: Callable[[BenchStarted | Refused | Measured], None],
 ) -> None:
-    """Start ranks that do what is asked; `take` gets each line of rank 0's as it comes.
-    Raises RequestError for what the ranks refuse, UntrustedError where they run on another MPI than the one asked for, and as `launch`.
+    """Start ranks that do what is asked; `take` gets each line of rank 0's as it comes. Raises
+    RequestError for what the ranks refuse, UntrustedError where they run on another MPI than the
+    one asked for, and as `launch`.
     """
     run.path.mkdir(exist_ok=True)
     asked = request.model_dump_json(by_alias=True)
@@ -102,14 +105,18 @@ def measure_on_ranks(
 
 
 def one_of(option: str, word: str, known: tuple[Any, ...]) -> Any:
-    """The word, if it is one of `known`. Raises RequestError, suggesting the nearest one, for any other."""
+    """The word, if it is one of `known`. Raises RequestError, suggesting the nearest one, for any
+    other.
+    """
     if word not in known:
         raise RequestError(f"{option} {word}: {suggest_name('value', word, known)}")
     return word
 
 
 def check_installed(backend: Backend, options: LaunchOptions) -> None:
-    """Raises RequestError, saying how to install it, when the back end or its launcher is not installed."""
+    """Raises RequestError, saying how to install it, when the back end or its launcher is not
+    installed.
+    """
     flavour = flavours.get(backend.flavour)
     passed = {**prefixes.programs_first(clean(), flavour), **named(options.env)}
     try:

@@ -37,11 +37,12 @@ class Size(BaseModel):
 
 
 class BenchRequest(VersionedDocument):
-    """bench-request.json. `root`: a rank, or ALL_ROOTS. `until_interval`: percent of the mean. `places`: out of place, in place or both.
+    """bench-request.json. `root`: a rank, or ALL_ROOTS. `until_interval`: percent of the mean.
+    `places`: out of place, in place or both.
 
-    `first_worker`: the rank of the first worker in an exchange with a parameter server: 1 with a server, 0 without one; None for a
-    plain benchmark. The workers' parameters lie on `device`, the server's in host memory, in as few buffers as possible, whatever
-    `places` says.
+    `first_worker`: the rank of the first worker in an exchange with a parameter server: 1 with a
+    server, 0 without one; None for a plain benchmark. The workers' parameters lie on `device`, the
+    server's in host memory, in as few buffers as possible, whatever `places` says.
     """
 
     schema_: Literal["hvscale/bench-request/1"] = "hvscale/bench-request/1"
@@ -68,7 +69,9 @@ class BenchRequest(VersionedDocument):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The number of calls by message size. `steps`: pairs of a size in bytes and the calls up to it; `beyond`: calls for larger sizes."""
+    """The number of calls by message size. `steps`: pairs of a size in bytes and the calls up to
+    it; `beyond`: calls for larger sizes.
+    """
 
     steps: tuple[tuple[int, int], ...]
     beyond: int
@@ -127,7 +130,8 @@ class Refused(BaseModel):
 
 
 class Measured(BaseModel):
-    """One measured size. `seconds`: of a call on the slowest rank, one per sample. `rank_seconds`: each rank's mean.
+    """One measured size. `seconds`: of a call on the slowest rank, one per sample. `rank_seconds`:
+    each rank's mean.
 
     `wrong`: wrong elements over all ranks, None where results were not checked.
     """

@@ -37,7 +37,9 @@ def parse_size(option: str, text: str) -> int:
 
 
 def series(smallest: str, largest: str, factor: float | None, step: str | None) -> list[int]:
-    """Sizes from `smallest` to `largest` bytes, multiplied by `factor` or increased by `step` bytes. Raises RequestError."""
+    """Sizes from `smallest` to `largest` bytes, multiplied by `factor` or increased by `step`
+    bytes. Raises RequestError.
+    """
     first, last = parse_size("--min-bytes", smallest), parse_size("--max-bytes", largest)
     if last < first:
         raise RequestError(f"--min-bytes {smallest} is more than --max-bytes {largest}: swap them")
@@ -69,7 +71,9 @@ def named_sizes(text: str, dtype: Dtype) -> list[int]:
 
 
 def messages(collective: Collective, dtype: Dtype, np: int, sizes: list[int]) -> list[MessageSize]:
-    """The sizes rounded down to whole blocks of at least one element, each once. Raises RequestError for more than MPI can count."""
+    """The sizes rounded down to whole blocks of at least one element, each once. Raises
+    RequestError for more than MPI can count.
+    """
     if not collective.has_data:
         return [MessageSize(0, 0)]
     unit = collective.largest(np) * dtype.bytes

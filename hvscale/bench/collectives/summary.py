@@ -26,7 +26,9 @@ class Summary(BaseModel):
 
 
 def summarise(seconds: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
-    """The summary of at least one sample. The arithmetic mean, as nccl-tests and OSU print it, with Student's t interval."""
+    """The summary of at least one sample. The arithmetic mean, as nccl-tests and OSU print it, with
+    Student's t interval.
+    """
     values = np.asarray(seconds, np.float64)
     mean, low, high = student(values, confidence)
     return Summary(

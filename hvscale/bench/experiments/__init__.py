@@ -1,1 +1,3 @@
-"""Repeats a published study from one TOML file: makes its measurements with the other bench commands and tests its claims."""
+"""Repeats a published study from one TOML file: makes its measurements with the other bench
+commands and tests its claims.
+"""

@@ -1,4 +1,6 @@
-"""The difference of repeated times in percent, with a confidence interval, by the average that the measurement's own tables show."""
+"""The difference of repeated times in percent, with a confidence interval, by the average that the
+measurement's own tables show.
+"""
 
 from collections.abc import Mapping
 
@@ -27,8 +29,8 @@ class Percent(BaseModel):
 def change(of: Series, than: Series, confidence: float) -> Percent | None:
     """(of / than - 1) * 100 over the rounds that have both; None where there are none.
 
-    For medians with a bootstrap interval over whole rounds; otherwise of the geometric mean of the rounds' ratios with Student's t
-    interval.
+    For medians with a bootstrap interval over whole rounds; otherwise of the geometric mean of the
+    rounds' ratios with Student's t interval.
     """
     if of.average == "median":
         found = overhead(of.seconds, than.seconds, confidence)
@@ -41,9 +43,11 @@ def change(of: Series, than: Series, confidence: float) -> Percent | None:
 
 
 def growth(last: tuple[Series, Series], first: tuple[Series, Series], confidence: float) -> Percent | None:
-    """`change` of the last pair minus `change` of the first pair, in percentage points, over the rounds that have all four series.
+    """`change` of the last pair minus `change` of the first pair, in percentage points, over the
+    rounds that have all four series.
 
-    For medians with a bootstrap interval over whole rounds; otherwise the mean of the rounds' differences with Student's t interval.
+    For medians with a bootstrap interval over whole rounds; otherwise the mean of the rounds'
+    differences with Student's t interval.
     """
     four = [one.seconds for pair in (last, first) for one in pair]
     rounds = sorted(set.intersection(*(set(seconds) for seconds in four)))

@@ -10,7 +10,9 @@ from hvscale.studies.document import StudyDocument
 
 
 class MeasurementRecord(BaseModel):
-    """One measurement. `folder`: holds its own document and page. `problem`: why it is incomplete."""
+    """One measurement. `folder`: holds its own document and page. `problem`: why it is
+    incomplete.
+    """
 
     name: str
     measure: str
@@ -20,7 +22,9 @@ class MeasurementRecord(BaseModel):
 
 
 class StatementRow(Finding):
-    """A claim of the study and the finding on it. `metric`: what the percentages of its comparisons mean."""
+    """A claim of the study and the finding on it. `metric`: what the percentages of its comparisons
+    mean.
+    """
 
     claim: str
     kind: str
@@ -36,7 +40,8 @@ class StatementComparisonRow(StatementComparison):
 
 
 class ExperimentDocument(StudyDocument):
-    """What `hvscale bench experiment --json` prints, by alias, and bench-experiment.json in the experiment's folder.
+    """What `hvscale bench experiment --json` prints, by alias, and bench-experiment.json in the
+    experiment's folder.
 
     `collectives`: the decision table's text, None without one.
     """

@@ -19,7 +19,9 @@ SELECTOR = len(("statements", 0, "kind", "where", "np"))  # the length of the pl
 
 
 class Experiment(BaseModel):
-    """`small`: measurements for a machine with few cores; `full`: the size of the published study. A name is also the folder's."""
+    """`small`: measurements for a machine with few cores; `full`: the size of the published study.
+    A name is also the folder's.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -54,7 +56,9 @@ def union_of(models: Mapping[str, type[BaseModel]]) -> Any:
 
 
 def read(path: Path) -> Experiment:
-    """The experiment in a file. Raises RequestError, naming the place, for a file that cannot be read or is invalid."""
+    """The experiment in a file. Raises RequestError, naming the place, for a file that cannot be
+    read or is invalid.
+    """
     try:
         return form().model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
@@ -69,7 +73,8 @@ def problem(error: ValidationError) -> str:
     """The first error in one line with its place; an unknown key goes before other errors."""
     found = error.errors()
     first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-    # The third part of a place inside a measurement or claim is the name of its kind, which the file has elsewhere.
+    # The third part of a place inside a measurement or claim is the name of its kind, which the
+    # file has elsewhere.
     loc = first["loc"]
     place = ".".join(str(part) for number, part in enumerate(loc) if number != 2)
     kinds: Mapping[str, type[BaseModel]] = STATEMENTS.all() if loc[0] == "statements" else ENTRIES.all()

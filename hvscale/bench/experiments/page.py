@@ -27,7 +27,9 @@ def page(document: ExperimentDocument) -> str:
 
 
 def intervals(row: StatementRow) -> go.Figure:
-    """A line for each comparison, coloured by the side of the limit (dotted) on which its interval lies."""
+    """A line for each comparison, coloured by the side of the limit (dotted) on which its interval
+    lies.
+    """
     figure = go.Figure()
     shown = row.comparisons[:MAX_INTERVALS]
     for agrees, colour in COLOURS.items():

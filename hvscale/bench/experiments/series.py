@@ -1,4 +1,6 @@
-"""Series of an experiment: times by round under the keys they were measured with, and selectors that pick among them."""
+"""Series of an experiment: times by round under the keys they were measured with, and selectors
+that pick among them.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ KEYS: tuple[Key, ...] = Key.__args__  # type: ignore[attr-defined]
 
 @dataclass(frozen=True)
 class Series:
-    """`seconds`: by round; series of the same round were interleaved. `average`: the one that the measurement's own tables show."""
+    """`seconds`: by round; series of the same round were interleaved. `average`: the one that the
+    measurement's own tables show.
+    """
 
     where: Where
     seconds: Mapping[int, float]

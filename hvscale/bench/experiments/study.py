@@ -1,4 +1,6 @@
-"""Repeats a published study: makes the measurements of its file in a resumable folder, then tests its claims on all of them."""
+"""Repeats a published study: makes the measurements of its file in a resumable folder, then tests
+its claims on all of them.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -79,10 +81,12 @@ class ExperimentStudy(Study[ExperimentDocument]):
         return cls(experiment, document, measurements)
 
     def measure(self, reporter: Callable[[int, int], AbstractContextManager[ProgressReporter]], warn: Warn) -> None:
-        """Make the measurements that the folder does not hold yet. `reporter(starts, repeats)` is entered for each.
+        """Make the measurements that the folder does not hold yet. `reporter(starts, repeats)` is
+        entered for each.
 
-        After a failure the other measurements are still made; then it is raised, as RankFailedError or UntrustedError. RequestError
-        and RunInterruptedError are raised at once. Measurements made so far are kept in any case.
+        After a failure the other measurements are still made; then it is raised, as RankFailedError
+        or UntrustedError. RequestError and RunInterruptedError are raised at once. Measurements
+        made so far are kept in any case.
         """
         with self.at_work(warn):
             for record, measurement in zip(self.document.measurements, self.measurements, strict=True):
@@ -131,7 +135,9 @@ class ExperimentStudy(Study[ExperimentDocument]):
 
 
 def check_table(what: str, entries: Mapping[str, Entry], table: Path | None) -> None:
-    """Raises RequestError for a decision table that is needed and missing, or given and not needed."""
+    """Raises RequestError for a decision table that is needed and missing, or given and not
+    needed.
+    """
     wanting = [name for name, entry in entries.items() if entry.wants_table]
     if wanting and table is None:
         raise RequestError(

@@ -1,1 +1,3 @@
-"""Parameters from a server to its workers and gradients back, and the all-reduce that replaces both: by every library, in every placement."""
+"""Parameters from a server to its workers and gradients back, and the all-reduce that replaces
+both: by every library, in every placement.
+"""

@@ -17,7 +17,9 @@ REPLACEMENT = "allreduce"
 
 
 class ExchangeVariant(BaseModel):
-    """What is compared. `backend`: the library, for GPU memory with its path. All-reduce needs at least two workers."""
+    """What is compared. `backend`: the library, for GPU memory with its path. All-reduce needs at
+    least two workers.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -38,7 +40,8 @@ class ExchangeVariant(BaseModel):
 
 
 class ServerRun(ExchangeVariant):
-    """One run. `seconds`: of a call on the slowest rank, one per sample. `wrong`: wrong elements over all ranks, None if not checked.
+    """One run. `seconds`: of a call on the slowest rank, one per sample. `wrong`: wrong elements
+    over all ranks, None if not checked.
 
     `problem`: why the run does not count.
     """
@@ -57,7 +60,8 @@ class ServerRun(ExchangeVariant):
 
 
 class ServerRow(ExchangeVariant):
-    """One variant. `seconds`: of a call, the geometric mean of the runs' means with its 95 % interval; for one run the mean of its samples.
+    """One variant. `seconds`: of a call, the geometric mean of the runs' means with its 95 %
+    interval; for one run the mean of its samples.
 
     `seconds_min`, `_p50`, `_max`: over all samples.
     """
@@ -73,9 +77,11 @@ class ServerRow(ExchangeVariant):
 
 
 class Extremes(BaseModel):
-    """The best and the worst variant of an operation, over back ends, placements and, where `workers` is None, numbers of workers.
+    """The best and the worst variant of an operation, over back ends, placements and, where
+    `workers` is None, numbers of workers.
 
-    `saved_percent`: the share of the worst's time that the best saves, round by round, with its 95 % interval.
+    `saved_percent`: the share of the worst's time that the best saves, round by round, with its 95
+    % interval.
     """
 
     operation: str
@@ -88,7 +94,9 @@ class Extremes(BaseModel):
 
 
 class Exchange(BaseModel):
-    """The exchange of a step: broadcast and gather together against all-reduce. `saved_percent`: of the server's time."""
+    """The exchange of a step: broadcast and gather together against all-reduce. `saved_percent`: of
+    the server's time.
+    """
 
     backend: str
     placement: str
@@ -101,7 +109,9 @@ class Exchange(BaseModel):
 
 
 class ServerDocument(InterleavedDocument):
-    """What `hvscale bench param-server --json` prints, by alias, and the folder's bench-param-server.json. `bytes`: of the parameters."""
+    """What `hvscale bench param-server --json` prints, by alias, and the folder's
+    bench-param-server.json. `bytes`: of the parameters.
+    """
 
     schema_: Literal["hvscale/bench-param-server/2"] = "hvscale/bench-param-server/2"
     bytes: int
@@ -186,7 +196,9 @@ def extremes(
 
 
 def exchanges(means: dict[ExchangeVariant, dict[int, float]]) -> Iterable[Exchange]:
-    """The exchanges of each back end, placement and number of workers with all three operations measured."""
+    """The exchanges of each back end, placement and number of workers with all three operations
+    measured.
+    """
     for variant, replaced in means.items():
         if variant.operation != REPLACEMENT:
             continue

@@ -56,7 +56,9 @@ def place(row: ServerRow | Exchange) -> str:
 
 
 def best_and_worst(document: ServerDocument) -> TableModel:
-    """Two rows for each operation and number of workers, and for all numbers of workers together."""
+    """Two rows for each operation and number of workers, and for all numbers of workers
+    together.
+    """
     groups = {}
     for found in document.extremes:
         workers = "any number of workers" if found.workers is None else f"workers {found.workers}"
@@ -102,5 +104,7 @@ def saved_cells(row: Extremes | Exchange) -> list[str]:
 
 
 def write_server_csv(document: ServerDocument, path: Path) -> None:
-    """The columns of the JSON document's rows. Raises RequestError when `path` cannot be written."""
+    """The columns of the JSON document's rows. Raises RequestError when `path` cannot be
+    written.
+    """
     write_csv(path, document.rows)

@@ -1,4 +1,6 @@
-"""The page of `hvscale bench param-server`: latency over the number of workers, a line for each library and place."""
+"""The page of `hvscale bench param-server`: latency over the number of workers, a line for each
+library and place.
+"""
 
 import plotly.graph_objects as go
 

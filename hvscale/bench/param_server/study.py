@@ -1,4 +1,6 @@
-"""Measures the exchange of parameters: all operations, libraries, placements and numbers of workers, interleaved."""
+"""Measures the exchange of parameters: all operations, libraries, placements and numbers of
+workers, interleaved.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -176,7 +178,9 @@ class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
 def libraries(
     options: ServerOptions, mpi: str, operations: list[str], device: Device
 ) -> dict[str, tuple[Backend, MessagePath]]:
-    """The requested back ends with each of their paths, by their names in tables. Raises RequestError for what is not supported."""
+    """The requested back ends with each of their paths, by their names in tables. Raises
+    RequestError for what is not supported.
+    """
     paths = [one_of("--path", path, PATHS) for path in options.paths]
     words = [name.strip() for word in options.backends for name in word.split(",")] or USUAL[device]
     found = {}
@@ -194,7 +198,9 @@ def libraries(
 
 
 def check_node(variant: ExchangeVariant, backend: Backend, path: MessagePath, document: ServerDocument) -> None:
-    """Raises RequestError where the ranks run on this machine and it lacks the GPU or the memory."""
+    """Raises RequestError where the ranks run on this machine and it lacks the GPU or the
+    memory.
+    """
     if variant.placement not in ON_THIS_MACHINE:
         return
     if document.device == "cuda" and not gpus():
@@ -230,7 +236,9 @@ def ranks(variant: ExchangeVariant) -> int:
 
 
 def whole_container(place: PlacementOptions, np: int) -> PlacementOptions:
-    """The placement with all ranks in one container, as in the published study, unless --ranks-per-container is given."""
+    """The placement with all ranks in one container, as in the published study, unless
+    --ranks-per-container is given.
+    """
     if "ranks_per_container" not in placements.named(place.name).takes or place.ranks_per_container is not None:
         return place
     return place.model_copy(update={"ranks_per_container": np})

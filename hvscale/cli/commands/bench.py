@@ -1,4 +1,6 @@
-"""`hvscale bench`: a command for each collective, one for a parameter server, one for programs, and one for whole studies."""
+"""`hvscale bench`: a command for each collective, one for a parameter server, one for programs, and
+one for whole studies.
+"""
 
 from typing import Annotated
 

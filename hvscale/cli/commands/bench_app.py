@@ -59,11 +59,13 @@ def bench_app(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Build an MPI program with each set of compiler flags and measure it in each placement: box plots, best flags, speed-up, overhead.
+    """Build an MPI program with each set of compiler flags and measure it in each placement: box
+    plots, best flags, speed-up, overhead.
 
     `--placement` takes a comma-separated list; the others are compared with the first.
 
-    Example: `hvscale bench app stencil --flags "-O2" --flags "-O3 -march=native" --np 1,2,4 --placement host,docker:node --repeat 10`
+    Example: `hvscale bench app stencil --flags "-O2" --flags "-O3 -march=native" --np 1,2,4
+    --placement host,docker:node --repeat 10`
     """
     from hvscale.bench.applications.output import tables, write_application_csv
     from hvscale.bench.applications.study import ApplicationStudy

@@ -31,8 +31,8 @@ def bench_experiment(
 ) -> None:
     """Repeat a published study and test its claims: each holds, does not hold, or is inconclusive.
 
-    Launch options apply to all measurements. `--placement` replaces the placements in the file. `--collectives` gives the decision table for
-    the measurements that use one.
+    Launch options apply to all measurements. `--placement` replaces the placements in the file.
+    `--collectives` gives the decision table for the measurements that use one.
 
     Example: `hvscale bench experiment experiments/S3/experiment.toml --run S3`
     """

@@ -78,11 +78,14 @@ def bench_param_server(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Compare a parameter server (broadcast to workers, gather from them) with all-reduce, over libraries, placements and numbers of workers.
+    """Compare a parameter server (broadcast to workers, gather from them) with all-reduce, over
+    libraries, placements and numbers of workers.
 
-    `--placement` takes a comma-separated list. In docker:node all ranks share one container unless `--ranks-per-container` is given.
+    `--placement` takes a comma-separated list. In docker:node all ranks share one container unless
+    `--ranks-per-container` is given.
 
-    Example: `hvscale bench param-server --workers 1,2,4 --backend openmpi,mpich --placement docker:rank,docker:node,host`
+    Example: `hvscale bench param-server --workers 1,2,4 --backend openmpi,mpich --placement
+    docker:rank,docker:node,host`
     """
     from hvscale.bench.param_server.output import tables, write_server_csv
     from hvscale.bench.param_server.study import ServerOptions, ServerStudy

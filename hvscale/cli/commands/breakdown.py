@@ -16,7 +16,8 @@ def breakdown(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Print where the communication time of a profiled run went, by message size, and what explains it.
+    """Print where the communication time of a profiled run went, by message size, and what explains
+    it.
 
     Example: `hvscale breakdown runs/20261121T001530Z-train --bins pow2`
     """

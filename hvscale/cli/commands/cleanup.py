@@ -16,7 +16,8 @@ def cleanup(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
     json: Json = False,
 ) -> None:
-    """Remove what killed runs left: containers, networks, a swarm, network namespaces, MPI's shared memory. Running jobs are not touched.
+    """Remove what killed runs left: containers, networks, a swarm, network namespaces, MPI's shared
+    memory. Running jobs are not touched.
 
     Example: `hvscale cleanup --dry-run`
     """

@@ -10,7 +10,8 @@ app = new_app()
 
 @app.command()
 def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json: Json = False, csv: Csv = None) -> None:
-    """Compare two runs of the same work by message size: time before and after, and the gain with its confidence interval.
+    """Compare two runs of the same work by message size: time before and after, and the gain with
+    its confidence interval.
 
     Example: `hvscale compare runs/default runs/tuned`
     """

@@ -39,11 +39,13 @@ def compare_placements(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Run a command in several placements in turns: the overhead of each with its interval, and the messages that it goes into.
+    """Run a command in several placements in turns: the overhead of each with its interval, and the
+    messages that it goes into.
 
     An option such as --link or --ranks-per-container is for all placements that know it.
 
-    Example: `hvscale compare-placements host,docker:node,docker:rank -np 4 --repeat 5 -- ./any_mpi_program`
+    Example: `hvscale compare-placements host,docker:node,docker:rank -np 4 --repeat 5 --
+    ./any_mpi_program`
     """
     from hvscale.studies.placement_comparison.output import placements_table, where_from, write_placements_csv
     from hvscale.studies.placement_comparison.study import PlacementComparison, placement_study

@@ -40,10 +40,12 @@ def compare_settings(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Run a command under named settings in turns: throughput, gain with its interval, and the profiles side by side.
+    """Run a command under named settings in turns: throughput, gain with its interval, and the
+    profiles side by side.
 
-    Example: `hvscale compare-settings mpi,mpi-reg,mpi-opt -np 2 -- hvscale train edsr-baseline --steps 50 --threads 1`;
-    `hvscale compare-settings defaults,settings.toml -np 2 -- python train.py`
+    Example: `hvscale compare-settings mpi,mpi-reg,mpi-opt -np 2 -- hvscale train edsr-baseline
+    --steps 50 --threads 1`; `hvscale compare-settings defaults,settings.toml -np 2 -- python
+    train.py`
     """
     from hvscale.comm_tuning.knobs.named_settings import jobs_under, label
     from hvscale.report.tables import plain_table

@@ -30,7 +30,8 @@ def make_lr(
         ),
     ] = None,
 ) -> None:
-    """Make low-resolution images as MATLAB's imresize does (bicubic, antialiasing), with DIV2K's file names.
+    """Make low-resolution images as MATLAB's imresize does (bicubic, antialiasing), with DIV2K's
+    file names.
 
     Example: `hvscale data make-lr DIV2K/DIV2K_train_HR --scale 2`
     """
@@ -62,7 +63,8 @@ def check(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Find truncated, missing, mismatched, grey, 16-bit or too small images. The exit status is 2 when there are any.
+    """Find truncated, missing, mismatched, grey, 16-bit or too small images. The exit status is 2
+    when there are any.
 
     Example: `hvscale data check DIV2K`
     """

@@ -28,7 +28,8 @@ def demo(
     ] = SECONDS,
     run: RunPath = None,
 ) -> None:
-    """Train a small EDSR on two ranks, measure it on an unseen photo, and show where its communication time went.
+    """Train a small EDSR on two ranks, measure it on an unseen photo, and show where its
+    communication time went.
 
     Example: `hvscale demo --seconds 10`
     """

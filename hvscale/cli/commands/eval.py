@@ -17,7 +17,8 @@ app = new_app()
 
 @app.command(cls=config_command(EvalConfig, functools.partial(checked, EvalConfig), argument="weights"))
 def evaluate(context: typer.Context, json: Json = False, csv: Csv = None) -> None:
-    """Measure a trained model: PSNR and SSIM, or top-1 and top-5. Under `hvscale launch` the ranks share the images.
+    """Measure a trained model: PSNR and SSIM, or top-1 and top-5. Under `hvscale launch` the ranks
+    share the images.
 
     Example: `hvscale eval runs/20261121T001530Z-edsr-baseline --data DIV2K --images 801-900`
     """

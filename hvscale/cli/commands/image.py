@@ -14,7 +14,8 @@ app = new_app("Build the image in which ranks run in Docker placements.")
 def build(
     name: Annotated[str, typer.Option("--name", metavar="IMAGE", help="Name of the image.")] = "hvscale:base",
 ) -> None:
-    """Build a small image from this machine's own distribution. To build it again, first remove it with `docker rmi`.
+    """Build a small image from this machine's own distribution. To build it again, first remove it
+    with `docker rmi`.
 
     Example: `hvscale image build`
     """

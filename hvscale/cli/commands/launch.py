@@ -14,8 +14,8 @@ app = new_app()
 def launch(command: Command, context: typer.Context) -> None:
     """Start a command on N ranks, keep each rank's output, and leave nothing behind.
 
-    Example: `hvscale launch -np 2 -- python train.py`; with what a tuning study found:
-    `hvscale launch -np 2 --settings settings.toml -- python train.py`; with broadcasts by a decision table:
+    Example: `hvscale launch -np 2 -- python train.py`; with what a tuning study found: `hvscale
+    launch -np 2 --settings settings.toml -- python train.py`; with broadcasts by a decision table:
     `hvscale launch -np 4 --collectives table.toml -- python train.py`
     """
     from hvscale.launch.controller import launch

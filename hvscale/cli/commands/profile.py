@@ -30,7 +30,8 @@ def profile(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Launch a command, record its collectives, and print where the time went by message size. The command needs no change.
+    """Launch a command, record its collectives, and print where the time went by message size. The
+    command needs no change.
 
     Example: `hvscale profile -np 2 -- python train.py`
     """

@@ -32,7 +32,8 @@ def report(
     ] = None,
     bins: Bins = "study",
 ) -> None:
-    """Write an HTML page that works offline: where a run's communication time went, or how two runs differ.
+    """Write an HTML page that works offline: where a run's communication time went, or how two runs
+    differ.
 
     Example: `hvscale report runs/default runs/tuned`
     """

@@ -50,7 +50,8 @@ def scale(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Measure how a command scales: throughput, speed-up and scaling efficiency on each number of ranks, with confidence intervals.
+    """Measure how a command scales: throughput, speed-up and scaling efficiency on each number of
+    ranks, with confidence intervals.
 
     Example: `hvscale scale --np 1,2,4 -- hvscale train edsr-baseline --steps 100 --threads 1`
     """

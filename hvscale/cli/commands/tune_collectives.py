@@ -64,10 +64,11 @@ def tune_collectives(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Find the fastest algorithm of each collective by message size and number of ranks, and write a decision table.
+    """Find the fastest algorithm of each collective by message size and number of ranks, and write
+    a decision table.
 
-    Example: `hvscale tune-collectives -np 4 --placement netns --nodes 4 --link 1gbit --minutes 10`, then
-    `hvscale launch -np 4 --collectives FOLDER/collectives.toml -- python train.py`
+    Example: `hvscale tune-collectives -np 4 --placement netns --nodes 4 --link 1gbit --minutes 10`,
+    then `hvscale launch -np 4 --collectives FOLDER/collectives.toml -- python train.py`
     """
     from hvscale.comm_tuning.collectives.report.progress import CollectivesProgress
     from hvscale.comm_tuning.collectives.report.tables import rows, terminal_tables, verdict

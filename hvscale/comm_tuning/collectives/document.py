@@ -13,11 +13,13 @@ from hvscale.studies.document import StudyDocument
 
 
 class TuningJob(BaseModel):
-    """One job: the choices of one collective on `np` ranks under one eager limit (None: the library's own).
+    """One job: the choices of one collective on `np` ranks under one eager limit (None: the
+    library's own).
 
-    `run`: its latest run folder. `confirmation`: the job repeats, at each size, the chosen choice and the library's own in a fresh
-    start. `finished`: nothing is left to measure; otherwise the job ran out of time or was interrupted, and is resumed. `problem`: why
-    it failed. `excluded`: choices whose ranks failed.
+    `run`: its latest run folder. `confirmation`: the job repeats, at each size, the chosen choice
+    and the library's own in a fresh start. `finished`: nothing is left to measure; otherwise the
+    job ran out of time or was interrupted, and is resumed. `problem`: why it failed. `excluded`:
+    choices whose ranks failed.
     """
 
     np: int
@@ -32,11 +34,12 @@ class TuningJob(BaseModel):
 
 
 class TuneCollectivesDocument(StudyDocument):
-    """What `hvscale tune-collectives --json` prints, by alias, and the folder's tune-collectives.json.
+    """What `hvscale tune-collectives --json` prints, by alias, and the folder's
+    tune-collectives.json.
 
-    `nps`: the numbers of ranks that are measured. `sizes`: bytes, without the sizes added near crossovers. `library`: the library's
-    name for itself. `link_bits_per_second`: of each node's link, None where unknown. `decision` is None and `fits` empty until
-    something can be decided.
+    `nps`: the numbers of ranks that are measured. `sizes`: bytes, without the sizes added near
+    crossovers. `library`: the library's name for itself. `link_bits_per_second`: of each node's
+    link, None where unknown. `decision` is None and `fits` empty until something can be decided.
     """
 
     schema_: Literal["hvscale/tune-collectives/2"] = "hvscale/tune-collectives/2"

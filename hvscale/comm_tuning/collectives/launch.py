@@ -23,8 +23,10 @@ NCCL, NCCL_PLUGIN, NCCL_FILE = "nccl", "NCCL_TUNER_PLUGIN", "NCCL_TUNER_CONFIG_F
 
 @dataclass(frozen=True)
 class Collectives:
-    """An instrument of a launch: the ranks' library decides by the table, whose files for it lie in the run's folder, and where the table has
-    a broadcast of ours the ranks broadcast by it, in its compact form."""
+    """An instrument of a launch: the ranks' library decides by the table, whose files for it lie in
+    the run's folder, and where the table has a broadcast of ours the ranks broadcast by it, in its
+    compact form.
+    """
 
     path: Path
 
@@ -34,8 +36,9 @@ class Collectives:
         return read_table(self.path)
 
     def check(self, mpi: str) -> None:
-        """Raises RequestError for a table that cannot be read, or says more than the library can be told, and without MPI for one that is
-        not NCCL's."""
+        """Raises RequestError for a table that cannot be read, or says more than the library can be
+        told, and without MPI for one that is not NCCL's.
+        """
         path, table = self.path, self.table
         if not flavours.get(mpi).has_mpi and (table.mpi != NCCL or table.broadcasts):
             raise RequestError(f"--collectives {path}: it is for MPI's collectives, and this job is --mpi {mpi}")
@@ -49,7 +52,9 @@ class Collectives:
                 )
 
     def __call__(self, run: RunFolder, record: RunRecord, passed: Mapping[str, str]) -> dict[str, str]:
-        """What the user has set himself goes before the table. One of another flavour says nothing of this library's algorithms."""
+        """What the user has set himself goes before the table. One of another flavour says nothing
+        of this library's algorithms.
+        """
         library, told = record.library, dict[str, str]()
         # Beside MPI or Gloo a job may have NCCL.
         if self.table.mpi in (library.flavour, NCCL):

@@ -1,4 +1,6 @@
-"""The options of `hvscale tune-collectives`: which collectives, numbers of ranks, sizes and eager limits to measure."""
+"""The options of `hvscale tune-collectives`: which collectives, numbers of ranks, sizes and eager
+limits to measure.
+"""
 
 import math
 from collections.abc import Iterator
@@ -21,7 +23,9 @@ SIZE_FACTOR = 4  # between sizes; extra sizes are added near crossovers
 
 
 def parse_operations(text: str) -> list[Operation]:
-    """The collectives of --ops. Raises RequestError, suggesting the nearest name, for an unknown one."""
+    """The collectives of --ops. Raises RequestError, suggesting the nearest name, for an unknown
+    one.
+    """
     words = [word.strip() for word in text.split(",")]
     found = [operation for operation in files.OPERATIONS if operation in words]
     if unknown := [word for word in words if word not in files.OPERATIONS]:
@@ -30,7 +34,9 @@ def parse_operations(text: str) -> list[Operation]:
 
 
 def parse_nps(text: str | None, np: int) -> list[int]:
-    """The numbers of ranks of --nps; by default the powers of two up to `np`, and `np`. Raises RequestError."""
+    """The numbers of ranks of --nps; by default the powers of two up to `np`, and `np`. Raises
+    RequestError.
+    """
     if text is None:
         return sorted({*(1 << power for power in range(1, np.bit_length()) if 1 << power <= np), np})
     found = {read_whole(word, 2, np) for word in text.split(",")}
@@ -62,7 +68,8 @@ def sizes_of(
 ) -> dict[Operation, list[int]]:
     """The sizes in bytes by collective. Raises RequestError.
 
-    From `min_bytes` to `max_bytes`, growing by 4x; with a run, the powers of two nearest to its messages in that range.
+    From `min_bytes` to `max_bytes`, growing by 4x; with a run, the powers of two nearest to its
+    messages in that range.
     """
     first, last = parse_size("--min-bytes", min_bytes), parse_size("--max-bytes", max_bytes)
     if last < first:
@@ -91,7 +98,9 @@ def growing_sizes(first: int, last: int) -> Iterator[int]:
 
 
 def sizes_in_run(run: RunFolder) -> dict[str, set[int]]:
-    """The powers of two nearest to the message sizes of a run, by collective. Raises RequestError for a run that cannot be read."""
+    """The powers of two nearest to the message sizes of a run, by collective. Raises RequestError
+    for a run that cannot be read.
+    """
     found: dict[str, set[int]] = {}
     for row in tabulate(read_recording(run), parse_bins("pow2"), run.path.name).rows:
         if row.bytes:

@@ -1,4 +1,6 @@
-"""The study of `hvscale tune-collectives`: measures collectives job by job in a resumable folder, decides, and writes the table."""
+"""The study of `hvscale tune-collectives`: measures collectives job by job in a resumable folder,
+decides, and writes the table.
+"""
 
 import time
 from collections.abc import Mapping
@@ -37,7 +39,9 @@ ATTEMPTS = 3  # of a job whose ranks failed in a choice, which the next attempt 
 
 
 class CollectivesStudy(Study[TuneCollectivesDocument]):
-    """One study of collectives. `minutes`: time limit for all its jobs together, None for no limit."""
+    """One study of collectives. `minutes`: time limit for all its jobs together, None for no
+    limit.
+    """
 
     verb = "tune-collectives"
     same = ("mpi", "np", "launch")  # a later call may add to everything else
@@ -65,7 +69,9 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         path: Path | None,
         options: LaunchOptions,
     ) -> Self:
-        """`options`: with all ranks. Raises RequestError for what cannot be measured; starts and writes nothing."""
+        """`options`: with all ranks. Raises RequestError for what cannot be measured; starts and
+        writes nothing.
+        """
         np, mpi = options.np, options.mpi
         if np < 2:
             raise RequestError(f"-np {np}: a collective needs at least two ranks: use -np 2 or more")
@@ -97,8 +103,8 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
     def measure(self, reporter: TuningReporter, warn: Warn) -> None:
         """Run every unfinished job, confirm the best choices, and write the table.
 
-        A failure is raised after all other jobs. Raises RequestError, RankFailedError, UntrustedError and RunInterruptedError.
-        Measurements made so far are kept and decided on.
+        A failure is raised after all other jobs. Raises RequestError, RankFailedError,
+        UntrustedError and RunInterruptedError. Measurements made so far are kept and decided on.
         """
         with self.at_work(warn):
             todo = self.todo()
@@ -114,7 +120,9 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
             self.write_files()
 
     def confirm(self, reporter: TuningReporter) -> None:
-        """Measure chosen choices in a second start: the best of many is partly luck, and starts differ."""
+        """Measure chosen choices in a second start: the best of many is partly luck, and starts
+        differ.
+        """
         for _ in range(CONFIRMATIONS):
             self.tabulate()
             jobs = self.unconfirmed()
@@ -129,7 +137,9 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
                 return
 
     def unconfirmed(self) -> list[tuple[TuningJob, dict[int, list[AlgorithmChoice]]]]:
-        """Jobs for the choices of the table that only one start has measured, each beside the library's own choice."""
+        """Jobs for the choices of the table that only one start has measured, each beside the
+        library's own choice.
+        """
         decision = self.document.decision
         if decision is None:
             return []
@@ -147,7 +157,9 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         return [(self.job(case.np, case.operation, limit, confirmation=True), sizes) for case, sizes in found.items()]
 
     def todo(self) -> list[TuningJob]:
-        """The unfinished jobs: the largest np first, and the library's own eager limit before others."""
+        """The unfinished jobs: the largest np first, and the library's own eager limit before
+        others.
+        """
         document = self.document
         known = {(job.np, job.operation, job.eager_limit_bytes): job for job in document.jobs if not job.confirmation}
         wanted = [
@@ -186,7 +198,9 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         share: float,
         only: dict[int, list[AlgorithmChoice]] | None = None,
     ) -> None:
-        """Run a job, retrying without a choice whose ranks failed. `jobs` jobs get the `share` of the time that is left."""
+        """Run a job, retrying without a choice whose ranks failed. `jobs` jobs get the `share` of
+        the time that is left.
+        """
         for attempt in range(1, ATTEMPTS + 1):
             began, left = time.monotonic(), self.seconds_left()
             results = JobResults(self.document, job, reporter, self.warn)
@@ -250,7 +264,9 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         return path
 
     def check_results(self) -> None:
-        """Warn about each choice with wrong results; the study fails at the end, after the table was written without it."""
+        """Warn about each choice with wrong results; the study fails at the end, after the table
+        was written without it.
+        """
         wrong = [point for point in self.document.measurements.points if point.wrong]
         for point in wrong:
             self.warn(
@@ -262,7 +278,9 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
             )
 
     def write_files(self) -> None:
-        """Write the table and the library's files into the study's folder. Raises RequestError where they cannot be written."""
+        """Write the table and the library's files into the study's folder. Raises RequestError
+        where they cannot be written.
+        """
         self.tabulate()
         decision = self.document.decision
         if decision is None:

@@ -10,7 +10,8 @@ from hvscale.core.registry import Registry
 from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 
-# When the library reads a new value: at a fresh start of the job, or at hvd.init() after hvd.shutdown().
+# When the library reads a new value: at a fresh start of the job, or at hvd.init() after
+# hvd.shutdown().
 Restart = Literal["start", "init"]
 
 

@@ -53,7 +53,8 @@ NAMED = {
 def jobs_under(names: list[str], command: list[str], options: LaunchOptions) -> dict[str, LaunchOptions]:
     """The options of the job under each of the named settings.
 
-    Raises RequestError for a name that is not known or given twice, and for what the job's libraries cannot do.
+    Raises RequestError for a name that is not known or given twice, and for what the job's
+    libraries cannot do.
     """
     if len(names) < 2 or len({label(name) for name in names}) != len(names):
         raise RequestError(f"{','.join(names)}: name two settings or more, each once, of {known()}")

@@ -1,4 +1,6 @@
-"""The values of a knob: as the user types them, as Python values, and as one library spells them."""
+"""The values of a knob: as the user types them, as Python values, and as one library spells
+them.
+"""
 
 import math
 import re

@@ -14,7 +14,8 @@ from hvscale.core.errors import RankFailedError, UntrustedError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.breakdown import read_recording, require_complete
 
-# A job hangs after this many times the seconds that it took with the defaults, and no sooner than the first figure.
+# A job hangs after this many times the seconds that it took with the defaults, and no sooner than
+# the first figure.
 MIN_STALL_SECONDS, STALL_RATIO = 10.0, 10
 MIN_FIRST_STEP_SECONDS, FIRST_STEP_RATIO = 60.0, 10
 
@@ -55,7 +56,9 @@ def accept_defaults(study: TuneStudy, outcome: TrialOutcome) -> TrialOutcome:
 
 
 def check_losses(study: TuneStudy, outcome: TrialOutcome) -> TrialOutcome:
-    """The outcome, as "wrong sums" where the defaults' losses are known to repeat and these differ."""
+    """The outcome, as "wrong sums" where the defaults' losses are known to repeat and these
+    differ.
+    """
     study.compare_losses_of_defaults(outcome.run)
     problem = study.wrong_losses(outcome.run) if outcome.state == "measured" else None
     return replace(outcome, state="wrong sums", problem=problem) if problem is not None else outcome

@@ -1,4 +1,6 @@
-"""The search space of one job: its knobs with their values, and why the other knobs are left out."""
+"""The search space of one job: its knobs with their values, and why the other knobs are left
+out.
+"""
 
 import itertools
 import math

@@ -35,7 +35,9 @@ class TuneProgress(Protocol):
 
 
 class Search:
-    """The trials of one call of `hvscale tune`; those of earlier calls are in the study's document."""
+    """The trials of one call of `hvscale tune`; those of earlier calls are in the study's
+    document.
+    """
 
     def __init__(self, study: TuneStudy, progress: TuneProgress) -> None:
         self.study, self.progress = study, progress
@@ -114,7 +116,9 @@ class Search:
         return SameStart(suggestion.settings, study.limits, best, variables=variables), suggestion
 
     def trial(self, following: FreshStart | SameStart, suggestion: "Suggestion | None") -> OneTrial:
-        """Run one trial and record its outcome; a suggestion that gets none is free to come again."""
+        """Run one trial and record its outcome; a suggestion that gets none is free to come
+        again.
+        """
         self.progress.trial_begins(following.settings)
         sampler, is_told = self.study.sampler, False
         try:

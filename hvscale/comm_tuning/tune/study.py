@@ -42,7 +42,8 @@ class TuneStudy(Study[TuneDocument]):
         super().__init__(request.new_document(folder))
         self.request, self.limits = request, request.limits
         self.source = StepSource(request.np, request.metric)
-        # Our own trainer takes commands while it runs: to check its sums, to change Horovod's settings, to stop.
+        # Our own trainer takes commands while it runs: to check its sums, to change Horovod's
+        # settings, to stop.
         self.takes_commands = [Path(word).name for word in request.command[:2]] == ["hvscale", "train"]
         self.losses_repeat = True if self.takes_commands else None
         if self.takes_commands:
@@ -123,7 +124,9 @@ class TuneStudy(Study[TuneDocument]):
         return f"{START}{max(taken, default=0) + 1:04d}"
 
     def free_name(self, name: str) -> str:
-        """This name for a folder, or one with a number behind it: an interrupted run keeps its own."""
+        """This name for a folder, or one with a number behind it: an interrupted run keeps its
+        own.
+        """
         attempt, free = 1, name
         while (self.path / free).exists():
             attempt += 1

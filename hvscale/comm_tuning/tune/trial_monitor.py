@@ -32,7 +32,9 @@ class TrialMonitor:
     def __init__(
         self, run: RunFolder, start: FreshStart, source: StepSource, plan: Plan, commands: TrialFolder | None
     ) -> None:
-        """`commands`: of a training that takes commands while it runs; None for any other command."""
+        """`commands`: of a training that takes commands while it runs; None for any other
+        command.
+        """
         self.run, self.source, self.commands = run, source, commands
         self.trial: NextTrial = start
         self.next_start: FreshStart | None = None
@@ -145,7 +147,9 @@ class TrialMonitor:
             self._report(outcome, can_continue=True)
 
     def _report(self, outcome: TrialOutcome, can_continue: bool) -> None:
-        """Pass the outcome to the plan, and do what the plan wants next: in this job, or after it."""
+        """Pass the outcome to the plan, and do what the plan wants next: in this job, or after
+        it.
+        """
         following = advance(self._plan, outcome)
         if isinstance(following, SameStart):
             if not can_continue:

@@ -1,4 +1,6 @@
-"""What runs left outside their folders because their controller was killed: found by its label, and removed."""
+"""What runs left outside their folders because their controller was killed: found by its label, and
+removed.
+"""
 
 import shutil
 import tempfile
@@ -17,7 +19,9 @@ from hvscale.launch.nodes.labels import RunLabel
 
 
 class Leftover(BaseModel):
-    """One thing that was there: `kind` is container, network, swarm, namespaces, shared memory or session folder."""
+    """One thing that was there: `kind` is container, network, swarm, namespaces, shared memory or
+    session folder.
+    """
 
     kind: str
     name: str
@@ -32,7 +36,8 @@ class Cleanup(VersionedDocument):
 
 
 def clean_up(remove: bool = True) -> tuple[list[Leftover], list[str]]:
-    """Find what killed runs left and, with `remove`, remove it; what belongs to a living run is not touched.
+    """Find what killed runs left and, with `remove`, remove it; what belongs to a living run is not
+    touched.
 
     Gives what was found, and a line for each place that could not be looked at.
     """
@@ -47,7 +52,9 @@ def clean_up(remove: bool = True) -> tuple[list[Leftover], list[str]]:
 
 
 def in_docker(remove: bool) -> Iterator[Leftover]:
-    """Nothing where the daemon is not running: its containers do not run then either. They are found when it does again."""
+    """Nothing where the daemon is not running: its containers do not run then either. They are
+    found when it does again.
+    """
     if shutil.which("docker") is None:
         return
     with engine.connection() as client:
@@ -74,7 +81,9 @@ def in_namespaces(remove: bool) -> Iterator[Leftover]:
 
 
 def in_shared_memory(remove: bool) -> Iterator[Leftover]:
-    """What a launcher left that was killed, whoever started it: a segment names neither its run nor its job."""
+    """What a launcher left that was killed, whoever started it: a segment names neither its run nor
+    its job.
+    """
     for path in shared_memory.unused(Path(tempfile.gettempdir())):
         kind = "session folder" if path.is_dir() else "shared memory"
         if remove:

@@ -1,7 +1,9 @@
-"""What MPI libraries leave on this machine when their processes are killed: segments in /dev/shm, and Open MPI's session folders.
+"""What MPI libraries leave on this machine when their processes are killed: segments in /dev/shm,
+and Open MPI's session folders.
 
-A rank has its segments open or mapped as long as it lives, so one that no process has is nobody's: no other rank will open what a dead one made.
-That is seen in /proc, where a process of this user shows all its files. Names that no MPI uses are never touched.
+A rank has its segments open or mapped as long as it lives, so one that no process has is nobody's:
+no other rank will open what a dead one made. That is seen in /proc, where a process of this user
+shows all its files. Names that no MPI uses are never touched.
 """
 
 import os
@@ -17,7 +19,8 @@ FOLDER = Path("/dev/shm")  # noqa: S108 - where the C library has it
 SEGMENT = re.compile(r"mpich_shm_[0-9a-f]+_\d+|(sm|vader)_segment\..+\.\d+\.[0-9a-f]+\.\d+|ucx_shm_posix_[0-9a-f]+")
 # Open MPI 5 names it after the process that made it.
 SESSION = re.compile(r"ompi\.(\d+)")
-# The kernel's own number; in another PID namespace there may be processes that use the segments unseen.
+# The kernel's own number; in another PID namespace there may be processes that use the segments
+# unseen.
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 FileId = tuple[int, int]
@@ -30,7 +33,8 @@ class UnreadableProcessError(Exception):
 def unused(temporary: Path, since: float = 0.0) -> list[Path]:
     """This user's segments, and session folders below `temporary`, that no living process uses.
 
-    `since`: only those that were made or changed after this time (s since 1970). Empty where /proc does not show every process.
+    `since`: only those that were made or changed after this time (s since 1970). Empty where /proc
+    does not show every process.
     """
     if Path("/proc/self/ns/pid").stat().st_ino != INITIAL_PID_NAMESPACE:
         return []
@@ -102,7 +106,8 @@ def file_id(path: Path) -> FileId | None:
 
 
 def files_in_use() -> Iterator[FileId]:
-    """The files that living processes have open or mapped, of every process that could have opened this user's.
+    """The files that living processes have open or mapped, of every process that could have opened
+    this user's.
 
     Raises UnreadableProcessError when one of them does not show its own.
     """

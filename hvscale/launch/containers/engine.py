@@ -26,7 +26,9 @@ def address() -> str:
 
 
 def command() -> list[str]:
-    """The words that start Docker's command-line tool against that daemon. Raises RequestError when it is not in PATH."""
+    """The words that start Docker's command-line tool against that daemon. Raises RequestError when
+    it is not in PATH.
+    """
     tool = shutil.which("docker")
     if tool is None:
         raise RequestError("no docker in PATH: install it (Debian, Ubuntu: apt install docker.io)")
@@ -35,7 +37,9 @@ def command() -> list[str]:
 
 @contextmanager
 def connection() -> Iterator[Any]:
-    """A `docker.DockerClient`. Raises RequestError when the daemon does not answer, or when a call inside fails."""
+    """A `docker.DockerClient`. Raises RequestError when the daemon does not answer, or when a call
+    inside fails.
+    """
     # Imported here: it takes a quarter of a second, and other placements need none of it.
     import docker
     import requests
@@ -73,7 +77,8 @@ def answers(client: Any) -> bool:
 def make(create: Callable[[], Made]) -> Made:
     """Call `create`, which makes something in Docker, and return what it returns.
 
-    A signal ends the wait for it, but the daemon may still be at it: `free` waits for the answer before it looks for what was made.
+    A signal ends the wait for it, but the daemon may still be at it: `free` waits for the answer
+    before it looks for what was made.
     """
     call: futures.Future[Made] = futures.Future()
     _under_way.append(call)  # before it begins: a signal may come at any moment
@@ -84,7 +89,9 @@ def make(create: Callable[[], Made]) -> Made:
 
 
 def free(client: Any, label: RunLabel, problems: list[str], remove: Callable[[], object]) -> None:
-    """Call `remove`, which removes what the run has made in Docker; what stays is said in `problems`, once."""
+    """Call `remove`, which removes what the run has made in Docker; what stays is said in
+    `problems`, once.
+    """
     import docker
     import requests
 
@@ -115,7 +122,9 @@ def abandoned_containers(client: Any) -> list[Any]:
 
 
 def still_there(thing: Any) -> bool:
-    """False for a container or network that went since it was listed: its controller has removed it, and then ended."""
+    """False for a container or network that went since it was listed: its controller has removed
+    it, and then ended.
+    """
     import docker
 
     try:
@@ -126,7 +135,9 @@ def still_there(thing: Any) -> bool:
 
 
 def remove_container(container: Any) -> None:
-    """SIGKILL to all that runs in it, and away with it; nothing happens when somebody else did it."""
+    """SIGKILL to all that runs in it, and away with it; nothing happens when somebody else did
+    it.
+    """
     import docker
 
     with suppress(docker.errors.NotFound):

@@ -1,4 +1,6 @@
-"""The small image that ranks run in: this machine's distribution with what Python, PyTorch and Open MPI need, nothing of hvscale."""
+"""The small image that ranks run in: this machine's distribution with what Python, PyTorch and Open
+MPI need, nothing of hvscale.
+"""
 
 import os
 import shutil
@@ -14,7 +16,8 @@ from hvscale.core.errors import RequestError
 from hvscale.launch.nodes.tools import call, require
 
 DEFAULT_IMAGE = "hvscale:base"
-# Python for environments that rest on the distribution's, with the libraries that any other Python uses, too; tc for --link.
+# Python for environments that rest on the distribution's, with the libraries that any other Python
+# uses, too; tc for --link.
 PACKAGES = ("ca-certificates", "iproute2", "libgomp1", "libstdc++6", "python3")
 IMAGE_LABEL = "hvscale.image"
 WITHOUT_DEBOOTSTRAP = (
@@ -47,7 +50,9 @@ def require_image(client: Any, name: str) -> Any:
 
 
 def source() -> Source:
-    """The mirror that apt takes this distribution's main packages from. Raises RequestError where there is no apt."""
+    """The mirror that apt takes this distribution's main packages from. Raises RequestError where
+    there is no apt.
+    """
     require("apt-get", "apt", "hvscale image build")
     codename = next(
         (
@@ -68,14 +73,17 @@ def source() -> Source:
 
 
 def cache_folder() -> Path:
-    """Where made images wait for the next daemon: the folder that the set-up keeps built wheels in, too."""
+    """Where made images wait for the next daemon: the folder that the set-up keeps built wheels in,
+    too.
+    """
     named = os.environ.get("HVSCALE_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvscale"
     return (Path(named) if named else base) / "images"
 
 
 def build(client: Any, name: str) -> str:
-    """Make the image, unless Docker has it, from the cached archive where there is one. Gives its id.
+    """Make the image, unless Docker has it, from the cached archive where there is one. Gives its
+    id.
 
     Raises RequestError when it cannot be made.
     """

@@ -1,4 +1,6 @@
-"""What of this machine a container sees, at the same paths: the programs read-only, the run folder and the working directory to be written."""
+"""What of this machine a container sees, at the same paths: the programs read-only, the run folder
+and the working directory to be written.
+"""
 
 import os
 import shutil
@@ -26,7 +28,9 @@ def is_of_the_image(folder: Path) -> bool:
 
 
 def prefix_of(program: Path) -> list[Path]:
-    """The installation that a program belongs to (`<prefix>/bin/<program>`), and the one that a virtual environment rests on."""
+    """The installation that a program belongs to (`<prefix>/bin/<program>`), and the one that a
+    virtual environment rests on.
+    """
     prefix = program.parent.parent if program.parent.name in ("bin", "sbin") else program.parent
     found = [prefix]
     configuration = prefix / "pyvenv.cfg"
@@ -38,7 +42,9 @@ def prefix_of(program: Path) -> list[Path]:
 
 
 def read_only(command: list[str], environment: Mapping[str, str], launcher: str | None) -> set[Path]:
-    """The folders that the ranks' programs lie in: this Python, the command's, the launcher's, and those that variables name."""
+    """The folders that the ranks' programs lie in: this Python, the command's, the launcher's, and
+    those that variables name.
+    """
     found = [Path(sys.prefix), Path(sys.base_prefix), *map(Path, hvscale.__path__)]
     for program in (shutil.which(command[0], path=environment.get("PATH")), launcher):
         if program:
@@ -61,7 +67,9 @@ def read_only(command: list[str], environment: Mapping[str, str], launcher: str 
 def volumes(
     command: list[str], environment: Mapping[str, str], launcher: str | None, run: Path, more: tuple[Path, ...]
 ) -> dict[str, str]:
-    """`ro` or `rw` by folder. Raises RequestError when the working directory is one that an image has itself."""
+    """`ro` or `rw` by folder. Raises RequestError when the working directory is one that an image
+    has itself.
+    """
     here = Path.cwd()
     if is_of_the_image(here):
         raise RequestError(f"{here} cannot be given to a container, which has its own: start from a folder of yours")

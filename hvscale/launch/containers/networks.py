@@ -1,4 +1,6 @@
-"""A private network for the containers of a run: a bridge of this machine, or an overlay of Docker Swarm."""
+"""A private network for the containers of a run: a bridge of this machine, or an overlay of Docker
+Swarm.
+"""
 
 import ipaddress
 import time
@@ -11,19 +13,22 @@ from hvscale.launch.containers import engine
 from hvscale.launch.nodes.labels import RUN, RunLabel
 from hvscale.launch.nodes.machine_lock import machine_lock
 
-# The bridge by which containers of an overlay network reach this machine. Docker makes it with the first swarm, and does not remove it.
+# The bridge by which containers of an overlay network reach this machine. Docker makes it with the
+# first swarm, and does not remove it.
 GATEWAY = "docker_gwbridge"
 MADE_GATEWAY = "hvscale.made-gateway"
 REMOVAL_SECONDS = 15
-# Held while a run joins the swarm and makes its network there, and while one asks whether it is the last in it and leaves.
+# Held while a run joins the swarm and makes its network there, and while one asks whether it is the
+# last in it and leaves.
 SWARM_LOCK = "swarm"
 CLEANUP = "`hvscale cleanup` removes what a killed run left"
 
 
 @contextmanager
 def network(client: Any, label: RunLabel, kind: str, problems: list[str]) -> Iterator[Any]:
-    """Raises RequestError when a network of the run's name exists, or Docker cannot make it. On exit the network and a swarm that was
-    made for it are gone, or `problems` names what stays."""
+    """Raises RequestError when a network of the run's name exists, or Docker cannot make it. On
+    exit the network and a swarm that was made for it are gone, or `problems` names what stays.
+    """
     name = label.name("network")
     if any(other.name == name for other in client.networks.list(names=[name])):
         raise RequestError(
@@ -81,7 +86,9 @@ def join_swarm(client: Any, label: RunLabel) -> None:
 
 
 def swarm_label(client: Any) -> RunLabel | None:
-    """The label of the swarm that this machine is in, None where there is no swarm or it is not ours."""
+    """The label of the swarm that this machine is in, None where there is no swarm or it is not
+    ours.
+    """
     swarm = client.info()["Swarm"]
     if swarm["LocalNodeState"] != "active" or not swarm.get("ControlAvailable"):
         return None
@@ -91,7 +98,9 @@ def swarm_label(client: Any) -> RunLabel | None:
 
 
 def leave_swarm(client: Any, own: str = "") -> None:
-    """Leave a swarm that was made by hvscale, with its gateway, unless another run's network than `own` is still in it."""
+    """Leave a swarm that was made by hvscale, with its gateway, unless another run's network than
+    `own` is still in it.
+    """
     with machine_lock(SWARM_LOCK):
         if swarm_label(client) is None or is_swarm_in_use(client, own):
             return
@@ -110,14 +119,18 @@ def is_swarm_in_use(client: Any, own: str = "") -> bool:
 
 
 def abandoned_swarm(client: Any) -> RunLabel | None:
-    """The label of the swarm that this machine is in, when the run that made it is gone and no living run uses it."""
+    """The label of the swarm that this machine is in, when the run that made it is gone and no
+    living run uses it.
+    """
     with machine_lock(SWARM_LOCK):
         label = swarm_label(client)
         return label if label is not None and not label.is_live and not is_swarm_in_use(client) else None
 
 
 def subnet(made: Any) -> str:
-    """The addresses of its containers (CIDR). An overlay network has them once a container is in it."""
+    """The addresses of its containers (CIDR). An overlay network has them once a container is in
+    it.
+    """
     made.reload()
     return str(made.attrs["IPAM"]["Config"][0]["Subnet"])
 

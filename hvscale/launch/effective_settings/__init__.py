@@ -19,7 +19,9 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class LaunchedJob:
-    """A job as its libraries were started: `environment` is what its ranks have, the command's own included."""
+    """A job as its libraries were started: `environment` is what its ranks have, the command's own
+    included.
+    """
 
     run: RunFolder
     library: Library
@@ -39,10 +41,14 @@ class SettingsReader(Protocol):
     """A library that can be asked which settings it uses."""
 
     def ask(self, job: LaunchedJob) -> dict[str, str]:
-        """Variables that make it report them, without effect on what the job does; the user's own, given with --env, win."""
+        """Variables that make it report them, without effect on what the job does; the user's own,
+        given with --env, win.
+        """
 
     def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
-        """What it reported; None when nothing was asked for, or nothing is there yet. Nothing more comes once the job has `ended`."""
+        """What it reported; None when nothing was asked for, or nothing is there yet. Nothing more
+        comes once the job has `ended`.
+        """
 
 
 READERS: Registry[SettingsReader] = Registry("settings reader", __name__)
@@ -53,7 +59,9 @@ def register(name: str, reader: SettingsReader) -> None:
 
 
 class Reports:
-    """Asks the libraries of a job, and collects what they report as they report it. `own`: the reader of the job's flavour."""
+    """Asks the libraries of a job, and collects what they report as they report it. `own`: the
+    reader of the job's flavour.
+    """
 
     def __init__(self, job: LaunchedJob, own: SettingsReader | None) -> None:
         self._job = job
@@ -61,7 +69,9 @@ class Reports:
         self._look_at = 0.0
 
     def variables(self) -> dict[str, str]:
-        """What the ranks' environment needs in addition for the libraries to report their settings."""
+        """What the ranks' environment needs in addition for the libraries to report their
+        settings.
+        """
         self._job.run.make_subfolder(self._job.folder)
         found: dict[str, str] = {}
         for reader in self._silent:
@@ -69,7 +79,9 @@ class Reports:
         return {name: value for name, value in found.items() if name not in self._job.environment}
 
     def new(self, ended: bool = False) -> Iterator[InEffect]:
-        """What was reported since the last call; looks once a second, and once more when the job has ended."""
+        """What was reported since the last call; looks once a second, and once more when the job
+        has ended.
+        """
         now = time.monotonic()
         if now < self._look_at and not ended:
             return

@@ -1,4 +1,6 @@
-"""Horovod reads what it knows and is silent about the rest: a variable that its library does not name has no effect."""
+"""Horovod reads what it knows and is silent about the rest: a variable that its library does not
+name has no effect.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""NCCL logs each variable that it takes from the environment, into a file of its own for each process."""
+"""NCCL logs each variable that it takes from the environment, into a file of its own for each
+process.
+"""
 
 import re
 

@@ -1,4 +1,5 @@
-"""The MPI flavours, and Gloo: what can start ranks. Each is one file in this folder that registers itself.
+"""The MPI flavours, and Gloo: what can start ranks. Each is one file in this folder that registers
+itself.
 
 Everything that differs between flavours is an attribute or a method of `Flavour`, and stands in the
 flavour's own file. docs/how-to/extend.md shows how to add one.
@@ -53,13 +54,18 @@ class Flavour(ABC):
     """Those of each launcher that it may come with; the first that is set holds."""
 
     soname: ClassVar[str | None] = None
-    """The MPI library that its programs are linked to, None without MPI. Several flavours may share one."""
+    """The MPI library that its programs are linked to, None without MPI. Several flavours may share
+    one.
+    """
     set_up: ClassVar[str] = ""
     """The command that makes an environment with a Horovod for it; empty when there is none."""
     transports_help: ClassVar[str] = ""
-    """The usual names of its transports, for the help of --transport; empty when it leaves no choice."""
+    """The usual names of its transports, for the help of --transport; empty when it leaves no
+    choice.
+    """
     variable_prefixes: ClassVar[tuple[str, ...]] = ()
-    """How the variables begin that change the way it communicates: a job gets them by --env alone."""
+    """How the variables begin that change the way it communicates: a job gets them by --env alone.
+    """
     passed_variables: ClassVar[tuple[str, ...]] = ()
     """Variables of the caller that its programs need: a job gets them without --env."""
     binding_variable: ClassVar[str | None] = None
@@ -69,13 +75,19 @@ class Flavour(ABC):
     transport_pattern: ClassVar[Pattern[str] | None] = None
     """Finds the transport in what it then prints."""
     transient_failure: ClassVar[tuple[bytes, str] | None] = None
-    """What its launcher prints for a transient failure, and that failure in words: the job is then started once more."""
+    """What its launcher prints for a transient failure, and that failure in words: the job is then
+    started once more.
+    """
     own_device_list: ClassVar[str] = ""
-    """The release that selects its GPUs by a variable of its own, for an error about --devices split."""
+    """The release that selects its GPUs by a variable of its own, for an error about --devices
+    split.
+    """
     settings_reader: ClassVar[SettingsReader | None] = None
     """Asks the library which settings it uses."""
     layers: ClassVar[frozenset[str]] = frozenset()
-    """The communication libraries below it that have knobs of their own, by the names of their knob libraries."""
+    """The communication libraries below it that have knobs of their own, by the names of their knob
+    libraries.
+    """
     horovod_controller: ClassVar[str] = "mpi"
     """What Horovod's option --controller calls it."""
     horovodrun_starts: ClassVar[bool] = False
@@ -91,40 +103,58 @@ class Flavour(ABC):
 
     @abstractmethod
     def find(self, environment: dict[str, str]) -> Library:
-        """What is installed, as it names itself. Raises RequestError, with how to install it, when there is none."""
+        """What is installed, as it names itself. Raises RequestError, with how to install it, when
+        there is none.
+        """
 
     @abstractmethod
     def start(self, job: Job, rank_program: list[str], library: Library) -> AbstractContextManager[Processes]:
-        """Start np processes of `rank_program`; gives the processes whose end is the job's end, and frees what they needed on exit."""
+        """Start np processes of `rank_program`; gives the processes whose end is the job's end, and
+        frees what they needed on exit.
+        """
 
     def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
-        """Those that the library was built with, by its own names. Apart from `find`: asking may take as long as a start."""
+        """Those that the library was built with, by its own names. Apart from `find`: asking may
+        take as long as a start.
+        """
         return library.transports
 
     def version_in(self, text: str) -> str | None:
-        """The version when `text`, from its programs or from MPI_Get_library_version, is about this flavour."""
+        """The version when `text`, from its programs or from MPI_Get_library_version, is about this
+        flavour.
+        """
         return None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        """The job's environment with what this library needs to run unbound, over `library.transport`, as its own libmpi."""
+        """The job's environment with what this library needs to run unbound, over
+        `library.transport`, as its own libmpi.
+        """
         return environment
 
     def split_devices_variable(self, library: Library) -> str | None:
-        """The variable that lists the GPUs for the library alone; None when it sees those of its process."""
+        """The variable that lists the GPUs for the library alone; None when it sees those of its
+        process.
+        """
         return None
 
     def other_release(self, file: Path | None, library: Library) -> str | None:
-        """What the MPI library in `file` is, when programs linked to it do not run under this launcher although its soname is right."""
+        """What the MPI library in `file` is, when programs linked to it do not run under this
+        launcher although its soname is right.
+        """
         return other_flavour(self, file, library)
 
     def without_report(self, environment: Mapping[str, str], show: Show) -> Show:
-        """`show` without the lines that the library prints only because its settings were asked for. The ranks' logs keep them."""
+        """`show` without the lines that the library prints only because its settings were asked
+        for. The ranks' logs keep them.
+        """
         return show
 
     def command_line(
         self, np: int, command: list[str], variables: Mapping[str, str], library: Library
     ) -> CommandParts | None:
-        """The line for a shell that starts the command with these variables without hvscale; None where there is no such line."""
+        """The line for a shell that starts the command with these variables without hvscale; None
+        where there is no such line.
+        """
         return None
 
     def horovodrun_options(self, variables: Mapping[str, str], library: Library) -> list[str]:
@@ -132,7 +162,9 @@ class Flavour(ABC):
         return []
 
     def works_with_horovodrun(self, transport: str | None) -> bool:
-        """Whether Horovod's own launcher can start a job over `transport`; None: none was chosen."""
+        """Whether Horovod's own launcher can start a job over `transport`; None: none was
+        chosen.
+        """
         return self.horovodrun_starts
 
 
@@ -182,7 +214,8 @@ def all_rank_variables() -> list[RankVariables]:
 
 
 def named(text: str, first: str | None = None) -> tuple[str, str] | None:
-    """The flavour that recognizes this text of a library or program as its own, and the version; None when none does.
+    """The flavour that recognizes this text of a library or program as its own, and the version;
+    None when none does.
 
     `first`: the flavour to ask first, because one that wraps another recognizes the same text.
     """
@@ -192,7 +225,9 @@ def named(text: str, first: str | None = None) -> tuple[str, str] | None:
 
 
 def described(text: str) -> str:
-    """Whose text this is, with the version, as far as a flavour recognizes it; otherwise its first line."""
+    """Whose text this is, with the version, as far as a flavour recognizes it; otherwise its first
+    line.
+    """
     return " ".join(named(text) or ()) or f"unknown ({(text.strip().splitlines() or ['it printed nothing'])[0]})"
 
 
@@ -206,7 +241,9 @@ def other_flavour(flavour: Flavour, file: Path | None, library: Library) -> str 
 
 
 def choose_transport(flavour: Flavour, library: Library, wanted: str | None, environment: dict[str, str]) -> Library:
-    """The library with the transport that `--transport` names. Raises RequestError for one that it was not built with."""
+    """The library with the transport that `--transport` names. Raises RequestError for one that it
+    was not built with.
+    """
     if wanted is None:
         return library
     built_with = flavour.transports(library, environment)

@@ -1,8 +1,8 @@
 """Horovod's rendezvous server for the ranks of one job, closed to everybody else.
 
-Horovod's C++ client sends nothing but `METHOD http://ADDRESS:PORT/SCOPE/KEY` and a body, and takes the address as it finds it in the
-environment. An address `HOST:PORT/SECRET` therefore makes it ask HOST:PORT for `/SECRET:PORT/SCOPE/KEY`. Only the ranks' own user can read
-their environment.
+Horovod's C++ client sends nothing but `METHOD http://ADDRESS:PORT/SCOPE/KEY` and a body, and takes
+the address as it finds it in the environment. An address `HOST:PORT/SECRET` therefore makes it ask
+HOST:PORT for `/SECRET:PORT/SCOPE/KEY`. Only the ranks' own user can read their environment.
 """
 
 import hmac
@@ -31,20 +31,26 @@ class Server(RendezvousHTTPServer):  # type: ignore[misc]
     daemon_threads = True  # an open connection must not delay the end of the run
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a client that disconnects in the middle of a request: a rank that does reports that itself."""
+        """Ignore a client that disconnects in the middle of a request: a rank that does reports
+        that itself.
+        """
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 
 class Handler(RendezvousHandler):  # type: ignore[misc]
-    """Answers the ranks only, and leaves the files by which their start is watched: they put as they come, and delete once all have met."""
+    """Answers the ranks only, and leaves the files by which their start is watched: they put as
+    they come, and delete once all have met.
+    """
 
     job: Job
     secret: str
     path: str
 
     def parse_request(self) -> bool:
-        """False, after an answer, for a request without the job's secret; else its path is as Horovod's server knows it."""
+        """False, after an answer, for a request without the job's secret; else its path is as
+        Horovod's server knows it.
+        """
         if not super().parse_request():
             return False
         entrance = f"/{self.secret}:{self.server.server_port}"
@@ -75,14 +81,18 @@ class Handler(RendezvousHandler):  # type: ignore[misc]
             init_marker.started(self.job.run, int(rank)).touch()
 
     def watched_rank(self) -> str | None:
-        """The rank whose place in the group of all ranks the request is about, when their start is watched."""
+        """The rank whose place in the group of all ranks the request is about, when their start is
+        watched.
+        """
         match = GLOBAL_PLACE.fullmatch(self.path)
         return match[1] if match and init_marker.VARIABLE in self.job.rank_environment else None
 
 
 @contextmanager
 def rendezvous(job: Job, slots: list[Any]) -> Iterator[dict[str, str]]:
-    """Serve the job's ranks within; `slots` are Horovod's SlotInfo. Gives the variables that let a rank in."""
+    """Serve the job's ranks within; `slots` are Horovod's SlotInfo. Gives the variables that let a
+    rank in.
+    """
     secret = secrets.token_urlsafe(16)
     server = Server((job.nodes.controller, 0), type("JobHandler", (Handler,), {"job": job, "secret": secret}), False)
     server.init(slots)

@@ -59,7 +59,9 @@ class Gloo(Flavour):
 
 
 def slot_variables(slot: object) -> dict[str, str]:
-    """The variables from which hvd.init() learns a rank's place; `slot` is a SlotInfo of Horovod's runner."""
+    """The variables from which hvd.init() learns a rank's place; `slot` is a SlotInfo of Horovod's
+    runner.
+    """
     fields = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "hostname")
     return {f"HOROVOD_{field.upper()}": str(getattr(slot, field)) for field in fields}
 

@@ -59,7 +59,9 @@ SWITCHES = {"true": "1", "yes": "1", "on": "1", "false": "0", "no": "0", "off": 
 
 
 class ControlVariables:
-    """Asks MPICH for the values of its control variables through MPI_T, in a process of its own with the job's variables."""
+    """Asks MPICH for the values of its control variables through MPI_T, in a process of its own
+    with the job's variables.
+    """
 
     def ask(self, job: LaunchedJob) -> dict[str, str]:
         return {}
@@ -134,9 +136,11 @@ class MPICH(hydra.HydraFlavour):
         return match[1] if match else None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        """The netmod by name: MPICH takes the first one that it was built with when nothing is said.
+        """The netmod by name: MPICH takes the first one that it was built with when nothing is
+        said.
 
-        The programs of hvscale's environments find their own MPICH by themselves; of another one the library is put first.
+        The programs of hvscale's environments find their own MPICH by themselves; of another one
+        the library is put first.
         """
         launcher = Path(library.launcher or "")
         if launcher.parent.parent in prefixes.side_by_side():
@@ -155,12 +159,16 @@ class MPICH(hydra.HydraFlavour):
 
 
 def defaults(job: Job) -> dict[str, str]:
-    """MPICH does not look whether it may read another rank's memory before it does: where it may not, as in most containers, the job would abort."""
+    """MPICH does not look whether it may read another rank's memory before it does: where it may
+    not, as in most containers, the job would abort.
+    """
     return {} if job.nodes.single_copy() else {SINGLE_COPY: "0"}
 
 
 def loopback_variables(job: Job) -> dict[str, str]:
-    """Variables that keep the connections of ranks on one host to the loopback interface, in libfabric's TCP and UCX."""
+    """Variables that keep the connections of ranks on one host to the loopback interface, in
+    libfabric's TCP and UCX.
+    """
     if not is_kept_to_loopback(job):
         return {}
     interface = job.nodes.nodes[0].interface
@@ -170,7 +178,9 @@ def loopback_variables(job: Job) -> dict[str, str]:
 
 
 def transports_in(text: str) -> list[str]:
-    """The netmods of a ch4 device, the default one first, from what `mpichversion` prints; none for ch3, which leaves no choice."""
+    """The netmods of a ch4 device, the default one first, from what `mpichversion` prints; none for
+    ch3, which leaves no choice.
+    """
     match = re.search(r"^\s*MPICH Device:\s*ch4:(.+)$", text, re.MULTILINE)
     return re.split(r"[\s,]+", match[1].strip()) if match else []
 

@@ -1,4 +1,6 @@
-"""MVAPICH2 2.3 and MVAPICH2-GDR, started by Hydra, or by mpirun_rsh where there is no Hydra. They keep MPICH's ABI."""
+"""MVAPICH2 2.3 and MVAPICH2-GDR, started by Hydra, or by mpirun_rsh where there is no Hydra. They
+keep MPICH's ABI.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -22,7 +24,8 @@ PREFIX = "MV2_"
 SHOW_SETTINGS = "MV2_SHOW_ENV_INFO"
 LINE = re.compile(r"^\s*(MV2_\w+)\s*[:=]\s*(\S+)", re.MULTILINE)
 LONGEST_LOG_BYTES = 1 << 20  # it speaks at the start
-# The lines of its table, as MVAPICH2's sources print them: an empty one, the title, a rule, the rows, a rule.
+# The lines of its table, as MVAPICH2's sources print them: an empty one, the title, a rule, the
+# rows, a rule.
 TITLE, RULE, ROW = re.compile(r" MVAPICH2-\S+ Parameters"), re.compile(r"-{69}"), re.compile(r"\t.{31}: .*")
 
 
@@ -51,7 +54,9 @@ class PrintedSettings:
 
 
 class WithoutTable:
-    """Shows what the ranks print, but not the table of MV2_SHOW_ENV_INFO=1. Other lines that come between its lines are shown."""
+    """Shows what the ranks print, but not the table of MV2_SHOW_ENV_INFO=1. Other lines that come
+    between its lines are shown.
+    """
 
     def __init__(self, show: Show) -> None:
         self._show = show
@@ -144,7 +149,9 @@ def device_in(text: str) -> str:
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
-    """Hydra's command line, or mpirun_rsh's, which wants a host for each rank and is told to pass its environment on."""
+    """Hydra's command line, or mpirun_rsh's, which wants a host for each rank and is told to pass
+    its environment on.
+    """
     launcher = Path(library.launcher or RSH_LAUNCHER)
     if launcher.name != RSH_LAUNCHER:
         return hydra.arguments(job, rank_program, library)

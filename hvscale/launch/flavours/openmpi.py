@@ -43,7 +43,9 @@ SETTLED_SECONDS = 0.5  # rank 0 writes the file at once; this long after, it is 
 
 
 class ParameterReport:
-    """Reads the file in which Open MPI writes which parameters came from outside, with the values it made of them."""
+    """Reads the file in which Open MPI writes which parameters came from outside, with the values
+    it made of them.
+    """
 
     def ask(self, job: LaunchedJob) -> dict[str, str]:
         return {
@@ -135,7 +137,9 @@ class OpenMPI(Flavour):
         return match[1] if match else None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        """The pml by name when one was chosen: a rank then fails where it cannot be used, and does not fall back unseen."""
+        """The pml by name when one was chosen: a rank then fails where it cannot be used, and does
+        not fall back unseen.
+        """
         environment = for_mpi4py(environment, Path(library.launcher or ""), self.soname)
         if library.transport == LIBRARY_DECIDES:
             return environment
@@ -180,11 +184,13 @@ class OpenMPI(Flavour):
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
-    """mpirun's command line: unbound ranks, because the framework's threads need room, and as many as asked for on any number of cores.
+    """mpirun's command line: unbound ranks, because the framework's threads need room, and as many
+    as asked for on any number of cores.
 
     A binding policy in the job's environment is obeyed.
 
-    Open MPI 5 (PRRTE) and 4 (ORTE) agree on these spellings; 4 would stop at np over slots without its own --oversubscribe.
+    Open MPI 5 (PRRTE) and 4 (ORTE) agree on these spellings; 4 would stop at np over slots without
+    its own --oversubscribe.
     """
     launcher = library.launcher or "mpirun"
     return [launcher, "-np", str(job.np), *placing(job.environment, library), *over_nodes(job, library), *rank_program]
@@ -201,11 +207,14 @@ def placing(environment: Mapping[str, str], library: Library) -> list[str]:
 
 
 def over_nodes(job: Job, library: Library) -> list[str]:
-    """The words that spread the ranks over the job's nodes, each of which gets the job's environment through mpirun."""
+    """The words that spread the ranks over the job's nodes, each of which gets the job's
+    environment through mpirun.
+    """
     if job.nodes.are_here:
         return []
     agent = str(job.nodes.write_agent(job.run))
-    # A daemon in a node cannot start another one: it has no agent there. It stays with its agent: srun ends what leaves it.
+    # A daemon in a node cannot start another one: it has no agent there. It stays with its agent:
+    # srun ends what leaves it.
     parameters = (
         {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_leave_session_attached": "1"}
         if library.version.startswith("5")
@@ -218,14 +227,18 @@ def over_nodes(job: Job, library: Library) -> list[str]:
 
 
 def defaults(job: Job, library: Library) -> dict[str, str]:
-    """MCA parameters that follow from where the ranks run; the user's own, given with --env, win."""
+    """MCA parameters that follow from where the ranks run; the user's own, given with --env,
+    win.
+    """
     if job.nodes.are_here:
         # Not UCX's connections, over which a rank reaches one that it spawns.
         return {TCP_INTERFACES: job.nodes.nodes[0].interface} if is_kept_to_loopback(job, unless=TCP_CHOICES) else {}
-    # Nodes with one address would otherwise choose among their machine's other ones, and not know whom a call comes from.
+    # Nodes with one address would otherwise choose among their machine's other ones, and not know
+    # whom a call comes from.
     subnet = f"{job.nodes.nodes[0].address}/32" if job.nodes.share_an_address else job.nodes.subnet
     network = {TCP_INTERFACES: subnet} if subnet else {}
-    # mpirun counts this machine's cores once for each node on it, and its ranks then spin while the one they wait for has no core.
+    # mpirun counts this machine's cores once for each node on it, and its ranks then spin while the
+    # one they wait for has no core.
     crowded = (
         {"OMPI_MCA_mpi_yield_when_idle": "true"} if job.nodes.on_this_machine and job.np > available_cores() else {}
     )
@@ -245,14 +258,18 @@ def same(asked: str, used: str | None) -> bool:
 
 @dataclass
 class Parameter:
-    """What ompi_info says of one: its value in the job's environment, and the names of its values by number where they have names."""
+    """What ompi_info says of one: its value in the job's environment, and the names of its values
+    by number where they have names.
+    """
 
     value: str = ""
     names: dict[str, str] = field(default_factory=dict)
 
 
 def _why(asked: str, used: str | None, parameter: Parameter | None) -> str | None:
-    """None when it was taken after all: values of a list are printed by name, and may be asked for by number."""
+    """None when it was taken after all: values of a list are printed by name, and may be asked for
+    by number.
+    """
     if used is None:
         return "Open MPI knows no such parameter" if parameter is None else "Open MPI has not read it in this job"
     named = parameter is not None and parameter.names.get(asked) == used

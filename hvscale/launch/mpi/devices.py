@@ -1,4 +1,6 @@
-"""Which GPUs each rank's program may use, and which its communication library: what is asked for here is done in rank.py."""
+"""Which GPUs each rank's program may use, and which its communication library: what is asked for
+here is done in rank.py.
+"""
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import DevicesAsked, Library
@@ -10,8 +12,9 @@ POLICIES = ("own", "all", "split")
 def asked(policy: str, flavour: Flavour, library: Library) -> DevicesAsked:
     """What each rank is to do for `--devices POLICY`.
 
-    own: CUDA_VISIBLE_DEVICES is the local rank's GPU alone. all: it stays as the caller has it, and the program selects. split: as own,
-    and the library gets a list of all GPUs of its own. Raises RequestError for another policy, and for split where the library has no such list.
+    own: CUDA_VISIBLE_DEVICES is the local rank's GPU alone. all: it stays as the caller has it, and
+    the program selects. split: as own, and the library gets a list of all GPUs of its own. Raises
+    RequestError for another policy, and for split where the library has no such list.
     """
     if policy not in POLICIES:
         raise RequestError(f"--devices {policy}: unknown; write one of {', '.join(POLICIES)}")

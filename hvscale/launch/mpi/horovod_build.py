@@ -1,4 +1,6 @@
-"""Which MPI library the Horovod of a command is linked to, as the dynamic linker finds it in the job's environment."""
+"""Which MPI library the Horovod of a command is linked to, as the dynamic linker finds it in the
+job's environment.
+"""
 
 import os
 import shutil
@@ -16,7 +18,9 @@ REBUILD = "run `make setup` again"
 
 
 def horovod_library(command: list[str], environment: dict[str, str]) -> Path | None:
-    """Horovod's PyTorch library in the environment that the command's program lies in (`<prefix>/bin/<program>`); None where there is none."""
+    """Horovod's PyTorch library in the environment that the command's program lies in
+    (`<prefix>/bin/<program>`); None where there is none.
+    """
     program = shutil.which(command[0], path=environment.get("PATH", os.defpath))
     if program is None:
         return None
@@ -32,14 +36,17 @@ def library_in(prefix: Path) -> Path | None:
 
 
 def needs(library: Path, soname: str) -> bool:
-    """Whether the library names `soname` among what it needs: quicker than asking the dynamic linker, which also finds the file."""
+    """Whether the library names `soname` among what it needs: quicker than asking the dynamic
+    linker, which also finds the file.
+    """
     names = [soname, *(name for name, usual in SONAMES.items() if usual == soname)]
     strings = library.read_bytes()
     return any(b"\0" + name.encode() + b"\0" in strings for name in names)
 
 
 def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | None] | None:
-    """The soname of the MPI library it needs (MPICH's usual one for Debian's) and the file that this means here; None without MPI.
+    """The soname of the MPI library it needs (MPICH's usual one for Debian's) and the file that
+    this means here; None without MPI.
 
     Raises RequestError for a file that is no library, and without ldd.
     """
@@ -56,7 +63,9 @@ def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | 
 
 
 def check(command: list[str], environment: dict[str, str], flavour: flavours.Flavour, library: Library) -> None:
-    """Raises RequestError when the command's Horovod is linked to another MPI than the one that `flavour` launches."""
+    """Raises RequestError when the command's Horovod is linked to another MPI than the one that
+    `flavour` launches.
+    """
     horovod = horovod_library(command, environment)
     if horovod is None or not flavour.has_mpi:
         return

@@ -1,4 +1,6 @@
-"""Hydra, the process manager that MPICH, MVAPICH2 and Intel MPI share: which flavour a launcher belongs to, and its command line."""
+"""Hydra, the process manager that MPICH, MVAPICH2 and Intel MPI share: which flavour a launcher
+belongs to, and its command line.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -48,7 +50,9 @@ class Launcher:
 
 
 def launchers(environment: Mapping[str, str], name: str = LAUNCHER) -> Iterator[Launcher]:
-    """Every launcher of that name in PATH, in order: another MPI of this ABI may stand before the one that is wanted."""
+    """Every launcher of that name in PATH, in order: another MPI of this ABI may stand before the
+    one that is wanted.
+    """
     folders = environment.get("PATH", os.defpath).split(os.pathsep)
     for folder in dict.fromkeys(folders):
         path = Path(folder, name).absolute()
@@ -58,17 +62,22 @@ def launchers(environment: Mapping[str, str], name: str = LAUNCHER) -> Iterator[
 
 
 def text_of(launcher: Path, environment: Mapping[str, str]) -> str:
-    """What names the library best: its own program, and else the launcher's banner, in which MPICH and MVAPICH2 look alike."""
+    """What names the library best: its own program, and else the launcher's banner, in which MPICH
+    and MVAPICH2 look alike.
+    """
     programs = launcher.resolve().parent
     namers = ([str(programs / namer), *arguments] for namer, *arguments in NAMERS)
-    # MPICH 5's asks the library that it is linked to, which LD_LIBRARY_PATH may have replaced by another flavour's.
+    # MPICH 5's asks the library that it is linked to, which LD_LIBRARY_PATH may have replaced by
+    # another flavour's.
     unmixed = own_library_first(dict(environment), launcher)
     texts = (told_by(command, unmixed) for command in namers)
     return next(filter(None, texts), "") or told_by([str(launcher), "--version"], environment)
 
 
 def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, str]:
-    """The environment with the launcher's own libmpi first, for programs that were built on another MPI of the same ABI."""
+    """The environment with the launcher's own libmpi first, for programs that were built on another
+    MPI of the same ABI.
+    """
     library = mpi_library.beside(launcher, SONAME)
     if library is None:
         return environment
@@ -80,12 +89,15 @@ def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, 
 
 
 def with_own_library(environment: dict[str, str], launcher: Path) -> dict[str, str]:
-    """The environment in which Horovod and mpi4py, built on whichever MPI of this ABI, run on the launcher's own."""
+    """The environment in which Horovod and mpi4py, built on whichever MPI of this ABI, run on the
+    launcher's own.
+    """
     return mpi_library.for_mpi4py(own_library_first(environment, launcher), launcher, SONAME)
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
-    """The command line. As many ranks as asked for on any number of cores is how Hydra works anyway.
+    """The command line. As many ranks as asked for on any number of cores is how Hydra works
+    anyway.
 
     What Hydra passes on to the ranks is its own environment, which is the job's.
     """
@@ -93,7 +105,9 @@ def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
 
 
 def over_nodes(job: Job) -> list[str]:
-    """The words that spread the ranks over the job's nodes, whose proxies call back at the controller's address."""
+    """The words that spread the ranks over the job's nodes, whose proxies call back at the
+    controller's address.
+    """
     if job.nodes.are_here:
         return []
     agent = str(job.nodes.write_agent(job.run))
@@ -103,7 +117,8 @@ def over_nodes(job: Job) -> list[str]:
 def defaults(job: Job) -> dict[str, str]:
     """Variables that follow from where the ranks run; the user's own, given with --env, win.
 
-    Nodes on one machine would reach each other through its memory: UCX looks at the kernel, not at the host's name.
+    Nodes on one machine would reach each other through its memory: UCX looks at the kernel, not at
+    the host's name.
     """
     if job.nodes.are_here or not job.nodes.on_this_machine or job.nodes.share_an_address:
         return {}

@@ -1,4 +1,6 @@
-"""Whether the MPI library of a job has the functions with large counts of MPI 4 (MPI_Bcast_c and so on)."""
+"""Whether the MPI library of a job has the functions with large counts of MPI 4 (MPI_Bcast_c and so
+on).
+"""
 
 from pathlib import Path
 
@@ -11,13 +13,17 @@ ONE_OF_THEM = "PMPI_Bcast_c"
 
 
 def has_large_counts(command: list[str], environment: dict[str, str], library: Library) -> bool:
-    """Asked of the library itself, loaded in a process of its own. False where there is none, or it is not found."""
+    """Asked of the library itself, loaded in a process of its own. False where there is none, or it
+    is not found.
+    """
     candidates = mpi_files(command, environment, library)
     return bool(candidates) and mpi_library.has_function(ONE_OF_THEM, candidates, environment)
 
 
 def mpi_files(command: list[str], environment: dict[str, str], library: Library) -> list[str]:
-    """The file that the command's Horovod is linked to; else the one that the launcher brings; else names for the dynamic linker, best first."""
+    """The file that the command's Horovod is linked to; else the one that the launcher brings; else
+    names for the dynamic linker, best first.
+    """
     soname = flavours.get(library.flavour).soname
     if soname is None:
         return []

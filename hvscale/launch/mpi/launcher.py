@@ -1,6 +1,8 @@
-"""An MPI's own launcher as a process: its output in the run's launcher.log, and never alive without its controller.
+"""An MPI's own launcher as a process: its output in the run's launcher.log, and never alive without
+its controller.
 
-On one host it and its ranks listen on the loopback interface only, where no other host reaches them.
+On one host it and its ranks listen on the loopback interface only, where no other host reaches
+them.
 """
 
 import ctypes
@@ -21,7 +23,9 @@ LOOPBACK_SWITCH = {"HVSCALE_LOOPBACK": "1"}
 
 
 def start_launcher(arguments: list[str], environment: dict[str, str], run: Path) -> "subprocess.Popen[bytes]":
-    """Start it in a session of its own, so that Ctrl-C reaches the controller alone; no thread may run here yet."""
+    """Start it in a session of its own, so that Ctrl-C reaches the controller alone; no thread may
+    run here yet.
+    """
     libc = ctypes.CDLL(None)
 
     def end_with_controller() -> None:
@@ -40,12 +44,15 @@ def start_launcher(arguments: list[str], environment: dict[str, str], run: Path)
 
 
 def is_kept_to_loopback(job: Job, unless: Collection[str] = ()) -> bool:
-    """True on one host, unless the user set one of the variables `unless`, by which the library chooses its interfaces."""
+    """True on one host, unless the user set one of the variables `unless`, by which the library
+    chooses its interfaces.
+    """
     return job.nodes.are_here and not any(name in job.environment for name in unless)
 
 
 def with_loopback_library(job: Job, environment: Mapping[str, str], unless: Collection[str] = ()) -> dict[str, str]:
-    """The launcher's environment, with the library that keeps its listeners to the loopback interface, where it is installed.
+    """The launcher's environment, with the library that keeps its listeners to the loopback
+    interface, where it is installed.
 
     Its ranks inherit the switch, and have the library anyway.
     """

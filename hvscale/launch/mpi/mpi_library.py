@@ -1,4 +1,6 @@
-"""What an MPI library reports about itself, loaded in a process of its own, and which file is a launcher's own library."""
+"""What an MPI library reports about itself, loaded in a process of its own, and which file is a
+launcher's own library.
+"""
 
 import re
 import subprocess
@@ -29,12 +31,15 @@ LIBRARY_FOLDERS = ("lib", "lib64", "lib/release")
 LINKED_MPI = re.compile(r"^\s*(libmpi\w*\.so\.\d+) => (?:not found|(\S+))", re.MULTILINE)
 # Programs beside a launcher that are linked to its library: of Open MPI, and of MPICH's family.
 LINKED_PROGRAMS = ("ompi_info", "mpichversion", "mpivars")
-# The library that mpi4py 4.1 and later loads. Without it a wheel takes the one of its own Python environment, whatever launcher starts it.
+# The library that mpi4py 4.1 and later loads. Without it a wheel takes the one of its own Python
+# environment, whatever launcher starts it.
 MPI4PY_LIBRARY = "MPI4PY_LIBMPI"
 
 
 def library_version(file: Path, environment: Mapping[str, str]) -> str:
-    """The text of MPI_Get_library_version, which may be called before MPI_Init; empty when the file cannot be asked."""
+    """The text of MPI_Get_library_version, which may be called before MPI_Init; empty when the file
+    cannot be asked.
+    """
     command = [sys.executable, "-I", "-S", "-c", ASK_LIBRARY, str(file)]
     try:
         asked = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=ASK_SECONDS)
@@ -44,20 +49,26 @@ def library_version(file: Path, environment: Mapping[str, str]) -> str:
 
 
 def has_function(function: str, files: list[str], environment: Mapping[str, str]) -> bool:
-    """Whether the first of `files`, paths or names for the dynamic linker, that can be loaded exports `function`."""
+    """Whether the first of `files`, paths or names for the dynamic linker, that can be loaded
+    exports `function`.
+    """
     command = [sys.executable, "-I", "-S", "-c", ASK_FOR_FUNCTION, function, *files]
     return told_by(command, environment).strip() == "True"
 
 
 def beside(launcher: Path, soname: str) -> Path | None:
-    """The library of that name in the launcher's own prefix; None where it lies elsewhere, as in a distribution's packages."""
+    """The library of that name in the launcher's own prefix; None where it lies elsewhere, as in a
+    distribution's packages.
+    """
     prefix = launcher.resolve().parent.parent
     files = (prefix / folder / soname for folder in LIBRARY_FOLDERS)
     return next((file for file in files if file.exists()), None)
 
 
 def of_launcher(launcher: Path, soname: str, environment: Mapping[str, str]) -> Path | None:
-    """The library of that name that the launcher belongs to, also where a distribution keeps its libraries apart; None when it is not found."""
+    """The library of that name that the launcher belongs to, also where a distribution keeps its
+    libraries apart; None when it is not found.
+    """
     own = beside(launcher, soname)
     if own is not None:
         return own
@@ -79,7 +90,9 @@ def for_mpi4py(environment: dict[str, str], launcher: Path, soname: str) -> dict
 
 
 def told_by(command: list[str], environment: Mapping[str, str]) -> str:
-    """What a program of an MPI prints about itself; empty when there is none or it does not start."""
+    """What a program of an MPI prints about itself; empty when there is none or it does not
+    start.
+    """
     try:
         asked = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=ASK_SECONDS)
     except (OSError, subprocess.SubprocessError):

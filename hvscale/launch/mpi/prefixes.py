@@ -1,4 +1,6 @@
-"""The Python environments of a clone, one for each MPI ABI: a flavour's job runs the programs of its own."""
+"""The Python environments of a clone, one for each MPI ABI: a flavour's job runs the programs of
+its own.
+"""
 
 import os
 import sys
@@ -19,7 +21,9 @@ def side_by_side() -> list[Path]:
 
 
 def prefix_for(flavour: Flavour) -> Path:
-    """The environment whose Horovod is built for the flavour's ABI; this one when there is none, or no MPI."""
+    """The environment whose Horovod is built for the flavour's ABI; this one when there is none, or
+    no MPI.
+    """
     if flavour.soname is not None:
         for prefix in side_by_side():
             library = horovod_build.library_in(prefix)
@@ -29,9 +33,11 @@ def prefix_for(flavour: Flavour) -> Path:
 
 
 def programs_first(environment: dict[str, str], flavour: Flavour) -> dict[str, str]:
-    """PATH with the programs of the flavour's environment first: `python` then means the one with the Horovod that it starts.
+    """PATH with the programs of the flavour's environment first: `python` then means the one with
+    the Horovod that it starts.
 
-    A PATH that has this environment's programs already, at whatever place, stays as it is unless the flavour's are others.
+    A PATH that has this environment's programs already, at whatever place, stays as it is unless
+    the flavour's are others.
     """
     prefix = prefix_for(flavour)
     path = environment.get("PATH", os.defpath)

@@ -1,4 +1,6 @@
-"""An MPI library started alone, without a launcher: what it chose on this machine, and whether it takes GPU memory."""
+"""An MPI library started alone, without a launcher: what it chose on this machine, and whether it
+takes GPU memory.
+"""
 
 import os
 import re
@@ -10,7 +12,8 @@ from pathlib import Path
 
 from hvscale.launch.flavours import FLAVOURS
 
-# The standard's C functions of which every ABI has the same form. Open MPI and MPICH have the last one, and MPICH after MPI_Init only.
+# The standard's C functions of which every ABI has the same form. Open MPI and MPICH have the last
+# one, and MPICH after MPI_Init only.
 START_ALONE = """
 import ctypes, sys
 mpi = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
@@ -24,7 +27,9 @@ PROBE_SECONDS = 60
 
 @dataclass(frozen=True)
 class Probed:
-    """`problem`: why it did not start, else empty; `transport`: empty when the library does not report it."""
+    """`problem`: why it did not start, else empty; `transport`: empty when the library does not
+    report it.
+    """
 
     transport: str = ""
     cuda_aware: bool = False
@@ -33,7 +38,9 @@ class Probed:
 
 
 def probe(library: Path, environment: Mapping[str, str] = os.environ) -> Probed:
-    """Load libmpi in a process of its own, start and finish MPI there. Takes a second with Open MPI."""
+    """Load libmpi in a process of its own, start and finish MPI there. Takes a second with Open
+    MPI.
+    """
     command = [sys.executable, "-I", "-S", "-c", START_ALONE, str(library)]
     known = FLAVOURS.all().values()
     # Each library ignores the others' variables.

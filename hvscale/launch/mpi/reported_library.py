@@ -1,4 +1,6 @@
-"""Which MPI library each rank reports that it really runs on, and whether that is the one that was asked for."""
+"""Which MPI library each rank reports that it really runs on, and whether that is the one that was
+asked for.
+"""
 
 import os
 import re
@@ -12,7 +14,8 @@ from hvscale.core.run_folder import ReportedLibrary, RunFolder, RunRecord
 from hvscale.launch import flavours
 from hvscale.launch.supervision.init_marker import folder
 
-# As libhvinit-marker names them: a rank has one for each library that its programs were started with.
+# As libhvinit-marker names them: a rank has one for each library that its programs were started
+# with.
 REPORT = re.compile(r"rank-(\d{5,})\.library-[0-9a-f]{16}")
 LONGEST_REPORT_BYTES = 32768
 # What run.json keeps of a library's text: MPICH's also lists its configure options.
@@ -21,7 +24,9 @@ LOOK_SECONDS = 1.0
 
 
 class Reports:
-    """Collects what the ranks of a run report, as they report it. `asked`: the flavour that the run was started with."""
+    """Collects what the ranks of a run report, as they report it. `asked`: the flavour that the run
+    was started with.
+    """
 
     def __init__(self, run: Path, np: int, asked: str | None = None) -> None:
         self.run, self.np, self.asked = run, np, asked
@@ -29,7 +34,9 @@ class Reports:
         self._look_at = 0.0
 
     def new(self, ended: bool = False) -> list[ReportedLibrary] | None:
-        """All that was reported, once every rank has or when the job has `ended`; None until then and where nothing is new."""
+        """All that was reported, once every rank has or when the job has `ended`; None until then
+        and where nothing is new.
+        """
         now = time.monotonic()
         if now < self._look_at and not ended:
             return None
@@ -57,7 +64,9 @@ def read_reports(run: Path, files: dict[str, int], asked: str | None = None) -> 
 
 
 def read_report(path: Path) -> tuple[str, str] | None:
-    """The library's file and its text, as a rank wrote them; None for anything else: whoever may write into the folder could have put it there."""
+    """The library's file and its text, as a rank wrote them; None for anything else: whoever may
+    write into the folder could have put it there.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as stream:
@@ -80,13 +89,16 @@ def reported_library(file: str, text: str, ranks: list[int], asked: str | None =
 
 
 def require_asked_library(record: RunRecord) -> None:
-    """Raises UntrustedError when a rank reported another library than the one that was asked for."""
+    """Raises UntrustedError when a rank reported another library than the one that was asked
+    for.
+    """
     if text := record.library_difference:
         raise UntrustedError(text)
 
 
 class KnownLibrary:
-    """Checks during a run whether its ranks run on the library that was asked for. A measurement shows no figure before that.
+    """Checks during a run whether its ranks run on the library that was asked for. A measurement
+    shows no figure before that.
 
     `confirmed`: all ranks reported that one, or there is no MPI; `reported`: as they did.
     """
@@ -108,6 +120,8 @@ class KnownLibrary:
         return False
 
     def named(self, library: str) -> str:
-        """What a rank calls its library, and where that is one over MPI, such as Horovod, the MPI that it runs on as well."""
+        """What a rank calls its library, and where that is one over MPI, such as Horovod, the MPI
+        that it runs on as well.
+        """
         mpi = [" ".join(one.text.partition("\n")[0].partition(",")[0].split()) for one in self.reported]
         return f"{library} ({mpi[0]})" if mpi and mpi[0] not in library else library

@@ -1,4 +1,6 @@
-"""The label on everything outside the run folder: its run, and the controller process, to tell whether that still runs."""
+"""The label on everything outside the run folder: its run, and the controller process, to tell
+whether that still runs.
+"""
 
 import hashlib
 import os
@@ -13,7 +15,9 @@ PREFIX = "hvscale"
 
 @dataclass(frozen=True)
 class RunLabel:
-    """`controller` is `<process id>@<its start, clock ticks since boot>`: an id alone is given again to others."""
+    """`controller` is `<process id>@<its start, clock ticks since boot>`: an id alone is given
+    again to others.
+    """
 
     run: str
     controller: str
@@ -51,7 +55,9 @@ class RunLabel:
 
 
 def start_of(pid: int) -> str | None:
-    """When a process of this machine was started, in clock ticks since boot; None when there is none."""
+    """When a process of this machine was started, in clock ticks since boot; None when there is
+    none.
+    """
     try:
         # The program's name, in parentheses, may hold spaces: the fields are counted behind it.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -21,7 +21,9 @@ def bits_per_second(rate: str) -> float:
 
 
 def shaping(interface: str, rate: str) -> list[str]:
-    """The `tc` command that holds what leaves through `interface` to `rate`: a token bucket, because netem is not in every kernel."""
+    """The `tc` command that holds what leaves through `interface` to `rate`: a token bucket,
+    because netem is not in every kernel.
+    """
     bits = bits_per_second(rate)
     burst = max(SMALLEST_BURST_BYTES, int(bits / 8 * BURST_SECONDS))
     return [

@@ -1,4 +1,6 @@
-"""Locks between all processes of this machine's user, for what the whole machine has once: its routes, its Docker swarm."""
+"""Locks between all processes of this machine's user, for what the whole machine has once: its
+routes, its Docker swarm.
+"""
 
 import fcntl
 import os
@@ -17,7 +19,8 @@ POLL_SECONDS = 0.02
 def machine_lock(name: str) -> Iterator[None]:
     """Hold the lock `name` within. It is free again when its holder ends, however it ends.
 
-    Raises RequestError when another process holds it for a minute, or when its file is somebody else's.
+    Raises RequestError when another process holds it for a minute, or when its file is somebody
+    else's.
     """
     path = lock_file(name)
     try:
@@ -34,7 +37,9 @@ def machine_lock(name: str) -> Iterator[None]:
 
 
 def lock_file(name: str) -> Path:
-    """In a folder that only root may write for root; others share one, where a file of their own number is theirs."""
+    """In a folder that only root may write for root; others share one, where a file of their own
+    number is theirs.
+    """
     if os.geteuid() == 0:
         return Path("/run") / f"hvscale-{name}.lock"
     return Path("/run/lock") / f"hvscale-{os.geteuid()}-{name}.lock"

@@ -1,9 +1,11 @@
 """A private network of network namespaces on this machine: made, listed and removed by `ip`.
 
-Each node is a namespace with one interface, eth0. Their bridge lies in a namespace of its own, where no firewall rule of this machine (Docker
-drops what a bridge forwards) reaches it. One virtual cable joins it to this machine, for the launcher; its alias carries the run's label,
-because a namespace has nothing but a name. Cable and label are made, and leftovers looked for, under one lock: a namespace whose cable is
-missing is nobody's. In each namespace /etc/hosts names all nodes: Gloo wants to know the address of its own host name.
+Each node is a namespace with one interface, eth0. Their bridge lies in a namespace of its own,
+where no firewall rule of this machine (Docker drops what a bridge forwards) reaches it. One virtual
+cable joins it to this machine, for the launcher; its alias carries the run's label, because a
+namespace has nothing but a name. Cable and label are made, and leftovers looked for, under one
+lock: a namespace whose cable is missing is nobody's. In each namespace /etc/hosts names all nodes:
+Gloo wants to know the address of its own host name.
 """
 
 import ipaddress
@@ -35,7 +37,9 @@ CLEANUP = "`hvscale cleanup` removes what a killed run left"
 
 
 def cable_of(prefix: str) -> str:
-    """The interface of this machine that leads into the network of the namespaces `prefix...`; its name has at most 15 characters."""
+    """The interface of this machine that leads into the network of the namespaces `prefix...`; its
+    name has at most 15 characters.
+    """
     return "hv" + prefix.split("-")[1]
 
 
@@ -51,8 +55,8 @@ def free_subnet() -> ipaddress.IPv4Network:
 
 @contextmanager
 def network(label: RunLabel, nodes: int) -> Iterator[tuple[ipaddress.IPv4Network, list[str]]]:
-    """Make the network with namespaces `label.name(0)` and so on; gives its subnet and the namespaces' names. This machine has its first
-    address, the nodes have the following ones.
+    """Make the network with namespaces `label.name(0)` and so on; gives its subnet and the
+    namespaces' names. This machine has its first address, the nodes have the following ones.
 
     Raises RequestError when a name is taken or `ip` fails; nothing is left then.
     """
@@ -68,7 +72,8 @@ def network(label: RunLabel, nodes: int) -> Iterator[tuple[ipaddress.IPv4Network
 
 
 def make_switch(label: RunLabel) -> ipaddress.IPv4Network:
-    """Make the namespace with the bridge, and the labelled cable to it. Gives the network's addresses, which are taken from then on.
+    """Make the namespace with the bridge, and the labelled cable to it. Gives the network's
+    addresses, which are taken from then on.
 
     Raises RequestError as `network` does.
     """
@@ -94,7 +99,9 @@ def make_switch(label: RunLabel) -> ipaddress.IPv4Network:
 
 
 def make_node(switch: str, name: str, port: str, address: str) -> None:
-    """Make the node's namespace, with an interface of this address (CIDR) that is joined to the switch's bridge."""
+    """Make the node's namespace, with an interface of this address (CIDR) that is joined to the
+    switch's bridge.
+    """
     make_namespace(name)
     end_here, end_there = ["netns", name, "type", "veth"], ["peer", "name", port, "netns", switch]
     call(["ip", "link", "add", NODE_INTERFACE, *end_here, *end_there])
@@ -130,13 +137,17 @@ def namespaces() -> list[str]:
 
 
 def cables() -> dict[str, str]:
-    """The alias of each interface of this machine by its name, for the interfaces that could be ours."""
+    """The alias of each interface of this machine by its name, for the interfaces that could be
+    ours.
+    """
     links = json.loads(call(["ip", "-json", "link", "show"]))
     return {entry["ifname"]: entry.get("ifalias", "") for entry in links if entry["ifname"].startswith("hv")}
 
 
 def remove(prefix: str) -> list[str]:
-    """Kill what runs in the namespaces whose names start with `prefix`, and remove them with their cable. Gives their names."""
+    """Kill what runs in the namespaces whose names start with `prefix`, and remove them with their
+    cable. Gives their names.
+    """
     interrupts.only_note()
     # The switch last: the cable goes with it, and its alias names the run that owns all this.
     names = sorted((name for name in namespaces() if name.startswith(prefix)), key=lambda name: name.endswith(SWITCH))
@@ -156,7 +167,9 @@ def remove(prefix: str) -> list[str]:
 
 
 def labels() -> dict[str, RunLabel]:
-    """Whose the namespaces of runs are, by the start of their names; a label without a controller for those whose cable is missing."""
+    """Whose the namespaces of runs are, by the start of their names; a label without a controller
+    for those whose cable is missing.
+    """
     starts = {name.rpartition("-")[0] + "-" for name in namespaces() if re.match(rf"{PREFIX}-[0-9a-f]{{8}}-", name)}
     aliases = cables()
     read = {start: aliases.get(cable_of(start), "").split(" ", 1) for start in starts}
@@ -164,10 +177,13 @@ def labels() -> dict[str, RunLabel]:
 
 
 def remove_leftovers(remove_them: bool = True) -> list[tuple[RunLabel, str]]:
-    """Remove the networks whose controllers are gone, or only look; gives the label, and the start of the namespaces' names."""
+    """Remove the networks whose controllers are gone, or only look; gives the label, and the start
+    of the namespaces' names.
+    """
     with machine_lock(LOCK):
         gone = {(start, label) for start, label in labels().items() if not label.is_live}
-        # Of a controller that was gone before nothing can go away by itself any more: what is there is left behind.
+        # Of a controller that was gone before nothing can go away by itself any more: what is there
+        # is left behind.
         found = [(label, start) for start, label in labels().items() if (start, label) in gone]
         for _, start in found if remove_them else []:
             remove(start)

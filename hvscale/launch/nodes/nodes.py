@@ -20,7 +20,9 @@ STATUS_OF_SSH_ITSELF = 255
 
 
 class RemoteProcess(subprocess.Popen[bytes]):
-    """An agent whose program runs in another node: signals sent to this process reach the program through the agent's stdin."""
+    """An agent whose program runs in another node: signals sent to this process reach the program
+    through the agent's stdin.
+    """
 
     def send_signal(self, sig: int) -> None:
         """Nothing happens when the program has ended."""
@@ -32,10 +34,11 @@ class RemoteProcess(subprocess.Popen[bytes]):
 
 @dataclass(frozen=True)
 class Node:
-    """One place for ranks, with its own address: this machine, a container, a network namespace, another host.
+    """One place for ranks, with its own address: this machine, a container, a network namespace,
+    another host.
 
-    `slots` ranks run in it. `agent`: the words to write before a program to start it there; empty means here.
-    `through_shell`: the agent hands one string to a shell, as ssh does.
+    `slots` ranks run in it. `agent`: the words to write before a program to start it there; empty
+    means here. `through_shell`: the agent hands one string to a shell, as ssh does.
     """
 
     name: str
@@ -50,7 +53,8 @@ class Node:
         return [*self.agent, *([shlex.join(program)] if self.through_shell else program)]
 
     def start(self, program: list[str], environment: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start `program` in the caller's working directory with exactly this environment; stdout and stderr go to `log`.
+        """Start `program` in the caller's working directory with exactly this environment; stdout
+        and stderr go to `log`.
 
         Signals to the process reach the program.
         """
@@ -80,10 +84,11 @@ class Node:
 class Nodes:
     """All nodes of a job, in order of rank, block by block.
 
-    `controller` is an address of this machine that every node reaches. `subnet` (CIDR) is the network for the ranks' messages; None
-    leaves the choice to their library. `settings`: what the placement did, for run.json. `unwanted`: variables of the caller that mean
-    nothing in the nodes. `single_copy()`: whether the ranks of a node may read each other's memory. `lost()`: the nodes that were lost
-    since, each with the cause.
+    `controller` is an address of this machine that every node reaches. `subnet` (CIDR) is the
+    network for the ranks' messages; None leaves the choice to their library. `settings`: what the
+    placement did, for run.json. `unwanted`: variables of the caller that mean nothing in the nodes.
+    `single_copy()`: whether the ranks of a node may read each other's memory. `lost()`: the nodes
+    that were lost since, each with the cause.
     """
 
     nodes: tuple[Node, ...]
@@ -102,7 +107,9 @@ class Nodes:
 
     @property
     def share_an_address(self) -> bool:
-        """True for nodes that are one machine in all but their names, as in a cluster made for a test."""
+        """True for nodes that are one machine in all but their names, as in a cluster made for a
+        test.
+        """
         return len({node.address for node in self.nodes}) < len(self.nodes)
 
     @property
@@ -122,9 +129,11 @@ class Nodes:
         return next(node for node in self.nodes if rank in self.ranks_of(node.name))
 
     def write_agent(self, folder: Path) -> Path:
-        """A program that launchers call as they would call ssh: `agent [-OPTION]... NODE COMMAND LINE`. It runs the line in the node.
+        """A program that launchers call as they would call ssh: `agent [-OPTION]... NODE COMMAND
+        LINE`. It runs the line in the node.
 
-        Raises RequestError when the folder's path has a space: launchers split the agent's name there.
+        Raises RequestError when the folder's path has a space: launchers split the agent's name
+        there.
         """
         path = folder / "agent"
         if len(str(path).split()) != 1:
@@ -148,7 +157,8 @@ class Nodes:
 
 
 def agent_words(node: Node, run: Path) -> str:
-    """Shell words that run the line in "$*" in the node; a launcher's line is made for a shell, as ssh has one at the other end.
+    """Shell words that run the line in "$*" in the node; a launcher's line is made for a shell, as
+    ssh has one at the other end.
 
     When ssh loses its host it leaves a file, because Hydra ignores the exit status of its agents.
     """

@@ -1,4 +1,6 @@
-"""System programs that placements call: a failure is one line that names the program and the cause."""
+"""System programs that placements call: a failure is one line that names the program and the
+cause.
+"""
 
 import shutil
 import subprocess
@@ -10,7 +12,9 @@ TOOL_SECONDS = 60
 
 
 def require(program: str, package: str, purpose: str) -> str:
-    """The path of a program. Raises RequestError, naming the Debian package that brings it, when it is not in PATH."""
+    """The path of a program. Raises RequestError, naming the Debian package that brings it, when it
+    is not in PATH.
+    """
     # Debian keeps administration programs in folders that a user's PATH may lack.
     found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
     if found is None:
@@ -21,7 +25,9 @@ def require(program: str, package: str, purpose: str) -> str:
 
 
 def call(words: Sequence[str]) -> str:
-    """Run a program and give its stdout. Raises RequestError with its last line of stderr when it fails."""
+    """Run a program and give its stdout. Raises RequestError with its last line of stderr when it
+    fails.
+    """
     try:
         done = subprocess.run(
             words,

@@ -1,4 +1,5 @@
-"""The places where ranks can run. Each is one file in this folder that registers itself: `docker:rank` and `docker:node` are docker.py's.
+"""The places where ranks can run. Each is one file in this folder that registers itself:
+`docker:rank` and `docker:node` are docker.py's.
 
 What differs between placements is an attribute or a method of `Placement`, and stands in the
 placement's own file. docs/how-to/extend.md shows how to add one.
@@ -34,7 +35,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PlacementRequest:
-    """What a placement needs to know to make the nodes of a job; it adds to `problems` what it could not remove afterwards."""
+    """What a placement needs to know to make the nodes of a job; it adds to `problems` what it
+    could not remove afterwards.
+    """
 
     np: int
     command: list[str]
@@ -65,15 +68,21 @@ class Placement(ABC):
 
     @abstractmethod
     def readiness(self) -> str:
-        """What this machine has for it. Raises RequestError, with how to install it, when something is missing; starts nothing."""
+        """What this machine has for it. Raises RequestError, with how to install it, when something
+        is missing; starts nothing.
+        """
 
     @abstractmethod
     def check(self, options: "PlacementOptions", np: int) -> None:
-        """Raises RequestError, with how to fix it, when this machine cannot do what is asked for; starts nothing."""
+        """Raises RequestError, with how to fix it, when this machine cannot do what is asked for;
+        starts nothing.
+        """
 
     @abstractmethod
     def prepare(self, request: PlacementRequest) -> AbstractContextManager[Nodes]:
-        """Make the nodes; everything is freed on exit, however the run ends. Raises RequestError when it fails half-way."""
+        """Make the nodes; everything is freed on exit, however the run ends. Raises RequestError
+        when it fails half-way.
+        """
 
 
 PLACEMENTS: Registry[Placement] = Registry("placement", __name__)
@@ -101,7 +110,8 @@ def named(name: str) -> Placement:
 def get(options: "PlacementOptions", np: int) -> Placement:
     """The placement asked for, after its own check of the request.
 
-    Raises RequestError for an unknown one, for an option that it does not take, and for what its check finds.
+    Raises RequestError for an unknown one, for an option that it does not take, and for what its
+    check finds.
     """
     placement = named(options.name)
     for option in sorted(options.asked() - placement.takes):

@@ -33,7 +33,9 @@ UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "S
 def script(
     np: int, nodes: int | None, words: list[str], run: Path, options: list[str], variables: Mapping[str, str]
 ) -> str:
-    """A job script that calls this hvscale with `words` inside its allocation, with `variables` in its environment."""
+    """A job script that calls this hvscale with `words` inside its allocation, with `variables` in
+    its environment.
+    """
     log = run / "logs" / "slurm.log"
     asked = [f"--job-name={run.name}", f"--ntasks={np}", *([f"--nodes={nodes}"] if nodes else []), *options]
     lines = [f"#SBATCH {shlex.quote(option)}" for option in [*asked, f"--output={log}", "--open-mode=append"]]
@@ -45,7 +47,9 @@ def script(
 
 
 def job_script(verb: str, command: list[str], options: LaunchOptions, run: Path) -> str:
-    """The script of a job that runs `hvscale VERB` with these options; written to --sbatch's file too, where one was asked for."""
+    """The script of a job that runs `hvscale VERB` with these options; written to --sbatch's file
+    too, where one was asked for.
+    """
     env, hidden = without_hidden_values(options.env)
     inside = options.replace(env=env, run=run, placement=PlacementOptions(placement="slurm"))
     words = [verb, *itertools.chain.from_iterable(inside.words()), "--", *command]
@@ -57,7 +61,9 @@ def job_script(verb: str, command: list[str], options: LaunchOptions, run: Path)
 
 
 def without_hidden_values(requests: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The words of `--env` for a command line, which every user of the node can read, and the variables that its environment has to hold."""
+    """The words of `--env` for a command line, which every user of the node can read, and the
+    variables that its environment has to hold.
+    """
     written = named([request for request in requests if "=" in request])
     hidden = {name: value for name, value in written.items() if not has_public_value(name)}
     if odd := [name for name in hidden if not SHELL_NAME.fullmatch(name)]:
@@ -69,7 +75,9 @@ def without_hidden_values(requests: tuple[str, ...]) -> tuple[tuple[str, ...], d
 
 
 def write_job_script(verb: str, command: list[str], options: LaunchOptions) -> str:
-    """Write the script and do nothing else; gives a line for the user. The run folder stands in the script, so it serves one job."""
+    """Write the script and do nothing else; gives a line for the user. The run folder stands in the
+    script, so it serves one job.
+    """
     run = RunFolder((options.run or default_run_path(command)).absolute())
     prepare_folder(run)
     job_script(verb, command, options, run.path)
@@ -89,7 +97,9 @@ def write_script(path: Path, text: str, private: bool) -> None:
 
 
 def submit(text: str, run: RunFolder) -> str:
-    """Give the script to Slurm; gives the job's number. Raises RequestError in sbatch's own words, and for a folder that has a job already."""
+    """Give the script to Slurm; gives the job's number. Raises RequestError in sbatch's own words,
+    and for a folder that has a job already.
+    """
     require("sbatch", "slurm-client", "--submit")
     log = run.logs / "slurm.log"
     try:
@@ -115,7 +125,9 @@ def submit(text: str, run: RunFolder) -> str:
 
 
 def state_of(job: str) -> str:
-    """Slurm's word for the job's state; empty for one that it has forgotten, SILENT while Slurm does not answer."""
+    """Slurm's word for the job's state; empty for one that it has forgotten, SILENT while Slurm
+    does not answer.
+    """
     words = ["squeue", "--noheader", "--job", job, "--format", "%T"]
     (listed,) = waiting.run_all([words], limits.answer_seconds())
     if listed is None or any(sign in listed.stderr for sign in NO_CONTROLLER):
@@ -187,7 +199,9 @@ def said_in(log: Path) -> str:
 
 
 def prepare_folder(run: RunFolder) -> None:
-    """Create the folder for the job's output. Raises as `RunFolder.create`: the job itself locks the folder when it runs."""
+    """Create the folder for the job's output. Raises as `RunFolder.create`: the job itself locks
+    the folder when it runs.
+    """
     RunFolder.create(run.path).unlock()
 
 

@@ -113,7 +113,9 @@ def shm_bytes(size: str) -> int:
 
 
 def container_gpus(options: PlacementOptions, slots: list[int]) -> list[list[int]]:
-    """The numbers of the GPUs that each container sees. Raises RequestError when there are fewer than ranks that want one of their own."""
+    """The numbers of the GPUs that each container sees. Raises RequestError when there are fewer
+    than ranks that want one of their own.
+    """
     there = len(gpus())
     if options.container_gpus == "own":
         if sum(slots) > there:
@@ -125,7 +127,9 @@ def container_gpus(options: PlacementOptions, slots: list[int]) -> list[list[int
 
 @contextmanager
 def running(client: Any, request: PlacementRequest, image: Any, network: str, slots: list[int]) -> Iterator[list[Any]]:
-    """One container for each entry of `slots`; they are removed on exit with all that runs in them."""
+    """One container for each entry of `slots`; they are removed on exit with all that runs in
+    them.
+    """
     import docker
 
     options, label = request.options, request.label
@@ -211,7 +215,9 @@ def make_node(container: Any, number: int, slots: int, network: str, seen: dict[
 
 
 def shape(client: Any, image: Any, label: RunLabel, node: Node, rate: str) -> None:
-    """Hold the container's link to `rate`, from a second container in its network: the ranks' own never gets the right to change it."""
+    """Hold the container's link to `rate`, from a second container in its network: the ranks' own
+    never gets the right to change it.
+    """
     import docker
 
     try:

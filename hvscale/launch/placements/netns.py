@@ -1,4 +1,6 @@
-"""A network namespace for each node, joined by a bridge: an emulated network on one machine, without containers."""
+"""A network namespace for each node, joined by a bridge: an emulated network on one machine,
+without containers.
+"""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +15,8 @@ from hvscale.launch.placements import Placement, PlacementRequest, register
 
 DEFAULT_NODES = 2
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
-# A name of its own for each node: launchers and libraries tell nodes apart by it. The words after `sh -c` are "$0" and "$@".
+# A name of its own for each node: launchers and libraries tell nodes apart by it. The words after
+# `sh -c` are "$0" and "$@".
 IN_NAMESPACE = ("unshare", "--uts", "/bin/sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"')
 
 

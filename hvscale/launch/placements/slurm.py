@@ -101,7 +101,8 @@ def tasks_per_node() -> list[int]:
 
 
 def agent(job: str, node: str) -> tuple[str, ...]:
-    # The job's environment is an explicit list: what srun needs of the caller's is given to it here.
+    # The job's environment is an explicit list: what srun needs of the caller's is given to it
+    # here.
     configuration = os.environ.get("SLURM_CONF")
     return (
         *(("env", f"SLURM_CONF={configuration}") if configuration else ()),
@@ -111,7 +112,9 @@ def agent(job: str, node: str) -> tuple[str, ...]:
 
 
 def examine(job: str, nodes: list[str]) -> list[dict[str, Any]]:
-    """What the ranks will find in each node. Raises RequestError, in srun's own words, when nothing can be started there."""
+    """What the ranks will find in each node. Raises RequestError, in srun's own words, when nothing
+    can be started there.
+    """
     probe = [sys.executable, "-I", "-S", node_probe.__file__]
     asked = waiting.run_all([[*agent(job, node), *probe] for node in nodes], limits.answer_seconds())
     return [read_probe(node, one) for node, one in zip(nodes, asked, strict=True)]

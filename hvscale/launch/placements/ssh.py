@@ -1,4 +1,6 @@
-"""Other hosts, reached by ssh. They share a file system with this one, where the environment and the run folder lie."""
+"""Other hosts, reached by ssh. They share a file system with this one, where the environment and
+the run folder lie.
+"""
 
 import json
 import os
@@ -25,7 +27,8 @@ from hvscale.launch.supervision import interrupts, limits, waiting
 
 CONNECT_SECONDS = 10
 LAST_WORDS_SECONDS = 5
-# A host that stops answering while the job runs is lost after 30 s; options in HVSCALE_SSH come first and win.
+# A host that stops answering while the job runs is lost after 30 s; options in HVSCALE_SSH come
+# first and win.
 SSH_OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": CONNECT_SECONDS,
@@ -101,7 +104,9 @@ class Ssh(Placement):
 
 
 def asked_hosts(options: PlacementOptions) -> list[tuple[str, int]]:
-    """Name and slots of each host, in the order given. Raises RequestError for none, or for what is not a list of hosts."""
+    """Name and slots of each host, in the order given. Raises RequestError for none, or for what is
+    not a list of hosts.
+    """
     if options.hosts and options.hostfile:
         raise RequestError("--hosts and --hostfile: give one of them")
     if options.hosts:
@@ -175,7 +180,9 @@ class Peer:
                 self.process.stdin.flush()
 
     def answer(self, until: float) -> Any:
-        """Raises RequestError, in ssh's own words, when no answer comes until then (time.monotonic)."""
+        """Raises RequestError, in ssh's own words, when no answer comes until then
+        (time.monotonic).
+        """
         while b"\n" not in self.received:
             if self.process.stdout is None or not readable(self.process.stdout.fileno(), until - time.monotonic()):
                 raise RequestError(
@@ -222,7 +229,9 @@ def readable(descriptor: int, seconds: float) -> bool:
 
 
 def ask_all(peers: list[Peer], question: Any) -> list[Any]:
-    """The answers of all to the same question. Raises RequestError for a host that gives none in time."""
+    """The answers of all to the same question. Raises RequestError for a host that gives none in
+    time.
+    """
     until = time.monotonic() + limits.answer_seconds()
     for one in peers:
         one.ask(question)
@@ -230,7 +239,9 @@ def ask_all(peers: list[Peer], question: Any) -> list[Any]:
 
 
 def compare(host: str, answer: dict[str, Any], run: Path) -> None:
-    """Raises RequestError when a host has another environment than this one, or does not see the run folder."""
+    """Raises RequestError when a host has another environment than this one, or does not see the
+    run folder.
+    """
     if not answer["sees_run"]:
         raise RequestError(f"host {host} does not see {run}: choose a folder that all hosts share with --run")
     for name, version in answer["versions"].items():

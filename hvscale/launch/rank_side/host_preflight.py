@@ -1,7 +1,9 @@
-"""Runs once on each host before the ranks do: reports what the host has, and whether it reaches the others. Standard library only.
+"""Runs once on each host before the ranks do: reports what the host has, and whether it reaches the
+others. Standard library only.
 
-stdin's first line is `{"run": path, "packages": [...]}`; the answer is one line of JSON. The second line is `[[address, port], ...]`, the places
-where the others listen meanwhile; the answer is the list of those that were not reached. It ends with stdin.
+stdin's first line is `{"run": path, "packages": [...]}`; the answer is one line of JSON. The second
+line is `[[address, port], ...]`, the places where the others listen meanwhile; the answer is the
+list of those that were not reached. It ends with stdin.
 """
 
 import fcntl
@@ -29,7 +31,9 @@ def versions(packages: list[str]) -> dict[str, str]:
 
 
 def interface_of(address: str) -> tuple[str, str]:
-    """The name and the network (CIDR) of the interface that has an IPv4 address; both empty for none."""
+    """The name and the network (CIDR) of the interface that has an IPv4 address; both empty for
+    none.
+    """
 
     def ask(what: int, name: str) -> str:
         return socket.inet_ntoa(fcntl.ioctl(asking, what, struct.pack("256s", name.encode()))[20:24])
@@ -57,7 +61,8 @@ def unreached(others: list[list[object]]) -> list[str]:
 
 def main() -> None:
     question = json.loads(sys.stdin.readline())
-    # "client address, client port, server address, server port", from the server itself: no name has to be resolved.
+    # "client address, client port, server address, server port", from the server itself: no name
+    # has to be resolved.
     controller, _, address, _ = os.environ["SSH_CONNECTION"].split()
     name, network = interface_of(address)
     with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as listening:

@@ -1,4 +1,6 @@
-"""Runs once in each node before the ranks do, and prints as JSON what they will find there. Standard library only, no import of hvscale."""
+"""Runs once in each node before the ranks do, and prints as JSON what they will find there.
+Standard library only, no import of hvscale.
+"""
 
 import ctypes
 import fcntl
@@ -31,7 +33,9 @@ def interfaces() -> dict[str, str]:
 
 
 def cma_works() -> bool:
-    """Whether one process may read another's memory (process_vm_readv), which MPI libraries use for large messages inside a node."""
+    """Whether one process may read another's memory (process_vm_readv), which MPI libraries use for
+    large messages inside a node.
+    """
     text = b"cma"
     source, target = ctypes.create_string_buffer(text), ctypes.create_string_buffer(len(text))
     libc = ctypes.CDLL(None)

@@ -1,15 +1,17 @@
-"""Runs inside the job, once for each rank: starts the user's command and records its output and its end.
+"""Runs inside the job, once for each rank: starts the user's command and records its output and its
+end.
 
 Standard library only and no import of hvscale, because a rank may run where only the run folder and
 Python are available. The flavour's launcher starts it as `python -I -S rank.py RUN RANK_VARIABLES
 LOCAL_RANK_VARIABLES`; the last two are the variables, separated by commas, in which that launcher
 may write this rank's number and its number on the node. It reads the command from RUN/run.json,
-writes RUN/logs/rank-NNNNN.log while the command runs, and RUN/ranks/rank-NNNNN.json when the command
-starts and when it ends. Its own exit status is the command's, or 128 + signal.
+writes RUN/logs/rank-NNNNN.log while the command runs, and RUN/ranks/rank-NNNNN.json when the
+command starts and when it ends. Its own exit status is the command's, or 128 + signal.
 
 It is two processes: the one that the launcher started, and below it, in a session of its own, the
 supervisor, which is the command's parent. Hydra answers an abort with SIGKILL to the process group
-that it started. The supervisor is not in that group, so it still records the rank's last output and its end.
+that it started. The supervisor is not in that group, so it still records the rank's last output and
+its end.
 """
 
 import contextlib
@@ -29,10 +31,12 @@ from types import FrameType
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 CHECK_SECONDS = 1.0
 DRAIN_SECONDS = 0.5
-# How long a command may take to end once its launcher has gone, so that an aborting one keeps its status.
+# How long a command may take to end once its launcher has gone, so that an aborting one keeps its
+# status.
 ABORT_SECONDS = 0.3
 PR_SET_PDEATHSIG = 1
-# Python ignores the last two from its own start on, and an ignored signal stays ignored across exec.
+# Python ignores the last two from its own start on, and an ignored signal stays ignored across
+# exec.
 DEFAULT_IN_COMMAND = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 BYTES = "surrogateescape"  # a path or a name may hold bytes that are no UTF-8: they are written as they are
 STATUS_WRONG_REQUEST = 2
@@ -48,14 +52,18 @@ def number_from(names: list[str]) -> int:
 
 
 def offered_devices() -> int:
-    """How many NVIDIA GPUs this process could open: their device files, of which a container may have some only."""
+    """How many NVIDIA GPUs this process could open: their device files, of which a container may
+    have some only.
+    """
     return sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir("/dev"))  # noqa: PTH208
 
 
 def device_variables(
     asked: dict[str, str | None], environment: dict[str, str], offered: int, local_rank_variables: list[str]
 ) -> dict[str, str]:
-    """What gives this rank its devices. ValueError when it has none of its own although its node has GPUs."""
+    """What gives this rank its devices. ValueError when it has none of its own although its node
+    has GPUs.
+    """
     if asked["policy"] == "all":
         return {}
     local = number_from(local_rank_variables)
@@ -77,7 +85,9 @@ def rank_file(run: str, rank: int) -> str:
 
 
 def write_json(path: str, document: dict[str, object]) -> None:
-    """Whole or not at all: the controller may read at any moment. A full disk must not end the job."""
+    """Whole or not at all: the controller may read at any moment. A full disk must not end the
+    job.
+    """
     temporary = f"{path}.{os.getpid()}"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -103,7 +113,9 @@ def signal_name(number: int) -> str:
 
 
 class Log:
-    """The rank's log file. When it can no longer be written, the output goes to stderr instead and the job continues."""
+    """The rank's log file. When it can no longer be written, the output goes to stderr instead and
+    the job continues.
+    """
 
     def __init__(self, path: str) -> None:
         self.descriptor = 2
@@ -132,7 +144,9 @@ class Log:
 
 
 def start_command(command: list[str], environment: dict[str, str]) -> tuple[int, int]:
-    """Fork the command with stdout and stderr on a pseudo-terminal, so that C programs flush line by line as under mpirun."""
+    """Fork the command with stdout and stderr on a pseudo-terminal, so that C programs flush line
+    by line as under mpirun.
+    """
     master, slave = pty.openpty()
     tty.setraw(slave, termios.TCSANOW)
     libc = ctypes.CDLL(None)
@@ -155,7 +169,8 @@ def start_command(command: list[str], environment: dict[str, str]) -> tuple[int,
 
 
 def copy_until_end(pid: int, master: int, launched: int, log: Log) -> tuple[int, bool, float]:
-    """Copy the command's output into the log until it ends; returns its wait status, whether its launcher had gone, and when it wrote last.
+    """Copy the command's output into the log until it ends; returns its wait status, whether its
+    launcher had gone, and when it wrote last.
 
     `launched` is a pipe that closes with the launched process: the command is then killed.
     """
@@ -205,7 +220,9 @@ def forward_signals_to(pid: int) -> None:
 
 
 def supervise(run: str, rank: int, local_rank_variables: list[str], launched: int) -> int:
-    """The supervisor: run the command, write its log, its start and its end. Returns the command's exit status, or 128 + signal."""
+    """The supervisor: run the command, write its log, its start and its end. Returns the command's
+    exit status, or 128 + signal.
+    """
     with open(os.path.join(run, "run.json")) as stream:  # noqa: PTH118, PTH123
         job = json.load(stream)
     environment = {**os.environ, **job["rank_environment"]}
@@ -243,9 +260,11 @@ def supervise(run: str, rank: int, local_rank_variables: list[str], launched: in
 
 
 def wait_for(supervisor: int, done: int, run: str, rank: int) -> int:
-    """The supervisor's exit status; when the launcher goes first, this process goes, too, and the supervisor ends the command.
+    """The supervisor's exit status; when the launcher goes first, this process goes, too, and the
+    supervisor ends the command.
 
-    A supervisor that was killed is reported in its place: Hydra ends no job for a rank's bad status.
+    A supervisor that was killed is reported in its place: Hydra ends no job for a rank's bad
+    status.
     """
     launcher = os.getppid()
     while not select.select([done], [], [], CHECK_SECONDS)[0]:

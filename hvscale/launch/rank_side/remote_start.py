@@ -1,9 +1,10 @@
-"""Runs inside a node and starts a program there for an agent: agents pass on neither an environment nor
-signals, and ssh no working directory.
+"""Runs inside a node and starts a program there for an agent: agents pass on neither an environment
+nor signals, and ssh no working directory.
 
-Standard library only, no import of hvscale. The first line of stdin is `{"program": [...], "environment": {...}, "directory": "..."}`; each
-line after it is a signal's number for the program. The end of stdin means that the controller or the agent is gone: the program is killed.
-The exit status is the program's, or 128 + signal.
+Standard library only, no import of hvscale. The first line of stdin is `{"program": [...],
+"environment": {...}, "directory": "..."}`; each line after it is a signal's number for the program.
+The end of stdin means that the controller or the agent is gone: the program is killed. The exit
+status is the program's, or 128 + signal.
 """
 
 import contextlib

@@ -1,4 +1,6 @@
-"""Whether any rank starts: a launcher may hang, or fail to listen for its ranks, before it has started one."""
+"""Whether any rank starts: a launcher may hang, or fail to listen for its ranks, before it has
+started one.
+"""
 
 import time
 from pathlib import Path
@@ -11,7 +13,9 @@ from hvscale.launch.supervision.outcome import Failure, launcher_of
 
 
 class FirstRank:
-    """The limit within which one start of a job has to begin its first rank; it counts from the object's creation."""
+    """The limit within which one start of a job has to begin its first rank; it counts from the
+    object's creation.
+    """
 
     def __init__(self, job: Job) -> None:
         self.run = RunFolder(job.run)
@@ -20,7 +24,9 @@ class FirstRank:
         self._has_begun = False
 
     def has_begun(self) -> bool:
-        """Whether rank.py runs, or ran, for some rank. Its log counts, too: on a full disk it cannot write more."""
+        """Whether rank.py runs, or ran, for some rank. Its log counts, too: on a full disk it
+        cannot write more.
+        """
         self._has_begun = (
             self._has_begun
             or any((self.run.path / "ranks").glob("rank-?????.json"))
@@ -32,9 +38,11 @@ class FirstRank:
         return not self.has_begun() and time.monotonic() > self.until
 
     def failed(self, library: Library, hung: bool, ended_badly: bool) -> str:
-        """Why no rank has started, once the launcher has ended, when a second start may work; empty otherwise.
+        """Why no rank has started, once the launcher has ended, when a second start may work; empty
+        otherwise.
 
-        `hung`: the launcher was ended because `is_late`. `ended_badly`: it ended with another status than 0.
+        `hung`: the launcher was ended because `is_late`. `ended_badly`: it ended with another
+        status than 0.
         """
         if self.has_begun():
             return ""
@@ -59,5 +67,7 @@ class FirstRank:
         return self.run.logs / "launcher.log"
 
     def keep_log(self) -> Path:
-        """Rename the launcher's log, so that a second start does not overwrite it; returns the new path."""
+        """Rename the launcher's log, so that a second start does not overwrite it; returns the new
+        path.
+        """
         return self.log.rename(self.run.logs / "launcher-1.log")

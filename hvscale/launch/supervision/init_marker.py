@@ -1,4 +1,5 @@
-"""Whether every rank gets through the start of its communication (MPI_Init, hvd.init) in time: seen from outside, by files the ranks leave.
+"""Whether every rank gets through the start of its communication (MPI_Init, hvd.init) in time: seen
+from outside, by files the ranks leave.
 
 The preloaded library that leaves them also reports the MPI library: see reported_library.py.
 """
@@ -10,7 +11,8 @@ from pathlib import Path
 from hvscale.core.built_library import built_library, preloaded
 
 LIBRARY = "libhvinit-marker.so"
-# Where a rank's files lie, without their endings: rank.py makes it from the folder that the controller names.
+# Where a rank's files lie, without their endings: rank.py makes it from the folder that the
+# controller names.
 VARIABLE = "HVSCALE_INIT_MARKER"
 
 
@@ -29,12 +31,14 @@ def started(run: Path, rank: int) -> Path:
 
 
 def environment(run: Path, others: Mapping[str, str]) -> dict[str, str]:
-    """What the ranks' commands need in their environment to leave these files; `others` is what they have in LD_PRELOAD and so on.
+    """What the ranks' commands need in their environment to leave these files; `others` is what
+    they have in LD_PRELOAD and so on.
 
     Raises RequestError when the library is missing or lies where LD_PRELOAD cannot name it.
     """
     preload = preloaded(built_library(LIBRARY), others)
-    # A program that was built with a sanitizer would not start behind a preloaded library. The user's own word comes last and wins.
+    # A program that was built with a sanitizer would not start behind a preloaded library. The
+    # user's own word comes last and wins.
     sanitizer = ":".join(filter(None, ["verify_asan_link_order=0", others.get("ASAN_OPTIONS")]))
     return {VARIABLE: str(folder(run)), **preload, "ASAN_OPTIONS": sanitizer}
 
@@ -52,7 +56,8 @@ class StartWatch:
             self.until = time.monotonic() + (self.seconds if self.seconds is not None else float("inf"))
 
     def late(self, ended: set[int]) -> list[int]:
-        """The ranks that the start still waits for at its deadline: those that have not begun it, or else all that are in it.
+        """The ranks that the start still waits for at its deadline: those that have not begun it,
+        or else all that are in it.
 
         `ended` ranks are not waited for.
         """

@@ -7,7 +7,9 @@ from types import FrameType
 
 
 class InterruptedWaitError(BaseException):
-    """A signal has ended a wait. Not an Exception, so that nothing mistakes it for a failure of what was waited for."""
+    """A signal has ended a wait. Not an Exception, so that nothing mistakes it for a failure of
+    what was waited for.
+    """
 
 
 _waits_end = False
@@ -26,7 +28,9 @@ def _note_signal() -> None:
 
 @contextmanager
 def catching_signals() -> Iterator[list[int]]:
-    """Within, SIGINT, SIGTERM and SIGHUP are noted in the list instead of ending this process; under nohup, SIGHUP stays ignored."""
+    """Within, SIGINT, SIGTERM and SIGHUP are noted in the list instead of ending this process;
+    under nohup, SIGHUP stays ignored.
+    """
     caught: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -49,7 +53,9 @@ def catching_signals() -> Iterator[list[int]]:
 
 @contextmanager
 def ending_waits() -> Iterator[None]:
-    """Within, the first signal that `catching_signals` catches raises InterruptedWaitError in the main thread."""
+    """Within, the first signal that `catching_signals` catches raises InterruptedWaitError in the
+    main thread.
+    """
     _set_waits_end(True)
     try:
         yield
@@ -59,7 +65,9 @@ def ending_waits() -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Within, a signal ends no wait; it does so when the block is left. For code that starts something and records that it did."""
+    """Within, a signal ends no wait; it does so when the block is left. For code that starts
+    something and records that it did.
+    """
     ended_waits, noted = _waits_end, _signals_noted
     _set_waits_end(False)
     try:

@@ -39,7 +39,8 @@ from hvscale.launch.supervision.output import RankOutput
 POLL_SECONDS = 0.05
 SHORT_JOB_SECONDS = 1.0  # up to here its end is looked for more often
 LOOK_AT_RANKS_SECONDS = 0.25
-# After the first failure the launcher may end the other ranks itself, then it is asked to, then nothing is asked: 10 s are promised in all.
+# After the first failure the launcher may end the other ranks itself, then it is asked to, then
+# nothing is asked: 10 s are promised in all.
 LAUNCHER_GRACE_SECONDS = 2.0
 TERMINATE_GRACE_SECONDS = 4.0
 LAST_WORDS_SECONDS = 1.0
@@ -49,9 +50,10 @@ LAST_WORDS_SECONDS = 1.0
 class Attempt:
     """One start of a job, as it went: what `follow` saw, and the launchers' exit statuses.
 
-    `by_itself`: it ended unasked. `late`: ranks that were not through MPI_Init in time. `hung`: no rank began in time.
-    `rank_failed`: a rank failed while all launchers ran. `lingers`: a launcher ran on long after all ranks had ended.
-    `left_behind`: processes that had to be killed. `no_rank`: the failure, when no rank began.
+    `by_itself`: it ended unasked. `late`: ranks that were not through MPI_Init in time. `hung`: no
+    rank began in time. `rank_failed`: a rank failed while all launchers ran. `lingers`: a launcher
+    ran on long after all ranks had ended. `left_behind`: processes that had to be killed.
+    `no_rank`: the failure, when no rank began.
     """
 
     by_itself: bool = False
@@ -78,9 +80,11 @@ class Attempt:
 
 
 class JobSupervisor:
-    """One job, from its first process to its last. It keeps the record, and run.json, up to date meanwhile.
+    """One job, from its first process to its last. It keeps the record, and run.json, up to date
+    meanwhile.
 
-    `start` watches how long the ranks take to start, `caught` holds the signals that this process has got.
+    `start` watches how long the ranks take to start, `caught` holds the signals that this process
+    has got.
     """
 
     def __init__(
@@ -125,7 +129,9 @@ class JobSupervisor:
         return failure
 
     def start_until_a_rank_begins(self) -> Attempt:
-        """Start the job, follow it and end it. When its launcher started no rank for a reason that passes, once more."""
+        """Start the job, follow it and end it. When its launcher started no rank for a reason that
+        passes, once more.
+        """
         attempt, first = self.start_once()
         reason = first.failed(self.record.library, attempt.hung, any(attempt.statuses))
         if not reason or self.caught:
@@ -146,7 +152,8 @@ class JobSupervisor:
             self.run.write(record)
             try:
                 with suppress(InterruptedWaitError), ending_waits():
-                    # Asked while the ranks start, because it takes as long as a start; written with the next change.
+                    # Asked while the ranks start, because it takes as long as a start; written with
+                    # the next change.
                     built_with = record.library.transports or self.flavour.transports(record.library, job.environment)
                     record.library = record.library.model_copy(update={"transports": built_with})
                 with passing_on_usr1(started):
@@ -156,15 +163,17 @@ class JobSupervisor:
         return attempt, first
 
     def rank_variables(self) -> tuple[str, str]:
-        """The variables that number the ranks, and those that number them on their node, as rank.py takes them."""
+        """The variables that number the ranks, and those that number them on their node, as rank.py
+        takes them.
+        """
         ranks, local_ranks = zip(*((one.rank, one.local_rank) for one in self.flavour.rank_variables), strict=True)
         return ",".join(ranks), ",".join(local_ranks)
 
     def follow(self, started: flavours.Processes, first: FirstRank, attempt: Attempt) -> None:
         """Return when the job has ended by itself, or is to be ended.
 
-        That is when the user or who watches wants it, a rank has failed and the launcher had its grace, no rank
-        began in time, or the start takes too long. `attempt` says which.
+        That is when the user or who watches wants it, a rank has failed and the launcher had its
+        grace, no rank began in time, or the start takes too long. `attempt` says which.
         """
         began, look_at_ranks_at, give_up_at = time.monotonic(), 0.0, float("inf")
         while is_running(started):
@@ -232,7 +241,9 @@ class JobSupervisor:
         )
 
     def close(self, failure: Failure | None, interrupted_by: int) -> None:
-        """Bring the record to its last state; `interrupted_by`: the signal that ended the job, 0 when none did."""
+        """Bring the record to its last state; `interrupted_by`: the signal that ended the job, 0
+        when none did.
+        """
         record = self.record
         record.ended_at = datetime.now(UTC)
         if interrupted_by:
@@ -253,7 +264,9 @@ class JobSupervisor:
 
 @contextmanager
 def passing_on_usr1(started: flavours.Processes) -> Iterator[None]:
-    """Within, SIGUSR1 goes to the launchers, which hand it to the ranks: schedulers send it to ask a job to save and stop."""
+    """Within, SIGUSR1 goes to the launchers, which hand it to the ranks: schedulers send it to ask
+    a job to save and stop.
+    """
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         for process in started:
@@ -271,7 +284,9 @@ def is_running(started: flavours.Processes) -> bool:
 
 
 def something_failed(job: Job, run: RunFolder, started: flavours.Processes, attempt: Attempt) -> bool:
-    """Whether a launcher ended badly, a node was lost, or a rank failed; notes in `attempt` when a rank did while all launchers ran."""
+    """Whether a launcher ended badly, a node was lost, or a rank failed; notes in `attempt` when a
+    rank did while all launchers ran.
+    """
     if any(process.returncode for process in started):
         return True
     if any(lost_mark(run.path, node.name).exists() for node in job.nodes.nodes if node.through_shell):
@@ -284,7 +299,9 @@ def something_failed(job: Job, run: RunFolder, started: flavours.Processes, atte
 
 
 def end(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
-    """Ask what still runs to end, then end it. Gives the exit statuses of `started`, and how many other processes had to be killed."""
+    """Ask what still runs to end, then end it. Gives the exit statuses of `started`, and how many
+    other processes had to be killed.
+    """
     deadline = time.monotonic() + TERMINATE_GRACE_SECONDS
     for process in started:
         if process.poll() is None:
@@ -301,7 +318,9 @@ def end(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
 
 
 def end_agents(started: flavours.Processes) -> None:
-    """Let what still runs kill its program elsewhere and end with it; one that goes through what does not answer any more is killed itself."""
+    """Let what still runs kill its program elsewhere and end with it; one that goes through what
+    does not answer any more is killed itself.
+    """
     running = [process for process in started if process.poll() is None]
     for process in running:
         process.kill()
@@ -313,7 +332,9 @@ def end_agents(started: flavours.Processes) -> None:
 
 
 def wait_for_last_words(run: Path) -> None:
-    """Give ranks that a launcher has killed, as Hydra does after an abort, the moment in which their keepers write how they ended."""
+    """Give ranks that a launcher has killed, as Hydra does after an abort, the moment in which
+    their keepers write how they ended.
+    """
     deadline = time.monotonic() + LAST_WORDS_SECONDS
     while time.monotonic() < deadline and processes.of_run(run):
         if all(entry.ended_at for entry in read_ranks(RunFolder(run))):

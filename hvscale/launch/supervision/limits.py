@@ -7,7 +7,8 @@ from hvscale.core.errors import RequestError
 
 # 128 ranks on two busy cores: the first one begins 0.1 to 1.7 s after the launcher.
 FIRST_RANK_SECONDS = 60.0
-# Launchers start one agent for each node; ssh, `docker exec` and srun take up to a second each on a busy machine.
+# Launchers start one agent for each node; ssh, `docker exec` and srun take up to a second each on a
+# busy machine.
 FIRST_RANK_SECONDS_PER_NODE = 2.0
 FIRST_RANK_VARIABLE = "HVSCALE_FIRST_RANK_TIMEOUT"
 ANSWER_SECONDS = 60.0

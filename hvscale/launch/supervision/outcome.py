@@ -20,7 +20,9 @@ LOST_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run failed. `rank`: the one that caused it, None when none did; `what`: the cause in words; `log`: where to read more."""
+    """Why a run failed. `rank`: the one that caused it, None when none did; `what`: the cause in
+    words; `log`: where to read more.
+    """
 
     rank: int | None
     what: str
@@ -37,7 +39,9 @@ class Failure:
 
 
 def read_ranks(run: RunFolder) -> list[RankEnd]:
-    """What the ranks have written about themselves so far, in order of rank; a damaged file counts as not written."""
+    """What the ranks have written about themselves so far, in order of rank; a damaged file counts
+    as not written.
+    """
     ranks = []
     for path in sorted((run.path / "ranks").glob("rank-?????.json")):
         with suppress(OSError, ValueError):  # of JSON and of pydantic
@@ -48,7 +52,8 @@ def read_ranks(run: RunFolder) -> list[RankEnd]:
 def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
     """The rank that ended badly before the others did, by its own host's clock.
 
-    When the launcher killed all at once, as Hydra does after an abort, it is the one that wrote last: its abort message.
+    When the launcher killed all at once, as Hydra does after an abort, it is the one that wrote
+    last: its abort message.
     """
     failed = [entry for entry in ranks if entry.signal or entry.exit_status]
     by_itself = [entry for entry in failed if not entry.killed_by_launcher]
@@ -72,7 +77,9 @@ def launcher_of(library: Library) -> str:
 
 
 def killed_launcher(library: Library, run: RunFolder, killed_by: int) -> Failure | None:
-    """The launcher's own end when a signal from outside killed it: its ranks died of that. `killed_by` is 0 when none did."""
+    """The launcher's own end when a signal from outside killed it: its ranks died of that.
+    `killed_by` is 0 when none did.
+    """
     if not killed_by or not library.launcher:
         return None
     hint = ": look in the kernel's log (dmesg) whether memory ran out" if killed_by == signal.SIGKILL else ""
@@ -81,7 +88,9 @@ def killed_launcher(library: Library, run: RunFolder, killed_by: int) -> Failure
 
 
 def lingering(job: Job, library: Library) -> Failure:
-    """What keeps a launcher running after all ranks have ended: what its agents go through, where that does not answer any more."""
+    """What keeps a launcher running after all ranks have ended: what its agents go through, where
+    that does not answer any more.
+    """
     log = RunFolder(job.run).logs / "launcher.log"
     for name, fate in job.nodes.lost().items():
         return Failure(None, f"all ranks have ended, but {name} is lost: {fate}", log)
@@ -90,10 +99,13 @@ def lingering(job: Job, library: Library) -> Failure:
 
 
 def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: list[int]) -> Failure | None:
-    """What explains the rest: a node that was lost, else the first rank that failed, else the launcher, else a rank that stopped reporting."""
+    """What explains the rest: a node that was lost, else the first rank that failed, else the
+    launcher, else a rank that stopped reporting.
+    """
     run = RunFolder(job.run)
     first = first_failed(ranks)
-    # Open MPI's mpirun ends with status 0 when it loses a node: the ranks of other nodes have to report how they ended.
+    # Open MPI's mpirun ends with status 0 when it loses a node: the ranks of other nodes have to
+    # report how they ended.
     ended = {entry.rank for entry in ranks if entry.exit_status is not None}
     silent = [] if job.nodes.are_here else [rank for rank in range(job.np) if rank not in ended]
     if first is None and not silent and not any(statuses):
@@ -116,7 +128,9 @@ def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: lis
 
 
 def lost_nodes(job: Job, some_are_silent: bool) -> dict[str, str]:
-    """How nodes were lost. Where ranks are silent, those who know of it get a moment: Docker notes a container's end after its processes'."""
+    """How nodes were lost. Where ranks are silent, those who know of it get a moment: Docker notes
+    a container's end after its processes'.
+    """
     deadline = time.monotonic() + (LOST_SECONDS if some_are_silent else 0)
     while not (lost := job.nodes.lost()) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -124,5 +138,7 @@ def lost_nodes(job: Job, some_are_silent: bool) -> dict[str, str]:
 
 
 def exit_words(status: int) -> str:
-    """A process's exit status in words; negative is the signal that killed it, as subprocess has it."""
+    """A process's exit status in words; negative is the signal that killed it, as subprocess has
+    it.
+    """
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

@@ -8,7 +8,8 @@ from hvscale.core.files import open_regular
 from hvscale.core.run_folder import RunFolder
 
 TAIL_BYTES = 64 * 1024
-# The longest line that is shown as one: a longer one is shown in pieces, so that no rank can fill this process's memory.
+# The longest line that is shown as one: a longer one is shown in pieces, so that no rank can fill
+# this process's memory.
 PIECE_BYTES = 64 * 1024
 # Read of one log before the others and the user's Ctrl-C have their turn.
 READ_BYTES = 4 * 1024 * 1024
@@ -17,9 +18,11 @@ SHOWN_CHARACTERS = 2000
 
 
 class RankOutput:
-    """Hands every whole line that a rank writes to `show(rank, line)`; `\\r` keeps what a terminal would leave standing.
+    """Hands every whole line that a rank writes to `show(rank, line)`; `\\r` keeps what a terminal
+    would leave standing.
 
-    A line of more than PIECE_BYTES is handed over in pieces of that size, each as a line of its own. The log file itself is whole.
+    A line of more than PIECE_BYTES is handed over in pieces of that size, each as a line of its
+    own. The log file itself is whole.
     """
 
     def __init__(self, run: RunFolder, np: int, show: Callable[[int, str], None]) -> None:
@@ -58,7 +61,9 @@ class RankOutput:
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """The lines of a log, as a terminal would leave them standing and in pieces as RankOutput shows them; none where there is no log."""
+    """The lines of a log, as a terminal would leave them standing and in pieces as RankOutput shows
+    them; none where there is no log.
+    """
     unfinished = b""
     try:
         with open_regular(path) as log:
@@ -74,7 +79,9 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def split(text: bytes) -> tuple[list[bytes], bytes]:
-    """The whole lines, and what has no end yet; both in pieces where they are too long, the same pieces wherever reading stopped."""
+    """The whole lines, and what has no end yet; both in pieces where they are too long, the same
+    pieces wherever reading stopped.
+    """
     *whole, rest = text.split(b"\n")
     lines = []
     for line in whole:
@@ -85,7 +92,9 @@ def split(text: bytes) -> tuple[list[bytes], bytes]:
 
 
 def in_pieces(line: bytes) -> tuple[list[bytes], bytes]:
-    """The pieces of a line that is too long, and what is left: at most PIECE_BYTES, and a `\\r` that takes effect with what comes next."""
+    """The pieces of a line that is too long, and what is left: at most PIECE_BYTES, and a `\\r`
+    that takes effect with what comes next.
+    """
     if len(line) <= PIECE_BYTES:
         return [], line
     pieces, left = [], b""
@@ -111,7 +120,9 @@ def visible(line: bytes) -> str:
 
 
 def last_lines(path: Path, count: int = 20) -> list[str]:
-    """The last lines of a log, without reading a long one whole; empty when there is none. Of a long line its end alone."""
+    """The last lines of a log, without reading a long one whole; empty when there is none. Of a
+    long line its end alone.
+    """
     try:
         with open_regular(path) as log:
             log.seek(0, 2)

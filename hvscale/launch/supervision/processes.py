@@ -1,4 +1,6 @@
-"""The processes of one job: found by the run they carry in their environment, ended without remainder."""
+"""The processes of one job: found by the run they carry in their environment, ended without
+remainder.
+"""
 
 import ctypes
 import os
@@ -18,7 +20,9 @@ KILL_POLL_SECONDS = 0.02
 
 @contextmanager
 def adopting_orphans() -> Iterator[None]:
-    """Within, orphans of the job become this process's children, so that a rank which leaves its parent is still found."""
+    """Within, orphans of the job become this process's children, so that a rank which leaves its
+    parent is still found.
+    """
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
@@ -40,7 +44,9 @@ def of_run(run: Path) -> list[psutil.Process]:
 
 
 def kill_all(run: Path) -> int:
-    """SIGKILL to every process of the run until none is left, at most `KILL_SECONDS`; gives how many were alive at first."""
+    """SIGKILL to every process of the run until none is left, at most `KILL_SECONDS`; gives how
+    many were alive at first.
+    """
     alive = of_run(run)
     at_first = len(alive)
     deadline = time.monotonic() + KILL_SECONDS
@@ -54,7 +60,9 @@ def kill_all(run: Path) -> int:
 
 
 def reap_orphans() -> None:
-    """Collect the adopted processes that have ended. To be called once every process that somebody waits for was waited for."""
+    """Collect the adopted processes that have ended. To be called once every process that somebody
+    waits for was waited for.
+    """
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

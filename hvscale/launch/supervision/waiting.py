@@ -20,7 +20,8 @@ AT_ONCE = 8
 
 
 def run_all(commands: Sequence[Sequence[str]], seconds: float) -> list[subprocess.CompletedProcess[str] | None]:
-    """Run programs at the same time; returns how each ended, None for one that had to be killed after `seconds`.
+    """Run programs at the same time; returns how each ended, None for one that had to be killed
+    after `seconds`.
 
     None of them stays when the wait is interrupted. Raises OSError when one cannot be started.
     """
@@ -53,7 +54,9 @@ def ended(
 
 
 def end_session(process: "subprocess.Popen[Any]") -> None:
-    """SIGKILL to a program that was started in a session of its own, and to what it has started there."""
+    """SIGKILL to a program that was started in a session of its own, and to what it has started
+    there.
+    """
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -61,7 +64,9 @@ def end_session(process: "subprocess.Popen[Any]") -> None:
 
 
 def start(function: Callable[[], Result], result: "Future[Result]") -> None:
-    """Call `function` in a thread of its own: a signal that ends the wait for its result does not end the call."""
+    """Call `function` in a thread of its own: a signal that ends the wait for its result does not
+    end the call.
+    """
 
     def work() -> None:
         try:
@@ -73,7 +78,8 @@ def start(function: Callable[[], Result], result: "Future[Result]") -> None:
 
 
 def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`function` of each item, `AT_ONCE` at the same time; raises what the first that failed raised.
+    """`function` of each item, `AT_ONCE` at the same time; raises what the first that failed
+    raised.
 
     The threads are daemons: an interrupted wait does not wait for theirs.
     """

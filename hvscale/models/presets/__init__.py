@@ -1,1 +1,3 @@
-"""The project's own models: each is one file that registers itself, without importing torchvision."""
+"""The project's own models: each is one file that registers itself, without importing
+torchvision.
+"""

@@ -1,6 +1,7 @@
 """EDSR: enhanced deep residual networks for single-image super-resolution (Lim et al., 2017).
 
-Module names give the state-dict keys of the public PyTorch implementation, so that its checkpoints load.
+Module names give the state-dict keys of the public PyTorch implementation, so that its checkpoints
+load.
 """
 
 from typing import Literal
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from hvscale.core.errors import RequestError
 from hvscale.models.preset import register
 
-# Mean colour of DIV2K's 800 training photos, as a fraction of rgb_range (the public implementation's figures).
+# Mean colour of DIV2K's 800 training photos, as a fraction of rgb_range (the public
+# implementation's figures).
 DIV2K_MEAN_RGB = (0.4488, 0.4371, 0.4040)
 
 
@@ -20,7 +22,9 @@ def conv3x3(inputs: int, outputs: int) -> nn.Conv2d:
 
 
 class MeanShift(nn.Conv2d):
-    """Adds (`sign` 1) or subtracts (-1) the mean colour. A frozen 1x1 convolution, as in public checkpoints."""
+    """Adds (`sign` 1) or subtracts (-1) the mean colour. A frozen 1x1 convolution, as in public
+    checkpoints.
+    """
 
     def __init__(self, rgb_range: float, sign: Literal[-1, 1]) -> None:
         super().__init__(3, 3, kernel_size=1)
@@ -49,7 +53,9 @@ class ResidualBlock(nn.Module):
 
 
 def upsampler(scale: int, n_feats: int) -> nn.Sequential:
-    """x2 and x3 in one step, x4 in two steps of x2: a convolution to factor^2 channels and a pixel shuffle."""
+    """x2 and x3 in one step, x4 in two steps of x2: a convolution to factor^2 channels and a pixel
+    shuffle.
+    """
     steps: list[nn.Module] = []
     for factor in {2: (2,), 3: (3,), 4: (2, 2)}[scale]:
         steps += [conv3x3(n_feats, factor**2 * n_feats), nn.PixelShuffle(factor)]
@@ -57,7 +63,9 @@ def upsampler(scale: int, n_feats: int) -> nn.Sequential:
 
 
 class EDSR(nn.Module):
-    """RGB (batch, 3, height, width) in 0..rgb_range to (batch, 3, scale * height, scale * width), not clamped."""
+    """RGB (batch, 3, height, width) in 0..rgb_range to (batch, 3, scale * height, scale * width),
+    not clamped.
+    """
 
     def __init__(self, *, scale: int, n_resblocks: int, n_feats: int, res_scale: float, rgb_range: float) -> None:
         super().__init__()
@@ -69,8 +77,8 @@ class EDSR(nn.Module):
             )
         self.scale = scale
         self.rgb_range = rgb_range
-        # Head, two convolutions a block, one after the blocks, and two for the tail: two of its high-resolution
-        # convolutions together reach at most one low-resolution pixel further.
+        # Head, two convolutions a block, one after the blocks, and two for the tail: two of its
+        # high-resolution convolutions together reach at most one low-resolution pixel further.
         self.receptive_radius = 2 * n_resblocks + 4
         self.sub_mean = MeanShift(rgb_range, -1)
         self.head = nn.Sequential(conv3x3(3, n_feats))
@@ -86,7 +94,9 @@ class EDSR(nn.Module):
 
 
 def shape_of(state: dict[str, Tensor]) -> dict[str, int] | None:
-    """Options of `edsr` (scale, n_resblocks, n_feats) that fit a state dict; None if it is not of an EDSR."""
+    """Options of `edsr` (scale, n_resblocks, n_feats) that fit a state dict; None if it is not of
+    an EDSR.
+    """
     head, first = state.get("head.0.weight"), state.get("tail.0.0.weight")
     if head is None or first is None or "body.0.body.0.weight" not in state:
         return None
@@ -99,7 +109,9 @@ def shape_of(state: dict[str, Tensor]) -> dict[str, int] | None:
 def edsr(
     *, scale: int = 2, n_resblocks: int = 32, n_feats: int = 256, res_scale: float = 0.1, rgb_range: float = 255
 ) -> EDSR:
-    """The paper's full model, 40.7 M parameters at x2. Without scaled residuals this width diverges."""
+    """The paper's full model, 40.7 M parameters at x2. Without scaled residuals this width
+    diverges.
+    """
     return EDSR(scale=scale, n_resblocks=n_resblocks, n_feats=n_feats, res_scale=res_scale, rgb_range=rgb_range)
 
 

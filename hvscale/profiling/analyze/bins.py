@@ -12,14 +12,17 @@ from hvscale.core.units import GIB, KIB, MIB
 UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB}
 SIZE = re.compile(r"(\d{1,18})\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 
-# The ranges of "Scaling Single-Image Super-Resolution Training on Modern HPC Clusters" (Anthony et al., 2021), and what lies beyond.
+# The ranges of "Scaling Single-Image Super-Resolution Training on Modern HPC Clusters" (Anthony et
+# al., 2021), and what lies beyond.
 STUDY_EDGES = (128 * KIB, 16 * MIB, 32 * MIB, 64 * MIB)
 POWERS_OF_TWO = tuple(1 << power for power in range(63))
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Ranges by their upper edges in bytes, each inclusive. Bin 0 holds messages without bytes; the last one is open."""
+    """Ranges by their upper edges in bytes, each inclusive. Bin 0 holds messages without bytes; the
+    last one is open.
+    """
 
     edges: tuple[int, ...]
 
@@ -40,7 +43,9 @@ class Bins:
 
 
 def parse_bins(text: str) -> Bins:
-    """`study`, `pow2`, or upper edges such as `1K,64K,4M` (K, M, G: powers of 1024). Raises RequestError for anything else."""
+    """`study`, `pow2`, or upper edges such as `1K,64K,4M` (K, M, G: powers of 1024). Raises
+    RequestError for anything else.
+    """
     if text == "study":
         return Bins(STUDY_EDGES)
     if text == "pow2":

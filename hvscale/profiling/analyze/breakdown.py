@@ -1,4 +1,6 @@
-"""Where the communication time of a run went: one row for each operation and range of message sizes."""
+"""Where the communication time of a run went: one row for each operation and range of message
+sizes.
+"""
 
 from dataclasses import replace
 from typing import Literal, TypeVar
@@ -32,7 +34,8 @@ class Row(BaseModel):
     p99_seconds: float
     algbw_gigabytes_per_second: float | None
     busbw_gigabytes_per_second: float | None
-    # A bitwise reduction carries no gradients: Horovod's ranks use one in every cycle to agree on what to send next.
+    # A bitwise reduction carries no gradients: Horovod's ranks use one in every cycle to agree on
+    # what to send next.
     bitwise_calls: int
     bitwise_seconds: float
 
@@ -63,14 +66,16 @@ class Breakdown(VersionedDocument):
 def breakdown(run: RunFolder, bins: str = "study") -> Breakdown:
     """Tabulates a run by message size; `bins` as in `parse_bins`.
 
-    Raises RequestError if `bins` is not a list of sizes, or run.json or every profile of the run cannot be read.
+    Raises RequestError if `bins` is not a list of sizes, or run.json or every profile of the run
+    cannot be read.
     """
     ranges = parse_bins(bins)
     return tabulate(read_recording(run), ranges, str(run.path))
 
 
 def read_recording(run: RunFolder, detail: bool = False) -> Recording:
-    """Every message of a run, from the source of the highest priority; warns if the ranks ran on another library than requested.
+    """Every message of a run, from the source of the highest priority; warns if the ranks ran on
+    another library than requested.
 
     Raises RequestError if run.json or every profile cannot be read.
     """
@@ -104,7 +109,9 @@ def require_complete(run: RunFolder, incomplete: str | None) -> None:
 
 
 def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
-    """Rows over all ranks and for each rank, of bins with calls; sorted by the operation's total time, then by size."""
+    """Rows over all ranks and for each rank, of bins with calls; sorted by the operation's total
+    time, then by size.
+    """
     warnings = list(recording.warnings)
     groups: Groups = EventGroups(recording.events, bins)
     if recording.totals is not None:

@@ -1,4 +1,6 @@
-"""Buffer reuse: how often a cache of registered (or IPC-mapped) buffers would have had the buffer of a message already."""
+"""Buffer reuse: how often a cache of registered (or IPC-mapped) buffers would have had the buffer
+of a message already.
+"""
 
 from collections import OrderedDict
 
@@ -6,12 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-# CUDA IPC handles that MVAPICH2 caches by default (MV2_CUDA_IPC_MAX_CACHE_ENTRIES), and sizes around registration caches in use.
+# CUDA IPC handles that MVAPICH2 caches by default (MV2_CUDA_IPC_MAX_CACHE_ENTRIES), and sizes
+# around registration caches in use.
 CAPACITIES = (16, 64, 1024, 8192)
 
 
 class HitRate(BaseModel):
-    """`capacity_entries`: buffers that the cache of one rank holds; `hit_rate`: of the messages of all ranks, None without messages."""
+    """`capacity_entries`: buffers that the cache of one rank holds; `hit_rate`: of the messages of
+    all ranks, None without messages.
+    """
 
     capacity_entries: int
     messages: int
@@ -25,10 +30,11 @@ def hit_rates(
     size: NDArray[np.int64],
     capacities: tuple[int, ...] = CAPACITIES,
 ) -> list[HitRate]:
-    """Replay messages, in order of time, against a cache for each rank that evicts the least recently used buffer.
+    """Replay messages, in order of time, against a cache for each rank that evicts the least
+    recently used buffer.
 
-    A message hits when its start address is cached with at least its size; otherwise its buffer enters. Messages without
-    bytes touch no buffer and do not count.
+    A message hits when its start address is cached with at least its size; otherwise its buffer
+    enters. Messages without bytes touch no buffer and do not count.
     """
     has_buffer = (size > 0) & (address > 0)
     messages = list(

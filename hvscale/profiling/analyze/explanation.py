@@ -1,4 +1,6 @@
-"""Explains where communication time comes from: waiting, exposed communication, buffer reuse and Horovod's phases."""
+"""Explains where communication time comes from: waiting, exposed communication, buffer reuse and
+Horovod's phases.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +24,8 @@ from hvscale.profiling.read.events import HorovodMessages, Recording
 from hvscale.profiling.read.profile_file import RECORD, read_header
 from hvscale.profiling.read.sources.horovod_timeline import read_messages
 
-# Larger profiles are explained only on request: matching a million calls and replaying their buffers takes seconds.
+# Larger profiles are explained only on request: matching a million calls and replaying their
+# buffers takes seconds.
 EXPLAINED_BYTES = 64 * MIB
 REPLAYED_MESSAGES = 500_000  # against each size of cache, about a second
 SHOWN_PAIRS = 3
@@ -30,7 +33,8 @@ PARTS = ("waiting", "exposed_communication", "buffer_reuse", "horovod_phases")
 
 
 class Explanation(BaseModel):
-    """`not_known` names each field that is null, and why; of all of them where the run was not `explained`.
+    """`not_known` names each field that is null, and why; of all of them where the run was not
+    `explained`.
 
     `warnings`: what puts the figures in doubt.
     """
@@ -53,7 +57,8 @@ class _NotKnownError(Exception):
 
 
 def explained_breakdown(run: RunFolder, bins: str = "study", explained: bool | None = None) -> ExplainedBreakdown:
-    """The table of a run and, if `explained`, what explains it; None: where its records take EXPLAINED_BYTES together at most.
+    """The table of a run and, if `explained`, what explains it; None: where its records take
+    EXPLAINED_BYTES together at most.
 
     Raises what `breakdown` raises.
     """
@@ -70,7 +75,9 @@ def explained_breakdown(run: RunFolder, bins: str = "study", explained: bool | N
 
 
 def _recorded_bytes(run: RunFolder) -> int:
-    """The size of hvprof's records and Horovod's timeline. NCCL's calls are quick to explain and do not count."""
+    """The size of hvprof's records and Horovod's timeline. NCCL's calls are quick to explain and do
+    not count.
+    """
     size = run.timeline.stat().st_size if run.timeline.is_file() else 0
     for path in run.hvprof.glob("rank-*.hvp"):
         with suppress(OSError, RequestError), open_regular(path) as stream:
@@ -86,7 +93,8 @@ def join(table: Breakdown, explanation: Explanation) -> ExplainedBreakdown:
 
 
 def explain(run: RunFolder, recording: Recording) -> Explanation:
-    """Explains a run; `recording` has been read in detail. What is unknown or unreadable is null, with the reason.
+    """Explains a run; `recording` has been read in detail. What is unknown or unreadable is null,
+    with the reason.
 
     Raises RequestError when run.json cannot be read.
     """

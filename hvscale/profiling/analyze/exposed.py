@@ -1,4 +1,6 @@
-"""Exposed communication: for how long of each step the program could do nothing else, because it communicated."""
+"""Exposed communication: for how long of each step the program could do nothing else, because it
+communicated.
+"""
 
 from typing import Literal
 
@@ -25,10 +27,12 @@ class StepExposure(BaseModel):
 
 
 class ExposedCommunication(BaseModel):
-    """`basis`: the program measured it (`communication_seconds` in steps.jsonl), or the recorded calls bound it.
+    """`basis`: the program measured it (`communication_seconds` in steps.jsonl), or the recorded
+    calls bound it.
 
-    By calls: a blocking call on the thread that marks steps is exposed in full. One that another thread makes, or that does not
-    block, may go on beside computing: it counts at most. Shares are of a step's time.
+    By calls: a blocking call on the thread that marks steps is exposed in full. One that another
+    thread makes, or that does not block, may go on beside computing: it counts at most. Shares are
+    of a step's time.
     """
 
     basis: Literal["measured", "calls"]
@@ -44,7 +48,9 @@ class ExposedCommunication(BaseModel):
 def exposed_communication(
     recording: Recording, log: StepLog | None, edges_ns: NDArray[np.int64] | None
 ) -> ExposedCommunication | None:
-    """None where the run's steps are not known. `edges_ns`: the steps of the lowest rank, as `step_edges` gives them."""
+    """None where the run's steps are not known. `edges_ns`: the steps of the lowest rank, as
+    `step_edges` gives them.
+    """
     if log is not None and not np.isnan(log.exposed_seconds).all():
         told = np.flatnonzero(~np.isnan(log.exposed_seconds))
         exposed = np.clip(log.exposed_seconds[told], 0, log.seconds[told])
@@ -80,7 +86,9 @@ def _bounds(
 
 
 def covered_ns(start: NDArray[np.int64], end: NDArray[np.int64], edges_ns: NDArray[np.int64]) -> Floats:
-    """How much of each span between two edges lies in one of the intervals at least; `start` ascends."""
+    """How much of each span between two edges lies in one of the intervals at least; `start`
+    ascends.
+    """
     if not len(start):
         return np.zeros(len(edges_ns) - 1)
     latest = np.maximum.accumulate(end)

@@ -1,4 +1,6 @@
-"""The calls of a recording, sorted by operation, range of sizes and rank, and the figures of each group."""
+"""The calls of a recording, sorted by operation, range of sizes and rank, and the figures of each
+group.
+"""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,7 +13,8 @@ from hvscale.profiling.analyze.bins import Bins
 from hvscale.profiling.read.counters import Totals, latency_percentile
 from hvscale.profiling.read.events import Events
 
-# nccl-tests, doc/PERFORMANCE.md: what a link carries for each byte of the result, of n ranks. Operations not named here: 1.
+# nccl-tests, doc/PERFORMANCE.md: what a link carries for each byte of the result, of n ranks.
+# Operations not named here: 1.
 BUSBW_TWICE = {"allreduce"}  # 2 (n - 1) / n
 BUSBW_ONCE = {  # (n - 1) / n
     *("allgather", "allgatherv", "gather", "gatherv", "scatter", "scatterv"),
@@ -59,7 +62,9 @@ class Groups:
         }
 
     def _figures(self, operation: str, piece: slice) -> dict[str, Any]:
-        """Calls, bytes, bytes_on_the_bus (None: not known), seconds, p50_seconds, p99_seconds, bitwise_calls, bitwise_seconds."""
+        """Calls, bytes, bytes_on_the_bus (None: not known), seconds, p50_seconds, p99_seconds,
+        bitwise_calls, bitwise_seconds.
+        """
         raise NotImplementedError
 
 
@@ -103,7 +108,9 @@ class EventGroups(Groups):
 
 
 class TotalGroups(Groups):
-    """Of counters: exact but for the percentiles, and for the bins where an edge splits a counter's class of sizes."""
+    """Of counters: exact but for the percentiles, and for the bins where an edge splits a counter's
+    class of sizes.
+    """
 
     def __init__(self, totals: Totals, bins: Bins) -> None:
         super().__init__(totals.operations, bins, int(totals.rank.max(initial=0)) + 1)
@@ -140,7 +147,9 @@ def exact_sum(values: NDArray[np.int64]) -> int:
 
 
 def busbw_factors(operation: str, communicator_size: NDArray[np.int32]) -> NDArray[np.float64]:
-    """busbw over algbw for each call, by the number of ranks in its communicator; NaN where that is 0, not known."""
+    """busbw over algbw for each call, by the number of ranks in its communicator; NaN where that is
+    0, not known.
+    """
     ranks = np.where(communicator_size == 0, np.nan, communicator_size)
     operation = operation.removeprefix("i")  # non-blocking ones
     if operation in BUSBW_TWICE:

@@ -1,4 +1,6 @@
-"""What Horovod does with a message before and after it moves: by operation, and how well it fuses tensors."""
+"""What Horovod does with a message before and after it moves: by operation, and how well it fuses
+tensors.
+"""
 
 import re
 
@@ -14,10 +16,12 @@ DEFAULT_THRESHOLD = 128 * MIB  # of Horovod 0.28.1, common/operations.cc
 
 
 class OperationPhases(BaseModel):
-    """One operation's messages. Seconds are summed over messages, each counted once however many tensors were fused into it.
+    """One operation's messages. Seconds are summed over messages, each counted once however many
+    tensors were fused into it.
 
-    `negotiation_seconds`: until all ranks had the tensors, from when the first rank had one; `queueing_seconds`: from then until the
-    message was worked on, and waiting for data in it; `other_seconds`: the rest, such as allocating the output.
+    `negotiation_seconds`: until all ranks had the tensors, from when the first rank had one;
+    `queueing_seconds`: from then until the message was worked on, and waiting for data in it;
+    `other_seconds`: the rest, such as allocating the output.
     """
 
     operation: str
@@ -42,8 +46,9 @@ class TensorsBin(BaseModel):
 class Fusion(BaseModel):
     """How tensors were fused, over all operations.
 
-    `fill_*`: the bytes of a message of more than one tensor, over `threshold_bytes`; None where there is none whose size is known, or
-    the threshold is not known, because Horovod's autotuning changes it, or 0, which means no fusion.
+    `fill_*`: the bytes of a message of more than one tensor, over `threshold_bytes`; None where
+    there is none whose size is known, or the threshold is not known, because Horovod's autotuning
+    changes it, or 0, which means no fusion.
     """
 
     tensors_per_message_mean: float
@@ -57,7 +62,9 @@ class Fusion(BaseModel):
 
 
 class HorovodPhases(BaseModel):
-    """Of Horovod's timeline, which rank 0 writes: calls and seconds are that rank's alone, and phases of different messages overlap."""
+    """Of Horovod's timeline, which rank 0 writes: calls and seconds are that rank's alone, and
+    phases of different messages overlap.
+    """
 
     rank: int
     operations: list[OperationPhases]
@@ -85,7 +92,9 @@ def horovod_phases(messages: HorovodMessages, record: RunRecord) -> HorovodPhase
 
 
 def fusion_threshold(record: RunRecord) -> int | None:
-    """Bytes, as the job was started with them. None where Horovod tunes it itself; a script that sets it for itself is not seen."""
+    """Bytes, as the job was started with them. None where Horovod tunes it itself; a script that
+    sets it for itself is not seen.
+    """
     environment = {**record.env_asked, **record.rank_environment}
     if _number(environment.get("HOROVOD_AUTOTUNE", "0")) > 0:
         return None

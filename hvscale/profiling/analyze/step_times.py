@@ -18,9 +18,11 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class StepLog:
-    """What steps.jsonl says of each step, in arrays of one length; NaN where a step does not say it.
+    """What steps.jsonl says of each step, in arrays of one length; NaN where a step does not say
+    it.
 
-    `warning`: which lines are damaged and left out. `lines`: the numbers of the others, from 1; None where all are there.
+    `warning`: which lines are damaged and left out. `lines`: the numbers of the others, from 1;
+    None where all are there.
     """
 
     seconds: NDArray[np.float64]
@@ -46,7 +48,8 @@ class _StepLine(BaseModel):
 
 
 def read_step_log(run: RunFolder) -> StepLog | None:
-    """None where the run has no steps. Damaged lines are left out, and a last line without its end, which may be being written.
+    """None where the run has no steps. Damaged lines are left out, and a last line without its end,
+    which may be being written.
 
     Raises RequestError when the file cannot be read at all.
     """
@@ -70,11 +73,13 @@ def read_step_log(run: RunFolder) -> StepLog | None:
 
 
 def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] | None:
-    """The ends of all steps in nanoseconds since 1970, the start of the first one before them; None where they cannot be told.
+    """The ends of all steps in nanoseconds since 1970, the start of the first one before them; None
+    where they cannot be told.
 
-    Marks that the program made (`hvscale.profiling.record.marks`) are taken as they are: the step after the last one has no end. Else
-    steps.jsonl has durations only. Every step all-reduces the same bytes of gradients, so the message that completes a step's
-    share ends before the step does, and the latest of these ends, each less its step's own time, places the steps on the clock.
+    Marks that the program made (`hvscale.profiling.record.marks`) are taken as they are: the step
+    after the last one has no end. Else steps.jsonl has durations only. Every step all-reduces the
+    same bytes of gradients, so the message that completes a step's share ends before the step does,
+    and the latest of these ends, each less its step's own time, places the steps on the clock.
     """
     events = recording.events
     marks = recording.steps.get(min(recording.ranks, default=0), np.empty(0, np.int64))
@@ -97,20 +102,24 @@ def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] |
     start = float(np.max(end_ns[complete] - since_first[1:]))
     edges = (start + since_first).astype(np.int64)
     of_step = np.bincount(np.searchsorted(edges, end_ns), weights=events.bytes[chosen][order], minlength=steps + 2)
-    # Steps that do not hold their gradients were not found: the job's all-reduces are not its steps'.
+    # Steps that do not hold their gradients were not found: the job's all-reduces are not its
+    # steps'.
     found = np.abs(of_step[1 : steps + 1] - share) < share / 2
     return edges if found.mean() > 0.9 else None
 
 
 def edges_by_rank(recording: Recording, edges_ns: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
-    """The same steps as each rank marked them; a rank has `edges_ns`, those of the lowest one, for what it did not mark.
+    """The same steps as each rank marked them; a rank has `edges_ns`, those of the lowest one, for
+    what it did not mark.
 
-    Ranks enter a step at different times: one that is ahead sends its first messages before another's step begins.
+    Ranks enter a step at different times: one that is ahead sends its first messages before
+    another's step begins.
     """
     found = {}
     for rank in recording.ranks:
         own = recording.steps.get(rank, edges_ns[:0])
-        # A ring that wrapped holds the last steps of each rank, which need not begin with the same one.
+        # A ring that wrapped holds the last steps of each rank, which need not begin with the same
+        # one.
         first = int(np.argmin(np.abs(own - edges_ns[0]))) if recording.overwritten and len(own) else 0
         own = own[first : first + len(edges_ns)]
         found[rank] = np.maximum.accumulate(np.concatenate([own, edges_ns[len(own) :]]))

@@ -1,4 +1,6 @@
-"""Waiting against moving: which part of a collective's time went by until its last rank arrived, and which rank that was."""
+"""Waiting against moving: which part of a collective's time went by until its last rank arrived,
+and which rank that was.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,16 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-# Nobody leaves these before the last rank has come, whatever the library does. Those with a count for each rank (allgatherv and the
-# like, reduce-scatter) are not among them: a rank whose part is empty need not be waited for.
+# Nobody leaves these before the last rank has come, whatever the library does. Those with a count
+# for each rank (allgatherv and the like, reduce-scatter) are not among them: a rank whose part is
+# empty need not be waited for.
 SYNCHRONISING = {"allreduce", "allgather", "alltoall", "barrier", "reduce-scatter-block"}
 READING_NS = 1000  # reading a clock takes time itself
 
 
 class OperationWaiting(BaseModel):
-    """One operation's time, summed over ranks: `waiting_seconds` until the last rank had arrived, the rest moved data.
+    """One operation's time, summed over ranks: `waiting_seconds` until the last rank had arrived,
+    the rest moved data.
 
-    `bitwise`: calls whose reduction is a bitwise one, by which Horovod's ranks agree on what to send, stand in a row of their own.
+    `bitwise`: calls whose reduction is a bitwise one, by which Horovod's ranks agree on what to
+    send, stand in a row of their own.
     """
 
     operation: str
@@ -27,7 +32,9 @@ class OperationWaiting(BaseModel):
 
 
 class LateRank(BaseModel):
-    """How often a rank was the last to arrive, and for how long the others then waited for it (a mean over those ranks and times)."""
+    """How often a rank was the last to arrive, and for how long the others then waited for it (a
+    mean over those ranks and times).
+    """
 
     rank: int
     times_last: int
@@ -37,7 +44,9 @@ class LateRank(BaseModel):
 
 
 class ClockDisagreement(BaseModel):
-    """Collectives that `rank` seems to have left before `late_rank` came: their clocks are apart by `at_least_seconds` or more."""
+    """Collectives that `rank` seems to have left before `late_rank` came: their clocks are apart by
+    `at_least_seconds` or more.
+    """
 
     rank: int
     late_rank: int
@@ -46,11 +55,12 @@ class ClockDisagreement(BaseModel):
 
 
 class Waiting(BaseModel):
-    """`matched`: collectives of which every rank's call is known, `agreements` those of them with a bitwise reduction. The others, of
-    rings that wrapped or ranks that died, are left out.
+    """`matched`: collectives of which every rank's call is known, `agreements` those of them with a
+    bitwise reduction. The others, of rings that wrapped or ranks that died, are left out.
 
-    Left out are also `contradicted` collectives, in which clocks disagree by more than they should: `clock_error_seconds`, by which
-    the clocks of two ranks may be apart as compared at the start; None where they were not compared.
+    Left out are also `contradicted` collectives, in which clocks disagree by more than they should:
+    `clock_error_seconds`, by which the clocks of two ranks may be apart as compared at the start;
+    None where they were not compared.
     """
 
     operations: list[OperationWaiting]
@@ -81,9 +91,10 @@ class Calls:
 def waiting(calls: Calls, names: tuple[str, ...], clock_error_ns: Mapping[int, int | None]) -> Waiting:
     """Match the n-th collective of each communicator across ranks and split its time.
 
-    A rank waits from its own start until the last member's, but no longer than its own call lasts. A collective counts only when
-    each member has exactly one call of it, all of one operation, and no member left a synchronising one before the last came.
-    `clock_error_ns` is by rank, against rank 0; None or absent: not measured, which is taken as 0 here.
+    A rank waits from its own start until the last member's, but no longer than its own call lasts.
+    A collective counts only when each member has exactly one call of it, all of one operation, and
+    no member left a synchronising one before the last came. `clock_error_ns` is by rank, against
+    rank 0; None or absent: not measured, which is taken as 0 here.
     """
     order = np.lexsort((calls.rank, calls.ordinal, calls.communicator))
     communicator, ordinal = calls.communicator[order], calls.ordinal[order]

@@ -1,4 +1,6 @@
-"""The counters of a profile file: exact totals and latency histograms of every call, even if records were overwritten."""
+"""The counters of a profile file: exact totals and latency histograms of every call, even if
+records were overwritten.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -39,14 +41,18 @@ FACTORS = _factors()
 
 
 def counter_checks(entries: NDArray[Any]) -> NDArray[np.uint64]:
-    """The correct `check` of each of `entries` (n, of dtype COUNTER); counters.c has the same factors."""
+    """The correct `check` of each of `entries` (n, of dtype COUNTER); counters.c has the same
+    factors.
+    """
     words = np.ascontiguousarray(entries).view("<u8").reshape(len(entries), COUNTER.itemsize // 8)[:, :-1]
     checks: NDArray[np.uint64] = words @ np.array(FACTORS[:-1], np.uint64) + np.uint64(ODD)
     return checks
 
 
 def latency_limits_ns() -> NDArray[np.int64]:
-    """The LATENCIES + 1 edges of the latency classes; the last class is open, and its upper edge is nominal."""
+    """The LATENCIES + 1 edges of the latency classes; the last class is open, and its upper edge is
+    nominal.
+    """
     edges = [0] + [SHORTEST_NS * (4 + step) << power >> 2 for power in range(37) for step in range(4)]
     return np.array(edges[: LATENCIES + 1], np.int64)
 
@@ -77,8 +83,8 @@ class Totals:
 def sound_counters(entries: NDArray[Any]) -> tuple[NDArray[Any], int]:
     """The intact entries of a file that are in use, and the number of damaged ones.
 
-    A killed process may have left a call half counted in one entry for each thread: that call is taken out again, or
-    counted to its end.
+    A killed process may have left a call half counted in one entry for each thread: that call is
+    taken out again, or counted to its end.
     """
     used = entries[entries["key"] != 0]
     repaired = [_repair(entry) for entry in used[used["check"] != counter_checks(used)]]
@@ -89,9 +95,11 @@ def sound_counters(entries: NDArray[Any]) -> tuple[NDArray[Any], int]:
 
 
 def _repair(entry: Any) -> NDArray[Any] | None:
-    """The entry with a partly counted call removed or completed; None if that does not explain its check.
+    """The entry with a partly counted call removed or completed; None if that does not explain its
+    check.
 
-    counters.c adds, in this order, to the class of latency, the calls, the bytes, the check and the duration.
+    counters.c adds, in this order, to the class of latency, the calls, the bytes, the check and the
+    duration.
     """
     repaired: NDArray[Any] = np.array([entry], COUNTER)
     ahead = (int(counter_checks(repaired)[0]) - int(repaired["check"][0])) % MODULUS
@@ -125,7 +133,9 @@ def size_limits(entries: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def _is_plausible(entries: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether the figures of an entry are consistent: a checksum alone does not prove that they were counted."""
+    """Whether the figures of an entry are consistent: a checksum alone does not prove that they
+    were counted.
+    """
     smallest, largest = (limits.astype(np.float64) for limits in size_limits(entries))
     calls, size, duration = (entries[name].astype(np.float64) for name in ("calls", "bytes", "duration_ns"))
     at_least = entries["latencies"].astype(np.float64) @ LIMITS_NS[:-1].astype(np.float64)
@@ -142,6 +152,8 @@ def _is_plausible(entries: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def latency_percentile(latencies: NDArray[np.int64], percent: float) -> float:
-    """The percentile in seconds of a histogram (LATENCIES,), with calls spread evenly within each class (at most 19 % wide)."""
+    """The percentile in seconds of a histogram (LATENCIES,), with calls spread evenly within each
+    class (at most 19 % wide).
+    """
     counted = np.concatenate([[0], np.cumsum(latencies)]).astype(np.float64)
     return float(np.interp(counted[-1] * percent / 100, counted, LIMITS_NS.astype(np.float64))) / 1e9

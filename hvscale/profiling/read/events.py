@@ -1,4 +1,6 @@
-"""The messages of a run in columns, as every source of profiles returns them; and the registry of sources."""
+"""The messages of a run in columns, as every source of profiles returns them; and the registry of
+sources.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +18,8 @@ from hvscale.profiling.read.counters import Totals
 class Events:
     """The messages of a run: arrays of one length n, in no particular order.
 
-    `communicators` and the fields below it are empty unless details were requested and the source has them.
+    `communicators` and the fields below it are empty unless details were requested and the source
+    has them.
     """
 
     operations: tuple[str, ...]  # names; `operation` is an index into them
@@ -39,7 +42,8 @@ class Events:
         return len(self.rank)
 
 
-# The phases of a message of Horovod, in order; `other` is the rest of its operation, such as allocating the output.
+# The phases of a message of Horovod, in order; `other` is the rest of its operation, such as
+# allocating the output.
 PHASES = ("negotiation", "queueing", "copy_in", "communication", "copy_out", "other")
 
 
@@ -76,7 +80,8 @@ class Recording:
     point_to_point: Totals | None = None
     # By rank: the times of its step marks, ascending, on the clock of `start_ns`.
     steps: dict[int, Times] = field(default_factory=dict)
-    # By rank, one for each of its `steps`: the thread that marked it, numbered as in `Events.thread`.
+    # By rank, one for each of its `steps`: the thread that marked it, numbered as in
+    # `Events.thread`.
     step_threads: dict[int, Threads] = field(default_factory=dict)
     # By rank: the error of its clock's offset from rank 0's; None if not measured.
     clock_error_ns: dict[int, int | None] = field(default_factory=dict)

@@ -1,4 +1,6 @@
-"""What the tensors of one message of Horovod go through, by the names of its timeline, and how long each phase takes."""
+"""What the tensors of one message of Horovod go through, by the names of its timeline, and how long
+each phase takes.
+"""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -19,7 +21,8 @@ Span = tuple[int, int]  # begin and end, microseconds
 class Stages:
     """The spans of a message's tensors, one for each tensor in each list.
 
-    Fused tensors go through an activity together: it begins for each, then ends for each. So they are one span, not a sum of spans.
+    Fused tensors go through an activity together: it begins for each, then ends for each. So they
+    are one span, not a sum of spans.
     """
 
     negotiated: list[Span] = field(default_factory=list)
@@ -27,7 +30,9 @@ class Stages:
     activities: defaultdict[tuple[str, int], list[Span]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, negotiated: Span | None, operated: Span, activities: list[tuple[str, Span]]) -> None:
-        """One tensor: when it was negotiated, when its operation ran, and the phases within that, in order."""
+        """One tensor: when it was negotiated, when its operation ran, and the phases within that,
+        in order.
+        """
         self.operated.append(operated)
         if negotiated is not None:
             self.negotiated.append(negotiated)
@@ -39,7 +44,8 @@ class Stages:
     def phases_us(self, communication_us: int, longest_us: int) -> list[int]:
         """Of each of PHASES. Queueing also holds the time between negotiation and the operation.
 
-        Negotiation runs from the first tensor's begin to the last one's end. No phase counts for more than `longest_us`.
+        Negotiation runs from the first tensor's begin to the last one's end. No phase counts for
+        more than `longest_us`.
         """
         spent = dict.fromkeys(PHASES, 0)
         spent["communication"] = communication_us

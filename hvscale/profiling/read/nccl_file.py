@@ -1,4 +1,6 @@
-"""The file that hvprof's NCCL plug-in writes (docs/reference/nccl-profile.md): its layout, and a reader for whole and damaged files."""
+"""The file that hvprof's NCCL plug-in writes (docs/reference/nccl-profile.md): its layout, and a
+reader for whole and damaged files.
+"""
 
 import os
 from dataclasses import dataclass
@@ -74,7 +76,9 @@ class NcclProfile:
 
 
 def read_nccl_profile(path: Path) -> NcclProfile:
-    """Reads a file. Raises RequestError, naming `path`, if it cannot be read, its header is damaged, or no record is intact."""
+    """Reads a file. Raises RequestError, naming `path`, if it cannot be read, its header is
+    damaged, or no record is intact.
+    """
     try:
         with open_regular(path) as stream:
             return _read(path, stream)
@@ -86,7 +90,8 @@ def _read(path: Path, stream: IO[bytes]) -> NcclProfile:
     sizes = {"header_bytes": HEADER.itemsize, "record_bytes": RECORD.itemsize}
     header = read_fields(path, stream, HEADER, MAGIC, VERSION, sizes, maker="hvprof's NCCL plug-in")
     capacity, recorded = int(header["capacity"]), int(header["recorded"])
-    # Never more than the file has: a damaged header may claim any size, for which memory would be allocated.
+    # Never more than the file has: a damaged header may claim any size, for which memory would be
+    # allocated.
     there = (os.fstat(stream.fileno()).st_size - HEADER.itemsize) // RECORD.itemsize
     used = stream.read(min(capacity, recorded, there) * RECORD.itemsize)
     slots = np.frombuffer(used, RECORD, count=len(used) // RECORD.itemsize)

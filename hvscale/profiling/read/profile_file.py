@@ -1,4 +1,6 @@
-"""The profile file that hvprof writes (docs/reference/profile-format.md): its layout, and a reader for whole and damaged files."""
+"""The profile file that hvprof writes (docs/reference/profile-format.md): its layout, and a reader
+for whole and damaged files.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -92,7 +94,9 @@ class Header:
 
 
 def read_header(path: Path, stream: IO[bytes]) -> Header:
-    """Reads and checks the header. Raises RequestError, naming `path`, if it is not a profile of this version."""
+    """Reads and checks the header. Raises RequestError, naming `path`, if it is not a profile of
+    this version.
+    """
     sizes = {"header_bytes": RECORDS_START, "record_bytes": RECORD.itemsize}
     fields = read_fields(path, stream, HEADER, MAGIC, VERSION, sizes, maker="hvprof")
     return Header(
@@ -114,7 +118,9 @@ def read_header(path: Path, stream: IO[bytes]) -> Header:
 
 
 def read_communicators(stream: IO[bytes]) -> NDArray[Any]:
-    """The table of communicators, of dtype COMMUNICATOR; an unused, missing or damaged entry has size 0."""
+    """The table of communicators, of dtype COMMUNICATOR; an unused, missing or damaged entry has
+    size 0.
+    """
     entries = np.zeros(COMMUNICATORS, COMMUNICATOR)
     raw = stream.read(entries.nbytes)
     entries.view(np.uint8)[: len(raw)] = np.frombuffer(raw, np.uint8)
@@ -125,7 +131,9 @@ def read_communicators(stream: IO[bytes]) -> NDArray[Any]:
 
 
 def read_counters(path: Path, stream: IO[bytes]) -> tuple[NDArray[Any], int]:
-    """The counters in use, of dtype COUNTER, and how many more are damaged. Raises RequestError if the file ends before the last one."""
+    """The counters in use, of dtype COUNTER, and how many more are damaged. Raises RequestError if
+    the file ends before the last one.
+    """
     raw = stream.read(COUNTERS * COUNTER.itemsize)
     if len(raw) < COUNTERS * COUNTER.itemsize:
         raise RequestError(f"{path} is truncated: it ends before its first record")
@@ -155,8 +163,8 @@ class ProfileFile:
     def chunks(self) -> Iterator[NDArray[Any]]:
         """Yields arrays of dtype RECORD with the intact records, in the order of their slots.
 
-        Read, not mapped: a file that shrinks meanwhile must not kill the reader. Raises RequestError when records were
-        written but none is whole.
+        Read, not mapped: a file that shrinks meanwhile must not kill the reader. Raises
+        RequestError when records were written but none is whole.
         """
         header = self.header
         whole, damaged, slot = 0, 0, 0
@@ -172,7 +180,8 @@ class ProfileFile:
                 slot += len(records)
                 in_place = self._is_in_place(records, slot - len(records))
                 is_whole = in_place & self._is_sound(records)
-                # A thread suspended in a record while others fill the ring damages the newer record in its slot: both count as overwritten.
+                # A thread suspended in a record while others fill the ring damages the newer record
+                # in its slot: both count as overwritten.
                 held_up = in_place & (records["sequence"] <= overtaken)
                 damaged += int(np.count_nonzero(~is_whole & ~held_up & (records["sequence"] != 0)))
                 records = records[is_whole]

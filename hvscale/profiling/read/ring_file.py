@@ -1,4 +1,6 @@
-"""The common format of the files of hvprof and its NCCL plug-in: a checked header of 4096 bytes and a ring of records."""
+"""The common format of the files of hvprof and its NCCL plug-in: a checked header of 4096 bytes and
+a ring of records.
+"""
 
 from pathlib import Path
 from typing import IO, Any
@@ -24,7 +26,9 @@ def header_layout(fields: list[tuple[str, Any, int]]) -> np.dtype[Any]:
 
 
 def check_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The checksum of each row of `words` (n, k): the sum, modulo 2^64, of every word times an odd number of its own."""
+    """The checksum of each row of `words` (n, k): the sum, modulo 2^64, of every word times an odd
+    number of its own.
+    """
     factors = (np.arange(words.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)) * np.uint64(ODD)
     checks: NDArray[np.uint64] = words @ factors + np.uint64(ODD)
     return checks
@@ -33,9 +37,11 @@ def check_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def read_fields(
     path: Path, stream: IO[bytes], layout: np.dtype[Any], magic: bytes, version: int, sizes: dict[str, int], maker: str
 ) -> Any:
-    """The header at the start of `stream`, one value of dtype `layout`, all checked; `sizes`: required values of fields.
+    """The header at the start of `stream`, one value of dtype `layout`, all checked; `sizes`:
+    required values of fields.
 
-    Raises RequestError, naming `path`, if it is not the header of a file of this version by `maker`.
+    Raises RequestError, naming `path`, if it is not the header of a file of this version by
+    `maker`.
     """
     raw = stream.read(HEADER_BYTES)
     if raw[: len(magic)] != magic:

@@ -6,7 +6,9 @@ from functools import cache
 
 
 def step() -> None:
-    """Marks the start of a step in this rank's profile. Does nothing in a process that is not being recorded."""
+    """Marks the start of a step in this rank's profile. Does nothing in a process that is not being
+    recorded.
+    """
     _marker()()
 
 

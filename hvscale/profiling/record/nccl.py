@@ -1,4 +1,6 @@
-"""Makes a job record its NCCL calls: the environment of its ranks, and truncating the files afterwards."""
+"""Makes a job record its NCCL calls: the environment of its ranks, and truncating the files
+afterwards.
+"""
 
 import os
 from collections.abc import Mapping
@@ -20,8 +22,8 @@ def plugin_path() -> Path:
 def nccl_environment(run: RunFolder, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment variables with which NCCL 2.23 and later record their calls into the run.
 
-    Empty if `environment`, what the rank has, already names a plug-in: NCCL loads only one. A job without NCCL never
-    loads it. Raises RequestError if the plug-in is missing.
+    Empty if `environment`, what the rank has, already names a plug-in: NCCL loads only one. A job
+    without NCCL never loads it. Raises RequestError if the plug-in is missing.
     """
     if environment.get("NCCL_PROFILER_PLUGIN"):
         return {}
@@ -29,7 +31,9 @@ def nccl_environment(run: RunFolder, environment: Mapping[str, str] = os.environ
 
 
 def trim_nccl(run: RunFolder) -> None:
-    """Truncates the unused end of every NCCL profile whose process has ended. Files in use and damaged files are unchanged."""
+    """Truncates the unused end of every NCCL profile whose process has ended. Files in use and
+    damaged files are unchanged.
+    """
     trim_files(run.hvprof, "nccl-*.hvn", _used_bytes)
 
 

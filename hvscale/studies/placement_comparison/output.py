@@ -1,4 +1,6 @@
-"""A comparison of placements for people: a table for the terminal, a line on where the overhead comes from, and a CSV file."""
+"""A comparison of placements for people: a table for the terminal, a line on where the overhead
+comes from, and a CSV file.
+"""
 
 from pathlib import Path
 
@@ -51,7 +53,9 @@ def signed(percent: float | None) -> str:
 
 
 def where_from(comparison: Comparison) -> str:
-    """What became of the communication time, and the messages that it went into most; for each rank."""
+    """What became of the communication time, and the messages that it went into most; for each
+    rank.
+    """
     name = Path(comparison.run_after).name
     total = comparison.total
     if total.verdict not in ("more", "less"):
@@ -71,5 +75,7 @@ def growth(row: ComparisonRow) -> float:
 
 
 def write_placements_csv(document: PlacementComparison, path: Path) -> None:
-    """The columns of the JSON document's rows. Raises RequestError when `path` cannot be written."""
+    """The columns of the JSON document's rows. Raises RequestError when `path` cannot be
+    written.
+    """
     write_csv(path, document.rows)

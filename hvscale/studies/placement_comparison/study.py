@@ -1,4 +1,6 @@
-"""Runs a command in several placements, interleaved: the overhead of each over the first, by message size."""
+"""Runs a command in several placements, interleaved: the overhead of each over the first, by
+message size.
+"""
 
 from typing import Literal
 
@@ -15,10 +17,12 @@ VERB = "compare-placements"
 
 
 class PlacementRow(BaseModel):
-    """One placement: geometric means over its runs with 95 % intervals, None where they are not known.
+    """One placement: geometric means over its runs with 95 % intervals, None where they are not
+    known.
 
-    `overhead_percent`: (its time / the first one's - 1) * 100, run by run in the rounds that both finished, of seconds or of 1 / throughput, as
-    `measured_by` says. The verdict is None for the first.
+    `overhead_percent`: (its time / the first one's - 1) * 100, run by run in the rounds that both
+    finished, of seconds or of 1 / throughput, as `measured_by` says. The verdict is None for the
+    first.
     """
 
     placement: str
@@ -36,7 +40,9 @@ class PlacementRow(BaseModel):
 
 
 class PlacementComparison(ComparisonDocument):
-    """What `hvscale compare-placements --json` prints, by alias, and the folder's compare-placements.json."""
+    """What `hvscale compare-placements --json` prints, by alias, and the folder's
+    compare-placements.json.
+    """
 
     schema_: Literal["hvscale/compare-placements/2"] = "hvscale/compare-placements/2"
     rows: list[PlacementRow] = Field(default_factory=list)
@@ -74,7 +80,8 @@ def placement_study(
     bins: str,
     options: LaunchOptions,
 ) -> ComparisonStudy[PlacementComparison]:
-    """What measures `command` in each of the placements. The placement of `options` holds those for all of them.
+    """What measures `command` in each of the placements. The placement of `options` holds those for
+    all of them.
 
     Raises RequestError for what cannot be measured; starts nothing.
     """
@@ -102,9 +109,11 @@ def placement_study(
 def options_of_each(
     names: list[str], options: PlacementOptions, np: int
 ) -> tuple[dict[str, PlacementOptions], list[str]]:
-    """Each placement with those of the options that mean something to it, and a warning for each that is not for all of them.
+    """Each placement with those of the options that mean something to it, and a warning for each
+    that is not for all of them.
 
-    Raises RequestError, as a launch does, for an unknown placement, an option that none of them takes, and for what this machine cannot do.
+    Raises RequestError, as a launch does, for an unknown placement, an option that none of them
+    takes, and for what this machine cannot do.
     """
     known = {name: placements.named(name) for name in names}
     warnings = []

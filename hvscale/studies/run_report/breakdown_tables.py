@@ -18,7 +18,9 @@ def _human_bandwidth(gigabytes_per_second: float | None) -> str:
 
 
 def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
-    """The rows over all ranks, or those of each rank, grouped by operation, with a line for the total. About 80 columns wide."""
+    """The rows over all ranks, or those of each rank, grouped by operation, with a line for the
+    total. About 80 columns wide.
+    """
     return _table(
         f"{Path(breakdown.run).name}: communication, np {breakdown.np}, from {breakdown.source}"
         + (f"\nunder {breakdown.library}" if breakdown.library else ""),
@@ -78,5 +80,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def write_breakdown_csv(breakdown: Breakdown, path: Path) -> None:
-    """The columns of the JSON document; `rank` is empty in the rows over all ranks. Raises RequestError when `path` cannot be written."""
+    """The columns of the JSON document; `rank` is empty in the rows over all ranks. Raises
+    RequestError when `path` cannot be written.
+    """
     write_csv(path, [*breakdown.rows, *breakdown.rank_rows], ["rank", *Row.model_fields])

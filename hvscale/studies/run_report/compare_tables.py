@@ -70,6 +70,8 @@ def human_calls(calls: float) -> str:
 
 
 def write_comparison_csv(comparison: Comparison, path: Path) -> None:
-    """The columns of the JSON document's rows, and the total. Raises RequestError when `path` cannot be written."""
+    """The columns of the JSON document's rows, and the total. Raises RequestError when `path`
+    cannot be written.
+    """
     columns = ["operation", *(name for name in ComparisonRow.model_fields if name != "operation")]
     write_csv(path, [*comparison.rows, comparison.total], columns)

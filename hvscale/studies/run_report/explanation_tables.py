@@ -1,4 +1,6 @@
-"""An explanation for people: a few lines and small tables for the terminal, each only where there is something to say."""
+"""An explanation for people: a few lines and small tables for the terminal, each only where there
+is something to say.
+"""
 
 from collections.abc import Iterator
 

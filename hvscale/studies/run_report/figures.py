@@ -131,7 +131,9 @@ def _bars(
 
 
 def _timeline_window(run: Recorded) -> tuple[int, int]:
-    """Begin and end, in nanoseconds since 1970: of the median step, or of some calls in the middle of the run."""
+    """Begin and end, in nanoseconds since 1970: of the median step, or of some calls in the middle
+    of the run.
+    """
     if run.edges_ns is not None:
         step = median_step(run.edges_ns)
         return int(run.edges_ns[step]), int(run.edges_ns[step + 1])

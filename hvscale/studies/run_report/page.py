@@ -71,7 +71,9 @@ class View:
 
 
 def report(runs: list[RunFolder], bins: str = "study") -> str:
-    """The page. Raises RequestError for another number of runs than one or two, for what cannot be read, and for runs of different work."""
+    """The page. Raises RequestError for another number of runs than one or two, for what cannot be
+    read, and for runs of different work.
+    """
     if len(runs) not in (1, 2):
         raise RequestError(f"a report shows one run, or two to compare: {len(runs)} were given")
     ranges = parse_bins(bins)
@@ -79,7 +81,9 @@ def report(runs: list[RunFolder], bins: str = "study") -> str:
 
 
 def render(views: list[View], ranges: Bins) -> str:
-    """The page of one or two runs that were read before. Raises RequestError when two did different work."""
+    """The page of one or two runs that were read before. Raises RequestError when two did different
+    work.
+    """
     comparison = None
     if len(views) == 2:
         comparison = compare_recorded(views[0].recorded, views[1].recorded, ranges)
@@ -256,7 +260,9 @@ def _warnings(views: list[View], comparison: Comparison | None) -> list[str]:
 
 
 def _settings(views: list[View]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """Headings, and under each the names with a value for each run; where two runs differ, the page marks it."""
+    """Headings, and under each the names with a value for each run; where two runs differ, the page
+    marks it.
+    """
     columns = [_settings_of(view) for view in views]
     found = []
     for heading in columns[0]:

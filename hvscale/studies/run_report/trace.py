@@ -1,4 +1,6 @@
-"""A run's messages as a Chrome trace, which Perfetto (ui.perfetto.dev) and chrome://tracing show: all ranks on one clock."""
+"""A run's messages as a Chrome trace, which Perfetto (ui.perfetto.dev) and chrome://tracing show:
+all ranks on one clock.
+"""
 
 import json
 from collections.abc import Iterator
@@ -28,8 +30,8 @@ def write_trace(run: RunFolder, path: Path, last: int = LAST) -> str | None:
 def trace_recorded(run: Recorded, path: Path, last: int = LAST) -> str | None:
     """The same of a run that was read before.
 
-    One process a rank, one row in it for each thread that called, and one for the steps of rank 0 where they are known.
-    Times are microseconds since the first message of the run.
+    One process a rank, one row in it for each thread that called, and one for the steps of rank 0
+    where they are known. Times are microseconds since the first message of the run.
     """
     try:
         write_atomically(path, lambda stream: _write(run, stream, last))

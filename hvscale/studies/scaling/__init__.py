@@ -1,1 +1,3 @@
-"""Scaling: throughput, speed-up and scaling efficiency of one command on several numbers of ranks, interleaved."""
+"""Scaling: throughput, speed-up and scaling efficiency of one command on several numbers of ranks,
+interleaved.
+"""

@@ -14,7 +14,9 @@ from hvscale.studies.throughput import Source
 
 
 class ScalingRun(BaseModel):
-    """One start of the command. `throughput`: of all ranks together; None where it failed, and `problem` says why."""
+    """One start of the command. `throughput`: of all ranks together; None where it failed, and
+    `problem` says why.
+    """
 
     np: int
     repeat: int
@@ -28,7 +30,8 @@ class ScalingRun(BaseModel):
 class ScalingRow(BaseModel):
     """One np: geometric means over its runs with 95 % intervals, None where they are not known.
 
-    `speed_up` is over the base, run by run in the rounds that both finished; `scaling_efficiency` is speed-up * base_np / np.
+    `speed_up` is over the base, run by run in the rounds that both finished; `scaling_efficiency`
+    is speed-up * base_np / np.
     """
 
     np: int
@@ -45,7 +48,9 @@ class ScalingRow(BaseModel):
 
 
 class ScalingDocument(InterleavedDocument):
-    """What `hvscale scale --json` prints, by alias, and the scale folder's scale.json. `unit` is that of the throughputs, where it is known."""
+    """What `hvscale scale --json` prints, by alias, and the scale folder's scale.json. `unit` is
+    that of the throughputs, where it is known.
+    """
 
     schema_: Literal["hvscale/scale/2"] = "hvscale/scale/2"
     command: list[str]

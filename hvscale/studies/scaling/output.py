@@ -16,7 +16,9 @@ SOURCES = {
 
 
 def cells(row: ScalingRow) -> list[str]:
-    """np, runs, throughput and its interval, speed-up and its interval, efficiency and its interval in percent."""
+    """np, runs, throughput and its interval, speed-up and its interval, efficiency and its interval
+    in percent.
+    """
     efficiency = (row.scaling_efficiency, row.scaling_efficiency_low, row.scaling_efficiency_high)
     mean, low, high = (None if part is None else 100 * part for part in efficiency)
     return [
@@ -48,5 +50,7 @@ def table(document: ScalingDocument) -> TableModel:
 
 
 def write_scaling_csv(document: ScalingDocument, path: Path) -> None:
-    """The columns of the JSON document's rows. Raises RequestError when `path` cannot be written."""
+    """The columns of the JSON document's rows. Raises RequestError when `path` cannot be
+    written.
+    """
     write_csv(path, document.rows)

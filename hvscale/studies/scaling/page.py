@@ -26,7 +26,9 @@ def page(document: ScalingDocument) -> str:
 
 
 def scaling_figures(document: ScalingDocument) -> dict[str, go.Figure]:
-    """Throughput and scaling efficiency over np with their intervals, and what linear scaling would give, by the id of the page's element."""
+    """Throughput and scaling efficiency over np with their intervals, and what linear scaling would
+    give, by the id of the page's element.
+    """
     rows = document.rows
     base = next((row for row in rows if row.np == document.base_np), None)
     linear = [base.throughput * row.np / base.np for row in rows] if base is not None else []

@@ -1,4 +1,6 @@
-"""Measures the scaling of a command: fresh starts on each number of ranks, interleaved, in a resumable folder."""
+"""Measures the scaling of a command: fresh starts on each number of ranks, interleaved, in a
+resumable folder.
+"""
 
 from pathlib import Path
 from typing import Self
@@ -37,7 +39,9 @@ class ScalingStudy(InterleavedStudy[ScalingDocument, int, ScalingRun]):
         path: Path | None,
         options: LaunchOptions,
     ) -> Self:
-        """`options`: of every start, but for `np`. Raises RequestError for what cannot be measured; writes nothing."""
+        """`options`: of every start, but for `np`. Raises RequestError for what cannot be measured;
+        writes nothing.
+        """
         nps = parse_ranks(ranks)
         if repeats < 1:
             raise RequestError(f"--repeat {repeats}: at least one measurement of each np is needed")

@@ -17,16 +17,20 @@ BATCH = "--batch-size"
 
 @dataclass(frozen=True)
 class Work:
-    """A command and how its work grows with np. Weak: each rank has the same work; strong: all ranks together have.
+    """A command and how its work grows with np. Weak: each rank has the same work; strong: all
+    ranks together have.
 
-    In the words of the command `{np}` stands for the number of ranks and `{64/np}` for a rank's share of 64.
+    In the words of the command `{np}` stands for the number of ranks and `{64/np}` for a rank's
+    share of 64.
     """
 
     command: list[str]
     scaling: Scaling
 
     def check(self, ranks: Sequence[int]) -> str | None:
-        """A warning about the work, or None. Raises RequestError if the work cannot be divided by one of `ranks`."""
+        """A warning about the work, or None. Raises RequestError if the work cannot be divided by
+        one of `ranks`.
+        """
         if self.is_training and any(word == "--run" or word.startswith("--run=") for word in self.command):
             raise RequestError("remove --run from hvscale train: each run gets a folder of its own")
         if self.scaling == "weak" and self.is_divided:
@@ -63,7 +67,9 @@ class Work:
         return [Path(self.command[0]).name, *self.command[1:2]] == ["hvscale", "train"]
 
     def batch_size(self) -> int:
-        """The trainer's, as the command gives it, or else its default. Raises RequestError when it is not a number."""
+        """The trainer's, as the command gives it, or else its default. Raises RequestError when it
+        is not a number.
+        """
         given = [after for word, after in zip(self.command, self.command[1:], strict=False) if word == BATCH]
         given += [word.partition("=")[2] for word in self.command if word.startswith(f"{BATCH}=")]
         text = given[-1] if given else str(BATCH_SIZE)

@@ -20,7 +20,9 @@ class PeriodicCheckpoints(Hook):
 
 
 def save_checkpoint(trainer: Trainer, folder: CheckpointFolder) -> Path | None:
-    """Gather the random state of all ranks; rank 0 writes the file and returns its path. Collective."""
+    """Gather the random state of all ranks; rank 0 writes the file and returns its path.
+    Collective.
+    """
     random = trainer.ranks.allgather(random_state(trainer.device))
     file = trainer.ranks.together(
         lambda: folder.save(replace(trainer.state_dict(), random=random)) if trainer.ranks.rank == 0 else None

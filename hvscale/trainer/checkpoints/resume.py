@@ -10,7 +10,8 @@ from hvscale.trainer.progress import warn
 from hvscale.trainer.ranks import Ranks
 
 AUTO = "auto"
-# These may differ without changing the result: where files are, how long training lasts, what is logged.
+# These may differ without changing the result: where files are, how long training lasts, what is
+# logged.
 NEUTRAL_OPTIONS = {
     *("run", "resume", "checkpoint_dir", "checkpoint_every", "checkpoint_keep", "commit_every", "stall_timeout"),
     *("wandb", "wandb_project", "tensorboard", "one_rank_run"),

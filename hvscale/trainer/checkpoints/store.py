@@ -1,7 +1,7 @@
 """Checkpoint files: all that training needs to continue as if it had never stopped.
 
-The first line of a file gives its length and SHA-256, so that a damaged or truncated file is detected
-before it is used:
+The first line of a file gives its length and SHA-256, so that a damaged or truncated file is
+detected before it is used:
 
     hvscale-checkpoint/1 sha256=<64 hex digits> bytes=<20 digits>
     <what torch.save wrote, tensors and plain values only>
@@ -36,7 +36,9 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a file. Every value is a tensor, a number, a string, or a list or dict of those."""
+    """The content of a file. Every value is a tensor, a number, a string, or a list or dict of
+    those.
+    """
 
     step: int
     """Steps done."""
@@ -69,7 +71,9 @@ class CheckpointFolder:
         return sorted((file for file in self.path.iterdir() if NAME.fullmatch(file.name)), reverse=True)
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write atomically, then remove old checkpoints. Raises RequestError if the disk is full."""
+        """Write atomically, then remove old checkpoints. Raises RequestError if the disk is
+        full.
+        """
         file = self.path / f"step-{checkpoint.step:09d}.ckpt"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -87,7 +91,8 @@ class CheckpointFolder:
         return file
 
     def newest(self, warn: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
-        """The newest intact checkpoint, or None if there are no files; `warn` gets each damaged file.
+        """The newest intact checkpoint, or None if there are no files; `warn` gets each damaged
+        file.
 
         Raises RequestError if there are files and all are damaged.
         """
@@ -112,7 +117,9 @@ def write(checkpoint: Checkpoint, stream: IO[bytes]) -> None:
 
 
 def read(file: Path) -> Checkpoint:
-    """Raises DamagedError if the file is not as it was written, RequestError if it cannot be read at all."""
+    """Raises DamagedError if the file is not as it was written, RequestError if it cannot be read
+    at all.
+    """
     try:
         with open_regular(file) as stream:
             header = HEADER.fullmatch(stream.read(HEADER_BYTES))
@@ -168,5 +175,7 @@ def restore_random_state(state: dict[str, Any], device: torch.device) -> None:
 
 
 def seed_rank(seed: int, rank: int, step: int = 0) -> None:
-    """Give each rank, and each step that training continues from, other random numbers. Call after the model is built."""
+    """Give each rank, and each step that training continues from, other random numbers. Call after
+    the model is built.
+    """
     torch.manual_seed(seed + RANK_STRIDE * (rank + RANK_STRIDE * step))

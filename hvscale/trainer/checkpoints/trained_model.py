@@ -61,7 +61,9 @@ def known_options(
 
 
 def read_weights(weights: Path) -> tuple[tuple[str, dict[str, Any]] | None, dict[str, Tensor]]:
-    """Name and options, if a checkpoint or a result.json beside the weights gives them; and the state dict."""
+    """Name and options, if a checkpoint or a result.json beside the weights gives them; and the
+    state dict.
+    """
     if weights.is_dir():
         if (weights / "model.pt").is_file():
             return read_weights(weights / "model.pt")

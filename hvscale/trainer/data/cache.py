@@ -1,7 +1,7 @@
 """Decoded images on disk: NumPy files that the ranks of a node map into memory and so share.
 
-A file's name is a hash of its source (path, size, modification time) and of how it was made. Files are
-written atomically, so ranks, jobs and nodes may fill one folder together.
+A file's name is a hash of its source (path, size, modification time) and of how it was made. Files
+are written atomically, so ranks, jobs and nodes may fill one folder together.
 """
 
 import contextlib
@@ -86,7 +86,8 @@ class DecodedCache:
         return fitting
 
     def make_room(self, recipes: list[Recipe]) -> None:
-        """Remove files of killed processes and, to stay within the limit, the least recently used ones.
+        """Remove files of killed processes and, to stay within the limit, the least recently used
+        ones.
 
         Call it in one process of a node before the others call `fill`. A file that another job has
         mapped stays readable for that job.
@@ -115,7 +116,9 @@ class DecodedCache:
             excess -= size
 
     def fill(self, recipes: list[Recipe]) -> None:
-        """Make the missing images. Raises RequestError if an image cannot be decoded or the disk is full."""
+        """Make the missing images. Raises RequestError if an image cannot be decoded or the disk is
+        full.
+        """
         for recipe in recipes:
             path = self.folder / recipe.name()
             if self._mapped(path, recipe) is not None:

@@ -1,4 +1,6 @@
-"""Checks every image of a data set: can it be decoded, does it match its partner, is it 8-bit RGB?"""
+"""Checks every image of a data set: can it be decoded, does it match its partner, is it 8-bit
+RGB?
+"""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +21,8 @@ from hvscale.trainer.data.sources import ImagePair, layout_of, pairs_of
 
 Kind = Literal["truncated", "missing", "mismatched", "grey", "16-bit", "too small"]
 SCALES = (2, 3, 4)
-# Mean difference, in grey levels, between a low-resolution image and the one made from its partner. Other ways of
-# downscaling stay below 5 on photos; another photo is far above.
+# Mean difference, in grey levels, between a low-resolution image and the one made from its partner.
+# Other ways of downscaling stay below 5 on photos; another photo is far above.
 MAX_DIFFERENCE_LEVELS = 12.0
 PNG_BIT_DEPTH_AT = 24
 TIFF_BITS_PER_SAMPLE = 258
@@ -43,7 +45,8 @@ class CheckReport(VersionedDocument):
 
 
 def check(data: str, patch_size: int, done: Callable[[], None]) -> CheckReport:
-    """Check DIV2K, a benchmark set, a folder of images or class folders; calls `done` after each image or pair.
+    """Check DIV2K, a benchmark set, a folder of images or class folders; calls `done` after each
+    image or pair.
 
     `patch_size`: of the low-resolution patches for training. Raises RequestError if there are no
     images.

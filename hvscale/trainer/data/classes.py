@@ -23,7 +23,8 @@ class ClassFolder:
 
 
 def class_folders(data: str, val_data: str | None) -> tuple[ClassFolder, ClassFolder | None]:
-    """Images for training (DATA/train if it exists, else DATA) and validation (`val_data`, DATA/val or none).
+    """Images for training (DATA/train if it exists, else DATA) and validation (`val_data`, DATA/val
+    or none).
 
     Raises RequestError if a folder is missing or has no classes, or if the two differ in classes.
     """
@@ -55,7 +56,9 @@ def read(folder: Path, named: str) -> ClassFolder:
 
 
 def training_view(file: Path, side: int, random: np.random.Generator) -> Pixels:
-    """A random crop, possibly mirrored, as (side, side, 3). Raises RequestError, naming the file."""
+    """A random crop, possibly mirrored, as (side, side, 3). Raises RequestError, naming the
+    file.
+    """
     with opened(file) as image:
         image.draft(
             "RGB", (side, side)
@@ -81,7 +84,9 @@ def random_box(width: int, height: int, random: np.random.Generator) -> tuple[fl
 
 
 def validation_view(file: Path, side: int) -> Pixels:
-    """The centre crop, 7/8 of the shorter side, as (side, side, 3). Raises RequestError, naming the file."""
+    """The centre crop, 7/8 of the shorter side, as (side, side, 3). Raises RequestError, naming the
+    file.
+    """
     with opened(file) as image:
         part = CENTRE * min(image.width, image.height)
         left, top = (image.width - part) / 2, (image.height - part) / 2

@@ -1,7 +1,9 @@
-"""Random crops for training, the same for one rank with a batch of 8 as for two ranks with a batch of 4.
+"""Random crops for training, the same for one rank with a batch of 8 as for two ranks with a batch
+of 4.
 
-The crops of a step are drawn for all ranks from the seed and the step, without replacement, and each
-rank takes its own part. So no two ranks get the same crop in a step, and no state is kept or exchanged.
+The crops of a step are drawn for all ranks from the seed and the step, without replacement, and
+each rank takes its own part. So no two ranks get the same crop in a step, and no state is kept or
+exchanged.
 """
 
 from dataclasses import dataclass
@@ -28,16 +30,21 @@ class Crop:
 
 class Crops:
     def __init__(self, photos: list[Photo], scale: int, patch_size: int, seed: int) -> None:
-        """`patch_size`: in low-resolution pixels. Each photo must be at least `scale * patch_size` wide and high."""
+        """`patch_size`: in low-resolution pixels. Each photo must be at least `scale * patch_size`
+        wide and high.
+        """
         self.scale, self.patch_size, self.seed = scale, patch_size, seed
         self.hr = [photo.hr for photo in photos]
         self.lr = [photo.lr for photo in photos]
-        # Positions of a patch in each photo: (rows, columns). All positions of all photos are equally likely.
+        # Positions of a patch in each photo: (rows, columns). All positions of all photos are
+        # equally likely.
         self.places = [(lr.shape[0] - patch_size + 1, lr.shape[1] - patch_size + 1) for lr in self.lr]
         self.ends = np.cumsum([rows * columns for rows, columns in self.places])
 
     def draw(self, step: int, rank: int, size: int, batch_size: int) -> list[Crop]:
-        """This rank's `batch_size` crops of a step. Raises RequestError if the photos have fewer than all ranks need."""
+        """This rank's `batch_size` crops of a step. Raises RequestError if the photos have fewer
+        than all ranks need.
+        """
         needed, available = size * batch_size, int(self.ends[-1])
         if needed > available:
             raise RequestError(
@@ -56,7 +63,9 @@ class Crops:
         return Crop(photo, row, column, *map(bool, turn))
 
     def cut(self, crops: list[Crop]) -> tuple[Pixels, Pixels]:
-        """Low- and high-resolution patches: (batch, 3, patch, patch) and (batch, 3, scale * patch, scale * patch)."""
+        """Low- and high-resolution patches: (batch, 3, patch, patch) and (batch, 3, scale * patch,
+        scale * patch).
+        """
         lr = [self._cut(self.lr, crop, 1) for crop in crops]
         hr = [self._cut(self.hr, crop, self.scale) for crop in crops]
         return np.stack(lr), np.stack(hr)

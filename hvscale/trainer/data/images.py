@@ -16,7 +16,9 @@ SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
 class PixelSource(Protocol):
-    """RGB bytes, (height, width, 3), that can be sliced: in memory, mapped from a file, or decoded on demand."""
+    """RGB bytes, (height, width, 3), that can be sliced: in memory, mapped from a file, or decoded
+    on demand.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -26,7 +28,9 @@ class PixelSource(Protocol):
 
 @contextmanager
 def opened(file: Path) -> Iterator[Image.Image]:
-    """Context: reading the image raises RequestError, naming the file, if it is truncated or not an image."""
+    """Context: reading the image raises RequestError, naming the file, if it is truncated or not an
+    image.
+    """
     try:
         with Image.open(file) as image:
             yield image
@@ -37,13 +41,17 @@ def opened(file: Path) -> Iterator[Image.Image]:
 
 
 def decode(file: Path) -> Pixels:
-    """(height, width, 3). Grey and palette images become RGB; transparency is dropped. Raises RequestError, naming the file."""
+    """(height, width, 3). Grey and palette images become RGB; transparency is dropped. Raises
+    RequestError, naming the file.
+    """
     with opened(file) as image:
         return np.asarray(image.convert("RGB"))
 
 
 def size_of(file: Path) -> tuple[int, int]:
-    """(height, width) from the file's header; does not notice a truncated image. Raises RequestError, naming the file."""
+    """(height, width) from the file's header; does not notice a truncated image. Raises
+    RequestError, naming the file.
+    """
     with opened(file) as image:
         return image.height, image.width
 

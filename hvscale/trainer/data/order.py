@@ -1,4 +1,6 @@
-"""The order of a data set's samples, the same for any number of ranks, workers and batches a step."""
+"""The order of a data set's samples, the same for any number of ranks, workers and batches a
+step.
+"""
 
 from dataclasses import dataclass
 
@@ -27,10 +29,14 @@ class Position:
 
 
 class EpochOrder:
-    """Each epoch is a permutation given by the seed and the epoch; samples that do not fill a last step are left out."""
+    """Each epoch is a permutation given by the seed and the epoch; samples that do not fill a last
+    step are left out.
+    """
 
     def __init__(self, samples: int, seed: int, global_batch: int) -> None:
-        """`global_batch`: samples of one step over all ranks. Raises RequestError if there are fewer samples."""
+        """`global_batch`: samples of one step over all ranks. Raises RequestError if there are
+        fewer samples.
+        """
         if samples < global_batch:
             raise RequestError(
                 f"a step takes {global_batch} images over all ranks, but there are only {samples}: lower --batch-size"

@@ -1,4 +1,6 @@
-"""The pixels of image pairs: high resolution, cropped to a multiple of the scale, and low resolution, read or made."""
+"""The pixels of image pairs: high resolution, cropped to a multiple of the scale, and low
+resolution, read or made.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +50,8 @@ def on_demand(pair: ImagePair, scale: int, smallest: int) -> Photo:
 
 
 def mapped(pairs: list[ImagePair], scale: int, smallest: int, cache: DecodedCache, node: Node) -> list[Photo]:
-    """Photos mapped from the cache, which the ranks of a node fill together; beyond its limit, on demand.
+    """Photos mapped from the cache, which the ranks of a node fill together; beyond its limit, on
+    demand.
 
     Collective. Raises RequestError as `recipes` does, and for a truncated image.
     """
@@ -68,8 +71,8 @@ def mapped(pairs: list[ImagePair], scale: int, smallest: int, cache: DecodedCach
 def recipes(pair: ImagePair, scale: int, smallest: int) -> tuple[Recipe, Recipe]:
     """How to make the high- and the low-resolution image; reads only headers.
 
-    Raises RequestError, naming the file, if it is not an image, is smaller than `smallest` pixels, or
-    does not match its partner's size.
+    Raises RequestError, naming the file, if it is not an image, is smaller than `smallest` pixels,
+    or does not match its partner's size.
     """
     height, width = size_of(pair.hr)
     if min(height, width) < smallest:
@@ -77,7 +80,8 @@ def recipes(pair: ImagePair, scale: int, smallest: int) -> tuple[Recipe, Recipe]
     rows, columns = height // scale, width // scale
     if pair.lr is not None:
         found_rows, found_columns = size_of(pair.lr)
-        # Some sets keep the last rows and columns of HR that the scale does not divide, some do not.
+        # Some sets keep the last rows and columns of HR that the scale does not divide, some do
+        # not.
         if (found_rows, found_columns) not in {(rows, columns), (-(-height // scale), -(-width // scale))}:
             raise RequestError(
                 f"{pair.lr} is {found_columns}x{found_rows} and {pair.hr} {width}x{height}: "

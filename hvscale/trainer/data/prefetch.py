@@ -9,7 +9,9 @@ Batch = TypeVar("Batch")
 
 
 class Prefetch(Generic[Batch]):
-    """`get(number)` for consecutive numbers. Threads change only when a batch is made, not what it contains."""
+    """`get(number)` for consecutive numbers. Threads change only when a batch is made, not what it
+    contains.
+    """
 
     def __init__(self, make: Callable[[int], Batch], workers: int) -> None:
         """`make(number)` makes a batch. With 0 workers it is called in `get`."""

@@ -1,8 +1,8 @@
 """Bicubic resizing as in MATLAB's imresize, with which DIV2K and the benchmark sets were made.
 
-A cubic kernel (Keys, 1981, a = -0.5), widened for downscaling (antialiasing); borders mirrored; rows
-before columns; 8-bit images rounded after each of the two passes. Pillow's bicubic truncates the kernel
-at the borders instead.
+A cubic kernel (Keys, 1981, a = -0.5), widened for downscaling (antialiasing); borders mirrored;
+rows before columns; 8-bit images rounded after each of the two passes. Pillow's bicubic truncates
+the kernel at the borders instead.
 """
 
 from typing import Any
@@ -28,13 +28,17 @@ def shrink(hr: Pixels, scale: int) -> Pixels:
 
 
 def enlarge(lr: Pixels, scale: int) -> Pixels:
-    """The bicubic baseline of super-resolution: (height, width, 3) to (height * scale, width * scale, 3)."""
+    """The bicubic baseline of super-resolution: (height, width, 3) to (height * scale, width *
+    scale, 3).
+    """
     height, width = lr.shape[:2]
     return imresize(lr, height * scale, width * scale)
 
 
 def imresize(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:
-    """(rows, columns, ...) to (height, width, ...). Bytes give bytes; floats give floats, not rounded."""
+    """(rows, columns, ...) to (height, width, ...). Bytes give bytes; floats give floats, not
+    rounded.
+    """
     rows = _along_columns(image, height)
     both: NDArray[Any] = _along_columns(rows.swapaxes(0, 1), width).swapaxes(0, 1)
     return both
@@ -43,7 +47,8 @@ def imresize(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:
 def _along_columns(image: NDArray[Any], length: int) -> NDArray[Any]:
     """Resize the first axis to `length`."""
     weights, indices = contributions(image.shape[0], length)
-    # The weights of x2 and x4 are sums of powers of two: single precision is exact, including ties in rounding.
+    # The weights of x2 and x4 are sums of powers of two: single precision is exact, including ties
+    # in rounding.
     precision = np.float32 if image.dtype == np.uint8 else np.float64
     out = np.zeros((length, *image.shape[1:]), precision)
     for weight, index in zip(weights.T.astype(precision), indices.T, strict=True):
@@ -57,7 +62,9 @@ def _along_columns(image: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 def contributions(old: int, new: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """For each of `new` positions on a line, the `old` ones it depends on: weights (sum 1) and indices, both (new, taps)."""
+    """For each of `new` positions on a line, the `old` ones it depends on: weights (sum 1) and
+    indices, both (new, taps).
+    """
     scale = new / old
     shrunk = min(scale, 1)
     width = KERNEL_WIDTH / shrunk
@@ -71,7 +78,9 @@ def contributions(old: int, new: int) -> tuple[NDArray[np.float64], NDArray[np.i
 
 
 def cubic(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Keys (1981), "Cubic convolution interpolation for digital image processing", with a = -0.5."""
+    """Keys (1981), "Cubic convolution interpolation for digital image processing", with a =
+    -0.5.
+    """
     x = np.abs(x)
     near = (1.5 * x - 2.5) * x**2 + 1
     far = ((-0.5 * x + 2.5) * x - 4) * x + 2

@@ -1,4 +1,6 @@
-"""Finds the images for super-resolution that `--data` names: high-resolution files and their low-resolution partners."""
+"""Finds the images for super-resolution that `--data` names: high-resolution files and their
+low-resolution partners.
+"""
 
 import importlib.util
 import re
@@ -12,8 +14,9 @@ from hvscale.trainer.data.images import SUFFIXES, images_in
 
 Layout = Literal["bundled", "div2k", "benchmark", "folder"]
 
-# Colour photos that are part of the installed packages; the packages' own functions would download others.
-# The right-hand photo of the motorcycle pair is left out: it shows the same as the left one.
+# Colour photos that are part of the installed packages; the packages' own functions would download
+# others. The right-hand photo of the motorcycle pair is left out: it shows the same as the left
+# one.
 BUNDLED_FILES = {
     "skimage": ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg"),
     "sklearn": ("china.jpg", "flower.jpg"),
@@ -51,7 +54,9 @@ class Part:
 
 
 def layout_of(data: str) -> tuple[str, Layout, list[Part]]:
-    """Title, layout and folders of what `--data` names. Raises RequestError if it is not a folder."""
+    """Title, layout and folders of what `--data` names. Raises RequestError if it is not a
+    folder.
+    """
     folder = Path(data)
     if not folder.is_dir():
         raise RequestError(f"--data {data}: no such folder")
@@ -65,7 +70,8 @@ def layout_of(data: str) -> tuple[str, Layout, list[Part]]:
 
 
 def image_set(data: str, scale: int) -> ImageSet:
-    """All pairs of `data`, sorted by name: "bundled", DIV2K, a benchmark set (HR, LR_bicubic/X2) or a folder of images.
+    """All pairs of `data`, sorted by name: "bundled", DIV2K, a benchmark set (HR, LR_bicubic/X2) or
+    a folder of images.
 
     Raises RequestError if the folder is missing or empty, or a low-resolution image is missing.
     """
@@ -84,7 +90,9 @@ def image_set(data: str, scale: int) -> ImageSet:
 
 
 def pairs_of(part: Part, scale: int) -> list[ImagePair]:
-    """Without a folder for the scale, low resolution is made from high; otherwise `lr` may name a missing file."""
+    """Without a folder for the scale, low resolution is made from high; otherwise `lr` may name a
+    missing file.
+    """
     hr = images_in(part.hr)
     folder = part.lr_root / f"X{scale}" if part.lr_root is not None else None
     if folder is None or not folder.is_dir():
@@ -105,7 +113,8 @@ def lr_file(folder: Path, hr: Path, scale: int) -> Path:
 def split(
     found: ImageSet, training: str | None, validation: str | None, holdout: str | None
 ) -> tuple[ImageSet, ImageSet]:
-    """Images for training and for validation. Default: the public ranges for DIV2K, else all but one photo.
+    """Images for training and for validation. Default: the public ranges for DIV2K, else all but
+    one photo.
 
     A range such as 1-800 is of file numbers (DIV2K) or positions in name order. Raises RequestError
     for an empty or overlapping choice, two photos of the same name, or an unknown `holdout`.

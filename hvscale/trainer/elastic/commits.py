@@ -13,7 +13,9 @@ from hvscale.trainer.trainer import StepReport, Trainer
 
 
 class Commits(Hook):
-    """What a rank keeps from one membership of the job to the next; a hook of each of its trainers."""
+    """What a rank keeps from one membership of the job to the next; a hook of each of its
+    trainers.
+    """
 
     def __init__(self) -> None:
         self.newest: Checkpoint | None = None
@@ -41,7 +43,9 @@ class Commits(Hook):
         self.trainer.hosts_changed = self.hosts_changed
 
     def after_step(self, step: StepReport) -> None:
-        """Raises RanksChangedError, on all ranks, after a commit, if hosts were added or removed."""
+        """Raises RanksChangedError, on all ranks, after a commit, if hosts were added or
+        removed.
+        """
         last = step.number == self.trainer.steps
         if step.update.regroup or step.number % self.trainer.config.commit_every == 0 or last:
             self.commit(self.trainer)
@@ -49,7 +53,9 @@ class Commits(Hook):
             raise RanksChangedError("hosts were added or removed")
 
     def commit(self, trainer: Trainer) -> None:
-        """Copied on the device it is on: on a GPU that is much faster than to the host. Sends no message."""
+        """Copied on the device it is on: on a GPU that is much faster than to the host. Sends no
+        message.
+        """
         state = trainer.state_dict()
         copied = {"model": copy.deepcopy(state.model), "optimizer": copy.deepcopy(state.optimizer)}
         self.newest = Checkpoint(**{**vars(state), **copied})

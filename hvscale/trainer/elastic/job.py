@@ -1,12 +1,13 @@
-"""Training under `horovodrun --min-np N --host-discovery-script SCRIPT`: survives lost ranks and changing hosts.
+"""Training under `horovodrun --min-np N --host-discovery-script SCRIPT`: survives lost ranks and
+changing hosts.
 
 Horovod's launcher starts processes on new hosts and tells rank 0 about them. For the trainer each
-change is a resume inside the process: all present ranks run `train_on` again, from a `Checkpoint` in
-memory. So nothing here depends on a model or a data set, and a new rank does what the others do.
+change is a resume inside the process: all present ranks run `train_on` again, from a `Checkpoint`
+in memory. So nothing here depends on a model or a data set, and a new rank does what the others do.
 
 Of Horovod's own `hvd.elastic.run` (0.28.1) only the notifications are used. It skips the
-synchronisation after a host was removed, for which ranks that join at the same time wait forever, and
-it initialises Horovod before the other ranks are known to be there (see `rendezvous`).
+synchronisation after a host was removed, for which ranks that join at the same time wait forever,
+and it initialises Horovod before the other ranks are known to be there (see `rendezvous`).
 """
 
 import gc
@@ -31,7 +32,8 @@ from hvscale.trainer.training import train_on
 class ElasticRanks(Ranks):
     """A rank that dies or cannot start does not end the other ranks."""
 
-    # With both the cycle time and the fusion threshold set (the user may set the latter), a second hvd.init() ends by SIGSEGV (0.28.1).
+    # With both the cycle time and the fusion threshold set (the user may set the latter), a second
+    # hvd.init() ends by SIGSEGV (0.28.1).
     on_cpu: ClassVar[dict[str, str]] = {}
 
     def __init__(self, commits: Commits) -> None:
@@ -41,7 +43,9 @@ class ElasticRanks(Ranks):
         commits.share(self)
 
     def end(self, errors: list[RequestError | None]) -> None:
-        """A new rank that cannot start, for instance without its data, leaves alone; otherwise all end."""
+        """A new rank that cannot start, for instance without its data, leaves alone; otherwise all
+        end.
+        """
         failed_old = [
             error for error, old in zip(errors, self.commits.had_commit, strict=True) if old and error is not None
         ]
@@ -61,7 +65,9 @@ class ElasticRanks(Ranks):
 
 
 def train(config: TrainConfig) -> TrainResult:
-    """`train_on` with the ranks that are present, again after each change, until training is done."""
+    """`train_on` with the ranks that are present, again after each change, until training is
+    done.
+    """
     commits = Commits()
     rendezvous.wait_for_all_ranks()
     while True:

@@ -1,10 +1,11 @@
 """Makes the ranks of an elastic job wait for each other before `hvd.init()`.
 
 Horovod 0.28.1 connects the ranks in a thread whose C++ exceptions nobody catches. A rank that waits
-there for one that died, cannot be started, or needs more than 30 s to import PyTorch is aborted, and
-the job with it. So the ranks first wait for each other here, through keys in the launcher's own
-store. If one does not arrive, they ask the launcher to form the job again. The launcher does so once
-each process of the previous job has asked or ended; it drops a process that ended, with its host.
+there for one that died, cannot be started, or needs more than 30 s to import PyTorch is aborted,
+and the job with it. So the ranks first wait for each other here, through keys in the launcher's own
+store. If one does not arrive, they ask the launcher to form the job again. The launcher does so
+once each process of the previous job has asked or ended; it drops a process that ended, with its
+host.
 """
 
 import os
@@ -16,10 +17,12 @@ from hvscale.trainer.progress import say
 
 # What the launcher assigns to a rank, in its order.
 SLOT = tuple(f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"))
-# How long rank 0 waits for the others. A later rank asks the launcher at once, and finds the others waiting there.
+# How long rank 0 waits for the others. A later rank asks the launcher at once, and finds the others
+# waiting there.
 ARRIVAL_TIMEOUT_SECONDS = 30.0
 POLL_SECONDS = 0.1
-# The launcher empties this scope each time it forms the job. Its keys: the number of each rank that arrived, and rank 0's verdict.
+# The launcher empties this scope each time it forms the job. Its keys: the number of each rank that
+# arrived, and rank 0's verdict.
 SCOPE, VERDICT, ALL, TOO_FEW = "hvscale_arrived", "verdict", b"all", b"too few"
 
 
@@ -44,7 +47,9 @@ def rejoin() -> None:
 
 
 def request_assignment() -> None:
-    """Ask the launcher for this process's rank. It answers once it has formed the job; it may wait for hosts."""
+    """Ask the launcher for this process's rank. It answers once it has formed the job; it may wait
+    for hosts.
+    """
     assigned = request("GET", "rank_and_size", f"{os.environ['HOROVOD_HOSTNAME']}:{os.environ['HOROVOD_LOCAL_RANK']}")
     slot = dict(zip(SLOT, (assigned or b"").decode().split(","), strict=True))
     if slot["HOROVOD_RANK"] == "-1":
@@ -76,7 +81,9 @@ def all_arrived() -> bool:
 
 
 def request(method: str, scope: str, key: str, value: bytes | None = None) -> bytes | None:
-    """The answer of the launcher's store; None if it has no such key. Raises RankFailedError if the launcher is gone."""
+    """The answer of the launcher's store; None if it has no such key. Raises RankFailedError if the
+    launcher is gone.
+    """
     server = HTTPConnection(os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
     try:
         server.request(method, f"/{scope}/{key}", value)

@@ -14,7 +14,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class StopSignals(Hook):
-    """Notes the signals instead of letting them end the process; `trainer.stop_requested` says so."""
+    """Notes the signals instead of letting them end the process; `trainer.stop_requested` says
+    so.
+    """
 
     def on_start(self, trainer: Trainer) -> None:
         super().on_start(trainer)

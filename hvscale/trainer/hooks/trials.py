@@ -16,14 +16,17 @@ from hvscale.trainer.hooks.hook import Hook
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.trainer import StepReport, Trainer
 
-# Elements of the checked sums: from a message that is sent at once to one of 16 MiB, which pipelined algorithms split.
+# Elements of the checked sums: from a message that is sent at once to one of 16 MiB, which
+# pipelined algorithms split.
 SUM_SIZES = (1, 1 << 10, 1 << 18, 1 << 22)
 POLL_SECONDS = 0.05
 PERIOD = 1000  # the summed numbers repeat after this many: small integers, which fp32 adds exactly
 
 
 class TrialHook(Hook):
-    """Executes the search's commands on all ranks; only rank 0 reads them. The search, not `steps`, ends training."""
+    """Executes the search's commands on all ranks; only rank 0 reads them. The search, not `steps`,
+    ends training.
+    """
 
     def __init__(self, folder: TrialFolder) -> None:
         self.folder = folder
@@ -56,7 +59,9 @@ class TrialHook(Hook):
             self.pending = command if command is not None and command.number > self.last_executed else None
 
     def execute(self, steps: int) -> bool:
-        """Execute rank 0's command after `steps` steps. False: training is to end, also without a command. Collective."""
+        """Execute rank 0's command after `steps` steps. False: training is to end, also without a
+        command. Collective.
+        """
         ranks = self.trainer.ranks
         command, self.pending = ranks.broadcast(self.pending), None
         if command is None:  # a signal asked for the end
@@ -71,7 +76,9 @@ class TrialHook(Hook):
 
 
 def restart_horovod(ranks: Ranks, variables: dict[str, str]) -> None:
-    """Initialise Horovod again, within the same MPI, so that it reads `variables`. The optimizer's hooks remain valid."""
+    """Initialise Horovod again, within the same MPI, so that it reads `variables`. The optimizer's
+    hooks remain valid.
+    """
     hvd = ranks.hvd
     if hvd is None:
         return

@@ -1,4 +1,6 @@
-"""Evaluates a trained model on a data set, on the ranks a launcher started or in a single process."""
+"""Evaluates a trained model on a data set, on the ranks a launcher started or in a single
+process.
+"""
 
 import math
 from statistics import fmean
@@ -55,7 +57,9 @@ class EvalResult(VersionedDocument):
 
 
 def evaluate_trained(config: EvalConfig) -> EvalResult:
-    """The result, the same on every rank. Raises RequestError, on all ranks, for unusable weights or images."""
+    """The result, the same on every rank. Raises RequestError, on all ranks, for unusable weights
+    or images.
+    """
     ranks = Ranks()
     share_cores(ranks, config.threads)
     trained = ranks.together(lambda: load_trained_model(config.weights, config.model, options_for(config)))
@@ -67,7 +71,9 @@ def evaluate_trained(config: EvalConfig) -> EvalResult:
 
 
 def options_for(config: EvalConfig) -> dict[str, Any]:
-    """A classifier's file of weights does not contain the number of classes; it comes from the data."""
+    """A classifier's file of weights does not contain the number of classes; it comes from the
+    data.
+    """
     if config.model is None or models.find(config.model).task != "classification":
         return config.model_options()
     return {**config.model_options(), "num_classes": len(classes_of(config.data).classes)}

@@ -34,18 +34,24 @@ def benchmark_measure(scale: int) -> Measure:
 
 
 def to_pixels(image: Tensor) -> Pixels:
-    """(3, height, width) of any real values to pixels (height, width, 3): clamped to 0..255 and rounded."""
+    """(3, height, width) of any real values to pixels (height, width, 3): clamped to 0..255 and
+    rounded.
+    """
     return np.asarray(image.float().clamp(0, 255).round().byte().permute(1, 2, 0).cpu().numpy())
 
 
 def psnr_db(ours: Pixels, truth: Pixels, measure: Measure) -> float:
-    """Peak signal-to-noise ratio of two images (height, width, 3), in dB; infinite if they are equal."""
+    """Peak signal-to-noise ratio of two images (height, width, 3), in dB; infinite if they are
+    equal.
+    """
     error = np.mean((compared_values(ours, measure) - compared_values(truth, measure)) ** 2)
     return 10 * math.log10(255**2 / error) if error else math.inf
 
 
 def ssim(ours: Pixels, truth: Pixels, measure: Measure) -> float:
-    """Structural similarity (Wang et al., 2004): 11x11 Gaussian window, sigma 1.5; of RGB, the mean over the channels."""
+    """Structural similarity (Wang et al., 2004): 11x11 Gaussian window, sigma 1.5; of RGB, the mean
+    over the channels.
+    """
     # Imported here: it loads scipy, which costs half as much time as torch.
     from skimage.metrics import structural_similarity
 
@@ -59,6 +65,8 @@ def ssim(ours: Pixels, truth: Pixels, measure: Measure) -> float:
 
 
 def compared_values(pixels: Pixels, measure: Measure) -> NDArray[Any]:
-    """The compared part of an image as doubles: (height, width, 3), or (height, width) of unrounded luma."""
+    """The compared part of an image as doubles: (height, width, 3), or (height, width) of unrounded
+    luma.
+    """
     inner = pixels[measure.shave : -measure.shave or None, measure.shave : -measure.shave or None].astype(np.float64)
     return inner @ LUMA + 16 if measure.luma else inner

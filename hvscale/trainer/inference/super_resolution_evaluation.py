@@ -26,7 +26,9 @@ FOOT_HEIGHT = 34
 
 @dataclass(frozen=True)
 class Comparison:
-    """A photo four ways, (height, width, 3), `lr` smaller by the scale; and the PSNR of two of them."""
+    """A photo four ways, (height, width, 3), `lr` smaller by the scale; and the PSNR of two of
+    them.
+    """
 
     lr: Pixels
     bicubic: Pixels
@@ -55,7 +57,9 @@ def compare(model: nn.Module, photo: Photo, scale: int, measure: Measure) -> Com
 def super_resolve(
     model: nn.Module, lr: Pixels, scale: int, memory_bytes: float = MEMORY_BYTES, ensemble: bool = False
 ) -> Pixels:
-    """(height, width, 3) to scale times that, computed in fp32. Raises RequestError as `tiling.super_resolve` does."""
+    """(height, width, 3) to scale times that, computed in fp32. Raises RequestError as
+    `tiling.super_resolve` does.
+    """
     image = torch.from_numpy(lr.copy()).permute(2, 0, 1)
     upscale = tiling.self_ensemble if ensemble else tiling.super_resolve
     return to_pixels(upscale(model, image, scale, memory_bytes))
@@ -70,7 +74,9 @@ def score_photos(
     memory_bytes: float = MEMORY_BYTES,
     ensemble: bool = False,
 ) -> list[PhotoScore]:
-    """Scores of all photos in the order given, the same on all ranks, which share the photos. Collective."""
+    """Scores of all photos in the order given, the same on all ranks, which share the photos.
+    Collective.
+    """
 
     def score(photo: Photo) -> PhotoScore:
         lr, hr = photo.lr[:], photo.hr[:]
@@ -93,7 +99,9 @@ def mean_psnr_db(found: list[PhotoScore]) -> float:
 
 
 def side_by_side(photo: Comparison) -> Image.Image:
-    """The picture of a run: LR, bicubic, model and HR in the window where bicubic has the largest error."""
+    """The picture of a run: LR, bicubic, model and HR in the window where bicubic has the largest
+    error.
+    """
     pixels_wide = min(WINDOW, *photo.hr.shape[:2])
     window = worst_window(photo.bicubic, photo.hr, pixels_wide)
     scale = len(photo.hr) // len(photo.lr)
@@ -118,7 +126,9 @@ def side_by_side(photo: Comparison) -> Image.Image:
 
 
 def worst_window(bicubic: Pixels, hr: Pixels, side: int) -> tuple[slice, slice]:
-    """Rows and columns of the square with the largest squared error, searched in steps of a quarter of its side."""
+    """Rows and columns of the square with the largest squared error, searched in steps of a quarter
+    of its side.
+    """
     error = ((bicubic.astype(np.float64) - hr) ** 2).sum(axis=2)
     windows = [
         (slice(row, row + side), slice(column, column + side))

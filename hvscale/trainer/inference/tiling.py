@@ -1,4 +1,6 @@
-"""Upscales an image of any size within a memory limit, tile by tile, with the result of the whole image."""
+"""Upscales an image of any size within a memory limit, tile by tile, with the result of the whole
+image.
+"""
 
 import math
 from typing import Any
@@ -13,7 +15,8 @@ from torch.utils._pytree import tree_leaves
 from hvscale.core.errors import RequestError
 
 PROBE_SIDE = 64
-# Convolution kernels keep reordered copies of their inputs and outputs, which PyTorch does not count.
+# Convolution kernels keep reordered copies of their inputs and outputs, which PyTorch does not
+# count.
 KERNEL_MEMORY_FACTOR = 1.5  # 1.2 was measured for EDSR on a CPU
 
 
@@ -47,7 +50,9 @@ def bytes_per_pixel(model: nn.Module) -> float:
 
 
 def receptive_radius(model: nn.Module) -> int | None:
-    """Distance, in low-resolution pixels, up to which an output pixel depends on the input; None if the model does not say."""
+    """Distance, in low-resolution pixels, up to which an output pixel depends on the input; None if
+    the model does not say.
+    """
     radius = getattr(model, "receptive_radius", None)
     return int(radius) if radius is not None else None
 
@@ -56,8 +61,8 @@ def super_resolve(model: nn.Module, image: Tensor, scale: int, memory_bytes: flo
     """(3, height, width) in 0..255 to (3, scale * height, scale * width) on the CPU, not clamped.
 
     An image that would take more than `memory_bytes` is cut into tiles that overlap by the model's
-    receptive radius, so that each output pixel depends on the same input. Raises RequestError if the
-    model has no `receptive_radius`, or if the limit is too small for a tile.
+    receptive radius, so that each output pixel depends on the same input. Raises RequestError if
+    the model has no `receptive_radius`, or if the limit is too small for a tile.
     """
     height, width = image.shape[1:]
     each = bytes_per_pixel(model)
@@ -77,7 +82,8 @@ def super_resolve(model: nn.Module, image: Tensor, scale: int, memory_bytes: flo
     for top in range(0, height, core):
         for left in range(0, width, core):
             bottom, right = min(top + core, height), min(left + core, width)
-            # At the border of the image a tile ends with it, so that convolutions pad as they do for the whole image.
+            # At the border of the image a tile ends with it, so that convolutions pad as they do
+            # for the whole image.
             above, before = max(0, top - radius), max(0, left - radius)
             tile = _forward(model, image[:, above : bottom + radius, before : right + radius])
             rows = slice(scale * (top - above), scale * (bottom - above))
@@ -87,7 +93,9 @@ def super_resolve(model: nn.Module, image: Tensor, scale: int, memory_bytes: flo
 
 
 def self_ensemble(model: nn.Module, image: Tensor, scale: int, memory_bytes: float) -> Tensor:
-    """As `super_resolve`, averaged over the eight flips and rotations of the image (Lim et al., 2017, section 3.4)."""
+    """As `super_resolve`, averaged over the eight flips and rotations of the image (Lim et al.,
+    2017, section 3.4).
+    """
     total = torch.zeros(3, scale * image.shape[1], scale * image.shape[2])
     for transposed in (False, True):
         for flips in ([], [1], [2], [1, 2]):

@@ -17,11 +17,12 @@ from hvscale.trainer.system.resources import share_cores
 
 
 def upscale(config: UpscaleConfig, done: Callable[[Path, Path], None]) -> None:
-    """Write NAMEx2.png for each image and call `done(image, picture)`. Under a launcher the ranks share the images.
+    """Write NAMEx2.png for each image and call `done(image, picture)`. Under a launcher the ranks
+    share the images.
 
     Raises RequestError: before anything is computed, for files that are not images and unusable
-    weights; later for a truncated image, an output folder that cannot be written, and a memory limit
-    that is too small.
+    weights; later for a truncated image, an output folder that cannot be written, and a memory
+    limit that is too small.
     """
     ranks = Ranks()
     share_cores(ranks, config.threads)

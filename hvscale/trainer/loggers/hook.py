@@ -25,7 +25,8 @@ from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.result import TrainResult
 from hvscale.trainer.trainer import Trainer
 
-# After training that failed or was asked to stop: ending in time matters more than sending everything.
+# After training that failed or was asked to stop: ending in time matters more than sending
+# everything.
 FINISH_SECONDS_AFTER_FAILURE = 5.0
 
 
@@ -33,7 +34,9 @@ class Loggers(Hook):
     """Enter it before the run folder, so that loggers end after the folder is complete."""
 
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
-        """Collective. Raises RequestError, on all ranks, for a missing package or a wrong --one-rank-run."""
+        """Collective. Raises RequestError, on all ranks, for a missing package or a wrong
+        --one-rank-run.
+        """
         self.config, self.ranks = config, ranks
         self.requested = [kind for kind in LOGGERS.all().values() if kind.requested(config)] if ranks.rank == 0 else []
         self.one_rank_images_per_second = ranks.together(self._check)

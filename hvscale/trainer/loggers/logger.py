@@ -47,7 +47,9 @@ class FinalResult:
 
 
 class Logger(Protocol):
-    """Runs in a process of its own. An exception ends the logger with one warning, never training."""
+    """Runs in a process of its own. An exception ends the logger with one warning, never
+    training.
+    """
 
     name: str
     """Also its option of `hvscale train`."""

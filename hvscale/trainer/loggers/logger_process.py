@@ -1,9 +1,10 @@
-"""The process of one logger, beside rank 0: whatever its client does, training neither waits nor fails.
+"""The process of one logger, beside rank 0: whatever its client does, training neither waits nor
+fails.
 
     python -m hvscale.trainer.loggers.logger_process NAME
 
-The first line on stdin is a `LoggedRun` as JSON. The second, when training has ended, is `finished` or
-`failed`; if it is missing, rank 0 was killed. Each line on stdout is a warning for the user.
+The first line on stdin is a `LoggedRun` as JSON. The second, when training has ended, is `finished`
+or `failed`; if it is missing, rank 0 was killed. Each line on stdout is a warning for the user.
 """
 
 import os
@@ -50,7 +51,9 @@ def main() -> int:
 
 
 class EndOfTraining:
-    """Whether training has ended. From then on this process lives for little more than FINISH_SECONDS, even if its client hangs."""
+    """Whether training has ended. From then on this process lives for little more than
+    FINISH_SECONDS, even if its client hangs.
+    """
 
     def __init__(self) -> None:
         self.finished = False

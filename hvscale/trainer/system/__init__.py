@@ -1,1 +1,3 @@
-"""What the trainer sets on the machine, in the process and in the model so that it runs fast and fails cleanly."""
+"""What the trainer sets on the machine, in the process and in the model so that it runs fast and
+fails cleanly.
+"""

@@ -1,7 +1,7 @@
 """Averages gradients over the ranks as bf16, which Horovod 0.28 cannot add.
 
-This is the two halves of a ring all-reduce. Each rank receives all ranks' values of its own share and
-adds them in fp32 (all-to-all), then all ranks receive all shares (all-gather). Each half moves
+This is the two halves of a ring all-reduce. Each rank receives all ranks' values of its own share
+and adds them in fp32 (all-to-all), then all ranks receive all shares (all-gather). Each half moves
 (n - 1) / n of the gradients, as bf16: half the bytes of fp32.
 """
 
@@ -21,8 +21,8 @@ CARRIER = torch.int32
 class Bucket:
     """Neighbouring parameters, in the order in which their gradients become ready.
 
-    `values`: their gradients as bf16, padded with zeros to a multiple of the ranks; `parts`: views of
-    it, one for each parameter.
+    `values`: their gradients as bf16, padded with zeros to a multiple of the ranks; `parts`: views
+    of it, one for each parameter.
     """
 
     number: int

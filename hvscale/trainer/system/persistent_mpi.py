@@ -1,4 +1,6 @@
-"""Keeps MPI alive across hvd.shutdown(), so that Horovod can be initialised again in the same process."""
+"""Keeps MPI alive across hvd.shutdown(), so that Horovod can be initialised again in the same
+process.
+"""
 
 import atexit
 import ctypes
@@ -7,10 +9,11 @@ MPI_THREAD_MULTIPLE = 3  # in Open MPI and in the MPICH family; what Horovod ask
 
 
 def init_mpi(soname: str | None) -> None:
-    """Initialise MPI before Horovod does, so that hvd.shutdown() does not finalise it; that happens at exit.
+    """Initialise MPI before Horovod does, so that hvd.shutdown() does not finalise it; that happens
+    at exit.
 
-    `soname`: of the MPI library Horovod has loaded; None: does nothing. Call it before hvd.init(), so
-    that Horovod's own exit handler runs first.
+    `soname`: of the MPI library Horovod has loaded; None: does nothing. Call it before hvd.init(),
+    so that Horovod's own exit handler runs first.
     """
     if soname is None:
         return

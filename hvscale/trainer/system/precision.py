@@ -1,4 +1,6 @@
-"""How the model is computed: precision and memory format, measured once before training, and torch.compile."""
+"""How the model is computed: precision and memory format, measured once before training, and
+torch.compile.
+"""
 
 import time
 from collections.abc import Callable
@@ -35,8 +37,8 @@ class Arithmetic:
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor, criterion: Criterion) -> Tensor:
         """`criterion` of the model's output, computed in fp32.
 
-        Only the images, and with them all activations, are put in channels-last order: Horovod does not
-        reduce gradients of channels-last parameters, which are not contiguous.
+        Only the images, and with them all activations, are put in channels-last order: Horovod does
+        not reduce gradients of channels-last parameters, which are not contiguous.
         """
         order = torch.channels_last if self.channels_last else torch.contiguous_format
         lower = torch.float16 if self.precision == "fp16" else torch.bfloat16
@@ -46,7 +48,9 @@ class Arithmetic:
 
 
 def candidates(config: TrainConfig) -> list[Arithmetic]:
-    """What the configuration allows, plain fp32 first. fp16 only on request, because it can overflow."""
+    """What the configuration allows, plain fp32 first. fp16 only on request, because it can
+    overflow.
+    """
     precisions = ("fp32", "bf16") if config.precision == "auto" else (config.precision,)
     channels_last = {"auto": (False, True), "contiguous": (False,), "channels-last": (True,)}[config.memory_format]
     return [Arithmetic(*pair) for pair in product(precisions, channels_last)]
@@ -55,10 +59,11 @@ def candidates(config: TrainConfig) -> list[Arithmetic]:
 def choose(
     config: TrainConfig, ranks: Ranks, model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor
 ) -> Arithmetic:
-    """The candidate that is fastest for `model` on this batch, on average over the ranks. Collective.
+    """The candidate that is fastest for `model` on this batch, on average over the ranks.
+    Collective.
 
-    All ranks time a few steps at the same time; rank 0 prints the speeds. Parameters stay as they were,
-    without gradients.
+    All ranks time a few steps at the same time; rank 0 prints the speeds. Parameters stay as they
+    were, without gradients.
     """
     choices = candidates(config)
     if len(choices) == 1:
@@ -78,7 +83,9 @@ def choose(
 def images_per_second(
     model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor, choices: list[Arithmetic]
 ) -> list[float]:
-    """Best throughput of forward and backward passes with each of `choices`; no communication, no optimizer."""
+    """Best throughput of forward and backward passes with each of `choices`; no communication, no
+    optimizer.
+    """
 
     def seconds(arithmetic: Arithmetic) -> float:
         start = time.perf_counter()
@@ -103,8 +110,8 @@ def compile_blocks(model: nn.Module) -> None:
     """Compile in place each repeated block: an element of a sequence that has layers of its own.
 
     State dicts keep their keys. Not the whole model: its backward pass would give all gradients at
-    its end, with nothing left to overlap their exchange with. Raises RequestError for a model without
-    such blocks.
+    its end, with nothing left to overlap their exchange with. Raises RequestError for a model
+    without such blocks.
     """
     sequences = [module for module in model.modules() if isinstance(module, nn.Sequential | nn.ModuleList)]
     blocks = [block for sequence in sequences for block in sequence if not isinstance(block, nn.Sequential)]

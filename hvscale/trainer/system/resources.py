@@ -12,17 +12,18 @@ from hvscale.trainer.ranks import Ranks
 # malloc.h of glibc
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 MAX_TRIM_THRESHOLD = 2**31 - 1
-# The kernel hands out larger blocks anew each time and clears them page by page; glibc's own limit is 32 MiB.
+# The kernel hands out larger blocks anew each time and clears them page by page; glibc's own limit
+# is 32 MiB.
 MAX_HEAP_BLOCK = 1 << 30
 
 
 def share_cores(ranks: Ranks, threads: int | None, pin: bool = False) -> int:
     """Set the number of threads torch computes with, and return it. Collective.
 
-    `threads`, or OMP_NUM_THREADS, or this rank's share of the cores. A core that k ranks of the host may
-    run on counts 1/k, so ranks that a launcher has bound to cores of their own use them fully. A
-    cgroup's quota is divided by the ranks of the host. `pin` binds each rank to its own part of the
-    cores, if all ranks of the host may run on all of them.
+    `threads`, or OMP_NUM_THREADS, or this rank's share of the cores. A core that k ranks of the
+    host may run on counts 1/k, so ranks that a launcher has bound to cores of their own use them
+    fully. A cgroup's quota is divided by the ranks of the host. `pin` binds each rank to its own
+    part of the cores, if all ranks of the host may run on all of them.
     """
     cores = os.sched_getaffinity(0)
     host = socket.gethostname()
@@ -36,17 +37,19 @@ def share_cores(ranks: Ranks, threads: int | None, pin: bool = False) -> int:
         ordered = sorted(cores)
         place = ranks.local_rank
         first, end = (number * len(ordered) // len(neighbours) for number in (place, place + 1))
-        # Applies to this thread and those it starts; Horovod's own thread exists already and stays free.
+        # Applies to this thread and those it starts; Horovod's own thread exists already and stays
+        # free.
         os.sched_setaffinity(0, ordered[first:end])
     torch.set_num_threads(own)
     return own
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc's malloc keep the CPU memory a step has freed for the next one; False with another C library.
+    """Make glibc's malloc keep the CPU memory a step has freed for the next one; False with another
+    C library.
 
-    On CPUs this makes a training step of EDSR-baseline 1.03 (fp32) to 1.11 times (bf16) as fast, see
-    benchmarks/RESULTS.md.
+    On CPUs this makes a training step of EDSR-baseline 1.03 (fp32) to 1.11 times (bf16) as fast,
+    see benchmarks/RESULTS.md.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

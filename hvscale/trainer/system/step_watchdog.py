@@ -44,7 +44,8 @@ class StepWatchdog(Hook):
                 _write_stacks(f"this process was suspended for {suspended:.0f} s and continues")
             if heartbeat != self.trainer.heartbeat:
                 heartbeat, waited, written = self.trainer.heartbeat, 0.0, False
-            # Counts ticks, not clock time: a job that a scheduler suspends and resumes is not ended.
+            # Counts ticks, not clock time: a job that a scheduler suspends and resumes is not
+            # ended.
             waited += tick
             if waited > self.timeout_seconds and not written:
                 _write_stacks(f"no step finished for {waited:.0f} s")
@@ -55,7 +56,9 @@ class StepWatchdog(Hook):
 
 
 def _write_stacks(why: str) -> None:
-    """Holds the interpreter's lock; faulthandler's own timer reads frames of running threads and may crash."""
+    """Holds the interpreter's lock; faulthandler's own timer reads frames of running threads and
+    may crash.
+    """
     _write(f"{why}; stacks of its threads:")
     faulthandler.dump_traceback(file=2)
 

@@ -1,4 +1,6 @@
-"""Image classification: class folders or synthetic images, cross-entropy, top-1 and top-5 accuracy."""
+"""Image classification: class folders or synthetic images, cross-entropy, top-1 and top-5
+accuracy.
+"""
 
 from dataclasses import asdict
 from typing import Any
@@ -17,7 +19,8 @@ from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.data.order import EpochOrder, Position
 from hvscale.trainer.ranks import Ranks
 
-# Mean and spread of ImageNet's pixels in 0..1; torchvision's published weights expect images normalised by them.
+# Mean and spread of ImageNet's pixels in 0..1; torchvision's published weights expect images
+# normalised by them.
 MEAN_RGB, STD_RGB = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IMAGENET_CLASSES = 1000
 AUXILIARY_WEIGHT = (
@@ -27,7 +30,8 @@ SYNTHETIC_STEPS_PER_EPOCH = 1000
 
 
 class Classification:
-    # 0.1 for 256 images (Goyal et al., 2017), scaled to a batch of 32, as in Horovod's ImageNet example.
+    # 0.1 for 256 images (Goyal et al., 2017), scaled to a batch of 32, as in Horovod's ImageNet
+    # example.
     learning_rate, optimizer = 0.0125, "sgd"
     loss_decimals = 3
 
@@ -67,7 +71,9 @@ class Classification:
         return model
 
     def load_batch(self, batch: int) -> tuple[Tensor, Tensor]:
-        """Images (batch, 3, side, side) as bytes, and labels (batch,). Raises RequestError as `training_view` does."""
+        """Images (batch, 3, side, side) as bytes, and labels (batch,). Raises RequestError as
+        `training_view` does.
+        """
         if self.training is None:
             return self.synthetic
         views, labels = [], []
@@ -89,7 +95,9 @@ class Classification:
         return self.order.resume(batch, Position(**position)) if position and self.training is not None else batch
 
     def loss(self, output: Any, targets: Tensor) -> Tensor:
-        """Cross-entropy of the logits, plus the weighted losses of auxiliary classifiers that exist in training."""
+        """Cross-entropy of the logits, plus the weighted losses of auxiliary classifiers that exist
+        in training.
+        """
         logits, *auxiliary = output if isinstance(output, tuple) else (output,)
         total = cross_entropy(logits.float(), targets)
         for more in auxiliary:

@@ -1,4 +1,6 @@
-"""Super-resolution: random crops of photos, mean absolute error, PSNR on photos kept out of training."""
+"""Super-resolution: random crops of photos, mean absolute error, PSNR on photos kept out of
+training.
+"""
 
 from typing import Any
 
@@ -19,7 +21,8 @@ from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_
 from hvscale.trainer.inference.super_resolution_evaluation import compare, mean_psnr_db, score_photos, side_by_side
 from hvscale.trainer.ranks import Ranks
 
-# With a smaller low-resolution side, a validation photo's shaved border leaves too little to evaluate.
+# With a smaller low-resolution side, a validation photo's shaved border leaves too little to
+# evaluate.
 MIN_LR_SIDE = 16
 
 
@@ -67,7 +70,9 @@ class SuperResolution:
         return model
 
     def load_batch(self, batch: int) -> tuple[Tensor, Tensor]:
-        """Low- and high-resolution patches, (batch, 3, side, side) as bytes. Raises RequestError as Crops.draw does."""
+        """Low- and high-resolution patches, (batch, 3, side, side) as bytes. Raises RequestError as
+        Crops.draw does.
+        """
         lr, hr = self.crops.cut(self.crops.draw(batch, self.ranks.rank, self.ranks.size, self.config.batch_size))
         return torch.from_numpy(lr), torch.from_numpy(hr)
 
@@ -109,7 +114,9 @@ class SuperResolution:
 
 
 def open_photos(found: ImageSet, config: TrainConfig, smallest: int, ranks: Ranks) -> list[Photo]:
-    """In memory (bundled photos) or mapped from the cache. Collective; raises RequestError on all ranks."""
+    """In memory (bundled photos) or mapped from the cache. Collective; raises RequestError on all
+    ranks.
+    """
     if found.layout == BUNDLED:
         return ranks.together(lambda: [pairs.in_memory(pair, config.scale, smallest) for pair in found.pairs])
     cache = DecodedCache(config.cache_dir or default_folder(), int(config.cache_gb * 1e9))

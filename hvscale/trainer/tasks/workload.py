@@ -1,4 +1,6 @@
-"""What the trainer needs to know about a task: its data, its loss, and how its model is evaluated."""
+"""What the trainer needs to know about a task: its data, its loss, and how its model is
+evaluated.
+"""
 
 from typing import Any, Protocol
 
@@ -12,7 +14,9 @@ from hvscale.trainer.ranks import Ranks
 
 
 class Workload(Protocol):
-    """A batch is this rank's part of a step, or of one of its --batches-per-allreduce; counted from 0."""
+    """A batch is this rank's part of a step, or of one of its --batches-per-allreduce; counted from
+    0.
+    """
 
     title: str
     """Name of the model in the first line of a run."""
@@ -29,7 +33,9 @@ class Workload(Protocol):
     """Keyword arguments that the model is built with."""
 
     def build_model(self) -> nn.Module:
-        """Raises RequestError for an option the model does not have, or weights that do not fit it."""
+        """Raises RequestError for an option the model does not have, or weights that do not fit
+        it.
+        """
         ...
 
     def load_batch(self, batch: int) -> tuple[Tensor, Tensor]:
@@ -56,7 +62,9 @@ class Workload(Protocol):
         ...
 
     def evaluate(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:
-        """Fields of TrainResult. Collective. Raises RequestError, on all ranks, if a file cannot be read or written."""
+        """Fields of TrainResult. Collective. Raises RequestError, on all ranks, if a file cannot be
+        read or written.
+        """
         ...
 
 

@@ -1,4 +1,5 @@
-"""In a rank: every collective of a back end, with every type, in and out of place, in one start. Rank 0 prints a line of JSON for each.
+"""In a rank: every collective of a back end, with every type, in and out of place, in one start.
+Rank 0 prints a line of JSON for each.
 
 Arguments: the back end, then the elements of a block, in one size or more.
 """

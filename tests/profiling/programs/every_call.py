@@ -1,4 +1,6 @@
-"""In a rank: every call that hvprof records or counts and mpi4py can make, blocking and not. It checks some of what arrives."""
+"""In a rank: every call that hvprof records or counts and mpi4py can make, blocking and not. It
+checks some of what arrives.
+"""
 
 import sys
 from typing import Any
@@ -80,7 +82,8 @@ def between_two_groups() -> list[tuple[str, MPI.Comm, tuple[Any, ...]]]:
     return [
         ("alltoallv", both, (blocks, blocks)),
         ("reduce_scatter", both, (ints(6 * 2), ints(12 // here), [12 // here] * here, SUM)),
-        # Last: a rank with MPI_PROC_NULL may be left out of the numbers that an MPI gives to non-blocking calls.
+        # Last: a rank with MPI_PROC_NULL may be left out of the numbers that an MPI gives to
+        # non-blocking calls.
         ("bcast", both, (ints(50), root)),
         ("scatterv", both, (blocks if root == MPI.ROOT else None, ints(2), root)),
     ]

@@ -1,4 +1,6 @@
-"""After its first message a rank starts children, as a data loader does: one forked, which uses MPI, and one executed."""
+"""After its first message a rank starts children, as a data loader does: one forked, which uses
+MPI, and one executed.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""Checkpoint files: whole or known to be damaged, the last few kept, never half written under their name."""
+"""Checkpoint files: whole or known to be damaged, the last few kept, never half written under their
+name.
+"""
 
 import signal
 import subprocess
@@ -112,7 +114,9 @@ while True:
 
 
 def test_a_kill_while_one_is_written_loses_none(tmp_path: Path) -> None:
-    """Killed at times that fall anywhere from the start of writing 16 MB: what lies under a checkpoint's name is always whole."""
+    """Killed at times that fall anywhere from the start of writing 16 MB: what lies under a
+    checkpoint's name is always whole.
+    """
     caught_in_the_middle = 0
     for delay in (0.0, 0.003, 0.007, 0.011, 0.017, 0.023):
         folder = tmp_path / str(delay)

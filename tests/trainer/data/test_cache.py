@@ -1,4 +1,6 @@
-"""Decoded images on disk: made once, mapped, bounded, renewed when the image changes, sound after a kill."""
+"""Decoded images on disk: made once, mapped, bounded, renewed when the image changes, sound after a
+kill.
+"""
 
 import os
 import time

@@ -1,4 +1,6 @@
-"""Crops: the same whatever the arrangement of ranks, no two alike in a step, LR and HR of the same place."""
+"""Crops: the same whatever the arrangement of ranks, no two alike in a step, LR and HR of the same
+place.
+"""
 
 import numpy as np
 import pytest
@@ -62,7 +64,9 @@ def test_steps_and_seeds_differ() -> None:
 
 
 def test_low_and_high_resolution_show_the_same_place() -> None:
-    """On photos of slow colour changes, shrinking the HR patch gives about the LR patch, turned the same way."""
+    """On photos of slow colour changes, shrinking the HR patch gives about the LR patch, turned the
+    same way.
+    """
     rows, columns = np.mgrid[0:64, 0:80]
     slow = np.stack([rows * 3, columns * 3, rows + columns], axis=2).astype(np.uint8)
     crops = Crops([photo("slow", slow)], 2, 8, 1)

@@ -40,7 +40,9 @@ def test_an_epoch_shows_each_sample_once_whatever_the_arrangement(
 def test_other_numbers_of_ranks_share_out_the_rest_of_an_epoch(
     samples: int, seed: int, changes: list[tuple[int, int]]
 ) -> None:
-    """Whatever the ranks were, and for how many steps, an epoch is one permutation, from its begin on."""
+    """Whatever the ranks were, and for how many steps, an epoch is one permutation, from its begin
+    on.
+    """
     step, place = 0, Position(0, 0)
     epochs: dict[int, list[int]] = {}
     for size, steps in changes:

@@ -1,4 +1,5 @@
-"""Bicubic resizing against values that another implementation of MATLAB's imresize gave: GNU Octave's image package, 2.14.0.
+"""Bicubic resizing against values that another implementation of MATLAB's imresize gave: GNU
+Octave's image package, 2.14.0.
 
 pkg load image; i = (0:11)'; b = mod(i*37 + (i.*i)'*29 + (i.*i)*i'*13, 256); imresize(b, 0.5)
 """

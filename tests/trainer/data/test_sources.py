@@ -1,4 +1,6 @@
-"""Images by what --data names: the bundled set, DIV2K, benchmark sets, folders; and what is wrong said in one line."""
+"""Images by what --data names: the bundled set, DIV2K, benchmark sets, folders; and what is wrong
+said in one line.
+"""
 
 import socket
 from collections.abc import Callable

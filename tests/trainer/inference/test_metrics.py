@@ -25,7 +25,9 @@ def test_measures_of_the_field() -> None:
 
 @pytest.mark.parametrize("scale", [2, 3, 4])
 def test_psnr_is_that_of_the_public_implementation(two: tuple[Pixels, Pixels], scale: int) -> None:
-    """Its formula: the difference divided by the range, weighted to luma, shaved, squared, averaged."""
+    """Its formula: the difference divided by the range, weighted to luma, shaved, squared,
+    averaged.
+    """
     ours, truth = (torch.from_numpy(image).permute(2, 0, 1)[None].float() for image in two)
     difference = (ours - truth) / 255
     luma = (difference * torch.tensor([65.738, 129.057, 25.064]).view(1, 3, 1, 1) / 256).sum(dim=1, keepdim=True)

@@ -26,7 +26,9 @@ def image(height: int, width: int) -> torch.Tensor:
 @pytest.mark.parametrize("scale", [2, 3, 4])
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_an_output_pixel_depends_on_no_more_than_the_receptive_radius(scale: int, blocks: int) -> None:
-    """Every weight positive and no ReLU in the way, so that each dependence shows in the gradient."""
+    """Every weight positive and no ReLU in the way, so that each dependence shows in the
+    gradient.
+    """
     model = models.build("edsr", scale=scale, n_resblocks=blocks, n_feats=2, res_scale=1)
     for parameter in model.parameters():
         nn.init.constant_(parameter, 0.1)
@@ -98,7 +100,9 @@ print((peak() - before) * 1024)
 
 
 def test_memory_stays_within_the_bound() -> None:
-    """Beside what the output itself takes, 20 MB here. Whole, this image takes more than a gigabyte."""
+    """Beside what the output itself takes, 20 MB here. Whole, this image takes more than a
+    gigabyte.
+    """
     bound, output = 250e6, 3 * 1280 * 1280 * 4
 
     def taken(memory: float) -> int:

@@ -1,4 +1,6 @@
-"""On each rank: gradients averaged as bf16, several times, beside what the same averages are in fp32."""
+"""On each rank: gradients averaged as bf16, several times, beside what the same averages are in
+fp32.
+"""
 
 import json
 

@@ -1,4 +1,6 @@
-"""On each of two ranks: gradients averaged by Horovod are those of the joint batch, and parameters stay equal."""
+"""On each of two ranks: gradients averaged by Horovod are those of the joint batch, and parameters
+stay equal.
+"""
 
 import json
 import sys

@@ -1,4 +1,5 @@
-"""On each of two ranks, for each of the options in the first argument (JSON): `Trainer`, and the same steps computed here without Horovod.
+"""On each of two ranks, for each of the options in the first argument (JSON): `Trainer`, and the
+same steps computed here without Horovod.
 
 The second argument is the folder of photos. Rank 0 prints a line of JSON for each.
 """
@@ -29,7 +30,9 @@ def adasum(a: Tensor, b: Tensor) -> Tensor:
 
 
 def joint(batch: int, config: TrainConfig, work: SuperResolution, ranks: Ranks) -> list[tuple[Tensor, Tensor]]:
-    """What the ranks train on at once, as their own batch normalisation sees it, or synchronised."""
+    """What the ranks train on at once, as their own batch normalisation sees it, or
+    synchronised.
+    """
     by_rank = [work.to_device(loaded, CPU) for loaded in ranks.allgather(work.load_batch(batch))]
     if not config.sync_batch_norm:
         return by_rank

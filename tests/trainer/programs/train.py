@@ -1,4 +1,6 @@
-"""Trains as the JSON in the first argument says; "disk_bytes" in it is the most that rank 0 may write into a file."""
+"""Trains as the JSON in the first argument says; "disk_bytes" in it is the most that rank 0 may
+write into a file.
+"""
 
 import json
 import os

@@ -21,7 +21,8 @@ class Integration(Application):
     summary = "master and slaves: the integral of 1/(1+x) over [1, 100], packets go to whoever is free; np = slaves + 1"
     sources = ("integration.c",)
     parameters: ClassVar = {
-        # The study names neither: at an interval in a nanosecond its one slave, too, would work for about 550 s.
+        # The study names neither: at an interval in a nanosecond its one slave, too, would work for
+        # about 550 s.
         "intervals": ApplicationParameter("of the midpoint rule", 4 * 10**8, 55 * 10**10),
         "packets": ApplicationParameter("that the intervals are cut into", 10**3, 10**5),
     }
@@ -47,7 +48,8 @@ class Integration(Application):
 
 
 def allowed(sizes: Sizes) -> float:
-    """The error of the composite midpoint rule, (b-a) h^2 max|f''| / 24, and of adding up in order, below n unit roundoffs of the sum of n terms.
+    """The error of the composite midpoint rule, (b-a) h^2 max|f''| / 24, and of adding up in order,
+    below n unit roundoffs of the sum of n terms.
 
     Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, chapter 4.
     """

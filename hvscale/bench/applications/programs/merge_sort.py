@@ -30,7 +30,9 @@ class MergeSort(Application):
         return None
 
     def memory(self, np: int, sizes: Sizes) -> tuple[int, str]:
-        """Rank 0 holds all samples and room for half of them, the other ranks the same of their shares: each level of the tree has half of all."""
+        """Rank 0 holds all samples and room for half of them, the other ranks the same of their
+        shares: each level of the tree has half of all.
+        """
         levels = np.bit_length() - 1
         each = BYTES_A_SAMPLE * 3 * (2 + levels) // 4
         return each * sizes[

@@ -1,4 +1,6 @@
-"""The network beneath the programs: pings, and the bandwidth between pairs of ranks that all send at once."""
+"""The network beneath the programs: pings, and the bandwidth between pairs of ranks that all send
+at once.
+"""
 
 from typing import ClassVar
 

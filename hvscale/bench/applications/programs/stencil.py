@@ -22,7 +22,8 @@ class Stencil(Application):
         "y": ApplicationParameter("cells along the second axis", 200, 400),
         "z": ApplicationParameter("cells along the third axis", 300, 600),
         "steps": ApplicationParameter("in time", 30, 300),
-        # The study names none; its best speed-up and time make 164 ns a cell and step on one core, and so do 50 on a Xeon with AMX.
+        # The study names none; its best speed-up and time make 164 ns a cell and step on one core,
+        # and so do 50 on a Xeon with AMX.
         "work": ApplicationParameter("how often a cell's mean is taken in a step", 5, 50),
     }
     result = StencilResult

@@ -1,4 +1,6 @@
-"""The back ends that collectives can be measured on. Each file of this folder registers one or more back ends."""
+"""The back ends that collectives can be measured on. Each file of this folder registers one or more
+back ends.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,11 +22,13 @@ HOST: Mapping[Device, tuple[MessagePath, ...]] = {"cpu": ("host",)}
 class Backend:
     """A library that carries messages.
 
-    `flavour`: the --mpi that starts its ranks. `out_of_place`, `in_place`: the collectives it supports with two buffers and with one.
-    `paths`: how messages reach the library, by the memory that holds them, the default first. `buffers`: buffers of the largest size
-    in a rank. `rotates_root`: can be timed with each rank as the root in turn. `serves`: works with a parameter server.
-    `gathers_twice`: the root of its gather holds all blocks twice. `problem(command, environment)`: what is not installed and how to
-    install it; empty when nothing is missing. `open(request)`: opens it inside a rank.
+    `flavour`: the --mpi that starts its ranks. `out_of_place`, `in_place`: the collectives it
+    supports with two buffers and with one. `paths`: how messages reach the library, by the memory
+    that holds them, the default first. `buffers`: buffers of the largest size in a rank.
+    `rotates_root`: can be timed with each rank as the root in turn. `serves`: works with a
+    parameter server. `gathers_twice`: the root of its gather holds all blocks twice.
+    `problem(command, environment)`: what is not installed and how to install it; empty when nothing
+    is missing. `open(request)`: opens it inside a rank.
     """
 
     name: str
@@ -55,7 +59,9 @@ def register(backend: Backend) -> Backend:
 
 
 def find_backend(name: str) -> Backend:
-    """The back end of this name. Raises RequestError, suggesting the nearest name, for an unknown one."""
+    """The back end of this name. Raises RequestError, suggesting the nearest name, for an unknown
+    one.
+    """
     known = BACKENDS.all()
     if name not in known:
         raise RequestError(f"--backend {name}: {suggest_name('back end', name, [*ALIASES, *known])}")
@@ -63,7 +69,9 @@ def find_backend(name: str) -> Backend:
 
 
 def named(words: list[str], mpi: str) -> list[Backend]:
-    """The back ends of `--backend a,b --backend c`, each once. `mpi` means the flavour of --mpi, `horovod` Horovod over it."""
+    """The back ends of `--backend a,b --backend c`, each once. `mpi` means the flavour of --mpi,
+    `horovod` Horovod over it.
+    """
     meant = {"mpi": mpi, "horovod": f"horovod-{mpi}"}
     names = [name.strip() for word in words for name in word.split(",")] or [mpi]
     return [find_backend(meant.get(name, name)) for name in dict.fromkeys(names)]
@@ -75,7 +83,9 @@ def names_with(has: Callable[[Backend], bool]) -> str:
 
 
 def check(backend: Backend, collective: str, dtype: str, device: Device, paths: list[MessagePath]) -> list[MessagePath]:
-    """The paths to measure. Raises RequestError, naming the back ends that support it, for what this one does not."""
+    """The paths to measure. Raises RequestError, naming the back ends that support it, for what
+    this one does not.
+    """
     if collective not in backend.collectives:
         raise RequestError(
             f"{backend.name} does not support {collective}; supported by {names_with(lambda other: collective in other.collectives)}"
@@ -104,7 +114,9 @@ def name_of(backend: Backend, path: MessagePath) -> str:
 
 
 def places(backend: Backend, collective: str, asked: InPlace) -> list[bool]:
-    """Whether in place, for each of the requested placements of data that the back end supports. Raises RequestError for none."""
+    """Whether in place, for each of the requested placements of data that the back end supports.
+    Raises RequestError for none.
+    """
     supported = {False: collective in backend.out_of_place, True: collective in backend.in_place}
     found = [
         in_place for in_place in {"both": (False, True), "out": (False,), "in": (True,)}[asked] if supported[in_place]

@@ -1,4 +1,6 @@
-"""Horovod's collectives over each library. A call goes through Horovod's coordination of ranks, as a gradient does."""
+"""Horovod's collectives over each library. A call goes through Horovod's coordination of ranks, as
+a gradient does.
+"""
 
 import os
 from collections.abc import Callable

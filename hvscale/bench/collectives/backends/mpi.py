@@ -27,7 +27,9 @@ class MpiError(HvscaleError):
 
 
 def load_mpi() -> Any:
-    """mpi4py's MPI, initialized. Raises RequestError where there is no MPI library, or it lacks what mpi4py needs."""
+    """mpi4py's MPI, initialized. Raises RequestError where there is no MPI library, or it lacks
+    what mpi4py needs.
+    """
     try:
         import mpi4py
 
@@ -61,7 +63,8 @@ def loaded_files() -> list[str]:
 
 
 class MpiEngine(Engine):
-    """MPI in a communicator of its own. GPU buffers are passed to MPI, or staged through host memory.
+    """MPI in a communicator of its own. GPU buffers are passed to MPI, or staged through host
+    memory.
 
     A parameter server has no GPU buffers.
     """
@@ -73,7 +76,8 @@ class MpiEngine(Engine):
         self.library = " ".join(mpi.Get_library_version().splitlines()[0].partition(",")[0].split())
         self.staged = request.path == "staged"
         self.is_server = request.has_server and self.rank == 0
-        # Preloaded libraries go first, as for any program; then the library that mpi4py is linked to.
+        # Preloaded libraries go first, as for any program; then the library that mpi4py is linked
+        # to.
         self.objects = [ctypes.CDLL(None), ctypes.CDLL(mpi.__file__)]
         self.sums: dict[str, int] = {}
         if request.device == "cuda":
@@ -126,8 +130,8 @@ class MpiEngine(Engine):
             raise MpiError(f"{self.library} returned an error: {self.mpi.Get_error_string(status)}")
 
     def _use_gpu(self, request: BenchRequest) -> None:
-        """Choose this rank's GPU. Workers are counted over all nodes: in a container of its own a rank sees all GPUs of its node but no
-        other rank.
+        """Choose this rank's GPU. Workers are counted over all nodes: in a container of its own a
+        rank sees all GPUs of its node but no other rank.
         """
         import torch
 

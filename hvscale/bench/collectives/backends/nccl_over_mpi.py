@@ -1,4 +1,6 @@
-"""NCCL between ranks started by MPI. MPI carries coordination, and the messages of a parameter server."""
+"""NCCL between ranks started by MPI. MPI carries coordination, and the messages of a parameter
+server.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +18,9 @@ from hvscale.launch.flavours import all_with_mpi
 
 
 class NcclOverMpi(MpiEngine):
-    """A server has no GPU: its messages go over MPI to the first worker, the chief, and from there over NCCL, and back the same way."""
+    """A server has no GPU: its messages go over MPI to the first worker, the chief, and from there
+    over NCCL, and back the same way.
+    """
 
     def __init__(self, request: BenchRequest) -> None:
         super().__init__(request)

@@ -1,4 +1,6 @@
-"""The collectives that can be measured. Each file of this folder registers the collective of its name."""
+"""The collectives that can be measured. Each file of this folder registers the collective of its
+name.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +15,11 @@ Blocks = list[Pattern]
 
 @dataclass(frozen=True)
 class MpiArguments:
-    """What a function of MPI may take: addresses of the buffers, handles, and numbers. In place, `send` is MPI_IN_PLACE.
+    """What a function of MPI may take: addresses of the buffers, handles, and numbers. In place,
+    `send` is MPI_IN_PLACE.
 
-    `block_bytes`: the size of `count` elements. `sum()`: the handle of the operation that adds up elements of `datatype`.
+    `block_bytes`: the size of `count` elements. `sum()`: the handle of the operation that adds up
+    elements of `datatype`.
     """
 
     send: int
@@ -36,14 +40,17 @@ class MpiArguments:
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective. A rank sends and receives whole blocks of `count` elements, in nccl-tests' sense of count.
+    """A collective. A rank sends and receives whole blocks of `count` elements, in nccl-tests'
+    sense of count.
 
-    `largest(np)`: blocks in the larger of the two buffers, which give the size column, as in nccl-tests. `sends(rank, np, root)` and
-    `expects(rank, np, root)`: the blocks a rank sends and must receive; None where it receives nothing. `own_block(rank)`: the block
-    of the receive buffer that holds a rank's contribution in place. `bus_factor(np)`: busbw / algbw, from nccl-tests'
-    doc/PERFORMANCE.md. `mpi(arguments)`: the name and arguments of MPI's function. `out_of_place`, `in_place`: whether MPI supports
-    it with two buffers, and with one. `rooted`: a root may run ahead of the others, so there is a barrier before each timed call.
-    `osu_size`: what OSU's benchmark counts as the size.
+    `largest(np)`: blocks in the larger of the two buffers, which give the size column, as in
+    nccl-tests. `sends(rank, np, root)` and `expects(rank, np, root)`: the blocks a rank sends and
+    must receive; None where it receives nothing. `own_block(rank)`: the block of the receive buffer
+    that holds a rank's contribution in place. `bus_factor(np)`: busbw / algbw, from nccl-tests'
+    doc/PERFORMANCE.md. `mpi(arguments)`: the name and arguments of MPI's function. `out_of_place`,
+    `in_place`: whether MPI supports it with two buffers, and with one. `rooted`: a root may run
+    ahead of the others, so there is a barrier before each timed call. `osu_size`: what OSU's
+    benchmark counts as the size.
     """
 
     name: str

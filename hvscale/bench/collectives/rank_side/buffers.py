@@ -27,7 +27,9 @@ class Buffer(Protocol):
 
 
 class HostBuffer:
-    """Host memory as malloc would give it. NumPy's own has huge pages, which made an all-reduce of 16 MiB a quarter faster."""
+    """Host memory as malloc would give it. NumPy's own has huge pages, which made an all-reduce of
+    16 MiB a quarter faster.
+    """
 
     def __init__(self, size: int) -> None:
         whole = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -51,7 +53,9 @@ class HostBuffer:
 
 
 class CudaBuffer:
-    """Memory of this rank's GPU, with pinned host memory beside it for `elements` and for staging."""
+    """Memory of this rank's GPU, with pinned host memory beside it for `elements` and for
+    staging.
+    """
 
     def __init__(self, size: int) -> None:
         import torch

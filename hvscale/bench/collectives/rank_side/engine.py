@@ -18,7 +18,8 @@ Document = TypeVar("Document")
 
 @dataclass(frozen=True)
 class Operands:
-    """The arguments of one call on one rank. `count`: elements in a block. In place, the sent elements lie in `receive`.
+    """The arguments of one call on one rank. `count`: elements in a block. In place, the sent
+    elements lie in `receive`.
 
     `root`: a rank, or ALL_ROOTS, which is for timing only.
     """
@@ -37,7 +38,8 @@ class Operands:
     def roots(self) -> Sequence[int]:
         """The roots of the calls that are timed together.
 
-        With all ranks in turn, in descending order, the last rank of a tree or chain is the next root, so no rank can run ahead.
+        With all ranks in turn, in descending order, the last rank of a tree or chain is the next
+        root, so no rank can run ahead.
         """
         return range(self.np - 1, -1, -1) if self.root == ALL_ROOTS else [self.root]
 
@@ -67,7 +69,9 @@ class Operands:
         return first * self.count, (first + len(blocks)) * self.count
 
     def prepare(self) -> None:
-        """Fill in what this rank sends. The rest of the receive buffer gets all bits set, a NaN, which nobody sends."""
+        """Fill in what this rank sends. The rest of the receive buffer gets all bits set, a NaN,
+        which nobody sends.
+        """
         whole = 0, self.collective.largest(self.np) * self.count
         self.receive.elements(np.uint8, 0, whole[1] * self.dtype.bytes).fill(0xFF)
         self.receive.put(self.dtype.carrier, *whole)
@@ -78,7 +82,9 @@ class Operands:
         self.source.put(self.dtype.carrier, start, stop)
 
     def check(self, found: Carried) -> tuple[int, FirstWrong | None]:
-        """Check every element this rank received: the number of wrong ones, and the first of them."""
+        """Check every element this rank received: the number of wrong ones, and the first of
+        them.
+        """
         wrong, first_wrong = 0, None
         for number, pattern in enumerate(self._expects):
             expected = self.dtype.encode(pattern)
@@ -104,10 +110,11 @@ class PreparedCall(ABC):
 
     @abstractmethod
     def time(self, samples: int, calls: int, sync_each_call: bool) -> list[float]:
-        """The seconds of one call on this rank, for each sample of `calls` calls, with a barrier before each sample.
+        """The seconds of one call on this rank, for each sample of `calls` calls, with a barrier
+        before each sample.
 
-        `sync_each_call`: a barrier before each call instead. With all roots in turn a call is one call with each of them, and its
-        seconds are their mean.
+        `sync_each_call`: a barrier before each call instead. With all roots in turn a call is one
+        call with each of them, and its seconds are their mean.
         """
 
 
@@ -137,7 +144,9 @@ class Engine(ABC):
 
 
 class PythonCall(PreparedCall):
-    """A call made from Python. `received` reads the result of `call`; `finish` waits for the GPU; `barrier` is across all ranks."""
+    """A call made from Python. `received` reads the result of `call`; `finish` waits for the GPU;
+    `barrier` is across all ranks.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,8 @@
-"""The part of a benchmark that runs inside every rank. Rank 0 writes the result of each size as soon as it is known.
+"""The part of a benchmark that runs inside every rank. Rank 0 writes the result of each size as
+soon as it is known.
 
-Started as `python -m hvscale.bench.collectives.rank_side.rank` with HVSCALE_RUN in the environment. Never imports the controller.
+Started as `python -m hvscale.bench.collectives.rank_side.rank` with HVSCALE_RUN in the environment.
+Never imports the controller.
 """
 
 import os
@@ -63,7 +65,9 @@ def give_up(text: str, status: int) -> None:
 
 
 def measure(engine: Engine, request: BenchRequest, backend: Backend, hosts: list[str], results: IO[str]) -> None:
-    """Measure every size, out of place and in place. Raises RequestError on every rank where the buffers of a node do not fit."""
+    """Measure every size, out of place and in place. Raises RequestError on every rank where the
+    buffers of a node do not fit.
+    """
     collective, dtype = COLLECTIVES.get(request.collective), elements.find_dtype(request.dtype)
     largest = max(size.bytes for size in request.sizes)
     here = [rank for rank, host in enumerate(hosts) if host == socket.gethostname()]
@@ -97,7 +101,9 @@ def memory_problem(engine: Engine, request: BenchRequest, backend: Backend, larg
 
 
 def refuse_together(engine: Engine, why: str) -> None:
-    """Raises RequestError on all ranks with the first reason of any rank, so that none waits for another."""
+    """Raises RequestError on all ranks with the first reason of any rank, so that none waits for
+    another.
+    """
     reasons = [reason for reason in engine.allgather(why) if reason]
     if reasons:
         raise RequestError(reasons[0])
@@ -119,7 +125,8 @@ def measure_size(engine: Engine, operands: Operands, size: Size, request: BenchR
         of_ranks = engine.allgather(timed.time(batch, calls, sync_each_call))
         for found, new in zip(own, of_ranks, strict=True):
             found += new
-        # The slowest rank of each sample, because a job continues only when all ranks have what they need.
+        # The slowest rank of each sample, because a job continues only when all ranks have what
+        # they need.
         seconds += np.max(of_ranks, axis=0).tolist()
         if request.until_interval is not None:
             width = summarise(seconds).width_percent

@@ -24,7 +24,9 @@ class Call(ctypes.Structure):
 
 @dataclass(frozen=True)
 class CFunction:
-    """A C function by its address, with arguments that each fit a register: addresses, handles, ints."""
+    """A C function by its address, with arguments that each fit a register: addresses, handles,
+    ints.
+    """
 
     address: int
     arguments: tuple[int, ...]
@@ -51,7 +53,8 @@ def load(path: Path) -> ctypes.CDLL:
 def time_calls(
     calls: list[CFunction], barrier: CFunction, samples: int, repeats: int, sync_each_call: bool
 ) -> tuple[int, list[float]]:
-    """The status of the first call that failed (0: none), and the seconds that all `calls` took once, for each sample.
+    """The status of the first call that failed (0: none), and the seconds that all `calls` took
+    once, for each sample.
 
     `sync_each_call`: a barrier before each call, instead of before each sample.
     """
@@ -64,6 +67,8 @@ def time_calls(
 
 
 def sum_address(name: str) -> int:
-    """The address of one of native/bench_timer/sums.h's sums, by the best instructions of this processor."""
+    """The address of one of native/bench_timer/sums.h's sums, by the best instructions of this
+    processor.
+    """
     library().hvbench_choose_sums(b"best")
     return int(ctypes.cast(library()[name], ctypes.c_void_p).value or 0)

@@ -16,7 +16,9 @@ INTERFACE = "HOROVOD_GLOO_IFACE"  # set by the launcher for ranks without MPI
 
 
 class TorchGroup(Engine):
-    """Ranks find each other through a file in the run folder. Coordination goes over Gloo, whatever carries the messages."""
+    """Ranks find each other through a file in the run folder. Coordination goes over Gloo, whatever
+    carries the messages.
+    """
 
     def __init__(self, carrier: str) -> None:
         import torch
@@ -62,7 +64,9 @@ class TorchGroup(Engine):
 
 
 def call_of(dist: Any, operands: Operands) -> Callable[[], Any]:
-    """The call in the default group of `dist`, torch.distributed. Raises RequestError for a collective it does not support."""
+    """The call in the default group of `dist`, torch.distributed. Raises RequestError for a
+    collective it does not support.
+    """
     root, dtype = operands.root, operands.dtype.name
     whole = operands.receive.tensor(dtype, 0, operands.collective.largest(operands.np) * operands.count)
     got = operands.receive.tensor(dtype, *operands.received)

@@ -1,6 +1,7 @@
 """The kinds of measurements in an experiment.
 
-Each file of this folder defines one kind and registers it: its keys in the TOML file, and how it is measured.
+Each file of this folder defines one kind and registers it: its keys in the TOML file, and how it is
+measured.
 """
 
 from abc import ABC, abstractmethod
@@ -38,7 +39,9 @@ class Measurement(Protocol):
     def host(self) -> Host | None: ...
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
-        """Make the measurements that the folder does not hold yet. Raises what the studies of the commands raise."""
+        """Make the measurements that the folder does not hold yet. Raises what the studies of the
+        commands raise.
+        """
 
     def series(self) -> list[Series]:
         """The series of all measurements so far."""
@@ -62,7 +65,9 @@ class MeasurementInTurns(Generic[StudyT]):
 
 @dataclass(frozen=True)
 class Launching:
-    """How the measurements are launched: `options` as they were given, and what the caller adds to each launch."""
+    """How the measurements are launched: `options` as they were given, and what the caller adds to
+    each launch.
+    """
 
     options: LaunchOptions
     resolve: Resolve
@@ -70,7 +75,9 @@ class Launching:
 
 
 class Entry(BaseModel, ABC):
-    """One measurement of the TOML file. `measure`: its kind. `placement`: one or more, interleaved. `repeat`: fresh starts of each."""
+    """One measurement of the TOML file. `measure`: its kind. `placement`: one or more, interleaved.
+    `repeat`: fresh starts of each.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -86,7 +93,9 @@ class Entry(BaseModel, ABC):
         return False
 
     def placed(self, asked: PlacementOptions) -> tuple[tuple[str, ...], PlacementOptions]:
-        """Its placements and their common options. A --placement on the command line replaces the placements and options of the file."""
+        """Its placements and their common options. A --placement on the command line replaces the
+        placements and options of the file.
+        """
         if asked.placement is not None:
             places, own = tuple(name.strip() for name in asked.placement.split(",")), asked
         else:
@@ -95,11 +104,15 @@ class Entry(BaseModel, ABC):
 
     @abstractmethod
     def measurement(self, path: Path, launch: Launching) -> Measurement:
-        """`launch`: as the command line has it, the placement the entry's own. Raises RequestError for what cannot be; writes nothing."""
+        """`launch`: as the command line has it, the placement the entry's own. Raises RequestError
+        for what cannot be; writes nothing.
+        """
 
 
 class WithTable(Entry, ABC):
-    """A measurement interleaved over `collectives`: the library's own, or those of the decision table on the command line."""
+    """A measurement interleaved over `collectives`: the library's own, or those of the decision
+    table on the command line.
+    """
 
     collectives: Annotated[tuple[Collectives, ...], Field(min_length=1)] = ("library",)
 

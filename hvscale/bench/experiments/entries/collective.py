@@ -1,4 +1,6 @@
-"""A measurement made by `hvscale bench COLLECTIVE`: each np, dtype and placement on all back ends, repeated in rounds."""
+"""A measurement made by `hvscale bench COLLECTIVE`: each np, dtype and placement on all back ends,
+repeated in rounds.
+"""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -30,7 +32,9 @@ SAME = ("collective", "dtype", "device", "in_place", "iterations", "warmup", "la
 
 @register
 class CollectiveEntry(WithTable):
-    """The options of the command, by the same names. A decision table applies to back ends over MPI only."""
+    """The options of the command, by the same names. A decision table applies to back ends over MPI
+    only.
+    """
 
     measure: Literal["collective"]
     collective: str
@@ -108,7 +112,9 @@ class CollectiveMeasurement:
         )
 
     def backends(self, variant: CollectiveVariant) -> list[str]:
-        """The back ends that can be measured with these collectives. Raises RequestError where there is none."""
+        """The back ends that can be measured with these collectives. Raises RequestError where
+        there is none.
+        """
         names = self.entry.backend
         if variant.collectives == "library":
             return names
@@ -124,7 +130,9 @@ class CollectiveMeasurement:
         return next((document.host for document in self.documents.values() if document.host is not None), None)
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
-        """A variant that fails is not started again; its failure is raised after all others have been measured."""
+        """A variant that fails is not started again; its failure is raised after all others have
+        been measured.
+        """
         for text in self.warnings:
             warn(text)
         failed: set[CollectiveVariant] = set()
@@ -164,7 +172,9 @@ class CollectiveMeasurement:
             raise self.failure
 
     def finished(self, variant: CollectiveVariant, repeat: int) -> BenchDocument | None:
-        """The finished result of an earlier call. Raises RequestError where it measured something else."""
+        """The finished result of an earlier call. Raises RequestError where it measured something
+        else.
+        """
         for folder in folders(self.path, variant, repeat, new=False):
             try:
                 document = BenchDocument.model_validate_json(read_text(folder / "bench.json"))
@@ -209,7 +219,9 @@ class CollectiveMeasurement:
 
 
 def folders(path: Path, variant: CollectiveVariant, repeat: int, *, new: bool) -> Iterator[Path]:
-    """The existing folders of the variant's attempts in this round, or with `new` the first one that does not exist."""
+    """The existing folders of the variant's attempts in this round, or with `new` the first one
+    that does not exist.
+    """
     table = "-table" if variant.collectives == "table" else ""
     name = f"np-{variant.np}-{variant.dtype}-{variant.placement.replace(':', '-')}{table}-repeat-{repeat}"
     for attempt in itertools.count(1):

@@ -1,4 +1,6 @@
-"""Any command, profiled, in each placement and with each of its collectives in turns: what it trains, and the time of its messages."""
+"""Any command, profiled, in each placement and with each of its collectives in turns: what it
+trains, and the time of its messages.
+"""
 
 import itertools
 from pathlib import Path
@@ -18,7 +20,9 @@ JOB, THROUGHPUT = "job", "throughput"
 
 
 class CommandRow(BaseModel):
-    """The geometric mean of an operation's seconds over the runs of one name, with its 95 % interval; None with one run."""
+    """The geometric mean of an operation's seconds over the runs of one name, with its 95 %
+    interval; None with one run.
+    """
 
     name: str
     operation: str
@@ -29,7 +33,9 @@ class CommandRow(BaseModel):
 
 
 class CommandDocument(ComparisonDocument):
-    """bench-command.json in the measurement's folder. `messages`: by a run's folder the seconds of each operation, as `message_seconds`."""
+    """bench-command.json in the measurement's folder. `messages`: by a run's folder the seconds of
+    each operation, as `message_seconds`.
+    """
 
     schema_: Literal["hvscale/bench-command/1"] = "hvscale/bench-command/1"
     messages: dict[str, dict[str, float]] = Field(default_factory=dict)
@@ -51,7 +57,9 @@ class CommandDocument(ComparisonDocument):
         ]
 
     def seconds(self, name: str) -> dict[str, dict[int, float]]:
-        """Seconds by operation and round: of the whole job, per image where the run reports its throughput, and of messages."""
+        """Seconds by operation and round: of the whole job, per image where the run reports its
+        throughput, and of messages.
+        """
         throughput = self.measured(name, "throughput")
         found = {JOB: self.measured(name, "seconds"), THROUGHPUT: {one: 1 / each for one, each in throughput.items()}}
         for turn in self.runs:
@@ -62,7 +70,9 @@ class CommandDocument(ComparisonDocument):
 
 
 def message_seconds(run: RunFolder) -> dict[str, float]:
-    """Seconds of the slowest rank in all messages of each operation, without Horovod's messages for coordination."""
+    """Seconds of the slowest rank in all messages of each operation, without Horovod's messages for
+    coordination.
+    """
     of_ranks: dict[str, dict[int, float]] = {}
     for row in breakdown(run).rank_rows:
         seconds = of_ranks.setdefault(row.operation, {})
@@ -72,7 +82,9 @@ def message_seconds(run: RunFolder) -> dict[str, float]:
 
 @register
 class CommandEntry(WithTable):
-    """A user's command. `program`: its name in claims. `metric`: as in `hvscale scale`, to read a throughput from its output."""
+    """A user's command. `program`: its name in claims. `metric`: as in `hvscale scale`, to read a
+    throughput from its output.
+    """
 
     measure: Literal["command"]
     program: str

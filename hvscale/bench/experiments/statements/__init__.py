@@ -1,8 +1,10 @@
-"""The kinds of claims that studies make about times, each tested on confidence intervals. Each file of this folder registers one kind.
+"""The kinds of claims that studies make about times, each tested on confidence intervals. Each file
+of this folder registers one kind.
 
-Where all comparisons must agree, each is judged by its own 95 % interval: the chance that all of them mislead is no larger than the
-chance that one does (Berger, Technometrics 24(4), 1982). Where one of them suffices, it is judged by an interval of
-1 - 0.05 / (number of comparisons), because one of many may deviate by chance (Bonferroni).
+Where all comparisons must agree, each is judged by its own 95 % interval: the chance that all of
+them mislead is no larger than the chance that one does (Berger, Technometrics 24(4), 1982). Where
+one of them suffices, it is judged by an interval of 1 - 0.05 / (number of comparisons), because one
+of many may deviate by chance (Bonferroni).
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +26,8 @@ NOTHING = "nothing it is about was measured"
 class StatementComparison(BaseModel):
     """One figure behind a finding, with its 95 % interval.
 
-    `agrees`: whether the interval lies on the claim's side of the limit; None where it contains the limit.
+    `agrees`: whether the interval lies on the claim's side of the limit; None where it contains the
+    limit.
     """
 
     what: str
@@ -35,7 +38,9 @@ class StatementComparison(BaseModel):
 
 
 class Finding(BaseModel):
-    """The result of testing a claim. `limit_percent`: what the comparisons are compared with; the decisive ones come first."""
+    """The result of testing a claim. `limit_percent`: what the comparisons are compared with; the
+    decisive ones come first.
+    """
 
     verdict: Verdict
     reason: str
@@ -45,7 +50,9 @@ class Finding(BaseModel):
 
 @dataclass(frozen=True)
 class Compared:
-    """`percent(confidence)`: a figure with its interval; None where no round has all the series it needs."""
+    """`percent(confidence)`: a figure with its interval; None where no round has all the series it
+    needs.
+    """
 
     what: str
     percent: Callable[[float], Percent | None]
@@ -66,7 +73,9 @@ class Limit:
         return True if found.high < self.percent else False if found.low > self.percent else None
 
     def distance(self, comparison: StatementComparison) -> float:
-        """How far the interval lies beyond the limit on the claim's side; the least value speaks most against the claim."""
+        """How far the interval lies beyond the limit on the claim's side; the least value speaks
+        most against the claim.
+        """
         low, high = comparison.percent_low, comparison.percent_high
         if low is None or high is None:
             return comparison.percent if self.above else -comparison.percent
@@ -77,7 +86,9 @@ class Limit:
 
 
 class Statement(BaseModel, ABC):
-    """A claim of the TOML file. `claim`: in the study's words. `kind`: how it is tested. `where`: what it is about; empty for all."""
+    """A claim of the TOML file. `claim`: in the study's words. `kind`: how it is tested. `where`:
+    what it is about; empty for all.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -115,7 +126,9 @@ def register(kind: Kind) -> Kind:
 
 
 def judge(compared: Sequence[Compared], limit: Limit, *, somewhere: bool = False) -> Finding:
-    """The finding whether all figures lie beyond the limit; with `somewhere`, whether at least one does."""
+    """The finding whether all figures lie beyond the limit; with `somewhere`, whether at least one
+    does.
+    """
     measured = [(one, found) for one in compared if (found := one.percent(CONFIDENCE)) is not None]
     if not measured:
         return Finding(verdict="inconclusive", reason=NOTHING)
@@ -158,7 +171,9 @@ def compare(what: str, found: Percent, limit: Limit) -> StatementComparison:
 
 
 def verdict_of(each: Sequence[bool | None], sure: Sequence[bool | None], somewhere: bool) -> tuple[Verdict, str]:
-    """`each`: the sides of the limit by 95 % intervals; `sure`: by intervals widened for their number."""
+    """`each`: the sides of the limit by 95 % intervals; `sure`: by intervals widened for their
+    number.
+    """
     number = len(each)
     beyond, short = each.count(True), each.count(False)
     if somewhere and True in sure:
@@ -180,7 +195,9 @@ def intervals(number: int) -> str:
 
 
 def pairs(series: Sequence[Series], of: Selector, than: Selector, where: Selector) -> list[tuple[Series, Series]]:
-    """Pairs of a series of `of` and one of `than` that differ in nothing but the keys that either selector names."""
+    """Pairs of a series of `of` and one of `than` that differ in nothing but the keys that either
+    selector names.
+    """
     free = {*of, *than}
     others = selected(series, than, where)
     return [
@@ -207,7 +224,9 @@ def groups(found: Sequence[tuple[Series, ...]], along: Key) -> list[list[tuple[S
 
 
 def names(found: Sequence[tuple[Series, ...]], without: Key | None = None) -> list[str]:
-    """A name for each: the differences within it, then the keys in which it differs from the others."""
+    """A name for each: the differences within it, then the keys in which it differs from the
+    others.
+    """
     every = [one.where for each in found for one in each]
     varying = {key for where in every for key in where if len({str(each.get(key)) for each in every}) > 1}
     result = []

@@ -21,10 +21,12 @@ from hvscale.core.statistics import CONFIDENCE
 
 @register
 class BestDiffers(Statement):
-    """No single value of `of` has the least time for every value of `between`. Times are summed over the other keys.
+    """No single value of `of` has the least time for every value of `between`. Times are summed
+    over the other keys.
 
-    It holds when two values of `between` have different best choices, each faster than the other beyond the intervals. It does not
-    hold when one choice is faster than all others everywhere beyond the intervals.
+    It holds when two values of `between` have different best choices, each faster than the other
+    beyond the intervals. It does not hold when one choice is faster than all others everywhere
+    beyond the intervals.
     """
 
     kind: Literal["best-differs"]
@@ -39,7 +41,8 @@ class BestDiffers(Statement):
             return Finding(verdict="inconclusive", reason=NOTHING)
         best = {place: min(table, key=lambda choice: mean(table[choice])) for place, table in tables.items()}
         best_names = ", ".join(f"{word(self.of, choice)} for {place}" for place, choice in best.items())
-        # The best of each against the best of the others, or against all where the same one is best everywhere.
+        # The best of each against the best of the others, or against all where the same one is best
+        # everywhere.
         rivals = set(best.values()) if len(set(best.values())) > 1 else choices
         compared = [
             (place, best[place], rival, (table[best[place]], table[rival]))
@@ -81,7 +84,9 @@ def whole(parts: dict[Any, list[Series]], of: Key) -> dict[Any, Series]:
 
 
 def verdict(best: set[Any], every: bool, sure: set[tuple[Any, Any]], best_names: str) -> dict[str, Any]:
-    """`every`: whether all comparisons of a best choice with a rival agree; `sure`: those that agree by widened intervals."""
+    """`every`: whether all comparisons of a best choice with a rival agree; `sure`: those that
+    agree by widened intervals.
+    """
     if len(best) == 1 and every:
         return {"verdict": "does not hold", "reason": f"the same choice is best beyond all intervals: {best_names}"}
     if any((one, other) in sure and (other, one) in sure for one, other in itertools.combinations(best, 2)):

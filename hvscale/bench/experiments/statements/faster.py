@@ -13,7 +13,9 @@ from hvscale.bench.experiments.statements import Compared, Finding, Limit, State
 
 @register
 class Faster(Statement):
-    """`of` saves more than `by_percent` of the time of `than`: everywhere, or with `somewhere` in at least one comparison."""
+    """`of` saves more than `by_percent` of the time of `than`: everywhere, or with `somewhere` in
+    at least one comparison.
+    """
 
     kind: Literal["faster"]
     of: Annotated[Selector, Field(min_length=1)]

@@ -1,4 +1,6 @@
-"""One of two variants takes less time for small messages; reports the size from which the other does."""
+"""One of two variants takes less time for small messages; reports the size from which the other
+does.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
@@ -24,7 +26,9 @@ from hvscale.core.units import human_bytes
 
 @register
 class FasterWhenSmall(Statement):
-    """`of` is faster than `than` at every size up to `up_to` bytes. The reason names the first crossover."""
+    """`of` is faster than `than` at every size up to `up_to` bytes. The reason names the first
+    crossover.
+    """
 
     kind: Literal["faster-when-small"]
     of: Annotated[Selector, Field(min_length=1)]
@@ -53,7 +57,9 @@ class FasterWhenSmall(Statement):
 
 
 def crossover(by_size: Sequence[tuple[Series, ...]]) -> int | None:
-    """The first size at which the second variant is faster beyond the interval; None where there is none."""
+    """The first size at which the second variant is faster beyond the interval; None where there is
+    none.
+    """
     for one, other in by_size:
         found = change(one, other, widened(len(by_size)))
         size = one.where["bytes"]

@@ -23,7 +23,9 @@ from hvscale.bench.experiments.statements import (
 
 @register
 class OverheadGrows(Statement):
-    """The overhead of `of` over `than` is larger at the largest `along` than at the smallest, everywhere."""
+    """The overhead of `of` over `than` is larger at the largest `along` than at the smallest,
+    everywhere.
+    """
 
     kind: Literal["overhead-grows"]
     of: Annotated[Selector, Field(min_length=1)]

@@ -28,13 +28,16 @@ def broadcast(
     depth: int = DEFAULT_DEPTH,
     radix: int = DEFAULT_RADIX,
 ) -> None:
-    """Give every rank of `comm` (MPI_COMM_WORLD) what `buffer` holds at the root; all ranks must ask for the same algorithm and numbers.
+    """Give every rank of `comm` (MPI_COMM_WORLD) what `buffer` holds at the root; all ranks must
+    ask for the same algorithm and numbers.
 
-    `buffer`: contiguous memory, `[memory, datatype]` or `[memory, count, datatype]`, as mpi4py takes it. `algorithm`: flat, chain, k-nomial
-    (with `radix` children of each digit less one), two-level, or library. `chunk`: bytes sent at once; `depth`: chunks under way at once.
-    What is the library's own, such as zero bytes, a root out of range or two groups, is its broadcast's.
+    `buffer`: contiguous memory, `[memory, datatype]` or `[memory, count, datatype]`, as mpi4py
+    takes it. `algorithm`: flat, chain, k-nomial (with `radix` children of each digit less one),
+    two-level, or library. `chunk`: bytes sent at once; `depth`: chunks under way at once. What is
+    the library's own, such as zero bytes, a root out of range or two groups, is its broadcast's.
 
-    Raises RequestError for a choice that cannot be made or without the C part, and mpi4py's Exception for an error of MPI.
+    Raises RequestError for a choice that cannot be made or without the C part, and mpi4py's
+    Exception for an error of MPI.
     """
     from mpi4py import MPI
 
@@ -84,7 +87,8 @@ def handle(mpi_object: Any) -> int:
 @cache
 def native() -> ctypes.CDLL:
     """Raises RequestError when it was not built."""
-    # What is preloaded already, from whichever installation, is the one that knows this process' communicators.
+    # What is preloaded already, from whichever installation, is the one that knows this process'
+    # communicators.
     preloaded = ctypes.CDLL(None)
     loaded = preloaded if hasattr(preloaded, "hvbcast_broadcast") else ctypes.CDLL(str(library_path()))
     word, number = ctypes.c_size_t, ctypes.c_int
@@ -105,7 +109,8 @@ def library_path() -> Path:
 
 
 def preload_environment(table: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """What every rank needs in its environment to broadcast by the decision table, in its compact form; `environment` is what it has.
+    """What every rank needs in its environment to broadcast by the decision table, in its compact
+    form; `environment` is what it has.
 
     Raises RequestError when the library is missing, or lies where LD_PRELOAD cannot name it.
     """

@@ -1,9 +1,11 @@
-"""What a collective should cost: Hockney's model of a message, a + m/b seconds for m bytes, fit_level to the points.
+"""What a collective should cost: Hockney's model of a message, a + m/b seconds for m bytes,
+fit_level to the points.
 
-Of a chain on n ranks, M bytes in chunks of C: (n - 2 + M/C) (a + C/b), with the best chunk sqrt(M a b / (n - 2)) (Awan et al., "Optimized
-Broadcast for Deep Learning Workloads on Dense-GPU InfiniBand Clusters: MPI or NCCL?", 2018). Of the others: Thakur, Rabenseifner and Gropp,
-"Optimization of Collective Communication Operations in MPICH", 2005; what adding up costs is left out. A message above the eager limit
-takes a rendezvous first: a third figure, beside a and b.
+Of a chain on n ranks, M bytes in chunks of C: (n - 2 + M/C) (a + C/b), with the best chunk sqrt(M a
+b / (n - 2)) (Awan et al., "Optimized Broadcast for Deep Learning Workloads on Dense-GPU InfiniBand
+Clusters: MPI or NCCL?", 2018). Of the others: Thakur, Rabenseifner and Gropp, "Optimization of
+Collective Communication Operations in MPICH", 2005; what adding up costs is left out. A message
+above the eager limit takes a rendezvous first: a third figure, beside a and b.
 """
 
 from collections import Counter
@@ -21,7 +23,8 @@ from hvscale.comm_tuning.collectives.decide.measurements import AlgorithmChoice,
 
 TYPICAL_ERROR = 0.1  # of a logarithm: beyond it a point counts less and less
 INITIAL_SHARE, NEGLIGIBLE_SHARE = 1e-6, 1e-5  # of a point's time, to begin with, and to be left out
-# What messages go through: with one rank on each node the network, on one node its memory, else both.
+# What messages go through: with one rank on each node the network, on one node its memory, else
+# both.
 Level = Literal["between nodes", "within a node", "both"]
 
 
@@ -34,7 +37,9 @@ class MessageSteps:
 
 
 def pipelined(steps_to_fill: float, sends: float, total: float, chunk: float) -> MessageSteps:
-    """Chunks one behind another: each is sent `sends` times, the last one comes `steps_to_fill` messages later."""
+    """Chunks one behind another: each is sent `sends` times, the last one comes `steps_to_fill`
+    messages later.
+    """
     parts = max(total / chunk, 1)
     messages = steps_to_fill + sends * parts
     return MessageSteps(messages, messages * total / parts)
@@ -111,7 +116,9 @@ COSTS: Mapping[tuple[str, str], Callable[[int, float, AlgorithmChoice], MessageS
 
 
 def steps(operation: str, np: int, total: int, choice: AlgorithmChoice) -> MessageSteps | None:
-    """None for an algorithm whose cost is not known here: the library's own choice among them, and two-level, which is of two levels."""
+    """None for an algorithm whose cost is not known here: the library's own choice among them, and
+    two-level, which is of two levels.
+    """
     name = choice.algorithm if choice.algorithm != "library" else f"library's {choice.library_algorithm}"
     cost = COSTS.get((operation, name))
     return cost(np, total, choice) if cost else None
@@ -124,10 +131,12 @@ def level(np: int, ranks_per_node: int) -> Level:
 
 
 class Fit(BaseModel):
-    """`start_seconds`: a, of each message; `bytes_per_second`: b, None where no byte's cost can be told from nothing.
+    """`start_seconds`: a, of each message; `bytes_per_second`: b, None where no byte's cost can be
+    told from nothing.
 
-    `rendezvous_seconds`: what a message above `eager_limit_bytes` costs more, 0 where no point tells. `points`: how many it rests on, and
-    `error_percent`: how far their medians are from it, as a median.
+    `rendezvous_seconds`: what a message above `eager_limit_bytes` costs more, 0 where no point
+    tells. `points`: how many it rests on, and `error_percent`: how far their medians are from it,
+    as a median.
     """
 
     level: Level
@@ -151,7 +160,9 @@ class Fit(BaseModel):
         return found.messages * start + found.bytes * per_byte
 
     def best_chunk(self, np: int, total: int) -> int:
-        """Of a chain, in bytes: the formula's with or without a rendezvous, whichever costs less; between two ranks the whole message."""
+        """Of a chain, in bytes: the formula's with or without a rendezvous, whichever costs less;
+        between two ranks the whole message.
+        """
 
         def formula(start: float) -> int:
             if np == 2 or self.bytes_per_second is None:
@@ -172,10 +183,13 @@ def needs_rendezvous(found: MessageSteps, eager_limit_bytes: int | None) -> bool
 
 
 def fit(points: Iterable[Point], own_eager_limit: int | None = None) -> dict[tuple[Level, int | None], Fit]:
-    """By level and eager limit, for those with two points or more whose cost is known; `own_eager_limit`: the library's where none was set.
+    """By level and eager limit, for those with two points or more whose cost is known;
+    `own_eager_limit`: the library's where none was set.
 
-    Of the logarithms, so that half and twice are as far off; in squares up to some 10 %, beyond that less and less (scipy.optimize.least_squares,
-    soft_l1), because some algorithms cost more than their formula; each collective and size counts once, however many choices were measured at it.
+    Of the logarithms, so that half and twice are as far off; in squares up to some 10 %, beyond
+    that less and less (scipy.optimize.least_squares, soft_l1), because some algorithms cost more
+    than their formula; each collective and size counts once, however many choices were measured at
+    it.
     """
     of_level: dict[tuple[Level, int | None], list[tuple[MessageSteps, float, float]]] = {}
     points = list(points)
@@ -236,8 +250,9 @@ def fit_level(of: Level, eager_limit_bytes: int | None, rows: list[tuple[Message
 def wire_seconds(operation: str, nodes: int, total: int, bytes_per_second: float) -> float:
     """What the links need at least, each carrying so much in each direction: 0 within a node.
 
-    A broadcast's last byte leaves the root once; an all-reduce sends and receives 2 (k - 1)/k of the message on each of k nodes, an all-gather
-    and a gather (k - 1)/k of all ranks' bytes (Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms", 2009; Chan et al., 2007).
+    A broadcast's last byte leaves the root once; an all-reduce sends and receives 2 (k - 1)/k of
+    the message on each of k nodes, an all-gather and a gather (k - 1)/k of all ranks' bytes
+    (Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms", 2009; Chan et al., 2007).
     """
     if nodes < 2:
         return 0.0

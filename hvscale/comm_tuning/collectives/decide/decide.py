@@ -1,9 +1,11 @@
 """The decision table that follows from measurements: few rules, none of which rests on noise.
 
-A choice is proven at a size if it is the library's own, or faster than it with intervals that do not overlap. The best choice is
-the proven one with the least median. A choice is good enough at a size if its median is within 3 % of the best, or within 5 % with
-overlapping intervals: such a difference is noise. A table is valid if its choices are good enough everywhere and each of its rules
-is proven somewhere in its range. Of all valid tables a dynamic programme over the sizes finds one with the fewest rules.
+A choice is proven at a size if it is the library's own, or faster than it with intervals that do
+not overlap. The best choice is the proven one with the least median. A choice is good enough at a
+size if its median is within 3 % of the best, or within 5 % with overlapping intervals: such a
+difference is noise. A table is valid if its choices are good enough everywhere and each of its
+rules is proven somewhere in its range. Of all valid tables a dynamic programme over the sizes finds
+one with the fewest rules.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,10 +40,12 @@ Series = Mapping[int, AtSize]  # by bytes
 
 
 class SizeRow(BaseModel):
-    """One size of one case, with median seconds of the library with nothing set, of the table's choice, and of the best choice.
+    """One size of one case, with median seconds of the library with nothing set, of the table's
+    choice, and of the best choice.
 
-    `gain`: library_seconds / table_seconds. `significant`: the intervals of the two do not overlap. `undecided`: the best choice is
-    more than 3 % faster than the table's but within the noise; more samples are needed.
+    `gain`: library_seconds / table_seconds. `significant`: the intervals of the two do not overlap.
+    `undecided`: the best choice is more than 3 % faster than the table's but within the noise; more
+    samples are needed.
     """
 
     operation: Operation
@@ -58,7 +62,9 @@ class SizeRow(BaseModel):
 
 
 class EagerLimitRow(BaseModel):
-    """One eager limit. `gain`: geometric mean over all sizes; `min_gain`: of the worst size; None where not measured everywhere."""
+    """One eager limit. `gain`: geometric mean over all sizes; `min_gain`: of the worst size; None
+    where not measured everywhere.
+    """
 
     eager_limit_bytes: int | None
     gain: float | None
@@ -120,7 +126,9 @@ def eager_limits(points: Iterable[Point]) -> list[int | None]:
 
 
 def by_case(points: Iterable[Point], limit: int | None) -> dict[CollectiveCase, dict[int, dict[AlgorithmChoice, Time]]]:
-    """The times under one eager limit, by case, size and choice; samples of the same choice and size are pooled."""
+    """The times under one eager limit, by case, size and choice; samples of the same choice and
+    size are pooled.
+    """
     samples: dict[CollectiveCase, dict[int, dict[AlgorithmChoice, list[float]]]] = {}
     for point in points:
         if point.eager_limit_bytes == limit:
@@ -145,7 +153,9 @@ def at_sizes(series: Series, choice: AlgorithmChoice) -> dict[int, Time]:
 
 
 def proven(times: AtSize) -> list[AlgorithmChoice]:
-    """The library's own choice, and the choices that are faster by their median with intervals that do not overlap."""
+    """The library's own choice, and the choices that are faster by their median with intervals that
+    do not overlap.
+    """
     base = times[LIBRARY]
     return [
         choice
@@ -170,7 +180,9 @@ def good_enough(times: AtSize) -> list[AlgorithmChoice]:
 
 
 class TableCost(NamedTuple):
-    """The cost of a table, compared in this order: rules, sizes whose choice is not proven, and the sum of the losses' logarithms."""
+    """The cost of a table, compared in this order: rules, sizes whose choice is not proven, and the
+    sum of the losses' logarithms.
+    """
 
     rules: int = 0
     unproven: int = 0
@@ -178,7 +190,9 @@ class TableCost(NamedTuple):
 
 
 class PartialTable(NamedTuple):
-    """The cheapest table up to a size that ends with one choice. `choices`: by their numbers; of equal costs the first in order."""
+    """The cheapest table up to a size that ends with one choice. `choices`: by their numbers; of
+    equal costs the first in order.
+    """
 
     cost: TableCost
     choices: tuple[int, ...]
@@ -191,9 +205,12 @@ class PartialTable(NamedTuple):
 
 
 def decide_sizes(series: Series) -> dict[int, AlgorithmChoice]:
-    """The choice at each size, in the fewest rules. Always possible: each size's best choice is proven."""
+    """The choice at each size, in the fewest rules. Always possible: each size's best choice is
+    proven.
+    """
     known = sorted({choice for times in series.values() for choice in times}, key=lambda choice: choice.order)
-    # By the last choice, and whether its rule is proven somewhere: another rule may follow only then.
+    # By the last choice, and whether its rule is proven somewhere: another rule may follow only
+    # then.
     partials: dict[tuple[int, bool], PartialTable] = {}
     shortest = PartialTable(TableCost(), ())
     for times in series.values():
@@ -218,8 +235,8 @@ def decide_sizes(series: Series) -> dict[int, AlgorithmChoice]:
 class EagerLimitOutcome:
     """The choices under one eager limit, and its gains over the library with nothing set.
 
-    `log_gains`: at all sizes at which the baseline was measured. `half_widths`: of the intervals of their logarithms, without the
-    baseline's own noise.
+    `log_gains`: at all sizes at which the baseline was measured. `half_widths`: of the intervals of
+    their logarithms, without the baseline's own noise.
     """
 
     series: Mapping[CollectiveCase, Series]
@@ -234,7 +251,9 @@ class EagerLimitOutcome:
         series: Mapping[CollectiveCase, Series],
         chosen: Mapping[CollectiveCase, Mapping[int, AlgorithmChoice]],
     ) -> "EagerLimitOutcome":
-        """Gains between measured sizes are interpolated linearly over the logarithm of the bytes."""
+        """Gains between measured sizes are interpolated linearly over the logarithm of the
+        bytes.
+        """
         gains: list[float] = []
         half_widths: list[float] = []
         for case in sorted(base):
@@ -262,7 +281,9 @@ def half_width(time: Time) -> float:
 
 
 def best_limit(found: Mapping[int | None, EagerLimitOutcome]) -> int | None:
-    """The eager limit with the greatest gain among those that make no size slower, if it beats the library's own beyond the noise."""
+    """The eager limit with the greatest gain among those that make no size slower, if it beats the
+    library's own beyond the noise.
+    """
     own = found[None]
     for limit, outcome in sorted(found.items(), key=lambda one: (-one[1].gain, one[0] or 0)):
         better = log(outcome.gain / own.gain) > noise_between(outcome, own)
@@ -272,13 +293,16 @@ def best_limit(found: Mapping[int | None, EagerLimitOutcome]) -> int | None:
 
 
 def noise_between(one: EagerLimitOutcome, other: EagerLimitOutcome) -> float:
-    """Half width of the interval of the difference of two mean logarithms; independent half widths add up as squares."""
+    """Half width of the interval of the difference of two mean logarithms; independent half widths
+    add up as squares.
+    """
     return sqrt(sum(width**2 for width in (*one.half_widths, *other.half_widths))) / len(one.half_widths)
 
 
 def rules_of(case: CollectiveCase, chosen: Mapping[int, AlgorithmChoice]) -> list[Rule]:
-    """The rules of one case. A rule ends at the geometric mean of two sizes; below the smallest size the library decides, above the
-    largest the last rule applies."""
+    """The rules of one case. A rule ends at the geometric mean of two sizes; below the smallest
+    size the library decides, above the largest the last rule applies.
+    """
     sizes = list(chosen)
     starts = [sizes[0], *(after for before, after in pairwise(sizes) if chosen[before] != chosen[after])]
     first = {start: isqrt(before * start) + 1 for before, start in pairwise(sizes)}

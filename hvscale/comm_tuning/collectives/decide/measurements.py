@@ -37,7 +37,8 @@ from hvscale.core.statistics import estimate
 class AlgorithmChoice(BaseModel):
     """One way to run a collective, in the fields of a table's rule.
 
-    `algorithm` is `library` or one of hvscale's own broadcasts. `library` with all other fields None leaves the choice to the library.
+    `algorithm` is `library` or one of hvscale's own broadcasts. `library` with all other fields
+    None leaves the choice to the library.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -88,8 +89,9 @@ class CollectiveCase(NamedTuple):
 class Point(BaseModel):
     """One choice at one size, under one eager limit (None: the library's own).
 
-    `bytes`: of the message; for all-gather and gather of all ranks together, as `hvscale bench` counts. `seconds`: one sample each, of
-    the slowest rank. `wrong`: wrong elements; a choice with any is never chosen. `starts`: the starts of ranks the samples come from.
+    `bytes`: of the message; for all-gather and gather of all ranks together, as `hvscale bench`
+    counts. `seconds`: one sample each, of the slowest rank. `wrong`: wrong elements; a choice with
+    any is never chosen. `starts`: the starts of ranks the samples come from.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -111,7 +113,9 @@ class Point(BaseModel):
 
 @dataclass(frozen=True)
 class Time:
-    """Seconds: the median of the samples and the 95 % interval of their geometric mean; 0 and infinity for a single sample."""
+    """Seconds: the median of the samples and the 95 % interval of their geometric mean; 0 and
+    infinity for a single sample.
+    """
 
     median: float
     low: float
@@ -132,7 +136,9 @@ class Time:
 
 
 class Measurements(VersionedDocument):
-    """The measurements of `hvscale tune-collectives`. `mpi`: the flavour, or nccl; `library`: the library's name for itself."""
+    """The measurements of `hvscale tune-collectives`. `mpi`: the flavour, or nccl; `library`: the
+    library's name for itself.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

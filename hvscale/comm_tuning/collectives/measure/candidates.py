@@ -1,4 +1,6 @@
-"""What can be tried: the algorithms of the library and ours, each with the parts that it may cut a message into."""
+"""What can be tried: the algorithms of the library and ours, each with the parts that it may cut a
+message into.
+"""
 
 from collections.abc import Iterator
 
@@ -24,7 +26,9 @@ def as_candidate(choice: AlgorithmChoice) -> Candidate:
 
 
 def of_the_library(mpi: str, operation: Operation, np: int) -> Iterator[Candidate]:
-    """`auto` is one of its own only where telling algorithms changes what is chosen for the rest."""
+    """`auto` is one of its own only where telling algorithms changes what is chosen for the
+    rest.
+    """
     knob = algorithm_knob(mpi, operation)
     if knob is None:
         return
@@ -43,7 +47,9 @@ def of_the_library(mpi: str, operation: Operation, np: int) -> Iterator[Candidat
 
 
 def ours(np: int) -> Iterator[AlgorithmChoice]:
-    """Of trees a whole message at once, too. Between two ranks all are the same but for two-level."""
+    """Of trees a whole message at once, too. Between two ranks all are the same but for
+    two-level.
+    """
     for chunk in CHUNKS:
         for depth in DEPTHS:
             yield AlgorithmChoice(algorithm="chain", chunk_bytes=chunk, depth=depth)

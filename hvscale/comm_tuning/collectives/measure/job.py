@@ -69,7 +69,8 @@ class RankReports:
 class JobResults:
     """Collects a job's reports and adds them to the measurements.
 
-    `trying`: the choice whose first call has not ended yet. `refused`: why the ranks could not measure.
+    `trying`: the choice whose first call has not ended yet. `refused`: why the ranks could not
+    measure.
     """
 
     def __init__(self, document: TuneCollectivesDocument, job: TuningJob, reporter: TuningReporter, warn: Warn) -> None:
@@ -136,9 +137,11 @@ class JobResults:
 def run_job(
     job: TuningJob, request: CollectivesRequest, run: RunFolder, options: LaunchOptions, results: JobResults
 ) -> None:
-    """Start the ranks of a job in a new run folder and collect their reports. `options`: of the study, with all ranks.
+    """Start the ranks of a job in a new run folder and collect their reports. `options`: of the
+    study, with all ranks.
 
-    Raises UntrustedError where the ranks run on another library than the requested one, and as `launch`.
+    Raises UntrustedError where the ranks run on another library than the requested one, and as
+    `launch`.
     """
     run.path.mkdir()
     write_text(request_path(run.path), request.model_dump_json(by_alias=True))
@@ -162,7 +165,9 @@ def run_job(
 
 
 def job_options(job: TuningJob, options: LaunchOptions, limit: Mapping[str, str]) -> LaunchOptions:
-    """The launch options of a job: as many ranks per node as with all ranks, and the job's eager limit over the user's."""
+    """The launch options of a job: as many ranks per node as with all ranks, and the job's eager
+    limit over the user's.
+    """
     placement = options.placement
     if placement.nodes is not None:
         per_node = -(-options.np // placement.nodes)

@@ -1,6 +1,7 @@
 """Sets control variables of the MPI library of this process, through MPI's tools interface (MPI_T).
 
-Open MPI reads the variables that choose algorithms when a communicator is made, MPICH at each call: set them before both.
+Open MPI reads the variables that choose algorithms when a communicator is made, MPICH at each call:
+set them before both.
 """
 
 import ctypes
@@ -26,7 +27,8 @@ class ControlVariableError(HvscaleError):
 class ControlVariables:
     """The control variables of one MPI library.
 
-    `numbers`: the numbers behind the library's words for values, by variable and word, as `value_numbers` finds them.
+    `numbers`: the numbers behind the library's words for values, by variable and word, as
+    `value_numbers` finds them.
     """
 
     def __init__(self, library: str, numbers: Mapping[tuple[str, str], int]) -> None:
@@ -37,7 +39,9 @@ class ControlVariables:
         self.current: dict[str, str] = {}
 
     def accepts(self, variables: Mapping[str, str]) -> bool:
-        """Whether the library has these variables and accepts these values. Changes none of them."""
+        """Whether the library has these variables and accepts these values. Changes none of
+        them.
+        """
         current = dict(self.current)
         try:
             self.set(variables)
@@ -48,7 +52,9 @@ class ControlVariables:
         return True
 
     def set(self, variables: Mapping[str, str]) -> None:
-        """Set these variables, and reset all others to their initial values. Raises ControlVariableError."""
+        """Set these variables, and reset all others to their initial values. Raises
+        ControlVariableError.
+        """
         for name in self.current.keys() - variables.keys():
             self._write(name, self.initial[name])
             del self.current[name]
@@ -80,7 +86,9 @@ class ControlVariables:
 
 
 def loaded_library() -> str:
-    """The path of the MPI library loaded in this process. Raises ControlVariableError where none is loaded."""
+    """The path of the MPI library loaded in this process. Raises ControlVariableError where none is
+    loaded.
+    """
     files = {
         line.split(maxsplit=5)[5].strip() for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line
     }
@@ -98,7 +106,9 @@ def start_tools(mpi: ctypes.CDLL) -> None:
 
 
 def handle_of(mpi: ctypes.CDLL, variable: str) -> Any:
-    """The handle of a control variable. Raises ControlVariableError where the library does not have it, or it is not one number."""
+    """The handle of a control variable. Raises ControlVariableError where the library does not have
+    it, or it is not one number.
+    """
     index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
     name = variable.removeprefix(MCA).encode()
     if mpi.MPI_T_cvar_get_index(name, ctypes.byref(index)) != 0:
@@ -116,10 +126,12 @@ def read_variable(mpi: ctypes.CDLL, handle: Any) -> int:
 
 
 def value_numbers(library: str, words: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """The numbers behind a library's words for values, such as MPICH's names of algorithms, by variable and word.
+    """The numbers behind a library's words for values, such as MPICH's names of algorithms, by
+    variable and word.
 
-    A new process with the word in its environment reads the number back. A word that the library does not know is left out: for
-    such a word the process reads the same number as for any nonsense.
+    A new process with the word in its environment reads the number back. A word that the library
+    does not know is left out: for such a word the process reads the same number as for any
+    nonsense.
     """
     asked = sorted(set(words))
     if not asked:
@@ -134,7 +146,9 @@ def value_numbers(library: str, words: Iterable[tuple[str, str]]) -> dict[tuple[
 
 
 def main() -> None:
-    """Prints the number behind each word. Forks a process for each, because a process reads its environment once."""
+    """Prints the number behind each word. Forks a process for each, because a process reads its
+    environment once.
+    """
     library, *texts = sys.argv[1:]
     pairs = [*zip(texts[::2], texts[1::2], strict=True)]
     for name, word in pairs:

@@ -1,7 +1,7 @@
 """Decides which variant of a collective is measured next at a size.
 
-First a few variants of each kind, then the neighbours of the good ones, then the finalists until their times can be told apart.
-Nothing here measures, and nothing here knows a library.
+First a few variants of each kind, then the neighbours of the good ones, then the finalists until
+their times can be told apart. Nothing here measures, and nothing here knows a library.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -21,8 +21,8 @@ FAR_RATIO = 3.0  # slower than this in its first sample: no second sample
 IMPROVING_RATIO = 0.85  # a variant improves if its ratio falls below this share of its ratio at the size before
 NARROW_RATIO = 0.015  # half of a confidence interval, relative to the time: known well enough
 CHEAP_SECONDS = 0.02
-# (seconds of a call, samples): a variant faster than this gets that many samples before it is judged by the least of them. The
-# first call may take twice as long as all others.
+# (seconds of a call, samples): a variant faster than this gets that many samples before it is
+# judged by the least of them. The first call may take twice as long as all others.
 SAMPLES_BEFORE_JUDGING = ((CHEAP_SECONDS, 3), (2.0, 2))
 MIN_SAMPLES, MIN_CHEAP_SAMPLES, MAX_SAMPLES = 3, 5, 11  # of a finalist
 MAX_SAMPLING_SECONDS = 5.0  # for one variant at one size, once it has its minimum of samples
@@ -36,7 +36,9 @@ Kind = tuple[str, str | None, int | None]
 
 @dataclass(frozen=True)
 class AlgorithmVariant:
-    """What a choice means at one size: `part` bytes at once, `depth` parts in flight; both None for the whole message at once."""
+    """What a choice means at one size: `part` bytes at once, `depth` parts in flight; both None for
+    the whole message at once.
+    """
 
     kind: Kind
     part: int | None
@@ -111,14 +113,18 @@ class SizeState:
         return [variant for variant in self.of_kind(kind) if self.least(variant) <= NEAR_RATIO * self.least(best)]
 
     def nearest(self, kind: Kind, part: int | None, depth: int | None) -> list[AlgorithmVariant]:
-        """The one variant of the kind whose part is nearest; of several depths the nearest one, or the first."""
+        """The one variant of the kind whose part is nearest; of several depths the nearest one, or
+        the first.
+        """
         found = self.of_kind(kind)
         return sorted(
             found, key=lambda variant: (log_distance(variant.part, part), log_distance(variant.depth, depth))
         )[:1]
 
     def neighbours(self, variant: AlgorithmVariant) -> list[AlgorithmVariant]:
-        """The variants with the next larger and the next smaller part, and those with other depths."""
+        """The variants with the next larger and the next smaller part, and those with other
+        depths.
+        """
         same_kind = self.of_kind(variant.kind)
         parts = sorted({one.part for one in same_kind}, key=lambda part: part or inf)
         at = parts.index(variant.part)
@@ -131,7 +137,9 @@ class SizeState:
 
 
 def log_distance(one: int | None, other: int | None) -> float:
-    """The logarithm of the ratio of two parts or depths; the whole message is far from every part."""
+    """The logarithm of the ratio of two parts or depths; the whole message is far from every
+    part.
+    """
     if one is None or other is None:
         return 0.0 if one is other else 1e3
     return abs(log(one / other))
@@ -139,7 +147,9 @@ def log_distance(one: int | None, other: int | None) -> float:
 
 @dataclass(frozen=True)
 class EarlierSizes:
-    """What smaller sizes showed: the best variant of each kind at the last one, the best first, and the hopeless variants."""
+    """What smaller sizes showed: the best variant of each kind at the last one, the best first, and
+    the hopeless variants.
+    """
 
     best: Mapping[Kind, AlgorithmVariant]
     hopeless: frozenset[AlgorithmVariant]
@@ -164,8 +174,8 @@ def earlier_sizes(states: list[SizeState]) -> EarlierSizes:
 def is_hopeless(variant: AlgorithmVariant, states: list[SizeState]) -> bool:
     """Judged by the last two sizes at which it was measured.
 
-    A variant that was left out at the last size is tried again while calls are cheap: at small sizes its ratio may stand still and
-    improve later.
+    A variant that was left out at the last size is tried again while calls are cheap: at small
+    sizes its ratio may stand still and improve later.
     """
     if variant not in states[-1].times and states[-1].best < CHEAP_SECONDS:
         return False
@@ -176,8 +186,8 @@ def is_hopeless(variant: AlgorithmVariant, states: list[SizeState]) -> bool:
 def race(state: SizeState, earlier: EarlierSizes, proposed: Mapping[Kind, int], over: Callable[[], bool]) -> Race:
     """Yields the variants to measure; returns the finalists, whose results should be checked.
 
-    `proposed`: the cost model's part for a kind, in bytes. `over()`: whether the time for this size is up; the library's own
-    choice is measured in any case.
+    `proposed`: the cost model's part for a kind, in bytes. `over()`: whether the time for this size
+    is up; the library's own choice is measured in any case.
     """
     yield from sample(state, [state.baseline])
     todo = seeds(state, earlier, proposed)
@@ -220,9 +230,11 @@ def samples_before_judging(state: SizeState, variant: AlgorithmVariant) -> int:
 
 
 def seeds(state: SizeState, earlier: EarlierSizes, proposed: Mapping[Kind, int]) -> list[AlgorithmVariant]:
-    """Of each kind: the best at the last size, the cost model's proposal, a middle part, and the whole message.
+    """Of each kind: the best at the last size, the cost model's proposal, a middle part, and the
+    whole message.
 
-    The best of the last size comes first, because beside it the others are soon seen to be far behind.
+    The best of the last size comes first, because beside it the others are soon seen to be far
+    behind.
     """
     found: dict[AlgorithmVariant, None] = {}
     for kind in dict.fromkeys([*earlier.best, *state.kinds()]):
@@ -239,7 +251,8 @@ def seeds(state: SizeState, earlier: EarlierSizes, proposed: Mapping[Kind, int])
 def finalists(state: SizeState, earlier: EarlierSizes) -> list[AlgorithmVariant]:
     """The variants that are measured until they can be told apart.
 
-    The library with nothing set, the few best, and the best of the last size unless it is poor here.
+    The library with nothing set, the few best, and the best of the last size unless it is poor
+    here.
     """
     margin = POOR_RATIO if state.best < CHEAP_SECONDS else CLOSE_RATIO
     good = sorted((variant for variant in state.times if state.least(variant) <= margin * state.best), key=state.least)
@@ -248,7 +261,9 @@ def finalists(state: SizeState, earlier: EarlierSizes) -> list[AlgorithmVariant]
 
 
 def is_beaten(state: SizeState, variant: AlgorithmVariant, alive: list[AlgorithmVariant]) -> bool:
-    """Whether it is slower beyond both intervals, and by more than a table with fewer rules may lose."""
+    """Whether it is slower beyond both intervals, and by more than a table with fewer rules may
+    lose.
+    """
     if len(state.times[variant]) < state.min_samples:
         return False
     time = state.time(variant)
@@ -257,7 +272,9 @@ def is_beaten(state: SizeState, variant: AlgorithmVariant, alive: list[Algorithm
 
 
 def undecided(state: SizeState, alive: list[AlgorithmVariant]) -> list[AlgorithmVariant]:
-    """The finalists that need more samples: too few so far, or an interval that is wide and overlaps that of the best."""
+    """The finalists that need more samples: too few so far, or an interval that is wide and
+    overlaps that of the best.
+    """
     times = {variant: state.time(variant) for variant in alive}
     best = min(alive, key=lambda variant: times[variant].median)
     found = []
@@ -287,7 +304,9 @@ def exhaustive(state: SizeState, over: Callable[[], bool]) -> Race:
 
 
 def sizes_at_crossovers(states: list[SizeState]) -> list[int]:
-    """A power of two between any two sizes of which neither's best choice is good enough at the other: a rule begins there."""
+    """A power of two between any two sizes of which neither's best choice is good enough at the
+    other: a rule begins there.
+    """
     found = []
     for one, other in pairwise(states):
         if other.size >= 4 * one.size and not (

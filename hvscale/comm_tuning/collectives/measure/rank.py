@@ -1,7 +1,8 @@
-"""The part of `hvscale tune-collectives` that runs inside every rank: measures the variants that rank 0 decides on.
+"""The part of `hvscale tune-collectives` that runs inside every rank: measures the variants that
+rank 0 decides on.
 
-Started as `python -m hvscale.comm_tuning.collectives.measure.rank` with HVSCALE_RUN in the environment. Rank 0 writes each sample
-to the run folder at once. Never imports the controller.
+Started as `python -m hvscale.comm_tuning.collectives.measure.rank` with HVSCALE_RUN in the
+environment. Rank 0 writes each sample to the run folder at once. Never imports the controller.
 """
 
 import ctypes
@@ -79,7 +80,8 @@ class OwnBroadcastCall(MpiCall):
 class JobMeasurement:
     """One job's measurement in one rank.
 
-    All ranks run the same race over the same times. Whatever may differ between ranks, such as the clock, comes from rank 0.
+    All ranks run the same race over the same times. Whatever may differ between ranks, such as the
+    clock, comes from rank 0.
     """
 
     def __init__(self, request: CollectivesRequest) -> None:
@@ -120,7 +122,9 @@ class JobMeasurement:
         return ControlVariables(library, numbers)
 
     def _select_choices(self) -> None:
-        """Leave out choices that this library does not know, and the two-level algorithm where all ranks are on one level."""
+        """Leave out choices that this library does not know, and the two-level algorithm where all
+        ranks are on one level.
+        """
         for candidate in self.request.candidates:
             choice = candidate.choice
             if not all(self.engine.allgather(self.control_variables.accepts(candidate.variables))):
@@ -129,7 +133,8 @@ class JobMeasurement:
                 self.variables[choice] = candidate.variables
 
     def measure(self, write: Callable[[RankReport], None]) -> bool:
-        """Measure all sizes, then sizes near crossovers; returns whether nothing is left to measure.
+        """Measure all sizes, then sizes near crossovers; returns whether nothing is left to
+        measure.
 
         Raises RequestError where the buffers do not fit into the memory of a node.
         """
@@ -204,7 +209,9 @@ class JobMeasurement:
         return state
 
     def proposed_parts(self, size: int) -> dict[Kind, int]:
-        """A chain's best chunk in bytes, by the cost model fitted to the measurements of this job."""
+        """A chain's best chunk in bytes, by the cost model fitted to the measurements of this
+        job.
+        """
         points = [
             Point(
                 operation=self.request.operation,
@@ -234,8 +241,9 @@ class JobMeasurement:
     def steady_seconds(self, variant: AlgorithmVariant, call: MpiCall) -> float:
         """The median over several calls, for a fast variant, after half as many untimed calls.
 
-        The median discounts other activity on the machine. The untimed calls bring links that let a burst through, and caches, into
-        a steady state. Earlier calls tell how many calls are needed; after a slow first call these are too few, so they are repeated.
+        The median discounts other activity on the machine. The untimed calls bring links that let a
+        burst through, and caches, into a steady state. Earlier calls tell how many calls are
+        needed; after a slow first call these are too few, so they are repeated.
         """
         calls, warm = self.calls.get(variant, 1), variant.kind in self.warm
         while True:
@@ -253,8 +261,9 @@ class JobMeasurement:
     def root(self, state: SizeState) -> int:
         """The root to measure with: each rank in turn for short calls, else rank 0 as in real jobs.
 
-        Ranks leave a barrier microseconds apart, which is as long as a small message takes. So a fixed root may run ahead, or a
-        message may arrive before its rank looks for it, and the call looks faster than it is. Rotating the root prevents both.
+        Ranks leave a barrier microseconds apart, which is as long as a small message takes. So a
+        fixed root may run ahead, or a message may arrive before its rank looks for it, and the call
+        looks faster than it is. Rotating the root prevents both.
         """
         smaller = (rotates for size, rotates in self.rotates_root.items() if size <= state.size)
         if not self.collective.rooted or not all(smaller):

@@ -1,4 +1,5 @@
-"""What one start of ranks is to measure, and the lines in which rank 0 reports what it has measured.
+"""What one start of ranks is to measure, and the lines in which rank 0 reports what it has
+measured.
 
 The controller writes the request into the run folder before the start.
 """
@@ -17,7 +18,9 @@ DTYPE = "float32"  # the type of Horovod's gradients
 
 
 class Candidate(BaseModel):
-    """A choice, and the environment variables that name the control variables and values that set it in the library."""
+    """A choice, and the environment variables that name the control variables and values that set
+    it in the library.
+    """
 
     choice: AlgorithmChoice
     variables: dict[str, str] = {}
@@ -26,9 +29,9 @@ class Candidate(BaseModel):
 class CollectivesRequest(VersionedDocument):
     """collectives-request.json.
 
-    `sizes`: bytes, ascending. `refine`: add sizes near crossovers. `known`: earlier measurements of this job. `seconds`: time limit,
-    None for no limit. `exhaustive`: measure all candidates at all sizes equally often. `only`: the choices to measure by size, where
-    not all are to be measured.
+    `sizes`: bytes, ascending. `refine`: add sizes near crossovers. `known`: earlier measurements of
+    this job. `seconds`: time limit, None for no limit. `exhaustive`: measure all candidates at all
+    sizes equally often. `only`: the choices to measure by size, where not all are to be measured.
     """
 
     schema_: Literal["hvscale/collectives-request/1"] = "hvscale/collectives-request/1"
@@ -45,7 +48,9 @@ class CollectivesRequest(VersionedDocument):
 
 
 class TuningStarted(BaseModel):
-    """The first line: the library's name for itself, the most ranks on one node, and the choices that the library rejects."""
+    """The first line: the library's name for itself, the most ranks on one node, and the choices
+    that the library rejects.
+    """
 
     kind: Literal["started"] = "started"
     library: str
@@ -54,7 +59,9 @@ class TuningStarted(BaseModel):
 
 
 class Trying(BaseModel):
-    """A choice is about to be called for the first time at a size: if the job fails now, this choice is to blame."""
+    """A choice is about to be called for the first time at a size: if the job fails now, this
+    choice is to blame.
+    """
 
     kind: Literal["trying"] = "trying"
     bytes: int
@@ -62,7 +69,9 @@ class Trying(BaseModel):
 
 
 class Sample(BaseModel):
-    """The seconds of one call on the slowest rank. `choices`: all choices that are the same at this size."""
+    """The seconds of one call on the slowest rank. `choices`: all choices that are the same at this
+    size.
+    """
 
     kind: Literal["sample"] = "sample"
     bytes: int

@@ -71,7 +71,9 @@ def case_figures(document: TuneCollectivesDocument, case: CollectiveCase) -> dic
 
 
 def series_of(points: Iterable[Point]) -> Series:
-    """The times of each choice by size; samples of the same choice and size are pooled, as for the decision."""
+    """The times of each choice by size; samples of the same choice and size are pooled, as for the
+    decision.
+    """
     samples: dict[tuple[int | None, AlgorithmChoice], dict[int, list[float]]] = {}
     for point in points:
         of_choice = samples.setdefault((point.eager_limit_bytes, point.choice), {})
@@ -94,7 +96,9 @@ def latency(
     rows: Sequence[SizeRow],
     colours: Mapping[AlgorithmChoice, str],
 ) -> go.Figure:
-    """Choices of the table are coloured, all others thin and grey; those under another eager limit are hidden at first."""
+    """Choices of the table are coloured, all others thin and grey; those under another eager limit
+    are hidden at first.
+    """
     limit = document.decision.table.eager_limit_bytes if document.decision else None
     figure = go.Figure()
     style(figure, "size", "time of a call on the slowest rank")
@@ -176,7 +180,9 @@ def model(
     colours: Mapping[AlgorithmChoice, str],
     sizes: Sequence[int],
 ) -> None:
-    """A dotted curve for each choice of the table with a cost formula; for broadcast also the chain with its best chunk."""
+    """A dotted curve for each choice of the table with a cost formula; for broadcast also the chain
+    with its best chunk.
+    """
     of_level = level(case.np, case.ranks_per_node)
     fit = next((one for one in document.fits if (one.level, one.eager_limit_bytes) == (of_level, eager_limit)), None)
     if fit is None:
@@ -316,7 +322,9 @@ def gain_ticks(low: float, high: float) -> list[float]:
 def bands(
     figure: go.Figure, rules: Sequence[Rule], colours: Mapping[AlgorithmChoice, str], sizes: Sequence[int], named: bool
 ) -> None:
-    """A background band for each rule, with its name above it, or rotated inside where the band is narrow."""
+    """A background band for each rule, with its name above it, or rotated inside where the band is
+    narrow.
+    """
     left, right_ = reach(sizes)
     highest = 1
     for rule in rules:
@@ -365,7 +373,9 @@ def wrapped(text: str, pixels: float) -> list[str]:
 
 
 def reach(sizes: Sequence[int]) -> list[float]:
-    """The range of the axis as logarithms: half a step beyond the sizes, so that the first and the last lie inside a band."""
+    """The range of the axis as logarithms: half a step beyond the sizes, so that the first and the
+    last lie inside a band.
+    """
     step = sqrt(sizes[-1] / sizes[-2]) if len(sizes) > 1 else 2
     before = sqrt(sizes[1] / sizes[0]) if len(sizes) > 1 else 2
     return [log10(sizes[0] / before), log10(sizes[-1] * step)]
@@ -382,7 +392,9 @@ def size_ticks(sizes: Sequence[int], most: int) -> dict[str, list[Any]]:
 
 
 def time_ticks(figure: go.Figure, times: Sequence[Time], more: Sequence[float]) -> None:
-    """A logarithmic axis over the measured times and the wire's; a model that is far off leaves the figure."""
+    """A logarithmic axis over the measured times and the wire's; a model that is far off leaves the
+    figure.
+    """
     seconds = [*(time.median for time in times), *more]
     low, high = log10(min(seconds)) - 0.15, log10(max(seconds)) + 0.15
     ticks = [10.0**power for power in range(floor(low), ceil(high) + 1)]

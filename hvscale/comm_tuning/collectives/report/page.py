@@ -1,4 +1,6 @@
-"""A study of collectives as one self-contained HTML page: the decision table, and for each case its measurements."""
+"""A study of collectives as one self-contained HTML page: the decision table, and for each case its
+measurements.
+"""
 
 import plotly.graph_objects as go
 

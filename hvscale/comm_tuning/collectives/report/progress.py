@@ -10,7 +10,9 @@ from hvscale.report.progress import ProgressBar
 
 
 class CollectivesProgress(ProgressBar):
-    """A bar over the sizes of all jobs; it appears with the first job, so that an error before it is one line."""
+    """A bar over the sizes of all jobs; it appears with the first job, so that an error before it
+    is one line.
+    """
 
     def __init__(self, study: CollectivesStudy) -> None:
         super().__init__(None, description="")

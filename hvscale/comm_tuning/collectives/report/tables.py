@@ -21,7 +21,9 @@ BY_SIZE = "By size"
 
 
 class SizeCsvRow(BaseModel):
-    """One row of the CSV file. `choice`: the table's. `wire_seconds`: the lower bound by the link, None where the link is unknown."""
+    """One row of the CSV file. `choice`: the table's. `wire_seconds`: the lower bound by the link,
+    None where the link is unknown.
+    """
 
     operation: Operation
     np: int
@@ -61,7 +63,9 @@ def wire(document: TuneCollectivesDocument, case: CollectiveCase, size: int) -> 
 
 
 def describe_choice(choice: AlgorithmChoice) -> str:
-    """`chain 32 KiB, depth 8`: the bytes are the chunk of one of our broadcasts, or the segment of a library's algorithm."""
+    """`chain 32 KiB, depth 8`: the bytes are the chunk of one of our broadcasts, or the segment of
+    a library's algorithm.
+    """
     if choice == LIBRARY:
         return "library's own"
     if choice == LIBRARY_AUTO:
@@ -113,7 +117,9 @@ def verdict(document: TuneCollectivesDocument) -> str:
 
 
 def tables(document: TuneCollectivesDocument) -> list[TableModel]:
-    """All tables that are not empty. The first two columns hold words, the others figures; a group without a name has no heading."""
+    """All tables that are not empty. The first two columns hold words, the others figures; a group
+    without a name has no heading.
+    """
     made = [rules_table(document), sizes_table(document), eager_limits_table(document), fits_table(document.fits)]
     return [shown for shown in made if shown.groups]
 

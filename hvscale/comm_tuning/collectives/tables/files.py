@@ -15,7 +15,8 @@ OPERATIONS: tuple[Operation, ...] = ("broadcast", "allreduce", "allgather", "gat
 
 @dataclass(frozen=True)
 class SizeRange:
-    """Messages from `first` bytes to `last` (None: no end), and the rule with the library's algorithm; None: its own choice.
+    """Messages from `first` bytes to `last` (None: no end), and the rule with the library's
+    algorithm; None: its own choice.
 
     `measured`: a rule of the table covers them.
     """
@@ -28,9 +29,11 @@ class SizeRange:
 
 @dataclass(frozen=True)
 class TableTarget:
-    """The job a table is written for: `np` ranks, `ranks_per_node`, and the MPI `library` where a format needs it.
+    """The job a table is written for: `np` ranks, `ranks_per_node`, and the MPI `library` where a
+    format needs it.
 
-    No library knows how many ranks of a communicator share a node, so a file is valid for one job layout.
+    No library knows how many ranks of a communicator share a node, so a file is valid for one job
+    layout.
     """
 
     folder: Path
@@ -43,10 +46,11 @@ class TableTarget:
         return str(self.folder.absolute() / file)
 
     def of(self, operation: Operation, auto: bool = False) -> dict[int, list[SizeRange]]:
-        """By the least number of ranks that takes them, ascending and from 0 on: what the table says for the nearest np. Empty where it says nothing.
+        """By the least number of ranks that takes them, ascending and from 0 on: what the table
+        says for the nearest np. Empty where it says nothing.
 
-        Each np's ranges lie one behind another from 0 bytes on, without an end; neighbours differ. `auto`: that is an algorithm like others, and
-        not what the library does anyhow.
+        Each np's ranges lie one behind another from 0 bytes on, without an end; neighbours differ.
+        `auto`: that is an algorithm like others, and not what the library does anyhow.
         """
         rules = [rule for rule in self.table.rule if rule.operation == operation]
         known = sorted({rule.np for rule in rules})
@@ -60,7 +64,9 @@ class TableTarget:
         return found
 
     def of_the_job(self, operation: Operation) -> list[SizeRange]:
-        """For all its ranks. The first rule goes down to 0 bytes: for variables, which have no word for the library's own choice."""
+        """For all its ranks. The first rule goes down to 0 bytes: for variables, which have no word
+        for the library's own choice.
+        """
         found = self.of(operation)
         fitting = [least for least in found if least <= self.np]
         ranges = found[max(fitting)] if fitting else []
@@ -70,7 +76,9 @@ class TableTarget:
 
 
 def named(rule: Rule, auto: bool = False) -> Rule | None:
-    """The rule, or None where the choice is left to the library; it does not know our own broadcasts either."""
+    """The rule, or None where the choice is left to the library; it does not know our own
+    broadcasts either.
+    """
     left = rule.library_algorithm is None or (rule.library_algorithm == OWN_CHOICE and not auto)
     return None if left else rule
 
@@ -112,7 +120,9 @@ def no_variables(job: TableTarget) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Format:
-    """One file format. `what`: its content in a few words. `variables`: the environment variables that make a library use it."""
+    """One file format. `what`: its content in a few words. `variables`: the environment variables
+    that make a library use it.
+    """
 
     file: str
     what: str
@@ -129,7 +139,9 @@ def register(format_: Format) -> Format:
 
 
 def write_files(job: TableTarget) -> list[Path]:
-    """Write every file that applies to the job. Raises RequestError where the folder cannot be written or the library is unsuitable."""
+    """Write every file that applies to the job. Raises RequestError where the folder cannot be
+    written or the library is unsuitable.
+    """
     written = []
     texts = {job.folder / one.file: one.text(job) for one in FORMATS.all().values() if one.applies(job)}
     try:

@@ -1,4 +1,6 @@
-"""The algorithms of each library by collective, in the names of `hvscale knobs` and in the library's own."""
+"""The algorithms of each library by collective, in the names of `hvscale knobs` and in the
+library's own.
+"""
 
 from collections.abc import Mapping
 
@@ -9,7 +11,9 @@ OWN_CHOICE = "auto"  # the choice of a library's tunable component
 
 
 def spelling_of(mpi: str, knob: str) -> Spelling | None:
-    """A library's spelling of a knob; None where it does not have the knob. `mpi`: a flavour, or nccl."""
+    """A library's spelling of a knob; None where it does not have the knob. `mpi`: a flavour, or
+    nccl.
+    """
     for library in libraries():
         if library.key == mpi:
             return next((spelling for spelling in library.spellings if spelling.knob == knob), None)

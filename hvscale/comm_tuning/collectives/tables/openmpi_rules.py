@@ -1,4 +1,6 @@
-"""The rules file of Open MPI's coll tuned, as coll_tuned_dynamic_file.c reads it: numbers, and # before what is not read."""
+"""The rules file of Open MPI's coll tuned, as coll_tuned_dynamic_file.c reads it: numbers, and #
+before what is not read.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,9 @@ BROADCAST_CHAIN = "2"
 
 @dataclass(frozen=True)
 class SizeRule:
-    """From `bytes` on. `algorithm`: its number, 0 for none; `segment`: in bytes, 0 for the algorithm's own."""
+    """From `bytes` on. `algorithm`: its number, 0 for none; `segment`: in bytes, 0 for the
+    algorithm's own.
+    """
 
     bytes: int
     algorithm: str = "0"
@@ -24,7 +28,9 @@ SizeRules = Mapping[int, Sequence[SizeRule]]
 
 
 def rules_file(rules: Mapping[str, SizeRules], head: Iterable[str] = (), version: int = 1) -> str:
-    """By the collective's name in Open MPI's parameters. `version` 2, which releases from 5.0.7 on read, has a fifth number: requests, 0 for all."""
+    """By the collective's name in Open MPI's parameters. `version` 2, which releases from 5.0.7 on
+    read, has a fifth number: requests, 0 for all.
+    """
     lines = ["rule-file-version-2"] if version == 2 else []
     lines += [*(f"# {line}" for line in head), f"{len(rules)} # collectives"]
     last = " 0" if version == 2 else ""

@@ -1,4 +1,6 @@
-"""The decision table of collectives: which algorithm a message takes. A TOML file for people, and a compact form for the C part."""
+"""The decision table of collectives: which algorithm a message takes. A TOML file for people, and a
+compact form for the C part.
+"""
 
 import tomllib
 from collections.abc import Iterable
@@ -34,11 +36,14 @@ OF_THE_LIBRARY = ("library_algorithm", "segment_bytes", "protocol", "channels")
 
 
 class Rule(BaseModel):
-    """What messages of `bytes_min` to `bytes_max` (both included; null: no end) take on so many ranks.
+    """What messages of `bytes_min` to `bytes_max` (both included; null: no end) take on so many
+    ranks.
 
-    `chunk_bytes` are sent at once, `depth` chunks are under way at once, a `radix` is a k-nomial tree's; these are of our broadcasts alone.
-    `library_algorithm`: of the library, in the words of `hvscale knobs`, None for its own choice; it may have parts of `segment_bytes`, None for
-    its own. `protocol` and `channels` are NCCL's. `bytes` of an all-gather and a gather are those of all ranks together.
+    `chunk_bytes` are sent at once, `depth` chunks are under way at once, a `radix` is a k-nomial
+    tree's; these are of our broadcasts alone. `library_algorithm`: of the library, in the words of
+    `hvscale knobs`, None for its own choice; it may have parts of `segment_bytes`, None for its
+    own. `protocol` and `channels` are NCCL's. `bytes` of an all-gather and a gather are those of
+    all ranks together.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -102,7 +107,8 @@ class Rule(BaseModel):
 class CollectivesTable(VersionedDocument):
     """The table as TOML holds it. `mpi`: the flavour that it was made with, or nccl.
 
-    `eager_limit_bytes`: the library's largest message without a rendezvous, one for all of a job; None for its own.
+    `eager_limit_bytes`: the library's largest message without a rendezvous, one for all of a job;
+    None for its own.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -161,7 +167,9 @@ class CollectivesTable(VersionedDocument):
         return "\n".join([*lines, ""])
 
     def compact(self) -> bytes:
-        """What the ranks read: a line for each rule of a broadcast, in which the library is the library, and a checksum of all before it."""
+        """What the ranks read: a line for each rule of a broadcast, in which the library is the
+        library, and a checksum of all before it.
+        """
         lines = [COMPACT_FIRST_LINE, f"mpi {self.mpi}"]
         for rule in sorted((rule for rule in self.rule if rule.operation == "broadcast"), key=place):
             words = (rule.np, rule.ranks_per_node, rule.bytes_min, rule.last, rule.algorithm)
@@ -175,7 +183,9 @@ def place(rule: Rule) -> tuple[str, int, int, int]:
 
 
 def nearest(known: Iterable[int], wanted: int) -> int:
-    """As a ratio, of two equally near the smaller: which of the table's np, or ranks on a node, a communicator takes."""
+    """As a ratio, of two equally near the smaller: which of the table's np, or ranks on a node, a
+    communicator takes.
+    """
     return min(known, key=lambda one: (Fraction(max(one, wanted), min(one, wanted)), one))
 
 
@@ -192,7 +202,9 @@ def keys(model: type[BaseModel]) -> list[str]:
 
 
 def read_table(path: Path) -> CollectivesTable:
-    """Raises RequestError, naming the place, for a file that cannot be read, is damaged, or asks for what does not exist."""
+    """Raises RequestError, naming the place, for a file that cannot be read, is damaged, or asks
+    for what does not exist.
+    """
     try:
         return CollectivesTable.model_validate(tomllib.loads(path.read_text()))
     except OSError as error:

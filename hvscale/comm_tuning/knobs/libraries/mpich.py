@@ -19,7 +19,8 @@ register(
         spellings=(
             Spelling(
                 knob="cuda_ipc",
-                # There is no switch: messages from this size on, or from reused buffers, go through IPC.
+                # There is no switch: messages from this size on, or from reused buffers, go through
+                # IPC.
                 variables={"MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD": "1048576"},
                 values=Switch(on="1048576", off=str(LARGEST_INT)),
                 also_set={"MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR": "0"},

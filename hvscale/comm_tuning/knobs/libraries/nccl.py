@@ -8,7 +8,9 @@ GUIDE = "NCCL user guide, environment variables"
 
 
 def in_job(target: Target) -> bool | None:
-    """True where Horovod was built with it; None elsewhere, because a program may use it by itself."""
+    """True where Horovod was built with it; None elsewhere, because a program may use it by
+    itself.
+    """
     library = horovod_library(target.command, dict(target.environment))
     return True if library is not None and b"ncclAllReduce" in library.read_bytes() else None
 

@@ -5,8 +5,8 @@ from hvscale.comm_tuning.knobs.values import Bytes, Names, OneOf, Switch
 
 INFO = "ompi_info --all"
 LARGEST_INT = 2**31 - 1
-# Above coll han (35 in release 5), which would come first between nodes, and below the components that copy GPU
-# buffers for the others (50 and more).
+# Above coll han (35 in release 5), which would come first between nodes, and below the components
+# that copy GPU buffers for the others (50 and more).
 TUNED_FIRST = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_tuned_priority": "45"}
 NEEDS_TUNED = (
     "also sets coll_tuned_use_dynamic_rules=1 and a priority above coll han; coll hcoll and ucc still come first"

@@ -47,7 +47,9 @@ def shell(words: Words) -> str:
 
 
 def device_note(tuned: TunedJob) -> str:
-    """A note on the GPUs of each rank, which these commands cannot set; empty where none is needed."""
+    """A note on the GPUs of each rank, which these commands cannot set; empty where none is
+    needed.
+    """
     if tuned.devices == "own":
         return "Each rank must also see only its own GPU: set CUDA_VISIBLE_DEVICES to its local rank, as hvscale launch does."
     if tuned.devices == "split":

@@ -1,8 +1,10 @@
-"""Horovod's timeline, for messages that no MPI profile can see: Gloo is linked into Horovod with hidden symbols.
+"""Horovod's timeline, for messages that no MPI profile can see: Gloo is linked into Horovod with
+hidden symbols.
 
-Facts, of Horovod 0.28.1 (common/timeline.cc, common/ops): every tensor is a `pid`; the activity GLOO_ALLREDUCE (or the like) begins
-for each tensor of a fused message, then ends for each, and the call itself lies between the last begin and the first end; the type
-and shape stand in the event that ends the tensor's whole operation. Rank 0 alone writes. The closing bracket is rewritten after
+Facts, of Horovod 0.28.1 (common/timeline.cc, common/ops): every tensor is a `pid`; the activity
+GLOO_ALLREDUCE (or the like) begins for each tensor of a fused message, then ends for each, and the
+call itself lies between the last begin and the first end; the type and shape stand in the event
+that ends the tensor's whole operation. Rank 0 alone writes. The closing bracket is rewritten after
 each event, so a file of a job that died ends anywhere.
 """
 
@@ -57,7 +59,9 @@ def _microseconds(value: int) -> int:
 
 
 def read_messages(run: RunFolder) -> HorovodMessages | None:
-    """The messages of a run's timeline, in addition to another source's; None without a timeline. Raises as `read` does."""
+    """The messages of a run's timeline, in addition to another source's; None without a timeline.
+    Raises as `read` does.
+    """
     timeline = _timeline(run, detail=True)
     return None if timeline is None else timeline.horovod_messages(run.read().np)
 
@@ -77,7 +81,9 @@ def _timeline(run: RunFolder, detail: bool) -> "Timeline | None":
 
 
 def read(run: RunFolder, detail: bool = False) -> Recording | None:
-    """Reads the run's timeline; with `detail` also `Recording.horovod`. Raises RequestError if it is not a readable timeline."""
+    """Reads the run's timeline; with `detail` also `Recording.horovod`. Raises RequestError if it
+    is not a readable timeline.
+    """
     timeline = _timeline(run, detail)
     if timeline is None:
         return None
@@ -110,7 +116,9 @@ SOURCES.register("horovod-timeline", Source(priority=10, read=read))
 
 
 class Timeline:
-    """Reads events in the order in which they were written and puts messages together; `detail`: with the phases of each."""
+    """Reads events in the order in which they were written and puts messages together; `detail`:
+    with the phases of each.
+    """
 
     def __init__(self, detail: bool = False) -> None:
         self.detail = detail
@@ -159,7 +167,8 @@ class Timeline:
         try:
             yield from parse_json(f"[{text}]")
         except (ValueError, RecursionError):
-            # Horovod does not escape tensor names, and a disk may have filled up: give up single events only.
+            # Horovod does not escape tensor names, and a disk may have filled up: give up single
+            # events only.
             for event in BETWEEN_EVENTS.split(text):
                 try:
                     yield parse_json(event)
@@ -214,7 +223,9 @@ class Timeline:
                     message.bytes += size
 
     def _stage(self, tensor: int, name: str, span: Span, stages: Stages | None) -> None:
-        """Gives what a tensor went through to its message; of an operation of several messages, to the first."""
+        """Gives what a tensor went through to its message; of an operation of several messages, to
+        the first.
+        """
         if name.startswith(NEGOTIATION):
             self._negotiated[tensor] = span
             return
@@ -223,7 +234,9 @@ class Timeline:
             stages.add(negotiated, span, activities)
 
     def whole(self) -> list[Message]:
-        """The messages that are told to their end: Horovod drops the events that its writer has not reached when it shuts down."""
+        """The messages that are told to their end: Horovod drops the events that its writer has not
+        reached when it shuts down.
+        """
         return [message for message in self.messages if message.closed == len(message.tensors)]
 
     def events(self, np_of_job: int) -> Events:
@@ -245,7 +258,9 @@ class Timeline:
         )
 
     def horovod_messages(self, np_of_job: int) -> HorovodMessages:
-        """The same messages with their tensors and phases, which are there when the timeline was read in detail."""
+        """The same messages with their tensors and phases, which are there when the timeline was
+        read in detail.
+        """
         messages = self.whole()
         phases_us = [
             message.stages.phases_us(max(0, (message.end_us or 0) - message.start_us), LATEST_US)

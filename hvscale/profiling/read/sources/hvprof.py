@@ -19,10 +19,11 @@ IDENTITIES = 1 << 64
 
 
 def read(run: RunFolder, detail: bool = False) -> Recording | None:
-    """Reads every profile of the run; with `detail` also communicator, ordinal and buffer of each event.
+    """Reads every profile of the run; with `detail` also communicator, ordinal and buffer of each
+    event.
 
-    A file that cannot be read becomes a warning. Raises RequestError if none can be read, or if they
-    come from different jobs.
+    A file that cannot be read becomes a warning. Raises RequestError if none can be read, or if
+    they come from different jobs.
     """
     # A rank's files, in the order in which its processes started.
     paths = sorted(run.hvprof.glob("rank-*.hvp"))
@@ -108,7 +109,9 @@ SOURCES.register("hvprof", Source(priority=20, read=read))
 
 
 def _refuse_mixed(run: RunFolder, jobs: list[dict[int, str]]) -> None:
-    """A command may start several MPI programs in sequence, each on all ranks. Jobs without a common rank are from two runs."""
+    """A command may start several MPI programs in sequence, each on all ranks. Jobs without a
+    common rank are from two runs.
+    """
     for first, second in combinations(jobs, 2):
         if not set(first) & set(second):
             raise RequestError(
@@ -166,7 +169,8 @@ class _Tables:
     def _places(self, profile: ProfileFile) -> NDArray[np.int32]:
         """The index in Events.communicators of each entry of the file's table."""
         rank = profile.header.rank
-        # A later program of the same command has another MPI_COMM_WORLD, whose identity would be the same.
+        # A later program of the same command has another MPI_COMM_WORLD, whose identity would be
+        # the same.
         job = profile.header.job or self.processes[rank] * ODD
         self.processes[rank] += 1
         places = np.zeros(len(profile.communicators), np.int32)
@@ -201,7 +205,9 @@ class _Tables:
         )
 
     def totals(self, of_messages: bool) -> Totals | None:
-        """The counters of all files, of collectives or of point-to-point calls; None if there are none."""
+        """The counters of all files, of collectives or of point-to-point calls; None if there are
+        none.
+        """
         chosen: list[NDArray[Any]] = []
         ranks: list[NDArray[np.int32]] = []
         places: list[NDArray[np.uint8]] = []

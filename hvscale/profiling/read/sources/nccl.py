@@ -25,7 +25,8 @@ OPERATIONS = {
     b"SendRecv": "send-receive",
 }
 NAMES = (*OPERATIONS.values(), "other")
-# Their count is that of one rank's part; a message's bytes are those of the whole buffer, as in nccl-tests.
+# Their count is that of one rank's part; a message's bytes are those of the whole buffer, as in
+# nccl-tests.
 COUNTED_PER_RANK = (b"AllGather", b"ReduceScatter", b"AlltoAll", b"Gather", b"Scatter")
 DATATYPE_BYTES = {
     **dict.fromkeys((b"ncclInt8", b"ncclUint8", b"ncclFloat8e4m3", b"ncclFloat8e5m2"), 1),
@@ -37,7 +38,9 @@ DATATYPE_BYTES = {
 
 @dataclass(frozen=True)
 class NcclCalls:
-    """NCCL's calls of a run: the recording and, in arrays of the same length, the algorithm of each call."""
+    """NCCL's calls of a run: the recording and, in arrays of the same length, the algorithm of each
+    call.
+    """
 
     recording: Recording
     datatype: NDArray[np.bytes_]  # NCCL's own names; empty if NCCL gave none
@@ -67,7 +70,9 @@ SOURCES.register("nccl", Source(priority=30, read=read))
 
 
 def read_calls(run: RunFolder) -> NcclCalls | None:
-    """The calls with their algorithms; None if the run has no NCCL profile. Raises as `read` does."""
+    """The calls with their algorithms; None if the run has no NCCL profile. Raises as `read`
+    does.
+    """
     paths = sorted(run.hvprof.glob("nccl-*.hvn"))
     if not paths:
         return None
@@ -151,7 +156,9 @@ def _events(profiles: list[NcclProfile], records: NDArray[Any]) -> Events:
 
 
 def _communicator_sizes(records: NDArray[Any]) -> NDArray[np.int32]:
-    """NCCL reports them from 2.27 on; before, the number of ranks seen in a communicator of the same id."""
+    """NCCL reports them from 2.27 on; before, the number of ranks seen in a communicator of the
+    same id.
+    """
     sizes = records["communicator_size"].astype(np.int32)
     unknown = np.flatnonzero(sizes == 0)
     members = np.unique(

@@ -31,7 +31,8 @@ class TensorBoard:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self.writer = EventFileWriter(str(logged.path / FOLDER), flush_secs=FLUSH_SECONDS)
-        # A resumed run is written again from its first step: readers drop older events from there on.
+        # A resumed run is written again from its first step: readers drop older events from there
+        # on.
         self.writer.add_event(Event(step=1, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
 
     def step(self, number: int, metrics: Metrics) -> None:

@@ -31,7 +31,9 @@ class Wandb:
         return config.wandb != "off"
 
     def __init__(self, logged: LoggedRun, warn: Callable[[str], None]) -> None:
-        """Logs offline, with a warning, if the server cannot be reached or does not know the user."""
+        """Logs offline, with a warning, if the server cannot be reached or does not know the
+        user.
+        """
         self.run_folder = logged.run
         os.environ.setdefault("WANDB_DATA_DIR", str(logged.path / FOLDER))
         os.environ.setdefault("WANDB_CACHE_DIR", str(logged.path))  # the client appends its own folder's name
@@ -89,14 +91,17 @@ def start(logged: LoggedRun, mode: str) -> Any:
 
 
 def artifact(run: RunFolder) -> Any:
-    """The run folder without the client's own files and checkpoints, which are several times as large as the model."""
+    """The run folder without the client's own files and checkpoints, which are several times as
+    large as the model.
+    """
     import wandb
 
     found = wandb.Artifact(re.sub(r"[^A-Za-z0-9_.-]+", "-", run.path.name), type="run")
     left_out = {run.path / FOLDER, run.hvprof}
     for path in sorted(run.path.rglob("*")):
         if path.is_file() and path.suffix != ".ckpt" and left_out.isdisjoint(path.parents):
-            # Files may change until the launcher has ended. The model does not change, and is large.
+            # Files may change until the launcher has ended. The model does not change, and is
+            # large.
             policy: Literal["mutable", "immutable"] = "immutable" if path.suffix == ".pt" else "mutable"
             found.add_file(str(path), str(path.relative_to(run.path)), skip_cache=True, policy=policy)
     if profiles := [path for path in run.hvprof.glob("[!.]*") if path.is_file()]:

@@ -1,4 +1,6 @@
-"""eager-limit.conf: the largest message without a rendezvous, in the variables of the job's library."""
+"""eager-limit.conf: the largest message without a rendezvous, in the variables of the job's
+library.
+"""
 
 from hvscale.comm_tuning.collectives.tables.files import Format, TableTarget, register
 from hvscale.comm_tuning.collectives.tables.library_algorithms import spelling_of

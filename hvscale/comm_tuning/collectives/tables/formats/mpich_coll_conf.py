@@ -1,4 +1,6 @@
-"""mpich-coll.conf: MPICH's control variables, which hold for messages of all sizes: of the collectives that have one algorithm alone."""
+"""mpich-coll.conf: MPICH's control variables, which hold for messages of all sizes: of the
+collectives that have one algorithm alone.
+"""
 
 from collections.abc import Iterator
 

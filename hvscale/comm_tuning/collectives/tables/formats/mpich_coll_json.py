@@ -1,7 +1,9 @@
-"""mpich-coll.json: MPICH's tree of decisions with the table's in place of its own, for MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE.
+"""mpich-coll.json: MPICH's tree of decisions with the table's in place of its own, for
+MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE.
 
-The file replaces all that the library has in it, so its own tree is read out of the library and stands wherever the table says nothing. Where a
-variable forces an algorithm, MPICH looks whether it can be used; where this file names one, it does not: the conditions stand in the file.
+The file replaces all that the library has in it, so its own tree is read out of the library and
+stands wherever the table says nothing. Where a variable forces an algorithm, MPICH looks whether it
+can be used; where this file names one, it does not: the conditions stand in the file.
 """
 
 import json
@@ -63,7 +65,8 @@ def text(job: TableTarget) -> str:
                 operation, by_ranks, of_operation["comm_type=intra"]
             )
     written = json.dumps(tree, indent=1) + "\n"
-    # MPICH maps the file and reads on to the first byte of 0, which a whole page does not have behind it.
+    # MPICH maps the file and reads on to the first byte of 0, which a whole page does not have
+    # behind it.
     return written + "\n" if len(written) % PAGE == 0 else written
 
 

@@ -1,6 +1,8 @@
-"""mvapich2-coll.conf: MVAPICH2's variables, in which an algorithm's number may have a range of bytes: `NUMBER:FIRST-LAST,...`, `+` without an end.
+"""mvapich2-coll.conf: MVAPICH2's variables, in which an algorithm's number may have a range of
+bytes: `NUMBER:FIRST-LAST,...`, `+` without an end.
 
-As MV2_internode_Bcast_is_define and MV2_internode_Allreduce_is_define of the library's source read them. They hold for all communicators.
+As MV2_internode_Bcast_is_define and MV2_internode_Allreduce_is_define of the library's source read
+them. They hold for all communicators.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,8 @@
-"""nccl-tuner.csv: the form of the example that NCCL's source has of a tuner plug-in, which NCCL_TUNER_PLUGIN has to name.
+"""nccl-tuner.csv: the form of the example that NCCL's source has of a tuner plug-in, which
+NCCL_TUNER_PLUGIN has to name.
 
-Each line is for one number of ranks and nodes; communicators of another size keep NCCL's own choice. -1: any, and of channels NCCL's own.
+Each line is for one number of ranks and nodes; communicators of another size keep NCCL's own
+choice. -1: any, and of channels NCCL's own.
 """
 
 import csv

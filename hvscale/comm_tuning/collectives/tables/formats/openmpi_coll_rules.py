@@ -1,4 +1,6 @@
-"""openmpi-coll-rules.conf: the library's algorithms as rules of coll tuned, in the form that Open MPI 4 and 5 read."""
+"""openmpi-coll-rules.conf: the library's algorithms as rules of coll tuned, in the form that Open
+MPI 4 and 5 read.
+"""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,6 @@
-"""openmpi-coll-rules-2.conf: the same rules in the second version of the form, which Open MPI reads from 5.0.7 on."""
+"""openmpi-coll-rules-2.conf: the same rules in the second version of the form, which Open MPI reads
+from 5.0.7 on.
+"""
 
 from hvscale.comm_tuning.collectives.tables.files import Format, register
 from hvscale.comm_tuning.collectives.tables.formats.openmpi_coll_rules import applies, rules

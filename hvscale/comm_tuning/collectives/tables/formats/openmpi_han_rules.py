@@ -1,6 +1,8 @@
-"""openmpi-han-rules.conf: for which messages Open MPI 5's coll han, which goes first between nodes, leaves a collective to coll tuned.
+"""openmpi-han-rules.conf: for which messages Open MPI 5's coll han, which goes first between nodes,
+leaves a collective to coll tuned.
 
-The form: coll_han_dynamic_file.h. Where the table names no algorithm, han does what it does without a table.
+The form: coll_han_dynamic_file.h. Where the table names no algorithm, han does what it does without
+a table.
 """
 
 from collections.abc import Iterator, Sequence
