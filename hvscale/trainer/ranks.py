@@ -106,7 +106,7 @@ class Ranks:
         sent: T = self.hvd.broadcast_object(value, root_rank=root, name="hvscale.broadcast")
         return sent
 
-    def together(self, work: Callable[[], T]) -> T:
+    def all_or_fail(self, work: Callable[[], T]) -> T:
         """Do `work` on every rank. If it raises RequestError on one rank, all ranks end with it.
         Collective.
         """
@@ -127,7 +127,7 @@ class Ranks:
         self.fail(next(error for error in errors if error is not None))
 
     @contextmanager
-    def ending_together(self) -> Iterator[None]:
+    def end_if_a_rank_is_lost(self) -> Iterator[None]:
         """Context: a rank that finds another rank lost during a collective ends too."""
         try:
             yield

@@ -30,9 +30,9 @@ def training_run(config: TrainConfig, ranks: Ranks, continues: bool, regrouped: 
     if config.run is None and given is not None:  # the launcher writes its run.json
         yield RunFolder(Path(given))
         return
-    path = ranks.allgather(ranks.together(lambda: run_path(config) if ranks.rank == 0 else Path()))[0]
+    path = ranks.allgather(ranks.all_or_fail(lambda: run_path(config) if ranks.rank == 0 else Path()))[0]
     if ranks.rank != 0:
-        ranks.together(lambda: None)
+        ranks.all_or_fail(lambda: None)
         yield RunFolder(path)
         return
     record = RunRecord(
@@ -44,7 +44,7 @@ def training_run(config: TrainConfig, ranks: Ranks, continues: bool, regrouped: 
         working_directory=str(Path.cwd()),
         started_at=datetime.now(UTC),
     )
-    run = ranks.together(lambda: create_run(path, record, continues, regrouped))
+    run = ranks.all_or_fail(lambda: create_run(path, record, continues, regrouped))
     changed = None
     with run.at_work(record):
         try:

@@ -65,7 +65,7 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.batches_per_step = config.batches_per_allreduce
         self.steps_per_epoch = max(1, workload.steps_per_epoch // self.batches_per_step)
-        self.optimizer = ranks.together(lambda: make_optimizer(config, workload, model, ranks.hvd))
+        self.optimizer = ranks.all_or_fail(lambda: make_optimizer(config, workload, model, ranks.hvd))
         self.update = StepUpdate(config, ranks, model, self.optimizer, arithmetic)
         self.schedule = learning_rate(
             config, workload.learning_rate, self.steps_per_epoch, scaling_factor(config, ranks.hvd)

@@ -53,7 +53,7 @@ def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None
     with (
         Loggers(config, ranks) as loggers,
         training_run(config, ranks, job.continues, job.regrouped) as run,
-        ranks.ending_together(),
+        ranks.end_if_a_rank_is_lost(),
     ):
         if commits is not None:
             commits.run = run.path
@@ -70,7 +70,7 @@ def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None
         if trials is not None:
             raise SystemExit(EXIT_DONE)  # a search measured this job and needs no model
         result = make_result(trainer, run, job.threads)
-        ranks.together(lambda: write_result(result, job.model) if ranks.rank == 0 else None)
+        ranks.all_or_fail(lambda: write_result(result, job.model) if ranks.rank == 0 else None)
         return ranks.allgather(result)[0]
 
 
@@ -150,7 +150,7 @@ class Job:
         if self.config.sync_batch_norm:
             synchronise_batch_norm(self.model, self.ranks.hvd)
         if self.config.compile:
-            self.ranks.together(lambda: precision.compile_blocks(self.model))
+            self.ranks.all_or_fail(lambda: precision.compile_blocks(self.model))
 
 
 def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Job:
@@ -163,9 +163,9 @@ def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Job
     device = ranks.device()
     torch.manual_seed(config.seed)
     workload = make_workload(config, ranks)
-    model = ranks.together(workload.build_model).to(device)
+    model = ranks.all_or_fail(workload.build_model).to(device)
     seed_rank(config.seed, ranks.rank)
-    first_batch = ranks.together(lambda: workload.to_device(workload.load_batch(0), device))
+    first_batch = ranks.all_or_fail(lambda: workload.to_device(workload.load_batch(0), device))
     committed = commits.newest if commits is not None else None
     return Job(
         config=config,
@@ -239,7 +239,7 @@ def require_same_options(config: TrainConfig, ranks: Ranks) -> None:
                     "start all ranks with the same options"
                 )
 
-    ranks.together(check)
+    ranks.all_or_fail(check)
 
 
 def shared_options(config: TrainConfig) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def test_the_document(run: RunFolder) -> None:
         **dict.fromkeys((64, 1024, 8192), 2 * (ROUNDS - 20)),
     }
     assert document["horovod_phases"] is None
-    assert set(document["not_known"]) == {"horovod_phases"}
+    assert set(document["unavailable"]) == {"horovod_phases"}
     assert document["warnings"] == []
 
 
@@ -106,7 +106,7 @@ def test_what_the_program_measured_stands_in_the_document(run: RunFolder) -> Non
     assert damaged.basis == "calls"
     for rank in range(2):
         write(run, rank, unmarked(rank))
-    assert "line 1" in explained_breakdown(run).not_known["exposed_communication"]
+    assert "line 1" in explained_breakdown(run).unavailable["exposed_communication"]
 
 
 def unmarked(rank: int) -> NDArray[Any]:
@@ -133,20 +133,20 @@ def test_clocks_that_jump_are_said_and_their_collectives_left_out(run: RunFolder
     assert explained_breakdown(run).warnings == []
 
 
-def test_what_is_not_known_is_null_with_its_reason(make_run: MakeRun) -> None:
+def test_an_unavailable_part_is_null_with_its_reason(make_run: MakeRun) -> None:
     run = make_run(2)
     empty = explained_breakdown(run)
-    assert set(empty.not_known) == {"waiting", "exposed_communication", "buffer_reuse", "horovod_phases"}
+    assert set(empty.unavailable) == {"waiting", "exposed_communication", "buffer_reuse", "horovod_phases"}
     assert shown(empty) == ""
     write(run, 0, unmarked(0))
     alone = explained_breakdown(run)
     assert (alone.waiting, alone.exposed_communication) == (None, None)
-    assert "all its ranks" in alone.not_known["waiting"]
-    assert "hvscale.profiling.step()" in alone.not_known["exposed_communication"]
-    assert "--timeline" in alone.not_known["horovod_phases"]
+    assert "all its ranks" in alone.unavailable["waiting"]
+    assert "hvscale.profiling.step()" in alone.unavailable["exposed_communication"]
+    assert "--timeline" in alone.unavailable["horovod_phases"]
     assert alone.buffer_reuse is not None
     run.timeline.write_text("nothing of the kind")
-    assert "not a timeline" in explained_breakdown(run).not_known["horovod_phases"]
+    assert "not a timeline" in explained_breakdown(run).unavailable["horovod_phases"]
     (run.hvprof / "rank-00000.hvp").write_bytes(b"")
     with pytest.raises(RequestError):
         explained_breakdown(run)
@@ -162,7 +162,7 @@ def test_a_large_run_is_explained_when_asked_for(run: RunFolder, monkeypatch: py
     monkeypatch.setattr(explanation, "EXPLAINED_BYTES", records * RECORD.itemsize - 1)
     left_out = explained_breakdown(run)
     assert (left_out.waiting, left_out.explained) == (None, False)
-    assert "--explain" in left_out.not_known["waiting"]
+    assert "--explain" in left_out.unavailable["waiting"]
     assert left_out.rows == explained_breakdown(run, explained=True).rows
     assert explained_breakdown(run, explained=True).waiting is not None
 

@@ -33,7 +33,7 @@ PARTS = ("waiting", "exposed_communication", "buffer_reuse", "horovod_phases")
 
 
 class Explanation(BaseModel):
-    """`not_known` names each field that is null, and why; of all of them where the run was not
+    """`unavailable` names each field that is null, and why; of all of them where the run was not
     `explained`.
 
     `warnings`: what puts the figures in doubt.
@@ -44,7 +44,7 @@ class Explanation(BaseModel):
     exposed_communication: ExposedCommunication | None
     buffer_reuse: list[HitRate] | None
     horovod_phases: HorovodPhases | None
-    not_known: dict[str, str]
+    unavailable: dict[str, str]
     warnings: list[str]
 
 
@@ -52,7 +52,7 @@ class ExplainedBreakdown(Breakdown, Explanation):
     """The document that `hvscale breakdown --json` and `hvscale profile --json` print, by alias."""
 
 
-class _NotKnownError(Exception):
+class _UnavailableError(Exception):
     """The message is the reason."""
 
 
@@ -71,7 +71,7 @@ def explained_breakdown(run: RunFolder, bins: str = "study", explained: bool | N
     why = "left out, as asked for"
     if explained is None:
         why = f"the run has recorded more than {human_bytes(EXPLAINED_BYTES)}: use --explain to explain it anyway"
-    return join(table, _document({name: _NotKnownError(why) for name in PARTS}, [], explained=False))
+    return join(table, _document({name: _UnavailableError(why) for name in PARTS}, [], explained=False))
 
 
 def _recorded_bytes(run: RunFolder) -> int:
@@ -129,15 +129,17 @@ def explain_recording(
     for name, part in zip(PARTS, find, strict=True):
         try:
             parts[name] = part()
-        except _NotKnownError as why:
+        except _UnavailableError as why:
             parts[name] = why
     return _document(parts, warnings, explained=True)
 
 
 def _document(parts: dict[str, object], warnings: list[str], explained: bool) -> Explanation:
-    not_known = {name: str(part) for name, part in parts.items() if isinstance(part, _NotKnownError)}
-    known = {name: None if name in not_known else part for name, part in parts.items()}
-    return Explanation.model_validate({**known, "explained": explained, "not_known": not_known, "warnings": warnings})
+    unavailable = {name: str(part) for name, part in parts.items() if isinstance(part, _UnavailableError)}
+    known = {name: None if name in unavailable else part for name, part in parts.items()}
+    return Explanation.model_validate(
+        {**known, "explained": explained, "unavailable": unavailable, "warnings": warnings}
+    )
 
 
 def _waiting(recording: Recording, warnings: list[str]) -> Waiting:
@@ -145,7 +147,7 @@ def _waiting(recording: Recording, warnings: list[str]) -> Waiting:
     events = recording.events
     _need_messages(recording)
     if len(events.ordinal) != len(events):
-        raise _NotKnownError(f"{recording.source} does not record which calls of different ranks belong together")
+        raise _UnavailableError(f"{recording.source} does not record which calls of different ranks belong together")
     columns = (events.rank, events.operation, events.communicator, events.ordinal, events.communicator_size)
     more = (events.start_ns, events.duration_ns, events.bytes, events.bitwise)
     calls = Calls(*(column.astype(np.int64) for column in (*columns, *more)))
@@ -156,7 +158,7 @@ def _waiting(recording: Recording, warnings: list[str]) -> Waiting:
         why = (
             "the clocks disagree" if found.contradicted else "no collective of several ranks is known of all its ranks"
         )
-        raise _NotKnownError(why)
+        raise _UnavailableError(why)
     return found
 
 
@@ -182,9 +184,9 @@ def _exposed(recording: Recording, log: StepLog | RequestError | None) -> Expose
     found = exposed_communication(recording, None if isinstance(log, RequestError) else log, edges_ns)
     damage = str(log) if isinstance(log, RequestError) else log and log.warning
     if found is None and damage:
-        raise _NotKnownError(damage)
+        raise _UnavailableError(damage)
     if found is None:
-        raise _NotKnownError(
+        raise _UnavailableError(
             "the run tells no steps: mark them with hvscale.profiling.step() or MPI_Pcontrol(1), or write steps.jsonl"
         )
     return found
@@ -195,20 +197,20 @@ def _buffer_reuse(recording: Recording) -> list[HitRate]:
     events = recording.events
     _need_messages(recording)
     if len(events.buffer) != len(events):
-        raise _NotKnownError(f"{recording.source} does not record the buffers of messages")
+        raise _UnavailableError(f"{recording.source} does not record the buffers of messages")
     order = np.argsort(events.start_ns, kind="stable")[-REPLAYED_MESSAGES:]
     rates = hit_rates(events.rank[order].astype(np.int64), events.buffer[order], events.bytes[order])
     if not rates[0].messages:
-        raise _NotKnownError("no message had a buffer")
+        raise _UnavailableError("no message had a buffer")
     return rates
 
 
 def _phases(messages: HorovodMessages | RequestError | None, record: RunRecord) -> HorovodPhases:
     if isinstance(messages, RequestError):
-        raise _NotKnownError(str(messages))
+        raise _UnavailableError(str(messages))
     found = None if messages is None else horovod_phases(messages, record)
     if found is None:
-        raise _NotKnownError(
+        raise _UnavailableError(
             "Horovod wrote no timeline: record one with hvscale profile --timeline"
             if messages is None
             else "Horovod's timeline has no message"
@@ -218,4 +220,4 @@ def _phases(messages: HorovodMessages | RequestError | None, record: RunRecord) 
 
 def _need_messages(recording: Recording) -> None:
     if not len(recording.events):
-        raise _NotKnownError("no collective was recorded")
+        raise _UnavailableError("no collective was recorded")

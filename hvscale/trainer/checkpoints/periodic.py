@@ -24,7 +24,7 @@ def save_checkpoint(trainer: Trainer, folder: CheckpointFolder) -> Path | None:
     Collective.
     """
     random = trainer.ranks.allgather(random_state(trainer.device))
-    file = trainer.ranks.together(
+    file = trainer.ranks.all_or_fail(
         lambda: folder.save(replace(trainer.state_dict(), random=random)) if trainer.ranks.rank == 0 else None
     )
     trainer.restart_clock()

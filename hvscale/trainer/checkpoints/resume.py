@@ -32,7 +32,7 @@ def checkpoint_to_resume(config: TrainConfig, ranks: Ranks) -> Checkpoint | None
     """
     if config.resume is None:
         return None
-    found = ranks.together(lambda: read_checkpoint(config) if ranks.rank == 0 else None)
+    found = ranks.all_or_fail(lambda: read_checkpoint(config) if ranks.rank == 0 else None)
     sent: Checkpoint | None = ranks.broadcast(without_tensors(found))
     return found if ranks.rank == 0 else sent
 

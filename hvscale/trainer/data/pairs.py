@@ -33,8 +33,8 @@ class Node(Protocol):
     local_rank: int
     local_size: int
 
-    def together(self, work: Callable[[], T]) -> T:
-        """As `Ranks.together`."""
+    def all_or_fail(self, work: Callable[[], T]) -> T:
+        """As `Ranks.all_or_fail`."""
         ...
 
 
@@ -55,11 +55,11 @@ def mapped(pairs: list[ImagePair], scale: int, smallest: int, cache: DecodedCach
 
     Collective. Raises RequestError as `recipes` does, and for a truncated image.
     """
-    each = node.together(lambda: [recipes(pair, scale, smallest) for pair in pairs])
+    each = node.all_or_fail(lambda: [recipes(pair, scale, smallest) for pair in pairs])
     wanted = cache.fitting([recipe for both in each for recipe in both])
     if wanted:
-        node.together(lambda: cache.make_room(wanted) if node.local_rank == 0 else None)
-        node.together(lambda: cache.fill(wanted[node.local_rank :: node.local_size]))
+        node.all_or_fail(lambda: cache.make_room(wanted) if node.local_rank == 0 else None)
+        node.all_or_fail(lambda: cache.fill(wanted[node.local_rank :: node.local_size]))
     held = set(map(id, wanted))
 
     def opened(recipe: Recipe) -> PixelSource:

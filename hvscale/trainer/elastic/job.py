@@ -57,7 +57,7 @@ class ElasticRanks(Ranks):
         raise RanksChangedError("a new rank cannot start")
 
     @contextmanager
-    def ending_together(self) -> Iterator[None]:
+    def end_if_a_rank_is_lost(self) -> Iterator[None]:
         try:
             yield
         except HorovodInternalError as error:

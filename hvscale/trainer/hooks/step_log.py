@@ -21,7 +21,7 @@ class StepLog(Hook):
         """Collective. Raises RequestError, on all ranks, if steps.jsonl cannot be created."""
         super().on_start(trainer)
         after = trainer.step if self.resumed else None
-        self.steps_file = trainer.ranks.together(
+        self.steps_file = trainer.ranks.all_or_fail(
             lambda: StepsFile(self.run.steps, after, warn) if trainer.ranks.rank == 0 else None
         )
         if trainer.ranks.rank == 0:

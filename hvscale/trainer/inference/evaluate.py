@@ -62,9 +62,9 @@ def evaluate_trained(config: EvalConfig) -> EvalResult:
     """
     ranks = Ranks()
     share_cores(ranks, config.threads)
-    trained = ranks.together(lambda: load_trained_model(config.weights, config.model, options_for(config)))
+    trained = ranks.all_or_fail(lambda: load_trained_model(config.weights, config.model, options_for(config)))
     trained.module.to(ranks.device())
-    with ranks.ending_together():
+    with ranks.end_if_a_rank_is_lost():
         if models.find(trained.name).task == "classification":
             return classifier_result(config, trained, ranks)
         return super_resolution_result(config, trained, ranks)
@@ -86,7 +86,7 @@ def classes_of(data: str) -> ClassFolder:
 
 
 def classifier_result(config: EvalConfig, trained: TrainedModel, ranks: Ranks) -> EvalResult:
-    folder = ranks.together(lambda: classes_of(config.data))
+    folder = ranks.all_or_fail(lambda: classes_of(config.data))
     side = config.image_size or models.find(trained.name).side
     top1, top5 = accuracy(trained.module, folder, side, config.batch_size, ranks)
     count = len(folder.samples)
@@ -95,11 +95,11 @@ def classifier_result(config: EvalConfig, trained: TrainedModel, ranks: Ranks) -
 
 def super_resolution_result(config: EvalConfig, trained: TrainedModel, ranks: Ranks) -> EvalResult:
     scale = int(trained.options["scale"])
-    chosen = ranks.together(lambda: images_of(config, scale))
+    chosen = ranks.all_or_fail(lambda: images_of(config, scale))
     measure = measure_of(config, chosen, scale)
     smallest = 2 * measure.shave + MIN_MEASURED_SIDE
     # Each image is used once, by one rank: no cache of decoded images is needed.
-    opened = ranks.together(lambda: [pairs.on_demand(pair, scale, smallest) for pair in chosen.pairs])
+    opened = ranks.all_or_fail(lambda: [pairs.on_demand(pair, scale, smallest) for pair in chosen.pairs])
     found = score_photos(trained.module, opened, scale, measure, ranks, config.memory_gb * 1e9, config.self_ensemble)
     return EvalResult(
         model=trained.name,

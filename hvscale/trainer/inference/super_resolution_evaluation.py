@@ -89,7 +89,7 @@ def score_photos(
             ssim(bicubic, hr, measure),
         )
 
-    own = ranks.together(lambda: [score(photo) for photo in photos[ranks.rank :: ranks.size]])
+    own = ranks.all_or_fail(lambda: [score(photo) for photo in photos[ranks.rank :: ranks.size]])
     by_rank = ranks.allgather(own)
     return [by_rank[number % ranks.size][number // ranks.size] for number in range(len(photos))]
 

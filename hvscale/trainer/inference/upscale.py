@@ -26,7 +26,7 @@ def upscale(config: UpscaleConfig, done: Callable[[Path, Path], None]) -> None:
     """
     ranks = Ranks()
     share_cores(ranks, config.threads)
-    trained = ranks.together(lambda: load_trained_model(config.weights, config.model, config.model_options()))
+    trained = ranks.all_or_fail(lambda: load_trained_model(config.weights, config.model, config.model_options()))
     if models.find(trained.name).task != "super-resolution":
         ranks.fail(RequestError(f"{trained.name} is a classifier: upscaling needs a super-resolution model"))
     scale = int(trained.options["scale"])
@@ -40,7 +40,7 @@ def upscale(config: UpscaleConfig, done: Callable[[Path, Path], None]) -> None:
                     f"two images would be written to {target}: upscale them one at a time, with different --output"
                 )
 
-    ranks.together(check)
+    ranks.all_or_fail(check)
     trained.module.to(ranks.device())
 
     def enlarge() -> None:
@@ -56,4 +56,4 @@ def upscale(config: UpscaleConfig, done: Callable[[Path, Path], None]) -> None:
                 ) from error
             done(image, target)
 
-    ranks.together(enlarge)
+    ranks.all_or_fail(enlarge)

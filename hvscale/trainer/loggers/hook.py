@@ -39,7 +39,7 @@ class Loggers(Hook):
         """
         self.config, self.ranks = config, ranks
         self.requested = [kind for kind in LOGGERS.all().values() if kind.requested(config)] if ranks.rank == 0 else []
-        self.one_rank_images_per_second = ranks.together(self._check)
+        self.one_rank_images_per_second = ranks.all_or_fail(self._check)
         self.run: Path | None = None
         self.processes: list[LoggerProcess] = []
 

@@ -38,11 +38,11 @@ class Classification:
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
         """Collective. Raises RequestError, on all ranks, for folders that cannot be used."""
         self.config, self.ranks, self.title = config, ranks, config.model
-        self.side = config.image_size or ranks.together(lambda: models.find(config.model)).side
+        self.side = config.image_size or ranks.all_or_fail(lambda: models.find(config.model)).side
         self.training: ClassFolder | None = None
         self.validation: ClassFolder | None = None
         if config.data == BUNDLED:
-            ranks.together(lambda: self._refuse_bundled())
+            ranks.all_or_fail(lambda: self._refuse_bundled())
         if config.data == SYNTHETIC:
             self.classes = config.num_classes or IMAGENET_CLASSES
             self.steps_per_epoch = SYNTHETIC_STEPS_PER_EPOCH
@@ -51,10 +51,10 @@ class Classification:
             labels = random.integers(0, self.classes, config.batch_size)
             self.synthetic = torch.from_numpy(pixels), torch.from_numpy(labels)
         else:
-            self.training, self.validation = ranks.together(lambda: class_folders(config.data, config.val_data))
+            self.training, self.validation = ranks.all_or_fail(lambda: class_folders(config.data, config.val_data))
             self.classes = len(self.training.classes)
             samples, global_batch = len(self.training.samples), config.batch_size * ranks.size
-            self.order = ranks.together(lambda: EpochOrder(samples, config.seed, global_batch))
+            self.order = ranks.all_or_fail(lambda: EpochOrder(samples, config.seed, global_batch))
             self.steps_per_epoch = self.order.steps_per_epoch
         self.model_options: dict[str, Any] = {"num_classes": self.classes, **config.edsr_options()}
         self.needs_prefetch = self.training is not None
@@ -137,7 +137,7 @@ def accuracy(
             first += int(best[:, 0].sum())
             among += int(best.sum())
 
-    ranks.together(count)
+    ranks.all_or_fail(count)
     model.train(training)
     counts = ranks.allgather((first, among, len(own)))
     total = sum(images for _, _, images in counts)

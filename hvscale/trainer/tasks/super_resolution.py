@@ -42,7 +42,7 @@ class SuperResolution:
             *self.training, self.validation_photo = synthetic.photos(config.scale, smallest, config.seed)
             self.validation, self.validation_title = [self.validation_photo], self.validation_photo.name
         else:
-            training, validation = ranks.together(lambda: self._image_sets())
+            training, validation = ranks.all_or_fail(lambda: self._image_sets())
             if validation.layout == "benchmark":
                 self.measure = benchmark_measure(config.scale)
             self.validation_title = validation.title
@@ -102,7 +102,7 @@ class SuperResolution:
             except OSError as error:
                 raise cannot_write(run.path, error) from error
 
-        self.ranks.together(draw)
+        self.ranks.all_or_fail(draw)
         count = len(found)
         return {
             "holdout": self.validation_title,
@@ -118,6 +118,6 @@ def open_photos(found: ImageSet, config: TrainConfig, smallest: int, ranks: Rank
     ranks.
     """
     if found.layout == BUNDLED:
-        return ranks.together(lambda: [pairs.in_memory(pair, config.scale, smallest) for pair in found.pairs])
+        return ranks.all_or_fail(lambda: [pairs.in_memory(pair, config.scale, smallest) for pair in found.pairs])
     cache = DecodedCache(config.cache_dir or default_folder(), int(config.cache_gb * 1e9))
     return pairs.mapped(found.pairs, config.scale, smallest, cache, ranks)

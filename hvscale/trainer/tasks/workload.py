@@ -70,7 +70,7 @@ class Workload(Protocol):
 
 def make_workload(config: TrainConfig, ranks: Ranks) -> Workload:
     """Raises RequestError, on all ranks, for an unknown model or unusable data. Collective."""
-    task = ranks.together(lambda: models.find(config.model)).task
+    task = ranks.all_or_fail(lambda: models.find(config.model)).task
     if task == "super-resolution":
         from hvscale.trainer.tasks.super_resolution import SuperResolution
 

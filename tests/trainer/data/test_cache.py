@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Alone:
     local_rank, local_size = 0, 1
 
-    def together(self, work: Callable[[], T]) -> T:
+    def all_or_fail(self, work: Callable[[], T]) -> T:
         return work()
 
 
