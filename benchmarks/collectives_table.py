@@ -25,7 +25,7 @@ from hvscale.bench.collectives.sizes import parse_size
 from hvscale.comm_tuning.collectives.decide.cost_model import wire_seconds
 from hvscale.comm_tuning.collectives.tables.files import OPERATIONS
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, nearest, read_table
-from hvscale.launch.nodes.link import bits_per_second
+from hvscale.launch.placements._link_shaping import bits_per_second
 
 HVSCALE = Path(sys.executable).with_name("hvscale")
 SIZES = "4K,16K,64K,256K,1M,4M,16M,64M"

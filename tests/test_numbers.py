@@ -20,8 +20,8 @@ from hvscale.cli import main
 from hvscale.comm_tuning.collectives.options import parse_nps
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import parse_ranks
-from hvscale.launch.nodes.link import bits_per_second
 from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.launch.placements.docker import shm_bytes
 from hvscale.launch.placements.ssh import asked_hosts
 from hvscale.profiling.analyze.bins import parse_bins

@@ -30,7 +30,7 @@ from hvscale.core.host import (
 )
 from hvscale.launch import flavours, placements
 from hvscale.launch.controller import launch
-from hvscale.launch.mpi import horovod_build, mpi_library, prefixes
+from hvscale.launch.mpi import horovod_build, mpi_library
 from hvscale.launch.mpi.probe import probe
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 
@@ -146,7 +146,7 @@ def mpi() -> Check:
     found, problems = [], []
     for flavour in flavours.all_with_mpi():
         try:
-            environment = prefixes.programs_first(dict(os.environ), flavour)
+            environment = horovod_build.programs_first(dict(os.environ), flavour)
             library = flavour.find(environment)
         except RequestError as problem:
             problems.append(str(problem))
@@ -162,7 +162,7 @@ def horovod_linked() -> Check:
     here, and what it knows of GPUs.
     """
     found, problems = [], []
-    for prefix in prefixes.side_by_side():
+    for prefix in horovod_build.side_by_side():
         library = horovod_build.library_in(prefix)
         if library is None:
             problems.append(f"no Horovod in {prefix}: {SET_UP_AGAIN}")
@@ -236,7 +236,7 @@ def runs_here(flavour: flavours.Flavour) -> bool:
     if own is None or flavour.soname is None or not horovod_build.needs(own, flavour.soname):
         return False
     try:
-        flavour.find(prefixes.programs_first(dict(os.environ), flavour))
+        flavour.find(horovod_build.programs_first(dict(os.environ), flavour))
     except RequestError:
         return False
     return True

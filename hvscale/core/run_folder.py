@@ -137,15 +137,6 @@ class Host(BaseModel):
     gpus: list[str] = []
 
 
-class DevicesAsked(BaseModel):
-    """Which GPUs each rank is to see: `policy` is own, all or split; `library_variable` lists all
-    of them for the library alone.
-    """
-
-    policy: str = "all"
-    library_variable: str | None = None
-
-
 class RankDevices(BaseModel):
     """The GPUs as one rank has them: the variables that select among them (null: not set), and how
     many the driver offers where it runs.
@@ -198,6 +189,8 @@ class RunRecord(VersionedDocument):
     `library`: what was asked for and found; `libraries_reported`: what ranks that called MPI_Init
     really ran on, nothing of the others. `launch`: the options that were asked for, as
     `LaunchOptions` writes them, with the variables of the knobs in `env`.
+    `library_devices_variable`: under `--devices split`, the variable that lists all GPUs for the
+    communication library.
     """
 
     schema_: Literal["hvscale/run/2"] = "hvscale/run/2"
@@ -208,7 +201,7 @@ class RunRecord(VersionedDocument):
     library: Library
     libraries_reported: list[ReportedLibrary] = []
     placement: str = DEFAULT_PLACEMENT
-    devices: DevicesAsked = DevicesAsked()
+    library_devices_variable: str | None = None
     placement_settings: dict[str, Any] = {}
     nodes: list[NodeRecord] = []
     settings_in_effect: list[InEffect] = []

@@ -18,13 +18,11 @@ from hvscale.core.host import describe_host
 from hvscale.core.run_folder import NodeRecord, RunFolder, RunRecord, default_run_path
 from hvscale.launch import effective_settings, flavours, placements
 from hvscale.launch import environment as job_environment
-from hvscale.launch.job import Job
-from hvscale.launch.mpi import devices as job_devices
-from hvscale.launch.mpi import horovod_build, prefixes
-from hvscale.launch.nodes.nodes import Nodes
+from hvscale.launch.job import Job, Nodes
+from hvscale.launch.mpi import horovod_build
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
 from hvscale.launch.placements import _slurm_job
-from hvscale.launch.supervision import init_marker, limits, processes
+from hvscale.launch.supervision import init_marker, processes, programs
 from hvscale.launch.supervision.init_marker import StartWatch
 from hvscale.launch.supervision.interrupts import InterruptedWaitError, catching_signals, ending_waits
 from hvscale.launch.supervision.job_supervisor import JobSupervisor
@@ -51,7 +49,7 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
     """
     if not command:
         raise RequestError("no command: write it behind --, for example: hvscale launch -np 2 -- python train.py")
-    limits.check()
+    programs.check_limits()
     flavour = flavours.get(options.mpi)
     passed = passed_environment(command, options, flavour)
     if hooks.show is not None:
@@ -60,7 +58,7 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
         return submit_and_follow(command, options, hooks)
     place = placements.get(options.placement, options.np)
     library = flavours.choose_transport(flavour, flavour.find(passed), options.transport, passed)
-    devices = job_devices.asked(options.devices, flavour, library)
+    devices_variable = job_environment.library_devices_variable(options.devices, flavour, library)
     passed = flavour.adapt(passed, library)
     horovod_build.check(command, passed, flavour, library)
 
@@ -71,7 +69,7 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
         launch=options.recorded().model_dump(mode="json"),
         placement=place.name,
         library=library,
-        devices=devices,
+        library_devices_variable=devices_variable,
         environment_passed=sorted(passed),
         versions=versions(),
         host=describe_host(),
@@ -106,7 +104,7 @@ def passed_environment(command: list[str], options: LaunchOptions, flavour: flav
     """What the job gets of this shell's environment. Raises RequestError where it does not find the
     command.
     """
-    passed = {**prefixes.programs_first(job_environment.clean(), flavour), **job_environment.named(options.env)}
+    passed = job_environment.job_environment(flavour, options.env)
     if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
         raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
     return passed

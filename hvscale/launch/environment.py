@@ -1,13 +1,13 @@
-"""The environment of a job: an explicit list of the caller's variables, and those that --env
-names.
-"""
+"""The environment of a job: the variables it gets from the caller, and the GPUs its ranks see."""
 
 import os
 from collections.abc import Iterable, Mapping
 from functools import cache
 
 from hvscale.core.errors import RequestError
-from hvscale.launch.flavours import FLAVOURS
+from hvscale.core.run_folder import Library
+from hvscale.launch.flavours import FLAVOURS, Flavour
+from hvscale.launch.mpi.horovod_build import programs_first
 
 # What finds programs and libraries, names the user and the language, and holds the site's
 # certificates.
@@ -47,6 +47,11 @@ def named(requests: Iterable[str], caller: Mapping[str, str] = os.environ) -> di
     return variables
 
 
+def job_environment(flavour: Flavour, requests: Iterable[str]) -> dict[str, str]:
+    """What a job of this flavour gets from the caller, with the variables of --env."""
+    return {**programs_first(clean(), flavour), **named(requests)}
+
+
 def clean(caller: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What a job gets from the caller without --env."""
     needed = [name for flavour in FLAVOURS.all().values() for name in flavour.passed_variables]
@@ -76,3 +81,29 @@ def has_public_value(name: str) -> bool:
 def recordable_requests(requests: Iterable[str]) -> list[str]:
     """The words of `--env` as a document may show them: NAME alone where the value is hidden."""
     return [f"{name}={value}" if has_public_value(name) else name for name, value in named(requests).items()]
+
+
+DEVICE_POLICIES = ("own", "all", "split")
+
+
+def library_devices_variable(policy: str, flavour: Flavour, library: Library) -> str | None:
+    """The variable that lists all GPUs for the communication library; None except with split.
+
+    The policy is that of `--devices`; rank.py applies it. own: CUDA_VISIBLE_DEVICES holds only the
+    local rank's GPU. all: it stays as the caller has it, and the program selects its GPU. split: as
+    own, and the library gets its own list of all GPUs. Raises RequestError for another policy, and
+    for split if the library has no such list.
+    """
+    if policy not in DEVICE_POLICIES:
+        raise RequestError(f"--devices {policy}: unknown; write one of {', '.join(DEVICE_POLICIES)}")
+    if policy != "split":
+        return None
+    variable = flavour.split_devices_variable(library)
+    if variable is None:
+        able = [one.own_device_list for one in FLAVOURS.all().values() if one.own_device_list]
+        raise RequestError(
+            f"--devices split: {flavour.name} {library.version} uses the GPUs that its process sees; only "
+            f"{' and '.join(able)} can use others. Use --devices all, and torch.cuda.set_device(hvd.local_rank()) in "
+            "the program"
+        )
+    return variable

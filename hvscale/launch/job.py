@@ -1,9 +1,186 @@
-"""What is to be started: plain data, no decisions."""
+"""A job and the nodes that its ranks run on.
 
+Plain data, and how a program is started in a node.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any
 
-from hvscale.launch.nodes.nodes import Nodes
+from hvscale.core.errors import RequestError
+from hvscale.core.files import open_new
+from hvscale.core.host import single_copy_problem
+from hvscale.launch.rank_side import remote_start
+
+LOOPBACK = "127.0.0.1"
+STATUS_OF_SSH_ITSELF = 255
+
+
+class RemoteProcess(subprocess.Popen[bytes]):
+    """An agent whose program runs in another node: signals sent to this process reach the program
+    through the agent's stdin.
+    """
+
+    def send_signal(self, sig: int) -> None:
+        """Nothing happens when the program has ended."""
+        with suppress(OSError):
+            if self.stdin is not None:
+                self.stdin.write(b"%d\n" % sig)
+                self.stdin.flush()
+
+
+@dataclass(frozen=True)
+class Node:
+    """One place for ranks, with its own address: this machine, a container, a network namespace,
+    another host.
+
+    `slots` ranks run in it. `agent`: the words to write before a program to start it there; empty
+    means here. `through_shell`: the agent hands one string to a shell, as ssh does.
+    """
+
+    name: str
+    slots: int
+    address: str = LOOPBACK
+    interface: str = "lo"
+    agent: tuple[str, ...] = ()
+    through_shell: bool = False
+
+    def words(self, program: list[str]) -> list[str]:
+        """The argument list that runs `program` in this node."""
+        return [*self.agent, *([shlex.join(program)] if self.through_shell else program)]
+
+    def start(self, program: list[str], environment: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start `program` in the caller's working directory with exactly this environment; stdout
+        and stderr go to `log`.
+
+        Signals to the process reach the program.
+        """
+        if not self.agent:
+            return subprocess.Popen(
+                program,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        starter = [sys.executable, "-I", "-S", remote_start.__file__]
+        process = RemoteProcess(
+            self.words(starter), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+        )
+        # Through stdin and not on a command line, where every user of the machine could read it.
+        order = json.dumps({"program": program, "environment": dict(environment), "directory": str(Path.cwd())})
+        with suppress(OSError):  # an agent that could not start says so in its exit status
+            if process.stdin is not None:
+                process.stdin.write(order.encode() + b"\n")
+                process.stdin.flush()
+        return process
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """All nodes of a job, in order of rank, block by block.
+
+    `controller` is an address of this machine that every node reaches. `subnet` (CIDR) is the
+    network for the ranks' messages; None leaves the choice to their library. `settings`: what the
+    placement did, for run.json. `unwanted`: variables of the caller that mean nothing in the nodes.
+    `single_copy()`: whether the ranks of a node may read each other's memory. `lost()`: the nodes
+    that were lost since, each with the cause.
+    """
+
+    nodes: tuple[Node, ...]
+    controller: str = LOOPBACK
+    subnet: str | None = None
+    on_this_machine: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    unwanted: tuple[str, ...] = ()
+    single_copy: Callable[[], bool] = lambda: not single_copy_problem()
+    lost: Callable[[], dict[str, str]] = dict
+
+    @property
+    def are_here(self) -> bool:
+        """True when ranks are plain processes of this machine, without an agent."""
+        return not any(node.agent for node in self.nodes)
+
+    @property
+    def share_an_address(self) -> bool:
+        """True for nodes that are one machine in all but their names, as in a cluster made for a
+        test.
+        """
+        return len({node.address for node in self.nodes}) < len(self.nodes)
+
+    @property
+    def hosts(self) -> str:
+        """`name:slots,name:slots`, as launchers want it."""
+        return ",".join(f"{node.name}:{node.slots}" for node in self.nodes)
+
+    def ranks_of(self, name: str) -> list[int]:
+        first = 0
+        for node in self.nodes:
+            if node.name == name:
+                return list(range(first, first + node.slots))
+            first += node.slots
+        return []
+
+    def node_of(self, rank: int) -> Node:
+        return next(node for node in self.nodes if rank in self.ranks_of(node.name))
+
+    def write_agent(self, folder: Path) -> Path:
+        """A program that launchers call as they would call ssh: `agent [-OPTION]... NODE COMMAND
+        LINE`. It runs the line in the node.
+
+        Raises RequestError when the folder's path has a space: launchers split the agent's name
+        there.
+        """
+        path = folder / "agent"
+        if len(str(path).split()) != 1:
+            raise RequestError(
+                f"{folder}: launchers cannot call a program in a path with a space: choose it with --run"
+            )
+        cases = "".join(f"{shlex.quote(node.name)}) {agent_words(node, folder)} ;;\n" for node in self.nodes)
+        text = (
+            "#!/bin/sh\n"
+            "# Starts a command line in one of this run's nodes, in the place of ssh.\n"
+            'while [ "${1#-}" != "$1" ]; do shift; done\n'
+            "node=$1; shift\n"
+            f"case $node in\n{cases}esac\n"
+            'echo "$node is not a node of this run" >&2; exit 255\n'
+        )
+        for node in self.nodes:  # of a first start
+            lost_mark(folder, node.name).unlink(missing_ok=True)
+        with open_new(path, 0o700) as stream:
+            stream.write(text.encode())
+        return path
+
+
+def agent_words(node: Node, run: Path) -> str:
+    """Shell words that run the line in "$*" in the node; a launcher's line is made for a shell, as
+    ssh has one at the other end.
+
+    When ssh loses its host it leaves a file, because Hydra ignores the exit status of its agents.
+    """
+    if not node.through_shell:
+        return f'exec {shlex.join(node.agent)} /bin/sh -c "$*"'
+    mark = shlex.quote(str(lost_mark(run, node.name)))
+    return (
+        f'{shlex.join(node.agent)} "$*"; status=$?; [ $status -ne {STATUS_OF_SSH_ITSELF} ] || : >{mark}; exit $status'
+    )
+
+
+def lost_mark(run: Path, node: str) -> Path:
+    """The file that an agent leaves when it has lost its node."""
+    return run / "ranks" / f"{node}.lost"
+
+
+def blocks(np: int, nodes: int) -> list[int]:
+    """Ranks for each of `nodes` nodes, as even as can be, the first ones holding one more."""
+    return [np // nodes + (number < np % nodes) for number in range(nodes)]
 
 
 @dataclass(frozen=True)

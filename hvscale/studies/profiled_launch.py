@@ -7,7 +7,7 @@ from dataclasses import replace
 from hvscale import profiling
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.launch.controller import launch
-from hvscale.launch.mpi.large_counts import has_large_counts
+from hvscale.launch.mpi.probe import has_large_counts
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
 from hvscale.profiling.record.nccl import nccl_environment, trim_nccl
 

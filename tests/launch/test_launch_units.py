@@ -17,10 +17,9 @@ from hvscale.core.run_folder import Library, RunFolder, default_run_path
 from hvscale.launch import environment, flavours
 from hvscale.launch.containers import mounts
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
-from hvscale.launch.job import Job
-from hvscale.launch.mpi import devices, mpi_library
-from hvscale.launch.mpi.large_counts import has_large_counts
-from hvscale.launch.nodes.nodes import Node, Nodes
+from hvscale.launch.job import Job, Node, Nodes
+from hvscale.launch.mpi import mpi_library
+from hvscale.launch.mpi.probe import has_large_counts
 from hvscale.launch.rank_side import remote_start
 from hvscale.launch.supervision import init_marker
 from hvscale.launch.supervision.output import PIECE_BYTES, RankOutput, last_lines, lines_of, visible
@@ -134,11 +133,11 @@ def test_mpirun_rsh_gets_a_host_for_each_rank(tmp_path: Path) -> None:
 
 
 def test_devices_split_is_for_a_library_with_a_list_of_its_own() -> None:
-    split = devices.asked("split", mvapich2.MVAPICH2(), Library(flavour="mvapich2", version="2.3.7-GDR"))
-    assert split.library_variable == "MV2_VISIBLE_DEVICES"
+    gdr = Library(flavour="mvapich2", version="2.3.7-GDR")
+    assert environment.library_devices_variable("split", mvapich2.MVAPICH2(), gdr) == "MV2_VISIBLE_DEVICES"
     for name in ("gloo", "mpich", "openmpi", "intelmpi", "mvapich2"):
         with pytest.raises(RequestError, match=f"{name} 2.3.7 uses the GPUs"):
-            devices.asked("split", flavours.get(name), Library(flavour=name, version="2.3.7"))
+            environment.library_devices_variable("split", flavours.get(name), Library(flavour=name, version="2.3.7"))
 
 
 def test_an_mpirun_of_another_family_is_refused_by_name(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvscale.launch.nodes import network_namespaces
-from hvscale.launch.nodes.labels import RunLabel
+from hvscale.launch.cleanup.ownership import RunLabel
+from hvscale.launch.placements import netns
 from tests.conftest import PROGRAMS, wait_until
 
 DAEMON_SECONDS = 60
@@ -180,7 +180,7 @@ class SshHosts:
 @contextmanager
 def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
     names = ("alpha", "beta", "bare")
-    with network_namespaces.network(RunLabel.of(folder), len(names)) as (subnet, namespaces):
+    with netns.network(RunLabel.of(folder), len(names)) as (subnet, namespaces):
         Path("/run/sshd").mkdir(exist_ok=True)
         for key in ("host", "user"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)

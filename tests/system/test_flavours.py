@@ -206,7 +206,7 @@ def test_each_rank_sees_the_devices_that_were_asked_for(
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] {devices}" for rank, devices in enumerate(seen)]
     record = run_json(tmp_path / "job")
-    assert record["devices"] == {"policy": policy, "library_variable": None}
+    assert (record["launch"].get("devices", "all"), record["library_devices_variable"]) == (policy, None)
     expected = [None if devices == "unset" else devices for devices in seen]
     assert [rank["devices"]["variables"] for rank in record["ranks"]] == [
         {"CUDA_VISIBLE_DEVICES": devices} for devices in expected
@@ -241,7 +241,7 @@ def test_split_gives_the_program_its_own_device_and_the_library_all(
     record = run_json(tmp_path / "job")
     assert record["library"]["version"] == "2.3.7-GDR"
     assert record["library"]["launcher"] == str(mvapich2_gdr / "bin/mpiexec.hydra")
-    assert record["devices"] == {"policy": "split", "library_variable": "MV2_VISIBLE_DEVICES"}
+    assert (record["launch"]["devices"], record["library_devices_variable"]) == ("split", "MV2_VISIBLE_DEVICES")
     seen = [rank["devices"]["variables"] for rank in record["ranks"]]
     assert seen == [{"CUDA_VISIBLE_DEVICES": own, "MV2_VISIBLE_DEVICES": "4,6"} for own in ("4", "6")]
 

@@ -282,11 +282,11 @@ def test_the_options_of_the_file_are_the_launch_s(hvscale: Run, tmp_path: Path) 
     program = ("--", "python", "-c", "import mpi4py.MPI")
     assert hvscale("launch", "--settings", "settings.toml", "--run", "as-written", *program).returncode == 0
     record = run_json(tmp_path / "as-written")
-    assert (record["library"]["transport"], record["devices"]["policy"]) == ("ucx", "own")
+    assert (record["library"]["transport"], record["launch"]["devices"]) == ("ucx", "own")
     options = ("--transport", "ob1", "--run", "asked")
     assert hvscale("launch", "--settings", "settings.toml", *options, *program).returncode == 0
     record = run_json(tmp_path / "asked")
-    assert (record["library"]["transport"], record["devices"]["policy"]) == ("ob1", "own")
+    assert (record["library"]["transport"], record["launch"]["devices"]) == ("ob1", "own")
 
 
 def test_mpirun_s_line_starts_the_job_with_the_settings(folder: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from hvscale.launch.cleanup.leftovers import Leftover, clean_up
-from hvscale.launch.nodes.labels import RunLabel
+from hvscale.launch.cleanup.ownership import RunLabel
 from tests.conftest import PROGRAMS, Run, needs_mpich, run_json, wait_until
 from tests.system.places import daemon_by_a_relay, everything_there, pid_of_daemon
 

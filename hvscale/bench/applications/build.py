@@ -12,8 +12,7 @@ from pydantic import BaseModel
 from hvscale.bench.applications import PROGRAMS, Application
 from hvscale.core.errors import RequestError
 from hvscale.launch import flavours
-from hvscale.launch.environment import clean, named
-from hvscale.launch.mpi import prefixes
+from hvscale.launch.environment import job_environment
 from hvscale.launch.options import LaunchOptions
 
 COMMON = ("common.c", "common.h")
@@ -59,7 +58,7 @@ def compiler_environment(options: LaunchOptions) -> dict[str, str]:
     """The compiler's environment, the same as the job's, so that `--env OMPI_CC=clang` reaches
     it.
     """
-    return {**prefixes.programs_first(clean(), flavours.get(options.mpi)), **named(options.env)}
+    return job_environment(flavours.get(options.mpi), options.env)
 
 
 def find_compiler(options: LaunchOptions) -> Compiler:

@@ -20,8 +20,7 @@ from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 from hvscale.launch.controller import launch
-from hvscale.launch.environment import clean, named
-from hvscale.launch.mpi import prefixes
+from hvscale.launch.environment import job_environment
 from hvscale.launch.mpi.reported_library import KnownLibrary, require_asked_library
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.launch.placements import PLACEMENTS
@@ -118,7 +117,7 @@ def check_installed(backend: Backend, options: LaunchOptions) -> None:
     installed.
     """
     flavour = flavours.get(backend.flavour)
-    passed = {**prefixes.programs_first(clean(), flavour), **named(options.env)}
+    passed = job_environment(flavour, options.env)
     try:
         flavour.find(passed)
     except RequestError as error:

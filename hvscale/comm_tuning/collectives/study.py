@@ -27,10 +27,9 @@ from hvscale.comm_tuning.collectives.tables.table import Operation
 from hvscale.core.errors import RankFailedError, RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, default_run_path
 from hvscale.launch import flavours
-from hvscale.launch.environment import clean, named
-from hvscale.launch.mpi import prefixes
-from hvscale.launch.nodes.link import bits_per_second
+from hvscale.launch.environment import job_environment
 from hvscale.launch.options import LaunchOptions
+from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.studies.base import Study, Warn
 
 SEARCHING = 0.8  # share of --minutes for the search; the rest is for confirming the best choices
@@ -320,4 +319,4 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
 
 def environment_of(options: LaunchOptions) -> dict[str, str]:
     """The environment in which the launcher finds its programs."""
-    return {**prefixes.programs_first(clean(), flavours.get(options.mpi)), **named(options.env)}
+    return job_environment(flavours.get(options.mpi), options.env)

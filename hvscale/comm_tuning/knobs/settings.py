@@ -13,7 +13,6 @@ from hvscale.core.run_folder import Library as MpiLibrary
 from hvscale.core.suggest import nearest_name
 from hvscale.launch import environment, flavours
 from hvscale.launch.environment import named
-from hvscale.launch.mpi import prefixes
 from hvscale.launch.options import LaunchOptions
 
 # Launch options that are also knobs, with their fields of LaunchOptions.
@@ -204,7 +203,7 @@ def target_of(
     Raises RequestError when its MPI is not installed.
     """
     flavour = flavours.get(options.mpi)
-    passed = {**prefixes.programs_first(environment.clean(), flavour), **named(options.env)}
+    passed = environment.job_environment(flavour, options.env)
     library = library or flavour.find(passed)
     asked = [options.transport, *(one.text for one in settings if one.knob == TRANSPORT)]
     wanted = [name for name in asked if name is not None]

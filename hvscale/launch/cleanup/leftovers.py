@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 from hvscale.launch.cleanup import shared_memory
+from hvscale.launch.cleanup.ownership import RunLabel
 from hvscale.launch.containers import engine, networks
-from hvscale.launch.nodes import network_namespaces
-from hvscale.launch.nodes.labels import RunLabel
+from hvscale.launch.placements import netns
 
 
 class Leftover(BaseModel):
@@ -76,7 +76,7 @@ def in_namespaces(remove: bool) -> Iterator[Leftover]:
     """Nothing where there is no `ip`: no namespace was made there either."""
     if shutil.which("ip") is None:
         return
-    for label, prefix in network_namespaces.remove_leftovers(remove):
+    for label, prefix in netns.remove_leftovers(remove):
         yield Leftover(kind="namespaces", name=f"{prefix}*", run=label.run)
 
 

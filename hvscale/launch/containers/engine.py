@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from hvscale.core.errors import RequestError
-from hvscale.launch.nodes.labels import RUN, RunLabel
-from hvscale.launch.supervision import interrupts, limits, waiting
+from hvscale.launch.cleanup.ownership import RUN, RunLabel
+from hvscale.launch.supervision import interrupts, programs
 
 REMOVAL_IN_PROGRESS = 409  # Docker's answer when somebody else is at it
 REMOVAL_SECONDS = 30
@@ -45,7 +45,7 @@ def connection() -> Iterator[Any]:
     import requests
 
     try:
-        with_daemon = docker.DockerClient(base_url=address(), version="auto", timeout=limits.answer_seconds())
+        with_daemon = docker.DockerClient(base_url=address(), version="auto", timeout=programs.answer_seconds())
     except docker.errors.DockerException as error:
         raise RequestError(no_answer(error)) from error
     try:
@@ -82,7 +82,7 @@ def make(create: Callable[[], Made]) -> Made:
     """
     call: futures.Future[Made] = futures.Future()
     _under_way.append(call)  # before it begins: a signal may come at any moment
-    waiting.start(create, call)
+    programs.start_thread(create, call)
     made = call.result()
     _under_way.remove(call)
     return made
@@ -151,8 +151,8 @@ def remove_container(container: Any) -> None:
 
 def no_answer_in_time() -> str:
     return (
-        f"the Docker daemon at {address()} has not answered within {limits.answer_seconds():g} s: look at its log, "
-        f"or give it longer with {limits.ANSWER_VARIABLE}=SECONDS"
+        f"the Docker daemon at {address()} has not answered within {programs.answer_seconds():g} s: look at its log, "
+        f"or give it longer with {programs.ANSWER_VARIABLE}=SECONDS"
     )
 
 

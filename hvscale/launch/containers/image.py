@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hvscale.core.errors import RequestError
-from hvscale.launch.nodes.tools import call, require
+from hvscale.launch.supervision.programs import call, require
 
 DEFAULT_IMAGE = "hvscale:base"
 # Python for environments that rest on the distribution's, with the libraries that any other Python

@@ -9,9 +9,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from hvscale.core.errors import RequestError
+from hvscale.launch.cleanup.ownership import RUN, RunLabel, machine_lock
 from hvscale.launch.containers import engine
-from hvscale.launch.nodes.labels import RUN, RunLabel
-from hvscale.launch.nodes.machine_lock import machine_lock
 
 # The bridge by which containers of an overlay network reach this machine. Docker makes it with the
 # first swarm, and does not remove it.

@@ -15,7 +15,7 @@ from hvscale.launch import flavours
 from hvscale.launch.effective_settings import LaunchedJob
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
-from hvscale.launch.mpi import hydra, mpi_library, prefixes
+from hvscale.launch.mpi import horovod_build, hydra, mpi_library
 from hvscale.launch.mpi.launcher import is_kept_to_loopback, start_launcher, with_loopback_library
 
 NETMOD = "MPIR_CVAR_CH4_NETMOD"
@@ -143,7 +143,7 @@ class MPICH(hydra.HydraFlavour):
         the library is put first.
         """
         launcher = Path(library.launcher or "")
-        if launcher.parent.parent in prefixes.side_by_side():
+        if launcher.parent.parent in horovod_build.side_by_side():
             environment = mpi_library.for_mpi4py(environment, launcher, self.soname)
         else:
             environment = hydra.with_own_library(environment, launcher)

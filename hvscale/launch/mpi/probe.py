@@ -1,6 +1,4 @@
-"""An MPI library started alone, without a launcher: what it chose on this machine, and whether it
-takes GPU memory.
-"""
+"""Asks an installed MPI library for its transport, GPU support and large-count functions."""
 
 import os
 import re
@@ -10,7 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvscale.core.run_folder import Library
+from hvscale.launch import flavours
 from hvscale.launch.flavours import FLAVOURS
+from hvscale.launch.mpi import horovod_build, mpi_library
 
 # The standard's C functions of which every ABI has the same form. Open MPI and MPICH have the last
 # one, and MPICH after MPI_Init only.
@@ -67,3 +68,32 @@ def ucx_with_cuda(library: Path) -> bool | None:
     if not any(folder.glob("libuct.so*")):
         return None
     return any(folder.glob("ucx/libuct_cuda.so*"))
+
+
+# As every library that has one of them has them all; under the name that a profiler calls it by.
+ONE_OF_THEM = "PMPI_Bcast_c"
+
+
+def has_large_counts(command: list[str], environment: dict[str, str], library: Library) -> bool:
+    """Asked of the library itself, loaded in a process of its own. False where there is none, or it
+    is not found.
+    """
+    candidates = mpi_files(command, environment, library)
+    return bool(candidates) and mpi_library.has_function(ONE_OF_THEM, candidates, environment)
+
+
+def mpi_files(command: list[str], environment: dict[str, str], library: Library) -> list[str]:
+    """The file that the command's Horovod is linked to; else the one that the launcher brings; else
+    names for the dynamic linker, best first.
+    """
+    soname = flavours.get(library.flavour).soname
+    if soname is None:
+        return []
+    horovod = horovod_build.horovod_library(command, environment)
+    linked = horovod_build.linked_mpi(horovod, environment) if horovod else None
+    found = linked[1] if linked else None
+    if found is None:
+        found = mpi_library.beside(Path(library.launcher or ""), soname)
+    return (
+        [str(found)] if found else [soname, *(name for name, usual in horovod_build.SONAMES.items() if usual == soname)]
+    )

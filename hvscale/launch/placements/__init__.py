@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar
 from hvscale.core.errors import RequestError
 from hvscale.core.registry import Registry
 from hvscale.core.run_folder import DEFAULT_PLACEMENT, Library
-from hvscale.launch.nodes.labels import RunLabel
-from hvscale.launch.nodes.nodes import Nodes
+from hvscale.launch.cleanup.ownership import RunLabel
+from hvscale.launch.job import Nodes
 
 if TYPE_CHECKING:
     from hvscale.launch.placement_options import PlacementOptions

@@ -14,11 +14,11 @@ from pathlib import Path
 from hvscale.core.errors import RankFailedError, RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path
 from hvscale.launch.environment import has_public_value, named
-from hvscale.launch.nodes.tools import call, require
 from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
-from hvscale.launch.supervision import interrupts, limits, waiting
+from hvscale.launch.supervision import interrupts, programs
 from hvscale.launch.supervision.output import RankOutput, last_lines
+from hvscale.launch.supervision.programs import call, require
 
 SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 POLL_SECONDS = 0.5
@@ -111,11 +111,11 @@ def submit(text: str, run: RunFolder) -> str:
     try:
         with interrupts.ending_waits():
             done = subprocess.run(
-                ["sbatch", "--parsable"], input=text, capture_output=True, text=True, timeout=limits.answer_seconds()
+                ["sbatch", "--parsable"], input=text, capture_output=True, text=True, timeout=programs.answer_seconds()
             )
     except subprocess.TimeoutExpired as error:
         raise RequestError(
-            f"sbatch has not answered within {limits.answer_seconds():g} s: `squeue --me` says whether the job was taken"
+            f"sbatch has not answered within {programs.answer_seconds():g} s: `squeue --me` says whether the job was taken"
         ) from error
     if done.returncode:
         log.unlink(missing_ok=True)
@@ -129,7 +129,7 @@ def state_of(job: str) -> str:
     does not answer.
     """
     words = ["squeue", "--noheader", "--job", job, "--format", "%T"]
-    (listed,) = waiting.run_all([words], limits.answer_seconds())
+    (listed,) = programs.run_all([words], programs.answer_seconds())
     if listed is None or any(sign in listed.stderr for sign in NO_CONTROLLER):
         return SILENT
     return listed.stdout.strip()

@@ -13,16 +13,16 @@ from typing import Any
 from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
 from hvscale.core.numbers import MOST_BYTES
+from hvscale.launch.cleanup.ownership import RunLabel
 from hvscale.launch.containers import engine, networks
 from hvscale.launch.containers.image import DEFAULT_IMAGE, require_image
 from hvscale.launch.containers.mounts import volumes
-from hvscale.launch.nodes import link
-from hvscale.launch.nodes.labels import RunLabel
-from hvscale.launch.nodes.nodes import Node, Nodes, blocks
+from hvscale.launch.job import Node, Nodes, blocks
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import Placement, PlacementRequest, register
+from hvscale.launch.placements._link_shaping import bits_per_second, shaping_command
 from hvscale.launch.rank_side import node_probe
-from hvscale.launch.supervision import limits, waiting
+from hvscale.launch.supervision import programs
 
 DEFAULT_RANKS_PER_CONTAINER = 2
 DEFAULT_SHM_SIZE = "1g"
@@ -55,7 +55,7 @@ class Docker(Placement):
     def check(self, options: PlacementOptions, np: int) -> None:
         shm_bytes(options.shm_size or DEFAULT_SHM_SIZE)
         if options.link:
-            link.bits_per_second(options.link)
+            bits_per_second(options.link)
         self.ready_with(options.image or DEFAULT_IMAGE)
 
     def slots(self, request: PlacementRequest) -> list[int]:
@@ -166,10 +166,10 @@ def running(client: Any, request: PlacementRequest, image: Any, network: str, sl
     def remove() -> None:
         """Found by its label: a start that was interrupted may not have learned of what it made."""
         own = client.containers.list(all=True, filters={"label": label.filters}, ignore_removed=True)
-        waiting.in_parallel(engine.remove_container, own)
+        programs.in_parallel(engine.remove_container, own)
 
     try:
-        yield waiting.in_parallel(start, [create(number) for number in range(len(slots))])
+        yield programs.in_parallel(start, [create(number) for number in range(len(slots))])
     finally:
         engine.free(client, label, request.problems, remove)
 
@@ -181,7 +181,7 @@ def agent(container: Any) -> tuple[str, ...]:
 def examine(containers: list[Any]) -> list[dict[str, Any]]:
     """What the ranks will find in each. Raises RequestError when this Python does not run there."""
     probe = [sys.executable, "-I", "-S", node_probe.__file__]
-    asked = waiting.run_all([[*agent(container), *probe] for container in containers], limits.answer_seconds())
+    asked = programs.run_all([[*agent(container), *probe] for container in containers], programs.answer_seconds())
     return [read_probe(one) for one in asked]
 
 
@@ -224,7 +224,7 @@ def shape(client: Any, image: Any, label: RunLabel, node: Node, rate: str) -> No
         engine.make(
             lambda: client.containers.run(
                 image.id,
-                link.shaping(node.interface, rate),
+                shaping_command(node.interface, rate),
                 entrypoint=[],
                 network_mode=f"container:{node.name}",
                 cap_add=["NET_ADMIN"],

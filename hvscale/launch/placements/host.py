@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hvscale.launch.nodes.nodes import Node, Nodes
+from hvscale.launch.job import Node, Nodes
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import Placement, PlacementRequest, register
 

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from hvscale.core.errors import RequestError
-from hvscale.launch.nodes.nodes import Node, Nodes
-from hvscale.launch.nodes.tools import call, require
+from hvscale.launch.job import Node, Nodes
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import Placement, PlacementRequest, register
 from hvscale.launch.rank_side import node_probe
-from hvscale.launch.supervision import limits, waiting
+from hvscale.launch.supervision import programs
+from hvscale.launch.supervision.programs import call, require
 
 # "2(x3),1": two tasks on each of three nodes, one on the fourth.
 TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
@@ -116,15 +116,15 @@ def examine(job: str, nodes: list[str]) -> list[dict[str, Any]]:
     can be started there.
     """
     probe = [sys.executable, "-I", "-S", node_probe.__file__]
-    asked = waiting.run_all([[*agent(job, node), *probe] for node in nodes], limits.answer_seconds())
+    asked = programs.run_all([[*agent(job, node), *probe] for node in nodes], programs.answer_seconds())
     return [read_probe(node, one) for node, one in zip(nodes, asked, strict=True)]
 
 
 def read_probe(node: str, asked: "subprocess.CompletedProcess[str] | None") -> dict[str, Any]:
     if asked is None:
         raise RequestError(
-            f"srun has started nothing on {node} within {limits.answer_seconds():g} s: look at the node's state with "
-            f"`sinfo`, or give it longer with {limits.ANSWER_VARIABLE}=SECONDS"
+            f"srun has started nothing on {node} within {programs.answer_seconds():g} s: look at the node's state with "
+            f"`sinfo`, or give it longer with {programs.ANSWER_VARIABLE}=SECONDS"
         )
     if asked.returncode:
         lines = [line for line in asked.stderr.splitlines() if line.strip()] or [f"status {asked.returncode}"]
@@ -158,7 +158,7 @@ def gone(job: str, nodes: list[str]) -> dict[str, str]:
     """All nodes, when the allocation is no more; otherwise those that Slurm counts as down."""
     jobs = ["squeue", "--noheader", "--job", job, "--format", "%T"]
     states = ["sinfo", "--noheader", "--Node", "--nodes", ",".join(nodes), "--format", "%n %T"]
-    job_state, node_states = waiting.run_all([jobs, states], STATE_SECONDS)
+    job_state, node_states = programs.run_all([jobs, states], STATE_SECONDS)
     if job_state is None or node_states is None:
         return {}  # Slurm does not answer: it knows of no loss
     if job_state.stdout.strip() not in ("RUNNING", "CONFIGURING"):

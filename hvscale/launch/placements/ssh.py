@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from hvscale.core.errors import RequestError
-from hvscale.launch.nodes.nodes import STATUS_OF_SSH_ITSELF, Node, Nodes
-from hvscale.launch.nodes.tools import require
+from hvscale.launch.job import STATUS_OF_SSH_ITSELF, Node, Nodes
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import Placement, PlacementRequest, register
 from hvscale.launch.rank_side import host_preflight
-from hvscale.launch.supervision import interrupts, limits, waiting
+from hvscale.launch.supervision import interrupts, programs
+from hvscale.launch.supervision.programs import require
 
 CONNECT_SECONDS = 10
 LAST_WORDS_SECONDS = 5
@@ -186,8 +186,8 @@ class Peer:
         while b"\n" not in self.received:
             if self.process.stdout is None or not readable(self.process.stdout.fileno(), until - time.monotonic()):
                 raise RequestError(
-                    f"host {self.host} has not answered by ssh within {limits.answer_seconds():g} s: `ssh {self.host} true` "
-                    f"must work; {limits.ANSWER_VARIABLE}=SECONDS gives it longer"
+                    f"host {self.host} has not answered by ssh within {programs.answer_seconds():g} s: `ssh {self.host} true` "
+                    f"must work; {programs.ANSWER_VARIABLE}=SECONDS gives it longer"
                 )
             new = os.read(self.process.stdout.fileno(), 65536)
             if not new:
@@ -215,7 +215,7 @@ class Peer:
         )
 
     def end(self) -> None:
-        waiting.end_session(self.process)
+        programs.end_session(self.process)
         for stream in (self.process.stdin, self.process.stdout, self.errors):
             with suppress(OSError):  # a question that was not taken is not written any more
                 if stream is not None:
@@ -232,7 +232,7 @@ def ask_all(peers: list[Peer], question: Any) -> list[Any]:
     """The answers of all to the same question. Raises RequestError for a host that gives none in
     time.
     """
-    until = time.monotonic() + limits.answer_seconds()
+    until = time.monotonic() + programs.answer_seconds()
     for one in peers:
         one.ask(question)
     return [one.answer(until) for one in peers]
@@ -261,7 +261,7 @@ def version_here(name: str) -> str:
 
 def silent_hosts(hosts: list[str]) -> dict[str, str]:
     """The hosts that ssh does not reach any more."""
-    asked = waiting.run_all([[*agent(host), "true"] for host in hosts], CONNECT_SECONDS + LAST_WORDS_SECONDS)
+    asked = programs.run_all([[*agent(host), "true"] for host in hosts], CONNECT_SECONDS + LAST_WORDS_SECONDS)
     return {
         host: "it does not answer by ssh any more"
         for host, one in zip(hosts, asked, strict=True)

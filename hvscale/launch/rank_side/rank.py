@@ -59,24 +59,28 @@ def offered_devices() -> int:
 
 
 def device_variables(
-    asked: dict[str, str | None], environment: dict[str, str], offered: int, local_rank_variables: list[str]
+    policy: str,
+    library_variable: str | None,
+    environment: dict[str, str],
+    offered: int,
+    local_rank_variables: list[str],
 ) -> dict[str, str]:
     """What gives this rank its devices. ValueError when it has none of its own although its node
     has GPUs.
     """
-    if asked["policy"] == "all":
+    if policy == "all":
         return {}
     local = number_from(local_rank_variables)
     listed = environment.get(VISIBLE) or ",".join(map(str, range(offered)))
     devices = listed.split(",") if listed else []
     if devices and local >= len(devices):
         raise ValueError(
-            f"hvscale: --devices {asked['policy']}: local rank {local} has no GPU of its own, its node offers {listed}; "
+            f"hvscale: --devices {policy}: local rank {local} has no GPU of its own, its node offers {listed}; "
             "start fewer ranks on it, or use --devices all"
         )
     variables = {VISIBLE: devices[local] if devices else str(local)}
-    if asked["library_variable"]:
-        variables[asked["library_variable"]] = listed
+    if library_variable:
+        variables[library_variable] = listed
     return variables
 
 
@@ -234,12 +238,13 @@ def supervise(run: str, rank: int, local_rank_variables: list[str], launched: in
 
     offered = offered_devices()
     try:
-        environment |= device_variables(job["devices"], environment, offered, local_rank_variables)
+        policy, library_variable = job["launch"].get("devices", "all"), job["library_devices_variable"]
+        environment |= device_variables(policy, library_variable, environment, offered, local_rank_variables)
     except ValueError as error:
         log.write(f"{error}\n".encode(errors=BYTES))
         write_end(run, rank, os.getpid(), {"exit_status": STATUS_WRONG_REQUEST})
         return STATUS_WRONG_REQUEST
-    shown = [VISIBLE, *filter(None, [job["devices"]["library_variable"]])]
+    shown = [VISIBLE, *filter(None, [library_variable])]
     state["devices"] = {"variables": {name: environment.get(name) for name in shown}, "offered": offered}
 
     pid, master = start_command(job["command"], environment)

@@ -8,7 +8,7 @@ from pathlib import Path
 from hvscale.core.run_folder import Library, RunFolder
 from hvscale.launch import flavours
 from hvscale.launch.job import Job
-from hvscale.launch.supervision import limits
+from hvscale.launch.supervision import programs
 from hvscale.launch.supervision.outcome import Failure, launcher_of
 
 
@@ -19,7 +19,7 @@ class FirstRank:
 
     def __init__(self, job: Job) -> None:
         self.run = RunFolder(job.run)
-        self.seconds = limits.first_rank_seconds(0 if job.nodes.are_here else len(job.nodes.nodes))
+        self.seconds = programs.first_rank_seconds(0 if job.nodes.are_here else len(job.nodes.nodes))
         self.until = time.monotonic() + self.seconds
         self._has_begun = False
 
@@ -58,7 +58,7 @@ class FirstRank:
         words = f"`{library.launcher} -np 1 true` must work here" if library.launcher else "look at the log"
         return Failure(
             None,
-            f"{reason}, twice: {words}; {limits.FIRST_RANK_VARIABLE}=SECONDS gives a slow start more time",
+            f"{reason}, twice: {words}; {programs.FIRST_RANK_VARIABLE}=SECONDS gives a slow start more time",
             self.log,
         )
 

@@ -16,12 +16,11 @@ from hvscale.core.errors import EXIT_TRY_AGAIN
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.launch import effective_settings, flavours
 from hvscale.launch.cleanup import shared_memory
-from hvscale.launch.job import Job
+from hvscale.launch.job import Job, lost_mark
 from hvscale.launch.mpi import reported_library
-from hvscale.launch.nodes.nodes import lost_mark
 from hvscale.launch.options import LaunchHooks
 from hvscale.launch.rank_side import rank
-from hvscale.launch.supervision import limits, processes, waiting
+from hvscale.launch.supervision import processes, programs
 from hvscale.launch.supervision.first_rank import FirstRank
 from hvscale.launch.supervision.init_marker import StartWatch
 from hvscale.launch.supervision.interrupts import InterruptedWaitError, ending_waits
@@ -70,7 +69,9 @@ class Attempt:
         """Its launchers may take a while longer than its ranks, but not for ever."""
         if all_ended and self.all_ended_at is None:
             self.all_ended_at = time.monotonic()
-        self.lingers = self.all_ended_at is not None and time.monotonic() > self.all_ended_at + limits.answer_seconds()
+        self.lingers = (
+            self.all_ended_at is not None and time.monotonic() > self.all_ended_at + programs.answer_seconds()
+        )
 
     @property
     def killed_by(self) -> int:
@@ -328,7 +329,7 @@ def end_agents(started: flavours.Processes) -> None:
     for process in running:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
-        waiting.end_session(process)
+        programs.end_session(process)
 
 
 def wait_for_last_words(run: Path) -> None:

@@ -11,7 +11,7 @@ from hvscale.core.errors import EXIT_RANK_FAILED, EXIT_TRY_AGAIN, RankFailedErro
 from hvscale.core.files import read_text
 from hvscale.core.run_folder import Library, RankEnd, RunFolder
 from hvscale.launch.job import Job
-from hvscale.launch.supervision import limits
+from hvscale.launch.supervision import programs
 from hvscale.launch.supervision.init_marker import StartWatch
 from hvscale.launch.supervision.output import last_lines
 
@@ -95,7 +95,7 @@ def lingering(job: Job, library: Library) -> Failure:
     for name, fate in job.nodes.lost().items():
         return Failure(None, f"all ranks have ended, but {name} is lost: {fate}", log)
     who = launcher_of(library)
-    return Failure(None, f"{who} still ran {limits.answer_seconds():g} s after all ranks had ended", log)
+    return Failure(None, f"{who} still ran {programs.answer_seconds():g} s after all ranks had ended", log)
 
 
 def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: list[int]) -> Failure | None:

@@ -20,7 +20,7 @@ def bits_per_second(rate: str) -> float:
     return bits
 
 
-def shaping(interface: str, rate: str) -> list[str]:
+def shaping_command(interface: str, rate: str) -> list[str]:
     """The `tc` command that holds what leaves through `interface` to `rate`: a token bucket,
     because netem is not in every kernel.
     """

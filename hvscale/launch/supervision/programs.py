@@ -1,6 +1,11 @@
-"""Doing several things at the same time, in a way that a limit or a signal can end."""
+"""Runs system programs and calls, several at a time, within time limits that a site can change.
 
+A failed program is one line that names the program and the cause.
+"""
+
+import math
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -12,7 +17,90 @@ from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from hvscale.core.errors import RequestError
 from hvscale.launch.supervision import interrupts
+
+TOOL_SECONDS = 60
+
+
+def require(program: str, package: str, purpose: str) -> str:
+    """The path of a program. Raises RequestError, naming the Debian package that brings it, when it
+    is not in PATH.
+    """
+    # Debian keeps administration programs in folders that a user's PATH may lack.
+    found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
+    if found is None:
+        raise RequestError(
+            f"{purpose} needs {program}, which is not in PATH: install it (Debian, Ubuntu: apt install {package})"
+        )
+    return found
+
+
+def call(words: Sequence[str]) -> str:
+    """Run a program and give its stdout. Raises RequestError with its last line of stderr when it
+    fails.
+    """
+    try:
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=TOOL_SECONDS,
+            start_new_session=True,  # Ctrl-C must not reach what frees a run's network
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RequestError(f"{words[0]} cannot be run: {error}") from error
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise RequestError(f"`{' '.join(words)}` failed: {said}")
+    return done.stdout
+
+
+# 128 ranks on two busy cores: the first one begins 0.1 to 1.7 s after the launcher.
+FIRST_RANK_SECONDS = 60.0
+# Launchers start one agent for each node; ssh, `docker exec` and srun take up to a second each on a
+# busy machine.
+FIRST_RANK_SECONDS_PER_NODE = 2.0
+FIRST_RANK_VARIABLE = "HVSCALE_FIRST_RANK_TIMEOUT"
+ANSWER_SECONDS = 60.0
+ANSWER_VARIABLE = "HVSCALE_ANSWER_TIMEOUT"
+
+
+def first_rank_seconds(remote_nodes: int) -> float:
+    """How long a launcher may take to start its first rank.
+
+    Raises RequestError when the variable for it is not a number of seconds.
+    """
+    return read_seconds(FIRST_RANK_VARIABLE, FIRST_RANK_SECONDS + FIRST_RANK_SECONDS_PER_NODE * remote_nodes)
+
+
+def answer_seconds() -> float:
+    """How long a host, the Docker daemon or Slurm may take to answer before the ranks start.
+
+    Raises RequestError when the variable for it is not a number of seconds.
+    """
+    return read_seconds(ANSWER_VARIABLE, ANSWER_SECONDS)
+
+
+def check_limits() -> None:
+    """Raises RequestError when one of the variables is not a number of seconds."""
+    first_rank_seconds(0)
+    answer_seconds()
+
+
+def read_seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise RequestError(f"{variable}={text}: not a number of seconds; write for example {variable}=120, or unset it")
+    return value
+
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -63,7 +151,7 @@ def end_session(process: "subprocess.Popen[Any]") -> None:
         process.wait()
 
 
-def start(function: Callable[[], Result], result: "Future[Result]") -> None:
+def start_thread(function: Callable[[], Result], result: "Future[Result]") -> None:
     """Call `function` in a thread of its own: a signal that ends the wait for its result does not
     end the call.
     """
