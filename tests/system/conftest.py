@@ -3,16 +3,16 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
 from tests.conftest import Run
 from tests.system import places, warm
 
-FLAGS = (
+CHROMIUM_FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
@@ -73,6 +73,35 @@ def browser() -> Iterator[Browser]:
     if found is None:
         pytest.skip("neither chromium nor google-chrome is installed")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        started = playwright.chromium.launch(executable_path=found, args=list(CHROMIUM_FLAGS))
         yield started
         started.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """`open_page(file, width=1280)`: errors, warnings and requests of a page fail the test."""
+    pages: list[Page] = []
+    problems: list[str] = []
+
+    def open_page(file: Path, width: int = 1280) -> Page:
+        def check_message(message: ConsoleMessage) -> None:
+            if message.type in ("error", "warning"):
+                problems.append(message.text)
+
+        def check_request(request: Request) -> None:
+            if not request.url.startswith(("data:", "blob:", file.as_uri())):
+                problems.append(request.url)
+
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.on("console", check_message)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", check_request)
+        page.goto(file.as_uri())
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert problems == []

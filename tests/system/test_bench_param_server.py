@@ -5,11 +5,12 @@ from what was measured, going on.
 import csv
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Page, expect
 
 from tests.conftest import Run, needs_mpich
 
@@ -43,7 +44,7 @@ def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_figures_follow_from_what_the_ranks_measured_and_a_folder_is_gone_on_with(
-    browser: Browser, hvscale: Run, tmp_path: Path
+    open_page: Callable[..., Page], hvscale: Run, tmp_path: Path
 ) -> None:
     ask = ("bench", "param-server", "--backend", "openmpi", *SMALL)
     first = document_of(hvscale(*ask, "--workers", "2", "--repeat", "1"))
@@ -74,14 +75,9 @@ def test_figures_follow_from_what_the_ranks_measured_and_a_folder_is_gone_on_wit
     assert extremes == {("broadcast", None), ("gather", None)}
     assert [exchange["workers"] for exchange in document["exchanges"]] == [2]
 
-    troubles: list[str] = []
-    page = browser.new_page(viewport={"width": 1000, "height": 900})
-    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.goto((folder / "bench-param-server.html").as_uri())
+    page = open_page(folder / "bench-param-server.html", width=1000)
     for chart, points in (("#broadcast", 2), ("#gather", 2), ("#allreduce", 1)):
         expect(page.locator(f"{chart} .points path")).to_have_count(points)
-    assert troubles == []
 
 
 @pytest.mark.parametrize("backend", ["gloo", pytest.param("mpich", marks=needs_mpich)])

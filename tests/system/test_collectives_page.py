@@ -1,8 +1,9 @@
 """The page of a study of collectives in a browser."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from hvscale.comm_tuning.collectives.report.page import page as render
 from tests.comm_tuning.collective_studies import study
@@ -11,26 +12,11 @@ HOSTILE = "<script>throw new Error('library')</script>"
 PLACES = 4
 
 
-def opened(browser: Browser, file: Path, troubles: list[str], width: int) -> Page:
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith(("data:", "blob:", file.as_uri())) else troubles.append(request.url)
-        ),
-    )
-    page.goto(file.as_uri())
-    return page
-
-
-def test_the_page_of_a_study_of_collectives(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_of_a_study_of_collectives(open_page: Callable[..., Page], tmp_path: Path) -> None:
     file = tmp_path / "tune-collectives.html"
     file.write_text(render(study().model_copy(update={"library": HOSTILE, "warnings": ["few cores"]})))
-    troubles: list[str] = []
     for width in (1280, 390):
-        page = opened(browser, file, troubles, width)
+        page = open_page(file, width)
         for name in ("latency", "bandwidth", "gain"):
             for number in range(PLACES):
                 expect(page.locator(f"#{name}-{number} .scatterlayer .trace")).not_to_have_count(0)
@@ -38,8 +24,7 @@ def test_the_page_of_a_study_of_collectives(browser: Browser, tmp_path: Path) ->
         assert HOSTILE in page.inner_text("header")
         assert "times as fast as the library" in page.inner_text("#answer")
         assert page.is_visible("text=few cores")
-        page.close()
-    page = opened(browser, file, troubles, 1280)
+    page = open_page(file)
     # Broadcast on 4 ranks: three rules, each a band with its name, and every choice a line.
     expect(page.locator("#latency-3 .shapelayer path")).to_have_count(3)
     expect(page.locator("#latency-3 .annotation")).to_have_count(3)
@@ -51,5 +36,3 @@ def test_the_page_of_a_study_of_collectives(browser: Browser, tmp_path: Path) ->
     assert page.is_visible("#place-3 td >> text=geometric mean")
     page.click("nav a >> text=broadcast, np 4")
     assert page.url.endswith("#place-3")
-    page.close()
-    assert troubles == []

@@ -89,3 +89,22 @@ def test_search_works_without_a_server(site: Path, browser: Browser) -> None:
     page.wait_for_selector(".md-search-result__item a", timeout=60_000)
     assert "Waiting and exposed communication" in page.inner_text(".md-search-result__list")
     page.close()
+
+
+def test_the_copy_button_takes_the_commands_of_a_console_block(site: Path, browser: Browser) -> None:
+    page = browser.new_page()
+    page.goto((site / "tutorials" / "tune.html").as_uri())
+    page.evaluate("document.body.append(document.createElement('textarea'))")
+    copied = []
+    for block in page.locator("div.language-console").all():
+        block.hover()
+        block.locator("button[data-md-type=copy]").click()
+        page.locator("body > textarea").last.fill("")
+        page.locator("body > textarea").last.press("Control+V")
+        copied.append(page.locator("body > textarea").last.input_value())
+    text = (CLONE / "docs" / "tutorials" / "tune.md").read_text()
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    commands = [[line[2:] for line in block.splitlines() if line.startswith("$ ")] for block in blocks]
+    assert [one.splitlines() for one in copied] == commands
+    assert max(map(len, commands)) > 1
+    page.close()

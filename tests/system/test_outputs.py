@@ -9,11 +9,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 
 from hvscale.comm_tuning.tune.document import KnobChoice, Pair, Proof, Trial, TrialState, TuneDocument
 from hvscale.comm_tuning.tune.outputs import write_outputs
@@ -446,24 +447,9 @@ def test_nccl_reads_its_file(tmp_path: Path) -> None:
     assert said.stdout.splitlines() == list(wanted.values())
 
 
-def opened(browser: Browser, file: Path, troubles: list[str], width: int = 1280) -> Page:
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith(("data:", "blob:", file.as_uri())) else troubles.append(request.url)
-        ),
-    )
-    page.goto(file.as_uri())
-    return page
-
-
-def test_the_guide_in_a_browser(browser: Browser, document: TuneDocument, folder: Path) -> None:
-    troubles: list[str] = []
+def test_the_guide_in_a_browser(open_page: Callable[..., Page], document: TuneDocument, folder: Path) -> None:
     for width in (1280, 390):
-        page = opened(browser, folder / "guide.html", troubles, width)
+        page = open_page(folder / "guide.html", width)
         page.wait_for_selector("#trials .scatterlayer .point")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert "Use these settings" in page.inner_text("#answer")
@@ -475,19 +461,15 @@ def test_the_guide_in_a_browser(browser: Browser, document: TuneDocument, folder
         assert "broadcasts take no time in a step" in page.inner_text("#not")
         assert document.profile is not None
         assert page.locator("#profile tr").count() >= len(document.profile.rows) + 2
-        page.close()
     write_outputs(folder, document.model_copy(update={"winner": {}, "proof": None, "profile": None}))
-    page = opened(browser, folder / "guide.html", troubles)
+    page = open_page(folder / "guide.html")
     page.wait_for_selector("#trials .scatterlayer .point")
     assert "Keep the defaults" in page.inner_text("#answer")
     assert page.locator("#do pre").count() == 0
     assert page.locator("#proof").count() == 0
-    page.close()
     write_outputs(folder, TuneDocument(folder=str(folder), command=["true"], np=2, launch=LaunchOptions()))
-    page = opened(browser, folder / "guide.html", troubles)
+    page = open_page(folder / "guide.html")
     assert "Nothing to use yet" in page.inner_text("#answer")
-    page.close()
-    assert troubles == []
 
 
 def test_the_guide_s_lines_repeat_the_proof_and_the_comparison(folder: Path, tmp_path: Path) -> None:

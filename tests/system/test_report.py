@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.conftest import Run
 
@@ -105,34 +105,29 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
     assert hvscale("report", before, "--output", "nowhere/page.html").returncode == 2
 
 
-def opened(browser: Browser, page_file: Path, troubles: list[str], width: int = 1280) -> Page:
-    """The page, drawn; what goes wrong in it, or leaves it for the network, is appended to
-    `troubles`.
-    """
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith(("data:", "blob:", page_file.as_uri())) else troubles.append(request.url)
-        ),
-    )
-    page.goto(page_file.as_uri())
-    page.wait_for_selector("#seconds .bars")
-    return page
+@pytest.fixture
+def open_report(open_page: Callable[..., Page]) -> Callable[..., Page]:
+    """As `open_page`, once the charts are drawn."""
+
+    def open_report(file: Path, width: int = 1280) -> Page:
+        page = open_page(file, width)
+        page.wait_for_selector("#seconds .bars")
+        return page
+
+    return open_report
 
 
-def test_the_report_of_one_run(browser: Browser, hvscale: Run, profiled: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_report_of_one_run(
+    open_report: Callable[..., Page], hvscale: Run, profiled: Callable[..., Path], tmp_path: Path
+) -> None:
     run = profiled("job")
     (run / "result.json").write_text("{ cut short")
     done = hvscale("report", run, "--trace", "trace.json")
     assert done.returncode == 0, done.stderr
     trace = json.loads((tmp_path / "trace.json").read_text())
     assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 2 * (ROUNDS + 1)
-    troubles: list[str] = []
     for width in (1280, 390):
-        page = opened(browser, run / "report.html", troubles, width)
+        page = open_report(run / "report.html", width)
         assert HOSTILE in page.inner_text("header")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator("#timeline-0 .bars .point").count() > ROUNDS
@@ -142,36 +137,29 @@ def test_the_report_of_one_run(browser: Browser, hvscale: Run, profiled: Callabl
         assert not page.is_visible("#seconds")
         page.click("summary")
         assert page.is_visible("text=1: allreduce 128 KiB-16 MiB")
-        page.close()
-    assert troubles == []
 
 
 def test_the_report_of_a_horovod_job_with_marked_steps(
-    browser: Browser, hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+    open_report: Callable[..., Page], hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     script = program(HOROVOD_PROGRAM)
     done = hvscale("profile", "-np", 2, "--timeline", "--run", "job", "--", "python", script)
     assert done.returncode == 0, done.stderr
     assert hvscale("report", "job").returncode == 0
-    troubles: list[str] = []
-    page = opened(browser, tmp_path / "job" / "report.html", troubles)
+    page = open_report(tmp_path / "job" / "report.html")
     assert page.locator("#phases-0 .bars .point").count() > 0
     assert page.locator("#exposed-0 .scatterlayer .trace").count() == 3
     assert f"{HOROVOD_STEPS} of 2" in page.inner_text("#horovod-0")
     assert page.is_visible("#late-0")
-    page.close()
-    narrow = opened(browser, tmp_path / "job" / "report.html", troubles, width=390)
+    narrow = open_report(tmp_path / "job" / "report.html", width=390)
     assert narrow.evaluate("document.documentElement.scrollWidth") <= 390
-    narrow.close()
-    assert troubles == []
 
 
-def test_the_report_of_two_runs(browser: Browser, hvscale: Run, profiled: Callable[..., Path]) -> None:
+def test_the_report_of_two_runs(open_report: Callable[..., Page], hvscale: Run, profiled: Callable[..., Path]) -> None:
     before, late = profiled("before"), profiled("late", LATE="0.1")
     done = hvscale("report", before, late)
     assert done.returncode == 0, done.stderr
-    troubles: list[str] = []
-    page = opened(browser, late / "comparison.html", troubles)
+    page = open_report(late / "comparison.html")
     assert page.locator("#seconds .trace.bars").count() == 2
     page.locator("#seconds .legendtoggle").first.click()
     expect(page.locator("#seconds .trace.bars")).to_have_count(1)
@@ -181,5 +169,3 @@ def test_the_report_of_two_runs(browser: Browser, hvscale: Run, profiled: Callab
     last = page.inner_text("#late-1 tr >> nth=1").split()
     assert last[:2] == ["rank", "1"]
     assert int(last[2]) >= ROUNDS * 0.9
-    assert troubles == []
-    page.close()

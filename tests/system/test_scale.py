@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Page, expect
 
 from hvscale.core.host import available_cores
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
@@ -416,7 +416,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(
 
 
 def test_the_page_shows_both_curves_offline_and_runs_no_script_of_a_command(
-    browser: Browser, hvscale: Run, speeds: Callable[..., Path], tmp_path: Path
+    open_page: Callable[..., Page], hvscale: Run, speeds: Callable[..., Path], tmp_path: Path
 ) -> None:
     hostile = "<script>throw new Error('command')</script>"
     script = speeds({1: [10, 11], 2: [20, 19]})
@@ -424,18 +424,9 @@ def test_the_page_shows_both_curves_offline_and_runs_no_script_of_a_command(
         "scale", "--np", "1,2", "--repeat", "2", "--metric", FIRST, "--run", "curve", "--", "python", script, hostile
     )
     assert done.returncode == 0, done.stderr
-    file = (tmp_path / "curve/scale.html").as_uri()
-    troubles: list[str] = []
-    page = browser.new_page(viewport={"width": 1000, "height": 900})
-    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on(
-        "request", lambda request: None if request.url.startswith(("data:", file)) else troubles.append(request.url)
-    )
-    page.goto(file)
+    page = open_page(tmp_path / "curve/scale.html", width=1000)
     for chart in ("#throughput", "#efficiency"):
         expect(page.locator(f"{chart} .points path")).to_have_count(2)
         expect(page.locator(f"{chart} path.yerror")).not_to_have_count(0)
     expect(page.locator("tbody tr")).to_have_count(2)
     assert hostile in page.inner_text("header")
-    assert troubles == []
