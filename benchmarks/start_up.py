@@ -48,7 +48,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     variants = dict(VARIANTS)
     try:
-        placements.named("docker:rank").readiness()
+        placements.find("docker:rank").readiness()
         variants[f"{CONTAINERS} containers"] = IN_CONTAINERS
     except RequestError as problem:
         Console(stderr=True).print(f"no containers: {problem}", soft_wrap=True)

@@ -23,7 +23,7 @@ from hvscale.core.numbers import parse_ranks
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.launch.placements.docker import shm_bytes
-from hvscale.launch.placements.ssh import asked_hosts
+from hvscale.launch.placements.ssh import parse_hosts
 from hvscale.profiling.analyze.bins import parse_bins
 from hvscale.trainer.data.sources import parse_range
 
@@ -124,7 +124,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "--np": parse_ranks,
     "--nps": lambda text: parse_nps(text, 8),
     "--size": lambda text: parse_sizes(APPLICATIONS.get("stencil"), [f"x={text}"]),
-    "--hosts": lambda text: asked_hosts(PlacementOptions(hosts=f"a:{text}")),
+    "--hosts": lambda text: parse_hosts(PlacementOptions(hosts=f"a:{text}")),
     "--images": lambda text: parse_range("--images", text),
 }
 

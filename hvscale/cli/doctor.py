@@ -146,7 +146,7 @@ def mpi() -> Check:
     found, problems = [], []
     for flavour in flavours.all_with_mpi():
         try:
-            environment = horovod_build.programs_first(dict(os.environ), flavour)
+            environment = horovod_build.with_flavour_programs(dict(os.environ), flavour)
             library = flavour.find(environment)
         except RequestError as problem:
             problems.append(str(problem))
@@ -162,7 +162,7 @@ def horovod_linked() -> Check:
     here, and what it knows of GPUs.
     """
     found, problems = [], []
-    for prefix in horovod_build.side_by_side():
+    for prefix in horovod_build.environments_of_clone():
         library = horovod_build.library_in(prefix)
         if library is None:
             problems.append(f"no Horovod in {prefix}: {SET_UP_AGAIN}")
@@ -176,7 +176,7 @@ def horovod_linked() -> Check:
             problems.append(f"{library} is linked to {soname or 'no MPI'}: --mpi gloo works, for MPI {SET_UP_AGAIN}")
             continue
         file = file.resolve()
-        name = flavours.described(mpi_library.library_version(file, os.environ))
+        name = flavours.describe(mpi_library.library_version(file, os.environ))
         tried = probe(file)
         if tried.problem:
             problems.append(f"{file} ({name}) does not start: {tried.problem}")
@@ -233,10 +233,10 @@ def broadcast() -> Check:
 def runs_here(flavour: flavours.Flavour) -> bool:
     """Whether it can be started, and this environment's Horovod is built on it."""
     own = horovod_build.library_in(Path(sys.prefix))
-    if own is None or flavour.soname is None or not horovod_build.needs(own, flavour.soname):
+    if own is None or flavour.soname is None or not horovod_build.links_to(own, flavour.soname):
         return False
     try:
-        flavour.find(horovod_build.programs_first(dict(os.environ), flavour))
+        flavour.find(horovod_build.with_flavour_programs(dict(os.environ), flavour))
     except RequestError:
         return False
     return True
@@ -318,7 +318,7 @@ def locked_memory() -> Check:
 def placement(name: str) -> Check:
     """What `--placement NAME` finds here, or would need."""
     try:
-        return Check(name=f"placement {name}", good=True, found=placements.named(name).readiness())
+        return Check(name=f"placement {name}", good=True, found=placements.find(name).readiness())
     except RequestError as problem:
         return Check(name=f"placement {name}", good=False, found="cannot be used here", fix=str(problem))
 

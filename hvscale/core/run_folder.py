@@ -168,11 +168,11 @@ class RankEnd(BaseModel):
     started_at: float | None = None  # its command; seconds since 1970, by the rank's own host
     ended_at: float | None = None  # as `started_at`
     killed_by_launcher: bool = False  # its launcher had killed the job
-    wrote_at: float = 0.0  # of a rank that was taken down: when it wrote last, as `ended_at`
+    last_output_at: float = 0.0  # of a rank that was taken down: when it wrote last, as `ended_at`
     devices: RankDevices | None = None
 
 
-class InEffect(BaseModel):
+class ReportedSettings(BaseModel):
     """What one library said it uses: `settings` in its own names; `not_applied`: what was asked for
     and is not in effect, and why.
     """
@@ -204,7 +204,7 @@ class RunRecord(VersionedDocument):
     library_devices_variable: str | None = None
     placement_settings: dict[str, Any] = {}
     nodes: list[NodeRecord] = []
-    settings_in_effect: list[InEffect] = []
+    settings_in_effect: list[ReportedSettings] = []
     rank_environment: dict[str, str] = {}
     environment_passed: list[str] = []
     versions: dict[str, str] = {}

@@ -23,8 +23,8 @@ from hvscale.launch.mpi import horovod_build
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
 from hvscale.launch.placements import _slurm_job
 from hvscale.launch.supervision import init_marker, processes, programs
-from hvscale.launch.supervision.init_marker import StartWatch
-from hvscale.launch.supervision.interrupts import InterruptedWaitError, catching_signals, ending_waits
+from hvscale.launch.supervision.init_marker import InitDeadline
+from hvscale.launch.supervision.interrupts import InterruptedWaitError, catch_signals, interruptible
 from hvscale.launch.supervision.job_supervisor import JobSupervisor
 
 VERSIONS_OF = ("hvscale", "horovod", "torch", "numpy")
@@ -53,14 +53,14 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
     flavour = flavours.get(options.mpi)
     passed = passed_environment(command, options, flavour)
     if hooks.show is not None:
-        hooks = replace(hooks, show=flavour.without_report(passed, hooks.show))
+        hooks = replace(hooks, show=flavour.hide_report(passed, hooks.show))
     if options.placement.submit and not _slurm_job.is_inside_an_allocation():
         return submit_and_follow(command, options, hooks)
     place = placements.get(options.placement, options.np)
     library = flavours.choose_transport(flavour, flavour.find(passed), options.transport, passed)
     devices_variable = job_environment.library_devices_variable(options.devices, flavour, library)
     passed = flavour.adapt(passed, library)
-    horovod_build.check(command, passed, flavour, library)
+    horovod_build.check_horovod(command, passed, flavour, library)
 
     run = RunFolder.create((options.run or default_run_path(command)).absolute())
     record = RunRecord(
@@ -78,19 +78,19 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
     )
     add_rank_environment(run, record, passed, options, flavour, hooks)
     launched = effective_settings.LaunchedJob(run, library, command, {**passed, **record.rank_environment})
-    settings_reports = effective_settings.Reports(launched, flavour.settings_reader)
+    settings_reports = effective_settings.SettingsReports(launched, flavour.settings_reader)
     record.rank_environment |= settings_reports.variables()
     request = placements.PlacementRequest(options.np, command, run.path, passed, library, options.placement)
     run.begin(record)
-    with run.at_work(record), processes.adopting_orphans(), catching_signals() as caught, ExitStack() as stack:
-        stack.callback(note_problems, record, run, request, hooks.warn)
-        nodes = prepare(place, request, record, run, stack, caught)
-        describe_nodes(record, nodes)
-        record.warnings += forewarnings(record, nodes, passed)
+    with run.at_work(record), processes.adopt_orphans(), catch_signals() as caught, ExitStack() as stack:
+        stack.callback(report_problems, record, run, request, hooks.warn)
+        nodes = prepare_nodes(place, request, record, run, stack, caught)
+        record_nodes(record, nodes)
+        record.warnings += early_warnings(record, nodes, passed)
         for text in record.warnings:
             hooks.warn(text)
-        job = job_on(nodes, record, run, passed)
-        start = StartWatch(run.path, options.np, options.start_timeout)
+        job = make_job(nodes, record, run, passed)
+        start = InitDeadline(run.path, options.np, options.start_timeout)
         failure = JobSupervisor(job, flavour, record, run, start, settings_reports, caught, hooks).supervise()
     match record.state:
         case "interrupted" if caught:
@@ -141,7 +141,7 @@ def submit_and_follow(command: list[str], options: LaunchOptions, hooks: LaunchH
     run = RunFolder((options.run or default_run_path(command)).absolute())
     script = _slurm_job.job_script("profile" if hooks.instrument else "launch", command, options, run.path)
     _slurm_job.prepare_folder(run)
-    with catching_signals() as caught:
+    with catch_signals() as caught:
         try:
             number = _slurm_job.submit(script, run)
         except InterruptedWaitError as error:
@@ -162,11 +162,11 @@ def submit_and_follow(command: list[str], options: LaunchOptions, hooks: LaunchH
             raise
     if caught:
         raise RunInterruptedError(caught[0], run)
-    _slurm_job.outcome(number, run)
+    _slurm_job.check_outcome(number, run)
     return run
 
 
-def prepare(
+def prepare_nodes(
     place: placements.Placement,
     request: placements.PlacementRequest,
     record: RunRecord,
@@ -178,7 +178,7 @@ def prepare(
     signal ends the wait for them.
     """
     try:
-        with ending_waits():
+        with interruptible():
             if caught:
                 raise InterruptedWaitError
             return stack.enter_context(place.prepare(request))
@@ -192,9 +192,9 @@ def prepare(
         raise
 
 
-def job_on(nodes: Nodes, record: RunRecord, run: RunFolder, passed: Mapping[str, str]) -> Job:
+def make_job(nodes: Nodes, record: RunRecord, run: RunFolder, passed: Mapping[str, str]) -> Job:
     """The job, with the environment that it gets on these nodes."""
-    variables = {name: value for name, value in passed.items() if name not in nodes.unwanted}
+    variables = {name: value for name, value in passed.items() if name not in nodes.excluded_variables}
     environment = {
         **variables,
         processes.RUN_VARIABLE: str(run.path),
@@ -203,7 +203,7 @@ def job_on(nodes: Nodes, record: RunRecord, run: RunFolder, passed: Mapping[str,
     return Job(record.np, record.command, run.path, environment, nodes, record.rank_environment)
 
 
-def note_problems(
+def report_problems(
     record: RunRecord, run: RunFolder, request: placements.PlacementRequest, warn: Callable[[str], None]
 ) -> None:
     """Say what the placement could not remove."""
@@ -214,7 +214,7 @@ def note_problems(
         run.write(record)
 
 
-def describe_nodes(record: RunRecord, nodes: Nodes) -> None:
+def record_nodes(record: RunRecord, nodes: Nodes) -> None:
     record.placement_settings = dict(nodes.settings)
     record.nodes = [
         NodeRecord(name=node.name, address=node.address, interface=node.interface, ranks=nodes.ranks_of(node.name))
@@ -222,7 +222,7 @@ def describe_nodes(record: RunRecord, nodes: Nodes) -> None:
     ]
 
 
-def forewarnings(record: RunRecord, nodes: Nodes, passed: Mapping[str, str]) -> list[str]:
+def early_warnings(record: RunRecord, nodes: Nodes, passed: Mapping[str, str]) -> list[str]:
     """What the user should know before the job starts."""
     warnings = []
     if nodes.on_this_machine and record.np > record.host.cores:
@@ -230,7 +230,7 @@ def forewarnings(record: RunRecord, nodes: Nodes, passed: Mapping[str, str]) -> 
             f"{record.np} ranks on {record.host.cores} cores: "
             "they share cores, so times say little about a machine with enough of them"
         )
-    if dropped := job_environment.dropped_knobs(passed):
+    if dropped := job_environment.dropped_variables(passed):
         warnings.append(f"not passed on to the ranks: {', '.join(dropped)}; add --env NAME for each that you want")
     return warnings
 

@@ -7,7 +7,7 @@ from functools import cache
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library
 from hvscale.launch.flavours import FLAVOURS, Flavour
-from hvscale.launch.mpi.horovod_build import programs_first
+from hvscale.launch.mpi.horovod_build import with_flavour_programs
 
 # What finds programs and libraries, names the user and the language, and holds the site's
 # certificates.
@@ -29,7 +29,7 @@ RECORDED = (
 )  # fmt: skip
 
 
-def named(requests: Iterable[str], caller: Mapping[str, str] = os.environ) -> dict[str, str]:
+def env_variables(requests: Iterable[str], caller: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables of `--env NAME` (taken from the caller) and `--env NAME=VALUE`.
 
     Raises RequestError for a NAME that the caller does not have, or an empty one.
@@ -49,10 +49,10 @@ def named(requests: Iterable[str], caller: Mapping[str, str] = os.environ) -> di
 
 def job_environment(flavour: Flavour, requests: Iterable[str]) -> dict[str, str]:
     """What a job of this flavour gets from the caller, with the variables of --env."""
-    return {**programs_first(clean(), flavour), **named(requests)}
+    return {**with_flavour_programs(inherited_variables(), flavour), **env_variables(requests)}
 
 
-def clean(caller: Mapping[str, str] = os.environ) -> dict[str, str]:
+def inherited_variables(caller: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What a job gets from the caller without --env."""
     needed = [name for flavour in FLAVOURS.all().values() for name in flavour.passed_variables]
     return {name: caller[name] for name in [*PASSED_ON, *needed] if name in caller}
@@ -64,7 +64,7 @@ def knob_prefixes() -> tuple[str, ...]:
     return (*SHARED_PREFIXES, *(prefix for flavour in FLAVOURS.all().values() for prefix in flavour.variable_prefixes))
 
 
-def dropped_knobs(passed: Mapping[str, str], caller: Mapping[str, str] = os.environ) -> list[str]:
+def dropped_variables(passed: Mapping[str, str], caller: Mapping[str, str] = os.environ) -> list[str]:
     """The caller's communication variables that a job does not get, by name."""
     return sorted(name for name in caller if name.startswith(knob_prefixes()) and name not in passed)
 
@@ -80,7 +80,7 @@ def has_public_value(name: str) -> bool:
 
 def recordable_requests(requests: Iterable[str]) -> list[str]:
     """The words of `--env` as a document may show them: NAME alone where the value is hidden."""
-    return [f"{name}={value}" if has_public_value(name) else name for name, value in named(requests).items()]
+    return [f"{name}={value}" if has_public_value(name) else name for name, value in env_variables(requests).items()]
 
 
 DEVICE_POLICIES = ("own", "all", "split")
@@ -100,7 +100,7 @@ def library_devices_variable(policy: str, flavour: Flavour, library: Library) ->
         return None
     variable = flavour.split_devices_variable(library)
     if variable is None:
-        able = [one.own_device_list for one in FLAVOURS.all().values() if one.own_device_list]
+        able = [one.split_devices_release for one in FLAVOURS.all().values() if one.split_devices_release]
         raise RequestError(
             f"--devices split: {flavour.name} {library.version} uses the GPUs that its process sees; only "
             f"{' and '.join(able)} can use others. Use --devices all, and torch.cuda.set_device(hvd.local_rank()) in "

@@ -51,7 +51,7 @@ class Node:
     agent: tuple[str, ...] = ()
     through_shell: bool = False
 
-    def words(self, program: list[str]) -> list[str]:
+    def agent_command(self, program: list[str]) -> list[str]:
         """The argument list that runs `program` in this node."""
         return [*self.agent, *([shlex.join(program)] if self.through_shell else program)]
 
@@ -72,7 +72,7 @@ class Node:
             )
         starter = [sys.executable, "-I", "-S", remote_start.__file__]
         process = RemoteProcess(
-            self.words(starter), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            self.agent_command(starter), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
         )
         # Through stdin and not on a command line, where every user of the machine could read it.
         order = json.dumps({"program": program, "environment": dict(environment), "directory": str(Path.cwd())})
@@ -89,9 +89,9 @@ class Nodes:
 
     `controller` is an address of this machine that every node reaches. `subnet` (CIDR) is the
     network for the ranks' messages; None leaves the choice to their library. `settings`: what the
-    placement did, for run.json. `unwanted`: variables of the caller that mean nothing in the nodes.
-    `single_copy()`: whether the ranks of a node may read each other's memory. `lost()`: the nodes
-    that were lost since, each with the cause.
+    placement did, for run.json. `excluded_variables`: variables of the caller that mean nothing in
+    the nodes. `single_copy()`: whether the ranks of a node may read each other's memory. `lost()`:
+    the nodes that were lost since, each with the cause.
     """
 
     nodes: tuple[Node, ...]
@@ -99,12 +99,12 @@ class Nodes:
     subnet: str | None = None
     on_this_machine: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
-    unwanted: tuple[str, ...] = ()
+    excluded_variables: tuple[str, ...] = ()
     single_copy: Callable[[], bool] = lambda: not single_copy_problem()
     lost: Callable[[], dict[str, str]] = dict
 
     @property
-    def are_here(self) -> bool:
+    def without_agents(self) -> bool:
         """True when ranks are plain processes of this machine, without an agent."""
         return not any(node.agent for node in self.nodes)
 
@@ -153,7 +153,7 @@ class Nodes:
             'echo "$node is not a node of this run" >&2; exit 255\n'
         )
         for node in self.nodes:  # of a first start
-            lost_mark(folder, node.name).unlink(missing_ok=True)
+            lost_marker(folder, node.name).unlink(missing_ok=True)
         with open_new(path, 0o700) as stream:
             stream.write(text.encode())
         return path
@@ -167,18 +167,18 @@ def agent_words(node: Node, run: Path) -> str:
     """
     if not node.through_shell:
         return f'exec {shlex.join(node.agent)} /bin/sh -c "$*"'
-    mark = shlex.quote(str(lost_mark(run, node.name)))
+    mark = shlex.quote(str(lost_marker(run, node.name)))
     return (
         f'{shlex.join(node.agent)} "$*"; status=$?; [ $status -ne {STATUS_OF_SSH_ITSELF} ] || : >{mark}; exit $status'
     )
 
 
-def lost_mark(run: Path, node: str) -> Path:
+def lost_marker(run: Path, node: str) -> Path:
     """The file that an agent leaves when it has lost its node."""
     return run / "ranks" / f"{node}.lost"
 
 
-def blocks(np: int, nodes: int) -> list[int]:
+def split_evenly(np: int, nodes: int) -> list[int]:
     """Ranks for each of `nodes` nodes, as even as can be, the first ones holding one more."""
     return [np // nodes + (number < np % nodes) for number in range(nodes)]
 

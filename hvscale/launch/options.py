@@ -110,12 +110,12 @@ class LaunchOptions(BaseModel):
             name = str(first["loc"][-1]).replace("_", "-")
             raise RequestError(f"--{name} {first['input']}: {first['msg']}") from error
 
-    def words(self) -> list[list[str]]:
+    def command_line(self) -> list[list[str]]:
         """What a command line says for the options that were given: one list for each time that an
         option stands there.
         """
         return [
-            [spelling(name, one), *([] if isinstance(one, bool) else [str(one)])]
+            [option_flag(name, one), *([] if isinstance(one, bool) else [str(one)])]
             for name, value in self.model_dump().items()
             for one in (value if isinstance(value, list) else [value])
         ]
@@ -155,7 +155,7 @@ OPTIONS = dict(option_fields())
 OPTIONS["placement"].description = placements.placement_help()
 
 
-def spelling(name: str, value: object) -> str:
+def option_flag(name: str, value: object) -> str:
     """The option of a field on the command line; that of a switch says which way it is turned."""
     extra: Any = OPTIONS[name].json_schema_extra
     on, _, off = str([*extra["flags"], "--" + name.replace("_", "-")][0]).partition("/")

@@ -103,6 +103,6 @@ class PlacementOptions(BaseModel):
         implied = (name for name, place in known if any(getattr(self, option) for option in place.implied_by))
         return next(implied, placements.DEFAULT_PLACEMENT)
 
-    def asked(self) -> set[str]:
+    def given(self) -> set[str]:
         """The options that were asked for, beside the placement itself."""
         return {name for name in type(self).model_fields if getattr(self, name) is not None} - {"placement"}

@@ -169,7 +169,7 @@ def library_of(text: str) -> Library:
     """The library with this MPI_Get_library_version text; flavour "unknown" if no flavour
     matches.
     """
-    flavour, _ = flavours.named(text) or ("unknown", "")
+    flavour, _ = flavours.recognize(text) or ("unknown", "")
     first = (text.strip().splitlines() or [""])[0]
     return Library(flavour=flavour, version=" ".join(first.partition(",")[0].split()))
 

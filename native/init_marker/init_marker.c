@@ -96,16 +96,16 @@ static void report_library(const void *caller)
     write_report(realpath(object.dli_fname, file) != NULL ? file : object.dli_fname, version);
 }
 
-static void mark_entered(const void *caller)
+static void mark_init_begun(const void *caller)
 {
     (void)caller;
-    create_marker("entered");
+    create_marker("init-begun");
 }
 
-static void mark_started(const void *caller)
+static void mark_init_done(const void *caller)
 {
-    create_marker("started");
+    create_marker("init-done");
     report_library(caller);
 }
 
-const struct init_hooks init_hooks = {.before = mark_entered, .after = mark_started};
+const struct init_hooks init_hooks = {.before = mark_init_begun, .after = mark_init_done};

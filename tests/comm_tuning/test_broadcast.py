@@ -199,7 +199,7 @@ def test_several_libraries_in_front_of_mpi_init(open_mpi: Mpi, make_run: MakeRun
     done = open_mpi.start(2, words, more)
     assert done.returncode == 0, done.stdout + done.stderr
     assert said(done) == [different(1, 2)]
-    assert (tmp_path / "rank.started").exists()
+    assert (tmp_path / "rank.init-done").exists()
     assert {row.operation: row.calls for row in breakdown(run).rows} == {"barrier": 2}
 
 

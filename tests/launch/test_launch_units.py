@@ -70,7 +70,7 @@ OF_OPEN_MPI = "Open MPI v5.0.11, package: Open MPI root@host Distribution, ident
     ],
 )
 def test_libraries_of_one_soname_are_told_apart_by_what_they_say(text: str, described: str) -> None:
-    assert flavours.described(text) == described
+    assert flavours.describe(text) == described
     knowing = [flavour.name for flavour in flavours.all_with_mpi() if flavour.version_in(text)]
     assert knowing == ([] if described.startswith("unknown") else [described.split()[0]])
 
@@ -121,7 +121,7 @@ def test_the_profiler_goes_to_the_ranks_alone_and_lies_where_a_container_sees_it
     assert preload["LD_PRELOAD"] == f"{library}:/opt/theirs.so"
     behind = init_marker.environment(tmp_path, preload)["LD_PRELOAD"]
     assert behind.endswith(f"/{init_marker.LIBRARY}:{library}:/opt/theirs.so")
-    folders = mounts.read_only([sys.executable], {}, None)
+    folders = mounts.read_only_folders([sys.executable], {}, None)
     assert any(library.is_relative_to(folder) for folder in folders)
 
 
@@ -156,9 +156,12 @@ def test_an_mpirun_of_another_family_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_only_the_list_and_what_is_named_is_passed_on() -> None:
     caller = {"PATH": "/bin", "STRAY": "1", "UCX_TLS": "tcp", "HOROVOD_CYCLE_TIME": "2", "ASKED": "x=y"}
-    passed = {**environment.clean(caller), **environment.named(["ASKED", "UCX_TLS=sm", "EMPTY="], caller)}
+    passed = {
+        **environment.inherited_variables(caller),
+        **environment.env_variables(["ASKED", "UCX_TLS=sm", "EMPTY="], caller),
+    }
     assert passed == {"PATH": "/bin", "ASKED": "x=y", "UCX_TLS": "sm", "EMPTY": ""}
-    assert environment.dropped_knobs(passed, caller) == ["HOROVOD_CYCLE_TIME"]
+    assert environment.dropped_variables(passed, caller) == ["HOROVOD_CYCLE_TIME"]
 
 
 @given(
@@ -167,7 +170,7 @@ def test_only_the_list_and_what_is_named_is_passed_on() -> None:
     )
 )
 def test_a_named_value_arrives_as_it_was_written(variables: dict[str, str]) -> None:
-    assert environment.named([f"{name}={value}" for name, value in variables.items()], {}) == variables
+    assert environment.env_variables([f"{name}={value}" for name, value in variables.items()], {}) == variables
 
 
 def test_secrets_are_not_recorded() -> None:

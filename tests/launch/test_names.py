@@ -79,8 +79,8 @@ def test_a_flavour_s_variables_are_settings_and_pass_as_it_says() -> None:
         "HOME": "/root",
         "OTHER": "1",
     }
-    assert environment.clean(caller) == {"I_MPI_ROOT": "/opt", "HOME": "/root"}
-    assert environment.dropped_knobs({}, caller) == ["I_MPI_PIN", "I_MPI_ROOT", "MV2_X", "OMPI_MCA_pml"]
+    assert environment.inherited_variables(caller) == {"I_MPI_ROOT": "/opt", "HOME": "/root"}
+    assert environment.dropped_variables({}, caller) == ["I_MPI_PIN", "I_MPI_ROOT", "MV2_X", "OMPI_MCA_pml"]
     assert environment.has_public_value("HYDRA_BINDING")
 
 

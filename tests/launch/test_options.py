@@ -84,7 +84,7 @@ def test_options_come_back_from_json(asked: LaunchOptions) -> None:
 
 @given(options)
 def test_options_come_back_from_a_command_line(asked: LaunchOptions) -> None:
-    words = [word for part in asked.words() for word in part]
+    words = [word for part in asked.command_line() for word in part]
     assert parsed([*words, "--", "true"]) == (asked, ["true"])
 
 

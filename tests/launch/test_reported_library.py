@@ -12,7 +12,7 @@ import pytest
 from hvscale.core.built_library import built_library
 from hvscale.core.errors import UntrustedError
 from hvscale.core.run_folder import Host, Library, ReportedLibrary, RunRecord, ranks_in_words
-from hvscale.launch.mpi.reported_library import LONGEST_REPORT_BYTES, Reports, require_asked_library
+from hvscale.launch.mpi.reported_library import LONGEST_REPORT_BYTES, LibraryReports, require_asked_library
 from hvscale.profiling import library_path
 
 FAKE_MPI = """
@@ -73,7 +73,7 @@ def test_of_two_libraries_in_a_process_the_one_that_is_started_is_reported(
         with_two_libraries, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30
     )
     assert done.stdout == "started 2.0\n", done.stderr
-    reported = Reports(tmp_path, 1).new()
+    reported = LibraryReports(tmp_path, 1).new()
     assert reported is not None
     [library] = reported
     assert (library.version, library.file) == ("2.0", str((tmp_path / "libmpi-2.0.so").resolve()))
@@ -90,7 +90,7 @@ def test_a_rank_that_may_not_write_runs_all_the_same(with_two_libraries: list[Pa
         }
         done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30)
         assert (done.returncode, done.stderr) == (0, "")
-    assert Reports(tmp_path, 1).new(ended=True) is None
+    assert LibraryReports(tmp_path, 1).new(ended=True) is None
 
 
 def test_what_is_no_report_is_not_believed(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_what_is_no_report_is_not_believed(tmp_path: Path) -> None:
     name(7).mkdir()
     name(99).write_text(text)
     (ranks / "rank-00008.library-1").write_text(text)
-    reported = Reports(tmp_path, 9).new(ended=True)
+    reported = LibraryReports(tmp_path, 9).new(ended=True)
     assert reported == [
         ReportedLibrary(
             flavour="openmpi", version="5.0.11", text="Open MPI v5.0.11, package", file="/opt/libmpi.so", ranks=[0]

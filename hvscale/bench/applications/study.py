@@ -20,7 +20,7 @@ from hvscale.core.numbers import parse_ranks
 from hvscale.core.run_folder import RunFolder, default_run_path
 from hvscale.core.units import human_bytes
 from hvscale.launch.controller import RunInterruptedError, launch
-from hvscale.launch.mpi.reported_library import KnownLibrary
+from hvscale.launch.mpi.reported_library import LibraryCheck
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import PLACEMENTS
@@ -152,7 +152,7 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
 
     def launch_command(self, variant: ApplicationVariant, command: list[str], run: RunFolder) -> None:
         options = self.options.replace(np=variant.np, run=run.path, placement=self.places[variant.placement])
-        launch(command, options, LaunchHooks(warn=self.warn, watch=KnownLibrary().differs))
+        launch(command, options, LaunchHooks(warn=self.warn, watch=LibraryCheck().is_mismatch))
 
     def read(self, variant: ApplicationVariant, run: RunFolder, done: ApplicationRun) -> None:
         result = self.read_result(run)

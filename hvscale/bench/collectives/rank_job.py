@@ -21,7 +21,7 @@ from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 from hvscale.launch.controller import launch
 from hvscale.launch.environment import job_environment
-from hvscale.launch.mpi.reported_library import KnownLibrary, require_asked_library
+from hvscale.launch.mpi.reported_library import LibraryCheck, require_asked_library
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.launch.placements import PLACEMENTS
 
@@ -74,16 +74,16 @@ def measure_on_ranks(
     run.path.mkdir(exist_ok=True)
     asked = request.model_dump_json(by_alias=True)
     write_text(request_path(run.path), asked)
-    lines, library = ResultLines(run.path), KnownLibrary()
+    lines, library = ResultLines(run.path), LibraryCheck()
 
     def read_on() -> None:
         for line in lines.new():
             if isinstance(line, BenchStarted):
-                line.library = library.named(line.library)
+                line.library = library.label(line.library)
             take(line)
 
     def watch(_: RunFolder) -> bool:
-        if library.differs(run):
+        if library.is_mismatch(run):
             return True
         if library.confirmed:
             read_on()
@@ -98,7 +98,7 @@ def measure_on_ranks(
             raise RequestError(lines.refused) from error
         raise
     finally:
-        if run.run_json.exists() and not library.differs(run):
+        if run.run_json.exists() and not library.is_mismatch(run):
             read_on()
     require_asked_library(run.read())
 

@@ -239,7 +239,7 @@ def whole_container(place: PlacementOptions, np: int) -> PlacementOptions:
     """The placement with all ranks in one container, as in the published study, unless
     --ranks-per-container is given.
     """
-    if "ranks_per_container" not in placements.named(place.name).takes or place.ranks_per_container is not None:
+    if "ranks_per_container" not in placements.find(place.name).takes or place.ranks_per_container is not None:
         return place
     return place.model_copy(update={"ranks_per_container": np})
 

@@ -85,4 +85,4 @@ def own_library(library: Library, passed: Mapping[str, str]) -> Path | None:
     """Of MPICH's kind: what LD_LIBRARY_PATH names, or else what lies beside the launcher."""
     folders = [Path(folder) for folder in passed.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
     named = next((folder / SONAME for folder in folders if (folder / SONAME).exists()), None)
-    return named or mpi_library.beside(Path(library.launcher or ""), SONAME)
+    return named or mpi_library.library_beside(Path(library.launcher or ""), SONAME)

@@ -12,7 +12,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library as MpiLibrary
 from hvscale.core.suggest import nearest_name
 from hvscale.launch import environment, flavours
-from hvscale.launch.environment import named
+from hvscale.launch.environment import env_variables
 from hvscale.launch.options import LaunchOptions
 
 # Launch options that are also knobs, with their fields of LaunchOptions.
@@ -165,7 +165,7 @@ def why_not(knob: str, target: Target) -> str:
 def given_in(options: LaunchOptions) -> dict[str, str]:
     """The variables, and the options that a knob may be spelled as, that were given."""
     given = {option: getattr(options, name) for option, name in OPTIONS.items() if is_given(options, name)}
-    return {**given, **named(options.env)}
+    return {**given, **env_variables(options.env)}
 
 
 def is_given(options: LaunchOptions, name: str) -> bool:

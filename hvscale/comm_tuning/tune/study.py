@@ -16,7 +16,7 @@ from hvscale.comm_tuning.tune.search_space import PROMISING
 from hvscale.comm_tuning.tune.step_source import StepSource
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.trainer_defaults import ON_CPU
-from hvscale.launch.environment import named
+from hvscale.launch.environment import env_variables
 from hvscale.launch.mpi.reported_library import require_asked_library
 from hvscale.studies.base import Study
 
@@ -68,7 +68,7 @@ class TuneStudy(Study[TuneDocument]):
 
     def variables(self, settings: JobSettings) -> Mapping[str, str]:
         """The environment variables that a fresh start with these settings is given."""
-        return named(self.request.options_with(settings).env)
+        return env_variables(self.request.options_with(settings).env)
 
     def target(self) -> Target:
         """The job with the defaults.

@@ -43,7 +43,7 @@ def clean_up(remove: bool = True) -> tuple[list[Leftover], list[str]]:
     """
     found: list[Leftover] = []
     problems: list[str] = []
-    for look in (in_docker, in_namespaces, in_shared_memory):
+    for look in (docker_leftovers, namespace_leftovers, shared_memory_leftovers):
         try:
             found += list(look(remove))
         except RequestError as error:
@@ -51,7 +51,7 @@ def clean_up(remove: bool = True) -> tuple[list[Leftover], list[str]]:
     return found, problems
 
 
-def in_docker(remove: bool) -> Iterator[Leftover]:
+def docker_leftovers(remove: bool) -> Iterator[Leftover]:
     """Nothing where the daemon is not running: its containers do not run then either. They are
     found when it does again.
     """
@@ -62,7 +62,7 @@ def in_docker(remove: bool) -> Iterator[Leftover]:
             if remove:
                 engine.remove_container(container)
             yield Leftover(kind="container", name=container.name, run=RunLabel.read(container.labels).run)
-        for network in networks.leftovers(client):
+        for network in networks.abandoned_networks(client):
             if remove:
                 networks.remove(network)
             yield Leftover(kind="network", name=network.name, run=RunLabel.read(network.attrs["Labels"]).run)
@@ -72,7 +72,7 @@ def in_docker(remove: bool) -> Iterator[Leftover]:
             yield Leftover(kind="swarm", name="default", run=swarm.run)
 
 
-def in_namespaces(remove: bool) -> Iterator[Leftover]:
+def namespace_leftovers(remove: bool) -> Iterator[Leftover]:
     """Nothing where there is no `ip`: no namespace was made there either."""
     if shutil.which("ip") is None:
         return
@@ -80,7 +80,7 @@ def in_namespaces(remove: bool) -> Iterator[Leftover]:
         yield Leftover(kind="namespaces", name=f"{prefix}*", run=label.run)
 
 
-def in_shared_memory(remove: bool) -> Iterator[Leftover]:
+def shared_memory_leftovers(remove: bool) -> Iterator[Leftover]:
     """What a launcher left that was killed, whoever started it: a segment names neither its run nor
     its job.
     """

@@ -74,12 +74,12 @@ def segments(since: float) -> Iterator[tuple[Path, set[FileId]]]:
 def session_folders(temporary: Path, since: float) -> Iterator[tuple[Path, set[FileId]]]:
     """With the files in them; without those whose creator may still run."""
     for path, status in own_entries(temporary, SESSION, since):
-        if stat.S_ISDIR(status.st_mode) and not lives(path.name.rpartition(".")[2]):
+        if stat.S_ISDIR(status.st_mode) and not is_alive(path.name.rpartition(".")[2]):
             inside = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
             yield path, set(filter(None, map(file_id, inside)))
 
 
-def lives(pid: str) -> bool:
+def is_alive(pid: str) -> bool:
     try:
         state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -17,7 +17,7 @@ PING_SECONDS = 5.0
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 Made = TypeVar("Made")
-_under_way: "list[futures.Future[Any]]" = []
+_pending: "list[futures.Future[Any]]" = []
 
 
 def address() -> str:
@@ -47,7 +47,7 @@ def connection() -> Iterator[Any]:
     try:
         with_daemon = docker.DockerClient(base_url=address(), version="auto", timeout=programs.answer_seconds())
     except docker.errors.DockerException as error:
-        raise RequestError(no_answer(error)) from error
+        raise RequestError(connection_error(error)) from error
     try:
         yield with_daemon
     except docker.errors.APIError as error:
@@ -55,7 +55,7 @@ def connection() -> Iterator[Any]:
     except requests.exceptions.ConnectionError as error:
         raise RequestError(f"the Docker daemon at {address()} has gone while it was used: look at its log") from error
     except requests.exceptions.Timeout as error:
-        raise RequestError(no_answer_in_time()) from error
+        raise RequestError(timeout_message()) from error
     finally:
         with_daemon.close()
 
@@ -74,41 +74,41 @@ def answers(client: Any) -> bool:
         client.api.timeout = usual
 
 
-def make(create: Callable[[], Made]) -> Made:
+def create_tracked(create: Callable[[], Made]) -> Made:
     """Call `create`, which makes something in Docker, and return what it returns.
 
     A signal ends the wait for it, but the daemon may still be at it: `free` waits for the answer
     before it looks for what was made.
     """
     call: futures.Future[Made] = futures.Future()
-    _under_way.append(call)  # before it begins: a signal may come at any moment
+    _pending.append(call)  # before it begins: a signal may come at any moment
     programs.start_thread(create, call)
     made = call.result()
-    _under_way.remove(call)
+    _pending.remove(call)
     return made
 
 
-def free(client: Any, label: RunLabel, problems: list[str], remove: Callable[[], object]) -> None:
+def remove_all(client: Any, label: RunLabel, problems: list[str], remove: Callable[[], object]) -> None:
     """Call `remove`, which removes what the run has made in Docker; what stays is said in
     `problems`, once.
     """
     import docker
     import requests
 
-    interrupts.only_note()
-    futures.wait(_under_way, PING_SECONDS)
+    interrupts.disable_interrupts()
+    futures.wait(_pending, PING_SECONDS)
     if problems:
         return
     if not answers(client):
-        problems.append(f"the Docker daemon at {address()} does not answer: {stays(label)}")
+        problems.append(f"the Docker daemon at {address()} does not answer: {leftover_message(label)}")
         return
     try:
         remove()
     except (RequestError, docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        problems.append(f"Docker did not remove everything ({error}): {stays(label)}")
+        problems.append(f"Docker did not remove everything ({error}): {leftover_message(label)}")
 
 
-def stays(label: RunLabel) -> str:
+def leftover_message(label: RunLabel) -> str:
     return (
         f"what the run made there ({label.name('*')}) stays; `hvscale cleanup` removes it when the daemon answers again"
     )
@@ -118,10 +118,10 @@ def abandoned_containers(client: Any) -> list[Any]:
     """Containers whose controllers are gone."""
     listed = client.containers.list(all=True, filters={"label": RUN}, ignore_removed=True)
     abandoned = [container for container in listed if not RunLabel.read(container.labels).is_live]
-    return [container for container in abandoned if still_there(container)]
+    return [container for container in abandoned if still_exists(container)]
 
 
-def still_there(thing: Any) -> bool:
+def still_exists(thing: Any) -> bool:
     """False for a container or network that went since it was listed: its controller has removed
     it, and then ended.
     """
@@ -149,20 +149,20 @@ def remove_container(container: Any) -> None:
             container.wait(condition="removed", timeout=REMOVAL_SECONDS)
 
 
-def no_answer_in_time() -> str:
+def timeout_message() -> str:
     return (
         f"the Docker daemon at {address()} has not answered within {programs.answer_seconds():g} s: look at its log, "
         f"or give it longer with {programs.ANSWER_VARIABLE}=SECONDS"
     )
 
 
-def no_answer(error: Exception) -> str:
+def connection_error(error: Exception) -> str:
     import requests
 
     if "Permission denied" in str(error):
         return f"{address()} may not be used by this user: add it to the group docker (`usermod -aG docker NAME`), then log in again"
     if isinstance(error.__cause__, requests.exceptions.Timeout):
-        return no_answer_in_time()
+        return timeout_message()
     return (
         f"the Docker daemon does not answer at {address()}: start it (`systemctl start docker`, or `dockerd` as root), "
         "or say with DOCKER_HOST where it listens"

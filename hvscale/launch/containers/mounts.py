@@ -12,19 +12,19 @@ import hvscale
 from hvscale.core.errors import RequestError
 
 # Of these an image has its own.
-OF_THE_IMAGE = tuple(
+IMAGE_FOLDERS = tuple(
     map(Path, ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr", "/var"))
 )
-BUT_NOT = tuple(map(Path, ("/usr/local", "/var/tmp")))  # noqa: S108 - only named
+NOT_OF_THE_IMAGE = tuple(map(Path, ("/usr/local", "/var/tmp")))  # noqa: S108 - only named
 FOLDER_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME")
 SEARCH_VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH")
 
 
-def is_of_the_image(folder: Path) -> bool:
+def is_image_folder(folder: Path) -> bool:
     if folder == Path("/"):
         return True
-    inside = any(folder.is_relative_to(system) for system in OF_THE_IMAGE)
-    return inside and not any(folder.is_relative_to(own) for own in BUT_NOT)
+    inside = any(folder.is_relative_to(system) for system in IMAGE_FOLDERS)
+    return inside and not any(folder.is_relative_to(own) for own in NOT_OF_THE_IMAGE)
 
 
 def prefix_of(program: Path) -> list[Path]:
@@ -41,7 +41,7 @@ def prefix_of(program: Path) -> list[Path]:
     return found
 
 
-def read_only(command: list[str], environment: Mapping[str, str], launcher: str | None) -> set[Path]:
+def read_only_folders(command: list[str], environment: Mapping[str, str], launcher: str | None) -> set[Path]:
     """The folders that the ranks' programs lie in: this Python, the command's, the launcher's, and
     those that variables name.
     """
@@ -60,7 +60,7 @@ def read_only(command: list[str], environment: Mapping[str, str], launcher: str 
             found.append(path if path.is_dir() else path.parent)
     with_targets = [*found, *(folder.resolve() for folder in found)]
     return {
-        folder for folder in with_targets if folder.is_absolute() and folder.is_dir() and not is_of_the_image(folder)
+        folder for folder in with_targets if folder.is_absolute() and folder.is_dir() and not is_image_folder(folder)
     }
 
 
@@ -71,12 +71,14 @@ def volumes(
     has itself.
     """
     here = Path.cwd()
-    if is_of_the_image(here):
+    if is_image_folder(here):
         raise RequestError(f"{here} cannot be given to a container, which has its own: start from a folder of yours")
     for folder in more:
         if not folder.is_dir():
             raise RequestError(f"--mount {folder}: no such folder")
-    chosen = dict.fromkeys([*read_only(command, environment, launcher), *(folder.absolute() for folder in more)], "ro")
+    chosen = dict.fromkeys(
+        [*read_only_folders(command, environment, launcher), *(folder.absolute() for folder in more)], "ro"
+    )
     chosen |= dict.fromkeys((here, run), "rw")
     for folder in chosen:
         if "\\udc" in ascii(str(folder)):

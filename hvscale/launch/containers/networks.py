@@ -34,11 +34,11 @@ def network(client: Any, label: RunLabel, kind: str, problems: list[str]) -> Ite
             f"Docker network {name} exists already: {CLEANUP}; `docker network rm {name}` one that it does not know"
         )
     try:
-        made = engine.make(lambda: create(client, label, kind))
+        made = engine.create_tracked(lambda: create(client, label, kind))
         made.reload()
         yield made
     finally:
-        engine.free(client, label, problems, lambda: remove_own(client, label, kind))
+        engine.remove_all(client, label, problems, lambda: remove_own(client, label, kind))
 
 
 def create(client: Any, label: RunLabel, kind: str) -> Any:
@@ -142,11 +142,11 @@ def controller_address(client: Any, made: Any) -> str:
     return str(configuration.get("Gateway") or ipaddress.ip_network(configuration["Subnet"])[1])
 
 
-def leftovers(client: Any) -> list[Any]:
+def abandoned_networks(client: Any) -> list[Any]:
     """Networks whose controllers are gone."""
     found = [
         network
         for network in client.networks.list(filters={"label": RUN})
         if not RunLabel.read(network.attrs["Labels"]).is_live
     ]
-    return [network for network in found if engine.still_there(network)]
+    return [network for network in found if engine.still_exists(network)]

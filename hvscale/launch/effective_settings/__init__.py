@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from hvscale.core.registry import Registry
-from hvscale.core.run_folder import InEffect, Library, RunFolder
+from hvscale.core.run_folder import Library, ReportedSettings, RunFolder
 
-FOLDER = "in-effect"  # of a run
+FOLDER = "settings-reports"  # of a run
 LOOK_SECONDS = 1.0
 
 
@@ -32,7 +32,7 @@ class LaunchedJob:
     def folder(self) -> Path:
         return self.run.path / FOLDER
 
-    def asked(self, *prefixes: str) -> dict[str, str]:
+    def variables_with_prefix(self, *prefixes: str) -> dict[str, str]:
         """The variables with one of these prefixes, by name."""
         return {name: value for name, value in sorted(self.environment.items()) if name.startswith(prefixes)}
 
@@ -40,12 +40,12 @@ class LaunchedJob:
 class SettingsReader(Protocol):
     """A library that can be asked which settings it uses."""
 
-    def ask(self, job: LaunchedJob) -> dict[str, str]:
+    def reporting_variables(self, job: LaunchedJob) -> dict[str, str]:
         """Variables that make it report them, without effect on what the job does; the user's own,
         given with --env, win.
         """
 
-    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
+    def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
         """What it reported; None when nothing was asked for, or nothing is there yet. Nothing more
         comes once the job has `ended`.
         """
@@ -58,7 +58,7 @@ def register(name: str, reader: SettingsReader) -> None:
     READERS.register(name, reader)
 
 
-class Reports:
+class SettingsReports:
     """Asks the libraries of a job, and collects what they report as they report it. `own`: the
     reader of the job's flavour.
     """
@@ -75,10 +75,10 @@ class Reports:
         self._job.run.make_subfolder(self._job.folder)
         found: dict[str, str] = {}
         for reader in self._silent:
-            found |= reader.ask(self._job)
+            found |= reader.reporting_variables(self._job)
         return {name: value for name, value in found.items() if name not in self._job.environment}
 
-    def new(self, ended: bool = False) -> Iterator[InEffect]:
+    def new(self, ended: bool = False) -> Iterator[ReportedSettings]:
         """What was reported since the last call; looks once a second, and once more when the job
         has ended.
         """
@@ -93,6 +93,6 @@ class Reports:
                 yield reported
 
 
-def warnings(reported: InEffect) -> list[str]:
+def warnings(reported: ReportedSettings) -> list[str]:
     """One line for each variable that was not applied."""
     return [f"{name}: {why}" for name, why in reported.not_applied.items()]

@@ -5,7 +5,7 @@ name has no effect.
 import re
 from pathlib import Path
 
-from hvscale.core.run_folder import InEffect
+from hvscale.core.run_folder import ReportedSettings
 from hvscale.launch.effective_settings import LaunchedJob, register
 from hvscale.launch.mpi.horovod_build import horovod_library
 
@@ -13,17 +13,17 @@ PREFIX = "HOROVOD_"
 
 
 class Horovod:
-    def ask(self, job: LaunchedJob) -> dict[str, str]:
+    def reporting_variables(self, job: LaunchedJob) -> dict[str, str]:
         return {}
 
-    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
-        asked = job.asked(PREFIX)
+    def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
+        asked = job.variables_with_prefix(PREFIX)
         library = horovod_library(job.command, dict(job.environment)) if asked else None
         if library is None:
             return None
         known = names_in(library)
         unknown = [name for name in asked if name not in known]
-        return InEffect(
+        return ReportedSettings(
             library="Horovod", settings={}, not_applied=dict.fromkeys(unknown, "Horovod knows no such variable")
         )
 

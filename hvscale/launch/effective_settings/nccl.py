@@ -4,7 +4,7 @@ process.
 
 import re
 
-from hvscale.core.run_folder import InEffect
+from hvscale.core.run_folder import ReportedSettings
 from hvscale.launch.effective_settings import LaunchedJob, register
 
 PREFIX = "NCCL_"
@@ -15,24 +15,24 @@ NOT_REPORTED = ("NCCL_DEBUG", "NCCL_PROFILER_PLUGIN")
 
 
 class NCCL:
-    def ask(self, job: LaunchedJob) -> dict[str, str]:
-        if job.asked("NCCL_DEBUG"):
+    def reporting_variables(self, job: LaunchedJob) -> dict[str, str]:
+        if job.variables_with_prefix("NCCL_DEBUG"):
             return {}
         log = str(job.folder / "nccl-%h-%p.log")
         return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": log}
 
-    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
-        asked = [name for name in job.asked(PREFIX) if not name.startswith(NOT_REPORTED)]
-        if not ended or job.asked("NCCL_DEBUG"):
+    def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
+        asked = [name for name in job.variables_with_prefix(PREFIX) if not name.startswith(NOT_REPORTED)]
+        if not ended or job.variables_with_prefix("NCCL_DEBUG"):
             return None
         said = "".join(log.read_text(errors="replace") for log in sorted(job.folder.glob("nccl-*.log")))
         version = VERSION.search(said)
         if version is None:
             unused = dict.fromkeys(asked, "no rank used NCCL")
-            return InEffect(library="NCCL", settings={}, not_applied=unused) if asked else None
+            return ReportedSettings(library="NCCL", settings={}, not_applied=unused) if asked else None
         settings = dict(SET.findall(said))
         not_applied = {name: "NCCL did not read it in this job" for name in asked if name not in settings}
-        return InEffect(library=f"NCCL {version[1]}", settings=settings, not_applied=not_applied)
+        return ReportedSettings(library=f"NCCL {version[1]}", settings=settings, not_applied=not_applied)
 
 
 register("nccl", NCCL())

@@ -3,7 +3,7 @@
 import os
 import re
 
-from hvscale.core.run_folder import InEffect
+from hvscale.core.run_folder import ReportedSettings
 from hvscale.launch.effective_settings import LaunchedJob, register
 
 PREFIX = "UCX_"
@@ -12,11 +12,11 @@ LONGEST_LOG_BYTES = 1 << 20  # it speaks at the start of a rank
 
 
 class UCX:
-    def ask(self, job: LaunchedJob) -> dict[str, str]:
+    def reporting_variables(self, job: LaunchedJob) -> dict[str, str]:
         return {}
 
-    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
-        asked = job.asked(PREFIX)
+    def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
+        asked = job.variables_with_prefix(PREFIX)
         if not asked:
             return None
         said = b""
@@ -26,7 +26,9 @@ class UCX:
         unused = [name for name in asked if re.search(rb"\b%s\b" % os.fsencode(name), said)]
         if not unused and not ended:
             return None
-        return InEffect(library="UCX", settings={}, not_applied=dict.fromkeys(unused, "UCX knows no such variable"))
+        return ReportedSettings(
+            library="UCX", settings={}, not_applied=dict.fromkeys(unused, "UCX knows no such variable")
+        )
 
 
 register("ucx", UCX())

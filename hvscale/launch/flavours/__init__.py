@@ -57,7 +57,7 @@ class Flavour(ABC):
     """The MPI library that its programs are linked to, None without MPI. Several flavours may share
     one.
     """
-    set_up: ClassVar[str] = ""
+    setup_command: ClassVar[str] = ""
     """The command that makes an environment with a Horovod for it; empty when there is none."""
     transports_help: ClassVar[str] = ""
     """The usual names of its transports, for the help of --transport; empty when it leaves no
@@ -78,7 +78,7 @@ class Flavour(ABC):
     """What its launcher prints for a transient failure, and that failure in words: the job is then
     started once more.
     """
-    own_device_list: ClassVar[str] = ""
+    split_devices_release: ClassVar[str] = ""
     """The release that selects its GPUs by a variable of its own, for an error about --devices
     split.
     """
@@ -90,7 +90,7 @@ class Flavour(ABC):
     """
     horovod_controller: ClassVar[str] = "mpi"
     """What Horovod's option --controller calls it."""
-    horovodrun_starts: ClassVar[bool] = False
+    supports_horovodrun: ClassVar[bool] = False
     """Whether Horovod's own launcher can start it."""
     reduce_scatter_in_horovod: ClassVar[bool] = True
     """Whether Horovod 0.28 has a reduce-scatter over it."""
@@ -137,13 +137,13 @@ class Flavour(ABC):
         """
         return None
 
-    def other_release(self, file: Path | None, library: Library) -> str | None:
+    def mismatched_release(self, file: Path | None, library: Library) -> str | None:
         """What the MPI library in `file` is, when programs linked to it do not run under this
         launcher although its soname is right.
         """
         return other_flavour(self, file, library)
 
-    def without_report(self, environment: Mapping[str, str], show: Show) -> Show:
+    def hide_report(self, environment: Mapping[str, str], show: Show) -> Show:
         """`show` without the lines that the library prints only because its settings were asked
         for. The ranks' logs keep them.
         """
@@ -165,7 +165,7 @@ class Flavour(ABC):
         """Whether Horovod's own launcher can start a job over `transport`; None: none was
         chosen.
         """
-        return self.horovodrun_starts
+        return self.supports_horovodrun
 
 
 FLAVOURS: Registry[Flavour] = Registry("flavour", __name__)
@@ -213,7 +213,7 @@ def all_rank_variables() -> list[RankVariables]:
     return sorted(found, key=lambda one: one.set_by_slurm)
 
 
-def named(text: str, first: str | None = None) -> tuple[str, str] | None:
+def recognize(text: str, first: str | None = None) -> tuple[str, str] | None:
     """The flavour that recognizes this text of a library or program as its own, and the version;
     None when none does.
 
@@ -224,11 +224,11 @@ def named(text: str, first: str | None = None) -> tuple[str, str] | None:
     return next(found, None)
 
 
-def described(text: str) -> str:
+def describe(text: str) -> str:
     """Whose text this is, with the version, as far as a flavour recognizes it; otherwise its first
     line.
     """
-    return " ".join(named(text) or ()) or f"unknown ({(text.strip().splitlines() or ['it printed nothing'])[0]})"
+    return " ".join(recognize(text) or ()) or f"unknown ({(text.strip().splitlines() or ['it printed nothing'])[0]})"
 
 
 def other_flavour(flavour: Flavour, file: Path | None, library: Library) -> str | None:
@@ -237,7 +237,7 @@ def other_flavour(flavour: Flavour, file: Path | None, library: Library) -> str 
     if file is None or prefix in file.resolve().parents:
         return None
     text = library_version(file, {})
-    return None if not text or flavour.version_in(text) else described(text)
+    return None if not text or flavour.version_in(text) else describe(text)
 
 
 def choose_transport(flavour: Flavour, library: Library, wanted: str | None, environment: dict[str, str]) -> Library:

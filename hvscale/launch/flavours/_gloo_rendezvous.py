@@ -21,7 +21,7 @@ from hvscale.launch.job import Job
 from hvscale.launch.supervision import init_marker
 
 # Where a rank enters its address, for the others to find, in the group of all ranks.
-GLOBAL_PLACE = re.compile(r"/global_?/(?:rank_)?(\d+)")
+GLOBAL_ADDRESS = re.compile(r"/global_?/(?:rank_)?(\d+)")
 # A rank puts an address for each other rank: 136 bytes.
 BODY_BYTES = 2**16
 BODY_BYTES_PER_RANK = 2**10
@@ -72,19 +72,19 @@ class Handler(RendezvousHandler):  # type: ignore[misc]
             self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
         if rank := self.watched_rank():
-            init_marker.entered(self.job.run, int(rank)).touch()
+            init_marker.begun_file(self.job.run, int(rank)).touch()
         super().do_PUT()
 
     def do_DELETE(self) -> None:  # noqa: N802 - http.server's own name
         super().do_DELETE()
         if rank := self.watched_rank():
-            init_marker.started(self.job.run, int(rank)).touch()
+            init_marker.done_file(self.job.run, int(rank)).touch()
 
     def watched_rank(self) -> str | None:
         """The rank whose place in the group of all ranks the request is about, when their start is
         watched.
         """
-        match = GLOBAL_PLACE.fullmatch(self.path)
+        match = GLOBAL_ADDRESS.fullmatch(self.path)
         return match[1] if match and init_marker.VARIABLE in self.job.rank_environment else None
 
 

@@ -21,7 +21,7 @@ class Gloo(Flavour):
     rank_variables = (RankVariables("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),)
     variable_prefixes = ("GLOO_",)
     horovod_controller = "gloo"
-    horovodrun_starts = True
+    supports_horovodrun = True
     reduce_scatter_in_horovod = False
 
     def find(self, environment: dict[str, str]) -> Library:

@@ -28,7 +28,7 @@ class IntelMPI(hydra.HydraFlavour):
     transports_help = "shm:ofi, ofi or shm"
     variable_prefixes = ("I_MPI_",)
     passed_variables = ("I_MPI_ROOT", "FI_PROVIDER_PATH")
-    horovodrun_starts = True
+    supports_horovodrun = True
 
     def find(self, environment: dict[str, str]) -> Library:
         for launcher in hydra.launchers(environment):

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import InEffect, Library
+from hvscale.core.run_folder import Library, ReportedSettings
 from hvscale.launch import flavours
 from hvscale.launch.effective_settings import LaunchedJob
 from hvscale.launch.flavours import Processes, register
 from hvscale.launch.job import Job
 from hvscale.launch.mpi import horovod_build, hydra, mpi_library
-from hvscale.launch.mpi.launcher import is_kept_to_loopback, start_launcher, with_loopback_library
+from hvscale.launch.mpi.launcher import start_launcher, uses_loopback_only, with_loopback_library
 
 NETMOD = "MPIR_CVAR_CH4_NETMOD"
 SINGLE_COPY = "MPIR_CVAR_CH4_CMA_ENABLE"
@@ -63,11 +63,11 @@ class ControlVariables:
     with the job's variables.
     """
 
-    def ask(self, job: LaunchedJob) -> dict[str, str]:
+    def reporting_variables(self, job: LaunchedJob) -> dict[str, str]:
         return {}
 
-    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
-        asked = job.asked(PREFIX)
+    def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
+        asked = job.variables_with_prefix(PREFIX)
         library = next(Path(job.library.launcher or "/").parent.parent.glob("lib*/libmpi.so.12"), None)
         if not asked or library is None:
             return None
@@ -79,12 +79,14 @@ class ControlVariables:
             values: dict[str, str] = json.loads(told.stdout)
         except (OSError, subprocess.SubprocessError, ValueError):
             return None
-        not_applied = {name: why for name, value in asked.items() if (why := _why(value, values.get(name))) is not None}
+        not_applied = {
+            name: why for name, value in asked.items() if (why := mismatch(value, values.get(name))) is not None
+        }
         settings = {name: values[name] for name in asked if values.get(name)}
-        return InEffect(library=f"MPICH {job.library.version}", settings=settings, not_applied=not_applied)
+        return ReportedSettings(library=f"MPICH {job.library.version}", settings=settings, not_applied=not_applied)
 
 
-def _why(asked: str, used: str | None) -> str | None:
+def mismatch(asked: str, used: str | None) -> str | None:
     if used is None:
         return "MPICH knows no such variable"
     # MPI_T returns strings as empty, whatever they are.
@@ -106,14 +108,14 @@ class MPICH(hydra.HydraFlavour):
     report_variables: ClassVar = {"MPIR_CVAR_DEBUG_SUMMARY": "1"}
     transport_pattern = re.compile(r"^==== (\w+) netmod", re.MULTILINE)
     settings_reader = ControlVariables()
-    horovodrun_starts = True
+    supports_horovodrun = True
 
     def find(self, environment: dict[str, str]) -> Library:
         others = []
         for launcher in hydra.launchers(environment):
             version = self.version_in(launcher.text)
             if version is None:
-                others.append(f"{launcher.path} is {flavours.described(launcher.text)}")
+                others.append(f"{launcher.path} is {flavours.describe(launcher.text)}")
             elif int(version.partition(".")[0]) < OLDEST_RELEASE:
                 others.append(f"{launcher.path} is MPICH {version}: {OLDEST_RELEASE} or later is needed")
             else:
@@ -143,7 +145,7 @@ class MPICH(hydra.HydraFlavour):
         the library is put first.
         """
         launcher = Path(library.launcher or "")
-        if launcher.parent.parent in horovod_build.side_by_side():
+        if launcher.parent.parent in horovod_build.environments_of_clone():
             environment = mpi_library.for_mpi4py(environment, launcher, self.soname)
         else:
             environment = hydra.with_own_library(environment, launcher)
@@ -154,7 +156,7 @@ class MPICH(hydra.HydraFlavour):
         environment = {**hydra.defaults(job), **defaults(job), **loopback_variables(job), **job.environment}
         launcher, *words = hydra.arguments(job, rank_program, library)
         # Its proxy would look for it at the address of the host's name.
-        words = ["-localhost", job.nodes.controller, *words] if is_kept_to_loopback(job) else words
+        words = ["-localhost", job.nodes.controller, *words] if uses_loopback_only(job) else words
         yield [start_launcher([launcher, *words], with_loopback_library(job, environment), job.run)]
 
 
@@ -169,7 +171,7 @@ def loopback_variables(job: Job) -> dict[str, str]:
     """Variables that keep the connections of ranks on one host to the loopback interface, in
     libfabric's TCP and UCX.
     """
-    if not is_kept_to_loopback(job):
+    if not uses_loopback_only(job):
         return {}
     interface = job.nodes.nodes[0].interface
     # UCX would listen on every interface, and MPICH needs none of its TCP on one host.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import InEffect, Library
+from hvscale.core.run_folder import Library, ReportedSettings
 from hvscale.launch.effective_settings import LaunchedJob
 from hvscale.launch.flavours import CommandParts, Processes, RankVariables, Show, register
 from hvscale.launch.job import Job
@@ -32,10 +32,10 @@ TITLE, RULE, ROW = re.compile(r" MVAPICH2-\S+ Parameters"), re.compile(r"-{69}")
 class PrintedSettings:
     """Reads the table of parameters in effect that rank 0 prints when asked."""
 
-    def ask(self, job: LaunchedJob) -> dict[str, str]:
+    def reporting_variables(self, job: LaunchedJob) -> dict[str, str]:
         return {SHOW_SETTINGS: "1"}
 
-    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
+    def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
         if not ended:
             return None
         try:
@@ -43,17 +43,17 @@ class PrintedSettings:
                 settings = dict(LINE.findall(stream.read(LONGEST_LOG_BYTES).decode(errors="replace")))
         except OSError:
             return None
-        asked = job.asked(PREFIX)
+        asked = job.variables_with_prefix(PREFIX)
         # Its list is not complete: only what it prints can contradict.
         not_applied = {
             name: f"{value} was asked for, {settings[name]} is in effect"
             for name, value in asked.items()
             if name in settings and settings[name].lower() != value.lower()
         }
-        return InEffect(library=f"MVAPICH2 {job.library.version}", settings=settings, not_applied=not_applied)
+        return ReportedSettings(library=f"MVAPICH2 {job.library.version}", settings=settings, not_applied=not_applied)
 
 
-class WithoutTable:
+class TableFilter:
     """Shows what the ranks print, but not the table of MV2_SHOW_ENV_INFO=1. Other lines that come
     between its lines are shown.
     """
@@ -89,7 +89,7 @@ class MVAPICH2(hydra.HydraFlavour):
         ),
     )
     variable_prefixes = ("MV2_", "MVP_")
-    own_device_list = "MVAPICH2-GDR"
+    split_devices_release = "MVAPICH2-GDR"
     settings_reader = PrintedSettings()
 
     def find(self, environment: dict[str, str]) -> Library:
@@ -122,8 +122,8 @@ class MVAPICH2(hydra.HydraFlavour):
         """The GDR release alone keeps a list of devices of its own."""
         return "MV2_VISIBLE_DEVICES" if library.version.endswith("-GDR") else None
 
-    def without_report(self, environment: Mapping[str, str], show: Show) -> Show:
-        return show if SHOW_SETTINGS in environment else WithoutTable(show)
+    def hide_report(self, environment: Mapping[str, str], show: Show) -> Show:
+        return show if SHOW_SETTINGS in environment else TableFilter(show)
 
     def command_line(
         self, np: int, command: list[str], variables: Mapping[str, str], library: Library
@@ -155,7 +155,7 @@ def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
     launcher = Path(library.launcher or RSH_LAUNCHER)
     if launcher.name != RSH_LAUNCHER:
         return hydra.arguments(job, rank_program, library)
-    if not job.nodes.are_here:
+    if not job.nodes.without_agents:
         raise RequestError(f"{launcher} starts ranks on this machine only: put MVAPICH2's mpiexec.hydra into PATH")
     return [str(launcher), "-export-all", "-np", str(job.np), *["localhost"] * job.np, *rank_program]
 

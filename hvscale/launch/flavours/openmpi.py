@@ -14,17 +14,17 @@ from typing import ClassVar
 
 from hvscale.core.errors import RequestError
 from hvscale.core.host import available_cores
-from hvscale.core.run_folder import InEffect, Library
+from hvscale.core.run_folder import Library, ReportedSettings
 from hvscale.launch.effective_settings import LaunchedJob
 from hvscale.launch.flavours import LIBRARY_DECIDES, CommandParts, Flavour, Processes, RankVariables, register
 from hvscale.launch.job import Job
-from hvscale.launch.mpi.launcher import is_kept_to_loopback, start_launcher, with_loopback_library
-from hvscale.launch.mpi.mpi_library import for_mpi4py, library_version, told_by
+from hvscale.launch.mpi.launcher import start_launcher, uses_loopback_only, with_loopback_library
+from hvscale.launch.mpi.mpi_library import for_mpi4py, library_version, program_output
 
 PML = "OMPI_MCA_pml"
 # Open MPI's ranks connect over the interfaces that are named here, so they must listen there.
 TCP_INTERFACES = "OMPI_MCA_btl_tcp_if_include"
-TCP_CHOICES = (TCP_INTERFACES, "OMPI_MCA_btl_tcp_if_exclude")
+TCP_INTERFACE_VARIABLES = (TCP_INTERFACES, "OMPI_MCA_btl_tcp_if_exclude")
 # What a pml component is called that carries messages for others only.
 NOT_A_TRANSPORT = ("monitoring", "v")
 # The only word of a binding policy that its launcher heeds beside --map-by is --bind-to.
@@ -47,13 +47,13 @@ class ParameterReport:
     it made of them.
     """
 
-    def ask(self, job: LaunchedJob) -> dict[str, str]:
+    def reporting_variables(self, job: LaunchedJob) -> dict[str, str]:
         return {
             f"{PREFIX}mpi_show_mca_params": "enviro,file",
             f"{PREFIX}mpi_show_mca_params_file": str(job.folder / REPORT),
         }
 
-    def read(self, job: LaunchedJob, ended: bool) -> InEffect | None:
+    def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
         report = job.folder / REPORT
         try:
             if not ended and time.time() - report.stat().st_mtime < SETTLED_SECONDS:
@@ -62,19 +62,19 @@ class ParameterReport:
         except OSError:
             return None
         settings = {name: value for name, value, _ in LINE.findall(text) if not name.startswith("mpi_show_mca_params")}
-        asked = {name.removeprefix(PREFIX): value for name, value in job.asked(PREFIX).items()}
+        asked = {name.removeprefix(PREFIX): value for name, value in job.variables_with_prefix(PREFIX).items()}
         asked = {name: value for name, value in asked.items() if not name.startswith("mpi_show_mca_params")}
-        doubtful = [name for name, value in asked.items() if not same(value, settings.get(name))]
+        doubtful = [name for name, value in asked.items() if not is_same_value(value, settings.get(name))]
         known = parameters(job) if doubtful else {}
         not_applied = {}
         for name in doubtful:
             parameter = known.get(name)
-            if name not in settings and parameter is not None and same(asked[name], parameter.value):
+            if name not in settings and parameter is not None and is_same_value(asked[name], parameter.value):
                 # Read by a part that reports elsewhere, such as UCX's.
                 settings[name] = parameter.value
-            elif (why := _why(asked[name], settings.get(name), parameter if known else Parameter())) is not None:
+            elif (why := mismatch(asked[name], settings.get(name), parameter if known else Parameter())) is not None:
                 not_applied[PREFIX + name] = why
-        return InEffect(library=f"Open MPI {job.library.version}", settings=settings, not_applied=not_applied)
+        return ReportedSettings(library=f"Open MPI {job.library.version}", settings=settings, not_applied=not_applied)
 
 
 class OpenMPI(Flavour):
@@ -87,7 +87,7 @@ class OpenMPI(Flavour):
         ),
     )
     soname = "libmpi.so.40"
-    set_up = "make setup"
+    setup_command = "make setup"
     transports_help = "ob1, ucx or cm"
     variable_prefixes = ("OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_")
     binding_variable = BINDING
@@ -97,7 +97,7 @@ class OpenMPI(Flavour):
     # Open MPI 5's mpirun cannot always listen for its ranks; a second start works.
     transient_failure = (b"listener thread failed to start", "its listener thread failed to start")
     settings_reader = ParameterReport()
-    horovodrun_starts = True
+    supports_horovodrun = True
     srun_mpi = "pmix"
 
     def find(self, environment: dict[str, str]) -> Library:
@@ -128,7 +128,7 @@ class OpenMPI(Flavour):
 
     def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
         """The pml components, from the ompi_info beside its mpirun; empty where there is none."""
-        info = told_by([str(Path(library.launcher or "").parent / "ompi_info"), "--parsable"], environment)
+        info = program_output([str(Path(library.launcher or "").parent / "ompi_info"), "--parsable"], environment)
         found = re.findall(r"^mca:pml:(\w+):version", info, re.MULTILINE)
         return [name for name in dict.fromkeys(found) if name not in NOT_A_TRANSPORT]
 
@@ -147,7 +147,7 @@ class OpenMPI(Flavour):
         anywhere = {f"{PML}_ucx_tls": "any", f"{PML}_ucx_devices": "any"} if library.transport == "ucx" else {}
         return {**anywhere, **environment, PML: library.transport}
 
-    def other_release(self, file: Path | None, library: Library) -> str | None:
+    def mismatched_release(self, file: Path | None, library: Library) -> str | None:
         """Open MPI 4 and 5 share a soname, but a rank of one is not known to the other's mpirun."""
         prefix = Path(library.launcher or "").resolve().parent.parent
         if file is None or prefix in file.resolve().parents:
@@ -166,7 +166,7 @@ class OpenMPI(Flavour):
             if name != BINDING
         ]
         launcher = library.launcher or "mpirun"
-        return [[launcher, "-np", str(np), *placing(variables, library)], *settings, command]
+        return [[launcher, "-np", str(np), *binding_options(variables, library)], *settings, command]
 
     def works_with_horovodrun(self, transport: str | None) -> bool:
         """Its mpirun line asks Open MPI for ob1, whatever the environment says."""
@@ -174,13 +174,17 @@ class OpenMPI(Flavour):
 
     def horovodrun_options(self, variables: Mapping[str, str], library: Library) -> list[str]:
         """Horovod 0.28 spells the binding as Open MPI 5 does not know it."""
-        return [f"--binding-args={' '.join(placing(variables, library))}"]
+        return [f"--binding-args={' '.join(binding_options(variables, library))}"]
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
         environment = {**defaults(job, library), **job.environment, **(ROOT_ALLOWED if os.geteuid() == 0 else {})}
         words = arguments(job, rank_program, library)
-        yield [start_launcher(words, with_loopback_library(job, environment, unless=TCP_CHOICES), job.run)]
+        yield [
+            start_launcher(
+                words, with_loopback_library(job, environment, interface_variables=TCP_INTERFACE_VARIABLES), job.run
+            )
+        ]
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
@@ -193,10 +197,17 @@ def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
     its own --oversubscribe.
     """
     launcher = library.launcher or "mpirun"
-    return [launcher, "-np", str(job.np), *placing(job.environment, library), *over_nodes(job, library), *rank_program]
+    return [
+        launcher,
+        "-np",
+        str(job.np),
+        *binding_options(job.environment, library),
+        *node_options(job, library),
+        *rank_program,
+    ]
 
 
-def placing(environment: Mapping[str, str], library: Library) -> list[str]:
+def binding_options(environment: Mapping[str, str], library: Library) -> list[str]:
     """The words that bind the ranks, or leave them unbound, and let them be more than the cores."""
     several = (
         ["--map-by", "slot:OVERSUBSCRIBE"]
@@ -206,11 +217,11 @@ def placing(environment: Mapping[str, str], library: Library) -> list[str]:
     return ["--bind-to", environment.get(BINDING, "none"), *several]
 
 
-def over_nodes(job: Job, library: Library) -> list[str]:
+def node_options(job: Job, library: Library) -> list[str]:
     """The words that spread the ranks over the job's nodes, each of which gets the job's
     environment through mpirun.
     """
-    if job.nodes.are_here:
+    if job.nodes.without_agents:
         return []
     agent = str(job.nodes.write_agent(job.run))
     # A daemon in a node cannot start another one: it has no agent there. It stays with its agent:
@@ -230,9 +241,13 @@ def defaults(job: Job, library: Library) -> dict[str, str]:
     """MCA parameters that follow from where the ranks run; the user's own, given with --env,
     win.
     """
-    if job.nodes.are_here:
+    if job.nodes.without_agents:
         # Not UCX's connections, over which a rank reaches one that it spawns.
-        return {TCP_INTERFACES: job.nodes.nodes[0].interface} if is_kept_to_loopback(job, unless=TCP_CHOICES) else {}
+        return (
+            {TCP_INTERFACES: job.nodes.nodes[0].interface}
+            if uses_loopback_only(job, interface_variables=TCP_INTERFACE_VARIABLES)
+            else {}
+        )
     # Nodes with one address would otherwise choose among their machine's other ones, and not know
     # whom a call comes from.
     subnet = f"{job.nodes.nodes[0].address}/32" if job.nodes.share_an_address else job.nodes.subnet
@@ -245,7 +260,7 @@ def defaults(job: Job, library: Library) -> dict[str, str]:
     return {**network, **crowded}
 
 
-def same(asked: str, used: str | None) -> bool:
+def is_same_value(asked: str, used: str | None) -> bool:
     """Whether the value that Open MPI prints is the one that was asked for, in other words."""
     if used is None:
         return False
@@ -266,7 +281,7 @@ class Parameter:
     names: dict[str, str] = field(default_factory=dict)
 
 
-def _why(asked: str, used: str | None, parameter: Parameter | None) -> str | None:
+def mismatch(asked: str, used: str | None, parameter: Parameter | None) -> str | None:
     """None when it was taken after all: values of a list are printed by name, and may be asked for
     by number.
     """

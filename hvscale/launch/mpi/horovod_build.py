@@ -34,7 +34,7 @@ def library_in(prefix: Path) -> Path | None:
     return next(iter(sorted(prefix.glob("lib/python3*/site-packages/horovod/torch/mpi_lib*.so"))), None)
 
 
-def needs(library: Path, soname: str) -> bool:
+def links_to(library: Path, soname: str) -> bool:
     """Whether the library names `soname` among what it needs: quicker than asking the dynamic
     linker, which also finds the file.
     """
@@ -61,7 +61,7 @@ def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | 
     return None if found is None else (SONAMES.get(found[1], found[1]), Path(found[2]) if found[2] else None)
 
 
-def check(command: list[str], environment: dict[str, str], flavour: flavours.Flavour, library: Library) -> None:
+def check_horovod(command: list[str], environment: dict[str, str], flavour: flavours.Flavour, library: Library) -> None:
     """Raises RequestError when the command's Horovod is linked to another MPI than the one that
     `flavour` launches.
     """
@@ -70,27 +70,27 @@ def check(command: list[str], environment: dict[str, str], flavour: flavours.Fla
         return
     linked = linked_mpi(horovod, environment)
     if linked is None:
-        raise RequestError(f"{horovod} was built without MPI, so {flavour.name} cannot run it: {without_mpi()}")
+        raise RequestError(f"{horovod} was built without MPI, so {flavour.name} cannot run it: {option_without_mpi()}")
     soname, file = linked
     if file is None and soname == flavour.soname:
         raise RequestError(
             f"{horovod} needs {soname}, which is nowhere to be found: put its folder into LD_LIBRARY_PATH, or {REBUILD}"
         )
-    other = flavour.other_release(file, library) if soname == flavour.soname else owner(soname, file)
+    other = flavour.mismatched_release(file, library) if soname == flavour.soname else flavour_of_library(soname, file)
     if other:
         raise RequestError(
             f"{horovod} is built for {other} ({soname}), but {library.launcher} is {flavour.name} {library.version}: "
-            f"the ranks would not find each other. {remedy(soname, flavour)}, or {without_mpi()}"
+            f"the ranks would not find each other. {remedy(soname, flavour)}, or {option_without_mpi()}"
         )
 
 
-def owner(soname: str, file: Path | None) -> str:
+def flavour_of_library(soname: str, file: Path | None) -> str:
     """The flavour of a library, from what it reports; from its soname when it cannot be asked."""
     said = library_version(file, {}) if file else ""
-    return flavours.described(said) if said else " or ".join(flavours.of_soname(soname)) or "another MPI"
+    return flavours.describe(said) if said else " or ".join(flavours.of_soname(soname)) or "another MPI"
 
 
-def without_mpi() -> str:
+def option_without_mpi() -> str:
     """What starts this Horovod whatever MPI it was built for."""
     return "use --mpi " + " or ".join(name for name, flavour in flavours.FLAVOURS.all().items() if not flavour.has_mpi)
 
@@ -99,42 +99,44 @@ def remedy(soname: str, flavour: flavours.Flavour) -> str:
     """How to make Horovod and the launcher match."""
     if soname == flavour.soname:
         return "Take the one's folder out of LD_LIBRARY_PATH or the other's out of PATH"
-    if flavour.set_up:
-        return f"Use the --mpi that Horovod was built for, or `{flavour.set_up}` for one built for {flavour.name}"
+    if flavour.setup_command:
+        return (
+            f"Use the --mpi that Horovod was built for, or `{flavour.setup_command}` for one built for {flavour.name}"
+        )
     return "Use the --mpi that Horovod was built for"
 
 
 # As `make setup` and `make setup MPI=mpich` name them.
-NAMES = (".venv", ".venv-mpich")
+ENVIRONMENT_NAMES = (".venv", ".venv-mpich")
 
 
-def side_by_side() -> list[Path]:
+def environments_of_clone() -> list[Path]:
     """This environment and then, where it is one of a clone's, the others that are there."""
     own = Path(sys.prefix)
-    beside = [own.parent / name for name in NAMES if own.name in NAMES and name != own.name]
+    beside = [own.parent / name for name in ENVIRONMENT_NAMES if own.name in ENVIRONMENT_NAMES and name != own.name]
     return [own, *(prefix for prefix in beside if (prefix / "bin" / "python").exists())]
 
 
-def prefix_for(flavour: flavours.Flavour) -> Path:
+def environment_for(flavour: flavours.Flavour) -> Path:
     """The environment whose Horovod is built for the flavour's ABI; this one when there is none, or
     no MPI.
     """
     if flavour.soname is not None:
-        for prefix in side_by_side():
+        for prefix in environments_of_clone():
             library = library_in(prefix)
-            if library is not None and needs(library, flavour.soname):
+            if library is not None and links_to(library, flavour.soname):
                 return prefix
     return Path(sys.prefix)
 
 
-def programs_first(environment: dict[str, str], flavour: flavours.Flavour) -> dict[str, str]:
+def with_flavour_programs(environment: dict[str, str], flavour: flavours.Flavour) -> dict[str, str]:
     """PATH with the programs of the flavour's environment first: `python` then means the one with
     the Horovod that it starts.
 
     A PATH that has this environment's programs already, at whatever place, stays as it is unless
     the flavour's are others.
     """
-    prefix = prefix_for(flavour)
+    prefix = environment_for(flavour)
     path = environment.get("PATH", os.defpath)
     programs = str(prefix / "bin")
     if prefix == Path(sys.prefix) and programs in path.split(os.pathsep):

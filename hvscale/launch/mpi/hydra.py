@@ -12,13 +12,13 @@ from hvscale.core.run_folder import Library
 from hvscale.launch.flavours import CommandParts, Flavour, RankVariables
 from hvscale.launch.job import Job
 from hvscale.launch.mpi import mpi_library
-from hvscale.launch.mpi.mpi_library import told_by
+from hvscale.launch.mpi.mpi_library import program_output
 
 # Of MPICH's ABI.
 SONAME = "libmpi.so.12"
 LAUNCHER = "mpiexec.hydra"
 # Programs beside the launcher that name their library: MVAPICH2 has both, its own first.
-NAMERS = (("mpiname", "-a"), ("mpichversion",))
+VERSION_PROGRAMS = (("mpiname", "-a"), ("mpichversion",))
 BINDING = "HYDRA_BINDING"
 
 
@@ -29,7 +29,7 @@ class HydraFlavour(Flavour):
         RankVariables("a launcher of the MPICH family", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", set_by_slurm=True),
     )
     soname = SONAME
-    set_up = "make setup MPI=mpich"
+    setup_command = "make setup MPI=mpich"
     binding_variable = BINDING
 
     def command_line(
@@ -58,27 +58,27 @@ def launchers(environment: Mapping[str, str], name: str = LAUNCHER) -> Iterator[
         path = Path(folder, name).absolute()
         if not os.access(path, os.X_OK) or path.is_dir():
             continue
-        yield Launcher(path, text_of(path, environment))
+        yield Launcher(path, version_text(path, environment))
 
 
-def text_of(launcher: Path, environment: Mapping[str, str]) -> str:
+def version_text(launcher: Path, environment: Mapping[str, str]) -> str:
     """What names the library best: its own program, and else the launcher's banner, in which MPICH
     and MVAPICH2 look alike.
     """
     programs = launcher.resolve().parent
-    namers = ([str(programs / namer), *arguments] for namer, *arguments in NAMERS)
+    namers = ([str(programs / namer), *arguments] for namer, *arguments in VERSION_PROGRAMS)
     # MPICH 5's asks the library that it is linked to, which LD_LIBRARY_PATH may have replaced by
     # another flavour's.
     unmixed = own_library_first(dict(environment), launcher)
-    texts = (told_by(command, unmixed) for command in namers)
-    return next(filter(None, texts), "") or told_by([str(launcher), "--version"], environment)
+    texts = (program_output(command, unmixed) for command in namers)
+    return next(filter(None, texts), "") or program_output([str(launcher), "--version"], environment)
 
 
 def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, str]:
     """The environment with the launcher's own libmpi first, for programs that were built on another
     MPI of the same ABI.
     """
-    library = mpi_library.beside(launcher, SONAME)
+    library = mpi_library.library_beside(launcher, SONAME)
     if library is None:
         return environment
     others = environment.get("LD_LIBRARY_PATH")
@@ -101,14 +101,14 @@ def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
 
     What Hydra passes on to the ranks is its own environment, which is the job's.
     """
-    return [library.launcher or LAUNCHER, *over_nodes(job), "-np", str(job.np), *rank_program]
+    return [library.launcher or LAUNCHER, *node_options(job), "-np", str(job.np), *rank_program]
 
 
-def over_nodes(job: Job) -> list[str]:
+def node_options(job: Job) -> list[str]:
     """The words that spread the ranks over the job's nodes, whose proxies call back at the
     controller's address.
     """
-    if job.nodes.are_here:
+    if job.nodes.without_agents:
         return []
     agent = str(job.nodes.write_agent(job.run))
     return ["-hosts", job.nodes.hosts, "-launcher", "ssh", "-launcher-exec", agent, "-localhost", job.nodes.controller]
@@ -120,7 +120,7 @@ def defaults(job: Job) -> dict[str, str]:
     Nodes on one machine would reach each other through its memory: UCX looks at the kernel, not at
     the host's name.
     """
-    if job.nodes.are_here or not job.nodes.on_this_machine or job.nodes.share_an_address:
+    if job.nodes.without_agents or not job.nodes.on_this_machine or job.nodes.share_an_address:
         return {}
     interface = job.nodes.nodes[0].interface
     return {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface, "FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface}

@@ -43,20 +43,22 @@ def start_launcher(arguments: list[str], environment: dict[str, str], run: Path)
         )
 
 
-def is_kept_to_loopback(job: Job, unless: Collection[str] = ()) -> bool:
+def uses_loopback_only(job: Job, interface_variables: Collection[str] = ()) -> bool:
     """True on one host, unless the user set one of the variables `unless`, by which the library
     chooses its interfaces.
     """
-    return job.nodes.are_here and not any(name in job.environment for name in unless)
+    return job.nodes.without_agents and not any(name in job.environment for name in interface_variables)
 
 
-def with_loopback_library(job: Job, environment: Mapping[str, str], unless: Collection[str] = ()) -> dict[str, str]:
+def with_loopback_library(
+    job: Job, environment: Mapping[str, str], interface_variables: Collection[str] = ()
+) -> dict[str, str]:
     """The launcher's environment, with the library that keeps its listeners to the loopback
     interface, where it is installed.
 
     Its ranks inherit the switch, and have the library anyway.
     """
-    if not is_kept_to_loopback(job, unless):
+    if not uses_loopback_only(job, interface_variables):
         return dict(environment)
     try:
         return {**environment, **LOOPBACK_SWITCH, **preloaded(built_library(LIBRARY), environment)}

@@ -53,10 +53,10 @@ def has_function(function: str, files: list[str], environment: Mapping[str, str]
     exports `function`.
     """
     command = [sys.executable, "-I", "-S", "-c", ASK_FOR_FUNCTION, function, *files]
-    return told_by(command, environment).strip() == "True"
+    return program_output(command, environment).strip() == "True"
 
 
-def beside(launcher: Path, soname: str) -> Path | None:
+def library_beside(launcher: Path, soname: str) -> Path | None:
     """The library of that name in the launcher's own prefix; None where it lies elsewhere, as in a
     distribution's packages.
     """
@@ -65,15 +65,15 @@ def beside(launcher: Path, soname: str) -> Path | None:
     return next((file for file in files if file.exists()), None)
 
 
-def of_launcher(launcher: Path, soname: str, environment: Mapping[str, str]) -> Path | None:
+def library_of_launcher(launcher: Path, soname: str, environment: Mapping[str, str]) -> Path | None:
     """The library of that name that the launcher belongs to, also where a distribution keeps its
     libraries apart; None when it is not found.
     """
-    own = beside(launcher, soname)
+    own = library_beside(launcher, soname)
     if own is not None:
         return own
     programs = (launcher.resolve().parent / name for name in LINKED_PROGRAMS)
-    listed = (told_by(["ldd", str(program)], environment) for program in programs if program.exists())
+    listed = (program_output(["ldd", str(program)], environment) for program in programs if program.exists())
     found = {name: Path(file) for text in listed for name, file in LINKED_MPI.findall(text) if file}
     return found.get(soname)
 
@@ -85,11 +85,11 @@ def for_mpi4py(environment: dict[str, str], launcher: Path, soname: str) -> dict
     """
     if MPI4PY_LIBRARY in environment:
         return environment
-    library = of_launcher(launcher, soname, environment)
+    library = library_of_launcher(launcher, soname, environment)
     return environment if library is None else {**environment, MPI4PY_LIBRARY: str(library)}
 
 
-def told_by(command: list[str], environment: Mapping[str, str]) -> str:
+def program_output(command: list[str], environment: Mapping[str, str]) -> str:
     """What a program of an MPI prints about itself; empty when there is none or it does not
     start.
     """

@@ -27,7 +27,7 @@ PROBE_SECONDS = 60
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeResult:
     """`problem`: why it did not start, else empty; `transport`: empty when the library does not
     report it.
     """
@@ -38,7 +38,7 @@ class Probed:
     problem: str = ""
 
 
-def probe(library: Path, environment: Mapping[str, str] = os.environ) -> Probed:
+def probe(library: Path, environment: Mapping[str, str] = os.environ) -> ProbeResult:
     """Load libmpi in a process of its own, start and finish MPI there. Takes a second with Open
     MPI.
     """
@@ -51,13 +51,15 @@ def probe(library: Path, environment: Mapping[str, str] = os.environ) -> Probed:
             command, env={**environment, **reporting}, capture_output=True, text=True, timeout=PROBE_SECONDS
         )
     except subprocess.TimeoutExpired:
-        return Probed(problem=f"it did not start within {PROBE_SECONDS} s")
+        return ProbeResult(problem=f"it did not start within {PROBE_SECONDS} s")
     said = asked.stdout + asked.stderr
     if asked.returncode != 0:
-        return Probed(problem=(asked.stderr.strip().splitlines() or [f"it ended with status {asked.returncode}"])[-1])
+        return ProbeResult(
+            problem=(asked.stderr.strip().splitlines() or [f"it ended with status {asked.returncode}"])[-1]
+        )
     patterns = [flavour.transport_pattern for flavour in known if flavour.transport_pattern is not None]
     chosen = next((match[1].lower() for pattern in patterns if (match := pattern.search(said))), "")
-    return Probed(transport=chosen, cuda_aware="cuda True" in said, ucx_with_cuda=ucx_with_cuda(library))
+    return ProbeResult(transport=chosen, cuda_aware="cuda True" in said, ucx_with_cuda=ucx_with_cuda(library))
 
 
 def ucx_with_cuda(library: Path) -> bool | None:
@@ -93,7 +95,7 @@ def mpi_files(command: list[str], environment: dict[str, str], library: Library)
     linked = horovod_build.linked_mpi(horovod, environment) if horovod else None
     found = linked[1] if linked else None
     if found is None:
-        found = mpi_library.beside(Path(library.launcher or ""), soname)
+        found = mpi_library.library_beside(Path(library.launcher or ""), soname)
     return (
         [str(found)] if found else [soname, *(name for name, usual in horovod_build.SONAMES.items() if usual == soname)]
     )

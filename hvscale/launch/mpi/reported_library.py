@@ -23,7 +23,7 @@ TEXT_LINES, TEXT_CHARACTERS = 3, 300
 LOOK_SECONDS = 1.0
 
 
-class Reports:
+class LibraryReports:
     """Collects what the ranks of a run report, as they report it. `asked`: the flavour that the run
     was started with.
     """
@@ -81,7 +81,7 @@ def read_report(path: Path) -> tuple[str, str] | None:
 
 
 def reported_library(file: str, text: str, ranks: list[int], asked: str | None = None) -> ReportedLibrary:
-    flavour, version = flavours.named(text, asked) or ("unknown", "")
+    flavour, version = flavours.recognize(text, asked) or ("unknown", "")
     lines = (" ".join(line.split()) for line in text.strip().splitlines()[:TEXT_LINES])
     return ReportedLibrary(
         flavour=flavour, version=version, text="\n".join(lines)[:TEXT_CHARACTERS], file=file, ranks=ranks
@@ -96,7 +96,7 @@ def require_asked_library(record: RunRecord) -> None:
         raise UntrustedError(text)
 
 
-class KnownLibrary:
+class LibraryCheck:
     """Checks during a run whether its ranks run on the library that was asked for. A measurement
     shows no figure before that.
 
@@ -107,19 +107,21 @@ class KnownLibrary:
         self.confirmed = False
         self.reported: list[ReportedLibrary] = []
 
-    def differs(self, run: RunFolder) -> bool:
+    def is_mismatch(self, run: RunFolder) -> bool:
         """True when a rank reported another library: the run is then of no use."""
         if self.confirmed:
             return False
         record = run.read()
         # run.json has them at the end, or when they differ.
-        self.reported = record.libraries_reported or Reports(run.path, record.np, record.library.flavour).new() or []
+        self.reported = (
+            record.libraries_reported or LibraryReports(run.path, record.np, record.library.flavour).new() or []
+        )
         if record.model_copy(update={"libraries_reported": self.reported}).library_difference:
             return True
         self.confirmed = bool(self.reported) or flavours.get(record.library.flavour).soname is None
         return False
 
-    def named(self, library: str) -> str:
+    def label(self, library: str) -> str:
         """What a rank calls its library, and where that is one over MPI, such as Horovod, the MPI
         that it runs on as well.
         """

@@ -26,8 +26,8 @@ __all__ = [
     "Placement",
     "PlacementOptions",
     "PlacementRequest",
+    "find",
     "get",
-    "named",
     "names",
     "register",
 ]
@@ -102,7 +102,7 @@ def placement_help() -> str:
     return f"Where the ranks run: {known}. [default: {DEFAULT_PLACEMENT}]"
 
 
-def named(name: str) -> Placement:
+def find(name: str) -> Placement:
     """Raises RequestError, suggesting the nearest one, for an unknown placement."""
     return PLACEMENTS.get(name, "--placement")
 
@@ -113,8 +113,8 @@ def get(options: "PlacementOptions", np: int) -> Placement:
     Raises RequestError for an unknown one, for an option that it does not take, and for what its
     check finds.
     """
-    placement = named(options.name)
-    for option in sorted(options.asked() - placement.takes):
+    placement = find(options.name)
+    for option in sorted(options.given() - placement.takes):
         takers = [name for name, other in PLACEMENTS.all().items() if option in other.takes]
         raise RequestError(
             f"--{option.replace('_', '-')} means nothing to --placement {placement.name}: it is for {', '.join(takers)}"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hvscale.core.errors import RankFailedError, RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path
-from hvscale.launch.environment import has_public_value, named
+from hvscale.launch.environment import env_variables, has_public_value
 from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.supervision import interrupts, programs
@@ -25,12 +25,12 @@ POLL_SECONDS = 0.5
 CANCEL_SECONDS = 60
 # What squeue prints when slurmctld does not run or does not answer; jobs continue without it.
 NO_CONTROLLER = ("Unable to contact slurm controller", "Socket timed out")
-SILENT = "no answer"
+NO_ANSWER = "no answer"
 # The states of a job that has not ended.
-UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", SILENT)
+UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", NO_ANSWER)
 
 
-def script(
+def script_text(
     np: int, nodes: int | None, words: list[str], run: Path, options: list[str], variables: Mapping[str, str]
 ) -> str:
     """A job script that calls this hvscale with `words` inside its allocation, with `variables` in
@@ -50,21 +50,21 @@ def job_script(verb: str, command: list[str], options: LaunchOptions, run: Path)
     """The script of a job that runs `hvscale VERB` with these options; written to --sbatch's file
     too, where one was asked for.
     """
-    env, hidden = without_hidden_values(options.env)
+    env, hidden = split_secrets(options.env)
     inside = options.replace(env=env, run=run, placement=PlacementOptions(placement="slurm"))
-    words = [verb, *itertools.chain.from_iterable(inside.words()), "--", *command]
+    words = [verb, *itertools.chain.from_iterable(inside.command_line()), "--", *command]
     asked = options.placement
-    text = script(options.np, asked.nodes, words, run, list(asked.sbatch_option or ()), hidden)
+    text = script_text(options.np, asked.nodes, words, run, list(asked.sbatch_option or ()), hidden)
     if asked.sbatch is not None:
         write_script(asked.sbatch, text, private=bool(hidden))
     return text
 
 
-def without_hidden_values(requests: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+def split_secrets(requests: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
     """The words of `--env` for a command line, which every user of the node can read, and the
     variables that its environment has to hold.
     """
-    written = named([request for request in requests if "=" in request])
+    written = env_variables([request for request in requests if "=" in request])
     hidden = {name: value for name, value in written.items() if not has_public_value(name)}
     if odd := [name for name in hidden if not SHELL_NAME.fullmatch(name)]:
         raise RequestError(
@@ -109,7 +109,7 @@ def submit(text: str, run: RunFolder) -> str:
     except OSError as error:
         raise cannot_write(run.path, error) from error
     try:
-        with interrupts.ending_waits():
+        with interrupts.interruptible():
             done = subprocess.run(
                 ["sbatch", "--parsable"], input=text, capture_output=True, text=True, timeout=programs.answer_seconds()
             )
@@ -125,13 +125,13 @@ def submit(text: str, run: RunFolder) -> str:
 
 
 def state_of(job: str) -> str:
-    """Slurm's word for the job's state; empty for one that it has forgotten, SILENT while Slurm
+    """Slurm's word for the job's state; empty for one that it has forgotten, NO_ANSWER while Slurm
     does not answer.
     """
     words = ["squeue", "--noheader", "--job", job, "--format", "%T"]
     (listed,) = programs.run_all([words], programs.answer_seconds())
     if listed is None or any(sign in listed.stderr for sign in NO_CONTROLLER):
-        return SILENT
+        return NO_ANSWER
     return listed.stdout.strip()
 
 
@@ -146,7 +146,7 @@ def follow(
     """Show what the ranks write until the job has ended; `interrupted()` cancels it."""
     output = RankOutput(run, np, show)
     try:
-        while still_there(job) and not interrupted():
+        while is_unfinished(job) and not interrupted():
             output.poll()
             each_time()
             time.sleep(POLL_SECONDS)
@@ -157,9 +157,9 @@ def follow(
     output.finish()
 
 
-def still_there(job: str) -> bool:
+def is_unfinished(job: str) -> bool:
     """Whether Slurm has the job; a signal ends the wait for its answer."""
-    with interrupts.ending_waits():
+    with interrupts.interruptible():
         return state_of(job) in UNFINISHED
 
 
@@ -173,25 +173,25 @@ def cancel(job: str) -> None:
         call(["scancel", job])
 
 
-def outcome(job: str, run: RunFolder) -> None:
+def check_outcome(job: str, run: RunFolder) -> None:
     """Raises what the launcher in the job raised there: RequestError, or RankFailedError."""
     log = run.logs / "slurm.log"
     if not run.run_json.is_file():
-        raise RequestError(f"Slurm job {job} ended without a run ({said_in(log)}); its output is in {log}")
+        raise RequestError(f"Slurm job {job} ended without a run ({launcher_message(log)}); its output is in {log}")
     record = run.read()
     if record.state == "finished":
         return
     if record.exit_status == RequestError.exit_status:
-        raise RequestError(f"Slurm job {job}: {said_in(log)}")
+        raise RequestError(f"Slurm job {job}: {launcher_message(log)}")
     if record.failed_rank is not None:
         own = run.log(record.failed_rank)
-        raise RankFailedError(f"Slurm job {job}: {said_in(log)}", last_lines(own))
+        raise RankFailedError(f"Slurm job {job}: {launcher_message(log)}", last_lines(own))
     raise RankFailedError(
         f"Slurm job {job} ended while its run was {record.state}; its last lines, from {log}:", last_lines(log)
     )
 
 
-def said_in(log: Path) -> str:
+def launcher_message(log: Path) -> str:
     """The launcher's own last message in the job's output."""
     ours = [line.removeprefix("hvscale: ") for line in last_lines(log, 1000) if line.startswith("hvscale: ")]
     ours = [line for line in ours if not line.startswith("warning: ")]

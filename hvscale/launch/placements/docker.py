@@ -17,7 +17,7 @@ from hvscale.launch.cleanup.ownership import RunLabel
 from hvscale.launch.containers import engine, networks
 from hvscale.launch.containers.image import DEFAULT_IMAGE, require_image
 from hvscale.launch.containers.mounts import volumes
-from hvscale.launch.job import Node, Nodes, blocks
+from hvscale.launch.job import Node, Nodes, split_evenly
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import Placement, PlacementRequest, register
 from hvscale.launch.placements._link_shaping import bits_per_second, shaping_command
@@ -30,7 +30,7 @@ DEFAULT_SHM_SIZE = "1g"
 SIZE = re.compile(r"([0-9]{1,19})([bkmg]?)", re.IGNORECASE)
 POWERS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30}
 # Folders of this machine that a container does not have.
-UNWANTED = ("TMPDIR", "XDG_RUNTIME_DIR")
+EXCLUDED_VARIABLES = ("TMPDIR", "XDG_RUNTIME_DIR")
 
 
 class Docker(Placement):
@@ -63,7 +63,7 @@ class Docker(Placement):
         if "ranks_per_container" not in self.takes:
             return [1] * request.np
         per_container = request.options.ranks_per_container or DEFAULT_RANKS_PER_CONTAINER
-        return blocks(request.np, -(-request.np // per_container))
+        return split_evenly(request.np, -(-request.np // per_container))
 
     @contextmanager
     def prepare(self, request: PlacementRequest) -> Iterator[Nodes]:
@@ -73,15 +73,15 @@ class Docker(Placement):
             client = stack.enter_context(engine.connection())
             network = stack.enter_context(networks.network(client, label, kind, request.problems))
             image = require_image(client, options.image or DEFAULT_IMAGE)
-            containers = stack.enter_context(running(client, request, image, network.name, slots))
-            found = examine(containers)
+            containers = stack.enter_context(running_containers(client, request, image, network.name, slots))
+            found = probe_containers(containers)
             nodes = [
                 make_node(container, number, count, network.name, seen)
                 for container, number, count, seen in zip(containers, range(len(slots)), slots, found, strict=True)
             ]
             if options.link:
                 for node in nodes:
-                    shape(client, image, label, node, options.link)
+                    shape_link(client, image, label, node, options.link)
             yield Nodes(
                 tuple(nodes),
                 controller=networks.controller_address(client, network),
@@ -97,9 +97,9 @@ class Docker(Placement):
                     "gpus": container_gpus(options, slots),
                     "docker": client.version()["Version"],
                 },
-                unwanted=UNWANTED,
+                excluded_variables=EXCLUDED_VARIABLES,
                 single_copy=lambda: all(seen["cma"] for seen in found),
-                lost=lambda: fates(client, containers),
+                lost=lambda: lost_containers(client, containers),
             )
 
 
@@ -126,7 +126,9 @@ def container_gpus(options: PlacementOptions, slots: list[int]) -> list[list[int
 
 
 @contextmanager
-def running(client: Any, request: PlacementRequest, image: Any, network: str, slots: list[int]) -> Iterator[list[Any]]:
+def running_containers(
+    client: Any, request: PlacementRequest, image: Any, network: str, slots: list[int]
+) -> Iterator[list[Any]]:
     """One container for each entry of `slots`; they are removed on exit with all that runs in
     them.
     """
@@ -156,7 +158,9 @@ def running(client: Any, request: PlacementRequest, image: Any, network: str, sl
             if devices[number]
             else []
         )
-        return engine.make(lambda: client.containers.create(**common, name=name, hostname=name, device_requests=seen))
+        return engine.create_tracked(
+            lambda: client.containers.create(**common, name=name, hostname=name, device_requests=seen)
+        )
 
     def start(container: Any) -> Any:
         container.start()
@@ -171,14 +175,14 @@ def running(client: Any, request: PlacementRequest, image: Any, network: str, sl
     try:
         yield programs.in_parallel(start, [create(number) for number in range(len(slots))])
     finally:
-        engine.free(client, label, request.problems, remove)
+        engine.remove_all(client, label, request.problems, remove)
 
 
 def agent(container: Any) -> tuple[str, ...]:
     return (*engine.command(), "exec", "--interactive", container.name)
 
 
-def examine(containers: list[Any]) -> list[dict[str, Any]]:
+def probe_containers(containers: list[Any]) -> list[dict[str, Any]]:
     """What the ranks will find in each. Raises RequestError when this Python does not run there."""
     probe = [sys.executable, "-I", "-S", node_probe.__file__]
     asked = programs.run_all([[*agent(container), *probe] for container in containers], programs.answer_seconds())
@@ -187,7 +191,7 @@ def examine(containers: list[Any]) -> list[dict[str, Any]]:
 
 def read_probe(asked: "subprocess.CompletedProcess[str] | None") -> dict[str, Any]:
     if asked is None:
-        raise RequestError(engine.no_answer_in_time())
+        raise RequestError(engine.timeout_message())
     if asked.returncode:
         said = (asked.stderr.strip().splitlines() or ["nothing"])[-1]
         raise RequestError(
@@ -214,14 +218,14 @@ def make_node(container: Any, number: int, slots: int, network: str, seen: dict[
     )
 
 
-def shape(client: Any, image: Any, label: RunLabel, node: Node, rate: str) -> None:
+def shape_link(client: Any, image: Any, label: RunLabel, node: Node, rate: str) -> None:
     """Hold the container's link to `rate`, from a second container in its network: the ranks' own
     never gets the right to change it.
     """
     import docker
 
     try:
-        engine.make(
+        engine.create_tracked(
             lambda: client.containers.run(
                 image.id,
                 shaping_command(node.interface, rate),
@@ -237,7 +241,7 @@ def shape(client: Any, image: Any, label: RunLabel, node: Node, rate: str) -> No
         raise RequestError(f"--link {rate}: {said or error}; the image must hold tc (package iproute2)") from error
 
 
-def fates(client: Any, containers: list[Any]) -> dict[str, str]:
+def lost_containers(client: Any, containers: list[Any]) -> dict[str, str]:
     """Why containers that no longer run ended."""
     import docker
 

@@ -2,9 +2,9 @@
 
 Each node is a namespace with one interface, eth0. Their bridge lies in a namespace of its own,
 where no firewall rule of this machine (Docker drops what a bridge forwards) reaches it. One virtual
-cable joins it to this machine, for the launcher; its alias carries the run's label, because a
+uplink joins it to this machine, for the launcher; its alias carries the run's label, because a
 namespace has nothing but a name. Cable and label are made, and leftovers looked for, under one
-lock: a namespace whose cable is missing is nobody's. In each namespace /etc/hosts names all nodes:
+lock: a namespace whose uplink is missing is nobody's. In each namespace /etc/hosts names all nodes:
 Gloo wants to know the address of its own host name.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hvscale.core.errors import RequestError
 from hvscale.launch.cleanup.ownership import CONTROLLER, PREFIX, RUN, RunLabel, machine_lock
-from hvscale.launch.job import Node, Nodes, blocks
+from hvscale.launch.job import Node, Nodes, split_evenly
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import Placement, PlacementRequest, register
 from hvscale.launch.placements._link_shaping import bits_per_second, shaping_command
@@ -39,7 +39,7 @@ CONFIGURATIONS = Path("/etc/netns")
 CLEANUP = "`hvscale cleanup` removes what a killed run left"
 
 
-def cable_of(prefix: str) -> str:
+def uplink_name(prefix: str) -> str:
     """The interface of this machine that leads into the network of the namespaces `prefix...`; its
     name has at most 15 characters.
     """
@@ -75,25 +75,25 @@ def network(label: RunLabel, nodes: int) -> Iterator[tuple[ipaddress.IPv4Network
 
 
 def make_switch(label: RunLabel) -> ipaddress.IPv4Network:
-    """Make the namespace with the bridge, and the labelled cable to it. Gives the network's
+    """Make the namespace with the bridge, and the labelled uplink to it. Gives the network's
     addresses, which are taken from then on.
 
     Raises RequestError as `network` does.
     """
     prefix = label.name("")
-    switch, cable = label.name(SWITCH), cable_of(prefix)
+    switch, uplink = label.name(SWITCH), uplink_name(prefix)
     with machine_lock(LOCK):
         if taken := [name for name in namespaces() if name.startswith(prefix)]:
             raise RequestError(f"network namespace {taken[0]} exists already: {CLEANUP}")
-        if cable in cables():
-            raise RequestError(f"network interface {cable} exists already: {CLEANUP}")
+        if uplink in uplinks():
+            raise RequestError(f"network interface {uplink} exists already: {CLEANUP}")
         subnet = free_subnet()
         try:
             make_namespace(switch)
             call(["ip", "-n", switch, "link", "add", BRIDGE, "up", "type", "bridge"])
-            call(["ip", "link", "add", cable, "type", "veth", "peer", "name", "here", "netns", switch])
-            call(["ip", "link", "set", "dev", cable, "up", "alias", alias(label)])
-            call(["ip", "addr", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", cable])
+            call(["ip", "link", "add", uplink, "type", "veth", "peer", "name", "here", "netns", switch])
+            call(["ip", "link", "set", "dev", uplink, "up", "alias", alias(label)])
+            call(["ip", "addr", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", uplink])
             call(["ip", "-n", switch, "link", "set", "dev", "here", "up", "master", BRIDGE])
         except BaseException:
             remove(prefix)
@@ -139,7 +139,7 @@ def namespaces() -> list[str]:
     return [entry["name"] for entry in json.loads(call(["ip", "-json", "netns", "list"]) or "[]")]
 
 
-def cables() -> dict[str, str]:
+def uplinks() -> dict[str, str]:
     """The alias of each interface of this machine by its name, for the interfaces that could be
     ours.
     """
@@ -149,10 +149,10 @@ def cables() -> dict[str, str]:
 
 def remove(prefix: str) -> list[str]:
     """Kill what runs in the namespaces whose names start with `prefix`, and remove them with their
-    cable. Gives their names.
+    uplink. Gives their names.
     """
-    interrupts.only_note()
-    # The switch last: the cable goes with it, and its alias names the run that owns all this.
+    interrupts.disable_interrupts()
+    # The switch last: the uplink goes with it, and its alias names the run that owns all this.
     names = sorted((name for name in namespaces() if name.startswith(prefix)), key=lambda name: name.endswith(SWITCH))
     for name in names:
         with suppress(RequestError):
@@ -165,17 +165,17 @@ def remove(prefix: str) -> list[str]:
             call(["ip", "netns", "del", name])
     # The kernel removes it with the switch, but only some time later.
     with suppress(RequestError):
-        call(["ip", "link", "del", "dev", cable_of(prefix)])
+        call(["ip", "link", "del", "dev", uplink_name(prefix)])
     return names
 
 
 def labels() -> dict[str, RunLabel]:
     """Whose the namespaces of runs are, by the start of their names; a label without a controller
-    for those whose cable is missing.
+    for those whose uplink is missing.
     """
     starts = {name.rpartition("-")[0] + "-" for name in namespaces() if re.match(rf"{PREFIX}-[0-9a-f]{{8}}-", name)}
-    aliases = cables()
-    read = {start: aliases.get(cable_of(start), "").split(" ", 1) for start in starts}
+    aliases = uplinks()
+    read = {start: aliases.get(uplink_name(start), "").split(" ", 1) for start in starts}
     return {start: RunLabel.read(dict(word.partition("=")[::2] for word in words)) for start, words in read.items()}
 
 
@@ -228,7 +228,7 @@ class NetworkNamespaces(Placement):
     @contextmanager
     def prepare(self, request: PlacementRequest) -> Iterator[Nodes]:
         options = request.options
-        slots = blocks(request.np, min(options.nodes or DEFAULT_NODES, request.np))
+        slots = split_evenly(request.np, min(options.nodes or DEFAULT_NODES, request.np))
         with network(request.label, len(slots)) as (subnet, names):
             if options.link:
                 for name in names:

@@ -68,7 +68,7 @@ class Slurm(Placement):
             slots.append(min(tasks, left))
             left -= slots[-1]
         used = [(name, count) for name, count in zip(names, slots, strict=True) if count]
-        found = examine(job, [name for name, _ in used])
+        found = probe_nodes(job, [name for name, _ in used])
         nodes = []
         for (name, count), seen in zip(used, found, strict=True):
             address = address_of(name)
@@ -90,7 +90,7 @@ class Slurm(Placement):
             on_this_machine={node.address for node in nodes} <= node_probe.interfaces().keys(),
             settings={"slurm_job": job, "nodes": ",".join(name for name, _ in used)},
             single_copy=lambda: all(seen["cma"] for seen in found),
-            lost=lambda: gone(job, [node.name for node in nodes]),
+            lost=lambda: lost_nodes(job, [node.name for node in nodes]),
         )
 
 
@@ -111,7 +111,7 @@ def agent(job: str, node: str) -> tuple[str, ...]:
     )
 
 
-def examine(job: str, nodes: list[str]) -> list[dict[str, Any]]:
+def probe_nodes(job: str, nodes: list[str]) -> list[dict[str, Any]]:
     """What the ranks will find in each node. Raises RequestError, in srun's own words, when nothing
     can be started there.
     """
@@ -154,7 +154,7 @@ def own_address_towards(address: str) -> str:
         return str(asking.getsockname()[0])
 
 
-def gone(job: str, nodes: list[str]) -> dict[str, str]:
+def lost_nodes(job: str, nodes: list[str]) -> dict[str, str]:
     """All nodes, when the allocation is no more; otherwise those that Slurm counts as down."""
     jobs = ["squeue", "--noheader", "--job", job, "--format", "%T"]
     states = ["sinfo", "--noheader", "--Node", "--nodes", ",".join(nodes), "--format", "%n %T"]

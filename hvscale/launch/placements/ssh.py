@@ -26,7 +26,7 @@ from hvscale.launch.supervision import interrupts, programs
 from hvscale.launch.supervision.programs import require
 
 CONNECT_SECONDS = 10
-LAST_WORDS_SECONDS = 5
+SSH_EXIT_SECONDS = 5
 # A host that stops answering while the job runs is lost after 30 s; options in HVSCALE_SSH come
 # first and win.
 SSH_OPTIONS = {
@@ -54,7 +54,7 @@ class Ssh(Placement):
 
     def check(self, options: PlacementOptions, np: int) -> None:
         self.readiness()
-        slots = dict(asked_hosts(options))
+        slots = dict(parse_hosts(options))
         if sum(slots.values()) < np:
             raise RequestError(
                 f"-np {np}, but the hosts have {sum(slots.values())} slots: add hosts, or slots as in --hosts a:4,b:4"
@@ -62,24 +62,26 @@ class Ssh(Placement):
 
     @contextmanager
     def prepare(self, request: PlacementRequest) -> Iterator[Nodes]:
-        hosts = [(name, slots) for name, slots in fill(asked_hosts(request.options), request.np) if slots]
-        peers: list[Peer] = []
+        hosts = [(name, slots) for name, slots in fill_hosts(parse_hosts(request.options), request.np) if slots]
+        connections: list[HostConnection] = []
         try:
             for name, _ in hosts:
-                with interrupts.held_back():
-                    peers.append(Peer(name))
+                with interrupts.defer_interrupts():
+                    connections.append(HostConnection(name))
             about = {"run": str(request.run / "run.json"), "packages": PACKAGES}
-            found = ask_all(peers, about)
-            for one, answer in zip(peers, found, strict=True):
-                compare(one.host, answer, request.run)
-            unreached = ask_all(peers, [[answer["address"], answer["port"]] for answer in found])
+            found = ask_all(connections, about)
+            for one, answer in zip(connections, found, strict=True):
+                check_host(one.host, answer, request.run)
+            unreached = ask_all(connections, [[answer["address"], answer["port"]] for answer in found])
         finally:
-            interrupts.only_note()
-            for one in peers:
+            interrupts.disable_interrupts()
+            for one in connections:
                 one.end()
-        for one, addresses in zip(peers, unreached, strict=True):
+        for one, addresses in zip(connections, unreached, strict=True):
             for address in addresses:
-                other = next(peers[number].host for number, answer in enumerate(found) if answer["address"] == address)
+                other = next(
+                    connections[number].host for number, answer in enumerate(found) if answer["address"] == address
+                )
                 raise RequestError(f"host {one.host} does not reach {other} ({address}): open the network between them")
         nodes = tuple(
             Node(
@@ -98,12 +100,14 @@ class Ssh(Placement):
             controller=found[0]["controller"],
             subnet=",".join(networks) or None,
             on_this_machine=False,
-            settings={"versions": {one.host: answer["versions"] for one, answer in zip(peers, found, strict=True)}},
-            lost=lambda: silent_hosts([node.name for node in nodes]),
+            settings={
+                "versions": {one.host: answer["versions"] for one, answer in zip(connections, found, strict=True)}
+            },
+            lost=lambda: unreachable_hosts([node.name for node in nodes]),
         )
 
 
-def asked_hosts(options: PlacementOptions) -> list[tuple[str, int]]:
+def parse_hosts(options: PlacementOptions) -> list[tuple[str, int]]:
     """Name and slots of each host, in the order given. Raises RequestError for none, or for what is
     not a list of hosts.
     """
@@ -135,7 +139,7 @@ def asked_hosts(options: PlacementOptions) -> list[tuple[str, int]]:
     return list(hosts.items())
 
 
-def fill(hosts: list[tuple[str, int]], np: int) -> list[tuple[str, int]]:
+def fill_hosts(hosts: list[tuple[str, int]], np: int) -> list[tuple[str, int]]:
     """Ranks for each host: one host is filled before the next."""
     filled = []
     for name, slots in hosts:
@@ -157,7 +161,7 @@ def agent(host: str) -> tuple[str, ...]:
     return (*keys, *ssh_words(), *options, host)
 
 
-class Peer:
+class HostConnection:
     """A host, and the program there that answers questions about it."""
 
     def __init__(self, host: str) -> None:
@@ -191,17 +195,17 @@ class Peer:
                 )
             new = os.read(self.process.stdout.fileno(), 65536)
             if not new:
-                raise RequestError(self.no_answer())
+                raise RequestError(self.failure_message())
             self.received += new
         line, _, self.received = self.received.partition(b"\n")
         try:
             return json.loads(line)
         except ValueError as error:
-            raise RequestError(self.no_answer()) from error
+            raise RequestError(self.failure_message()) from error
 
-    def no_answer(self) -> str:
+    def failure_message(self) -> str:
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(LAST_WORDS_SECONDS)
+            self.process.wait(SSH_EXIT_SECONDS)
         self.errors.seek(0)
         said = self.errors.read().decode(errors="replace")
         last = (said.strip().splitlines() or [f"status {self.process.returncode}"])[-1]
@@ -228,17 +232,17 @@ def readable(descriptor: int, seconds: float) -> bool:
     return bool(looking.poll(max(0.0, seconds) * 1000))
 
 
-def ask_all(peers: list[Peer], question: Any) -> list[Any]:
+def ask_all(connections: list[HostConnection], question: Any) -> list[Any]:
     """The answers of all to the same question. Raises RequestError for a host that gives none in
     time.
     """
     until = time.monotonic() + programs.answer_seconds()
-    for one in peers:
+    for one in connections:
         one.ask(question)
-    return [one.answer(until) for one in peers]
+    return [one.answer(until) for one in connections]
 
 
-def compare(host: str, answer: dict[str, Any], run: Path) -> None:
+def check_host(host: str, answer: dict[str, Any], run: Path) -> None:
     """Raises RequestError when a host has another environment than this one, or does not see the
     run folder.
     """
@@ -259,9 +263,9 @@ def version_here(name: str) -> str:
         return "none"
 
 
-def silent_hosts(hosts: list[str]) -> dict[str, str]:
+def unreachable_hosts(hosts: list[str]) -> dict[str, str]:
     """The hosts that ssh does not reach any more."""
-    asked = programs.run_all([[*agent(host), "true"] for host in hosts], CONNECT_SECONDS + LAST_WORDS_SECONDS)
+    asked = programs.run_all([[*agent(host), "true"] for host in hosts], CONNECT_SECONDS + SSH_EXIT_SECONDS)
     return {
         host: "it does not answer by ssh any more"
         for host, one in zip(hosts, asked, strict=True)

@@ -48,7 +48,7 @@ def interface_of(address: str) -> tuple[str, str]:
     return "", ""
 
 
-def unreached(others: list[list[object]]) -> list[str]:
+def unreachable(others: list[list[object]]) -> list[str]:
     """The addresses that no connection can be made to."""
     failed = []
     for address, port in others:
@@ -77,7 +77,7 @@ def main() -> None:
         }
         print(json.dumps(found), flush=True)
         others = json.loads(sys.stdin.readline() or "[]")
-        print(json.dumps(unreached(others)), flush=True)
+        print(json.dumps(unreachable(others)), flush=True)
         sys.stdin.read()
 
 

@@ -180,7 +180,7 @@ def copy_until_end(pid: int, master: int, launched: int, log: Log) -> tuple[int,
     """
     status: int | None = None
     give_up_at = kill_at = float("inf")
-    wrote_at = 0.0
+    last_output_at = 0.0
     watched = [master, launched]
     while True:
         patience = DRAIN_SECONDS if status is not None else ABORT_SECONDS if kill_at < float("inf") else CHECK_SECONDS
@@ -198,7 +198,7 @@ def copy_until_end(pid: int, master: int, launched: int, log: Log) -> tuple[int,
                 data = b""
             if data:
                 log.write(data)
-                wrote_at = time.time()
+                last_output_at = time.time()
             else:
                 break
         if status is None:
@@ -211,7 +211,7 @@ def copy_until_end(pid: int, master: int, launched: int, log: Log) -> tuple[int,
             break  # a child of the command still holds the terminal: its output is not waited for
     if status is None:
         _, status = os.waitpid(pid, 0)
-    return status, kill_at < float("inf"), wrote_at
+    return status, kill_at < float("inf"), last_output_at
 
 
 def forward_signals_to(pid: int) -> None:
@@ -252,10 +252,10 @@ def supervise(run: str, rank: int, local_rank_variables: list[str], launched: in
     state |= {"pid": pid, "started_at": time.time()}
     write_json(state_path, state)
 
-    status, killed_by_launcher, wrote_at = copy_until_end(pid, master, launched, log)
+    status, killed_by_launcher, last_output_at = copy_until_end(pid, master, launched, log)
     ended_at = time.time()
     if killed_by_launcher:
-        state |= {"killed_by_launcher": True, "wrote_at": wrote_at}
+        state |= {"killed_by_launcher": True, "last_output_at": last_output_at}
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         write_json(state_path, {**state, "signal": signal_name(number), "ended_at": ended_at})

@@ -20,7 +20,7 @@ STATUS_NOT_FOUND = 127
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def read_order() -> tuple[dict[str, object], bytes]:
+def read_request() -> tuple[dict[str, object], bytes]:
     """The first line, and what has come behind it already."""
     data = b""
     while b"\n" not in data:
@@ -32,7 +32,7 @@ def read_order() -> tuple[dict[str, object], bytes]:
     return json.loads(line), rest
 
 
-def enter(directory: str) -> None:
+def change_directory(directory: str) -> None:
     try:
         os.chdir(directory)
     except OSError as error:
@@ -56,7 +56,7 @@ def start(program: list[str], environment: dict[str, str]) -> int:
         os.close(silence)
 
 
-def pass_signals_on(pid: int, pending: bytes) -> None:
+def forward_signals(pid: int, pending: bytes) -> None:
     """Until the program has ended."""
     ended = os.pidfd_open(pid)
     while True:
@@ -76,10 +76,10 @@ def pass_signals_on(pid: int, pending: bytes) -> None:
 
 
 def main() -> int:
-    order, pending = read_order()
-    enter(order["directory"])  # type: ignore[arg-type]
-    pid = start(order["program"], order["environment"])  # type: ignore[arg-type]
-    pass_signals_on(pid, pending)
+    request, pending = read_request()
+    change_directory(request["directory"])  # type: ignore[arg-type]
+    pid = start(request["program"], request["environment"])  # type: ignore[arg-type]
+    forward_signals(pid, pending)
     _, status = os.waitpid(pid, 0)
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 

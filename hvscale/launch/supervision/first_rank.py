@@ -9,17 +9,17 @@ from hvscale.core.run_folder import Library, RunFolder
 from hvscale.launch import flavours
 from hvscale.launch.job import Job
 from hvscale.launch.supervision import programs
-from hvscale.launch.supervision.outcome import Failure, launcher_of
+from hvscale.launch.supervision.outcome import Failure, launcher_name
 
 
-class FirstRank:
+class FirstRankDeadline:
     """The limit within which one start of a job has to begin its first rank; it counts from the
     object's creation.
     """
 
     def __init__(self, job: Job) -> None:
         self.run = RunFolder(job.run)
-        self.seconds = programs.first_rank_seconds(0 if job.nodes.are_here else len(job.nodes.nodes))
+        self.seconds = programs.first_rank_seconds(0 if job.nodes.without_agents else len(job.nodes.nodes))
         self.until = time.monotonic() + self.seconds
         self._has_begun = False
 
@@ -37,7 +37,7 @@ class FirstRank:
     def is_late(self) -> bool:
         return not self.has_begun() and time.monotonic() > self.until
 
-    def failed(self, library: Library, hung: bool, ended_badly: bool) -> str:
+    def retry_reason(self, library: Library, hung: bool, ended_badly: bool) -> str:
         """Why no rank has started, once the launcher has ended, when a second start may work; empty
         otherwise.
 
@@ -47,10 +47,10 @@ class FirstRank:
         if self.has_begun():
             return ""
         if hung:
-            return f"{launcher_of(library)} started no rank within {self.seconds:g} s and was ended"
+            return f"{launcher_name(library)} started no rank within {self.seconds:g} s and was ended"
         transient = flavours.get(library.flavour).transient_failure
         if ended_badly and transient is not None and transient[0] in self.log.read_bytes():
-            return f"{launcher_of(library)} started no rank because {transient[1]}"
+            return f"{launcher_name(library)} started no rank because {transient[1]}"
         return ""
 
     def failure(self, library: Library, reason: str) -> Failure:

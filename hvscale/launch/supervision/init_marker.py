@@ -20,14 +20,14 @@ def folder(run: Path) -> Path:
     return run / "ranks"
 
 
-def entered(run: Path, rank: int) -> Path:
+def begun_file(run: Path, rank: int) -> Path:
     """The file that a rank leaves as it begins to look for the others."""
-    return folder(run) / f"rank-{rank:05d}.entered"
+    return folder(run) / f"rank-{rank:05d}.init-begun"
 
 
-def started(run: Path, rank: int) -> Path:
+def done_file(run: Path, rank: int) -> Path:
     """The file that a rank leaves once it has found them."""
-    return folder(run) / f"rank-{rank:05d}.started"
+    return folder(run) / f"rank-{rank:05d}.init-done"
 
 
 def environment(run: Path, others: Mapping[str, str]) -> dict[str, str]:
@@ -43,19 +43,19 @@ def environment(run: Path, others: Mapping[str, str]) -> dict[str, str]:
     return {VARIABLE: str(folder(run)), **preload, "ASAN_OPTIONS": sanitizer}
 
 
-class StartWatch:
+class InitDeadline:
     """Counts from the moment in which the first rank was seen; `seconds` None never ends."""
 
     def __init__(self, run: Path, np: int, seconds: float | None) -> None:
         self.run, self.np, self.seconds = run, np, seconds
         self.until: float | None = None
 
-    def begin(self) -> None:
+    def start_clock(self) -> None:
         """The first rank runs."""
         if self.until is None:
             self.until = time.monotonic() + (self.seconds if self.seconds is not None else float("inf"))
 
-    def late(self, ended: set[int]) -> list[int]:
+    def late_ranks(self, ended: set[int]) -> list[int]:
         """The ranks that the start still waits for at its deadline: those that have not begun it,
         or else all that are in it.
 
@@ -63,13 +63,13 @@ class StartWatch:
         """
         if self.until is None or time.monotonic() < self.until:
             return []
-        missing = [rank for rank in range(self.np) if rank not in ended and not started(self.run, rank).exists()]
+        missing = [rank for rank in range(self.np) if rank not in ended and not done_file(self.run, rank).exists()]
         if not missing:
             self.until = float("inf")
-        return [rank for rank in missing if not entered(self.run, rank).exists()] or missing
+        return [rank for rank in missing if not begun_file(self.run, rank).exists()] or missing
 
-    def say(self, late: list[int]) -> str:
+    def describe(self, late: list[int]) -> str:
         """What is known about the first of them, for an error."""
-        if entered(self.run, late[0]).exists():
+        if begun_file(self.run, late[0]).exists():
             return f"is still in MPI_Init or hvd.init() {self.seconds:g} s after the start: the ranks do not reach each other"
         return f"has not called MPI_Init or hvd.init() {self.seconds:g} s after the start, so the others wait for it"

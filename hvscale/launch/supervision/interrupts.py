@@ -12,22 +12,22 @@ class InterruptedWaitError(BaseException):
     """
 
 
-_waits_end = False
-_signals_noted = 0
+_is_interruptible = False
+_signal_count = 0
 
 
-def _set_waits_end(value: bool) -> None:
-    global _waits_end
-    _waits_end = value
+def _set_interruptible(value: bool) -> None:
+    global _is_interruptible
+    _is_interruptible = value
 
 
 def _note_signal() -> None:
-    global _signals_noted
-    _signals_noted += 1
+    global _signal_count
+    _signal_count += 1
 
 
 @contextmanager
-def catching_signals() -> Iterator[list[int]]:
+def catch_signals() -> Iterator[list[int]]:
     """Within, SIGINT, SIGTERM and SIGHUP are noted in the list instead of ending this process;
     under nohup, SIGHUP stays ignored.
     """
@@ -36,8 +36,8 @@ def catching_signals() -> Iterator[list[int]]:
     def note(number: int, frame: FrameType | None) -> None:
         caught.append(number)
         _note_signal()
-        if _waits_end:
-            only_note()  # a second one must not reach what cleans up after the first
+        if _is_interruptible:
+            disable_interrupts()  # a second one must not reach what cleans up after the first
             raise InterruptedWaitError
 
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -52,33 +52,33 @@ def catching_signals() -> Iterator[list[int]]:
 
 
 @contextmanager
-def ending_waits() -> Iterator[None]:
-    """Within, the first signal that `catching_signals` catches raises InterruptedWaitError in the
+def interruptible() -> Iterator[None]:
+    """Within, the first signal that `catch_signals` catches raises InterruptedWaitError in the
     main thread.
     """
-    _set_waits_end(True)
+    _set_interruptible(True)
     try:
         yield
     finally:
-        only_note()
+        disable_interrupts()
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """Within, a signal ends no wait; it does so when the block is left. For code that starts
     something and records that it did.
     """
-    ended_waits, noted = _waits_end, _signals_noted
-    _set_waits_end(False)
+    was_interruptible, noted = _is_interruptible, _signal_count
+    _set_interruptible(False)
     try:
         yield
     finally:
-        _set_waits_end(ended_waits)
-    if ended_waits and _signals_noted > noted:
-        only_note()
+        _set_interruptible(was_interruptible)
+    if was_interruptible and _signal_count > noted:
+        disable_interrupts()
         raise InterruptedWaitError
 
 
-def only_note() -> None:
+def disable_interrupts() -> None:
     """From here on signals are recorded and end no wait, so that cleaning up is not interrupted."""
-    _set_waits_end(False)
+    _set_interruptible(False)

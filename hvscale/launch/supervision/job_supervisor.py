@@ -16,67 +16,68 @@ from hvscale.core.errors import EXIT_TRY_AGAIN
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.launch import effective_settings, flavours
 from hvscale.launch.cleanup import shared_memory
-from hvscale.launch.job import Job, lost_mark
+from hvscale.launch.job import Job, lost_marker
 from hvscale.launch.mpi import reported_library
 from hvscale.launch.options import LaunchHooks
 from hvscale.launch.rank_side import rank
 from hvscale.launch.supervision import processes, programs
-from hvscale.launch.supervision.first_rank import FirstRank
-from hvscale.launch.supervision.init_marker import StartWatch
-from hvscale.launch.supervision.interrupts import InterruptedWaitError, ending_waits
+from hvscale.launch.supervision.first_rank import FirstRankDeadline
+from hvscale.launch.supervision.init_marker import InitDeadline
+from hvscale.launch.supervision.interrupts import InterruptedWaitError, interruptible
 from hvscale.launch.supervision.outcome import (
     Failure,
     find_failure,
     first_failed,
-    killed_launcher,
-    late_start,
-    lingering,
+    hanging_launcher,
+    init_timeout,
+    launcher_killed,
     read_ranks,
 )
 from hvscale.launch.supervision.output import RankOutput
 
 POLL_SECONDS = 0.05
 SHORT_JOB_SECONDS = 1.0  # up to here its end is looked for more often
-LOOK_AT_RANKS_SECONDS = 0.25
+CHECK_RANKS_SECONDS = 0.25
 # After the first failure the launcher may end the other ranks itself, then it is asked to, then
 # nothing is asked: 10 s are promised in all.
 LAUNCHER_GRACE_SECONDS = 2.0
 TERMINATE_GRACE_SECONDS = 4.0
-LAST_WORDS_SECONDS = 1.0
+RANK_RECORDS_SECONDS = 1.0
 
 
 @dataclass
 class Attempt:
     """One start of a job, as it went: what `follow` saw, and the launchers' exit statuses.
 
-    `by_itself`: it ended unasked. `late`: ranks that were not through MPI_Init in time. `hung`: no
-    rank began in time. `rank_failed`: a rank failed while all launchers ran. `lingers`: a launcher
-    ran on long after all ranks had ended. `left_behind`: processes that had to be killed.
-    `no_rank`: the failure, when no rank began.
+    `ended_on_its_own`: hvscale did not end it. `late_ranks`: ranks that were not through MPI_Init
+    in time. `first_rank_late`: no rank began in time. `rank_failed`: a rank failed while all
+    launchers ran. `launcher_hangs`: a launcher ran on long after all ranks had ended.
+    `leftover_processes`: processes that had to be killed. `start_failure`: the failure, when no
+    rank began.
     """
 
-    by_itself: bool = False
-    late: list[int] = field(default_factory=list)
-    hung: bool = False
+    ended_on_its_own: bool = False
+    late_ranks: list[int] = field(default_factory=list)
+    first_rank_late: bool = False
     rank_failed: bool = False
     all_ended_at: float | None = None
-    lingers: bool = False
+    launcher_hangs: bool = False
     statuses: list[int] = field(default_factory=list)
-    left_behind: int = 0
-    no_rank: Failure | None = None
+    leftover_processes: int = 0
+    start_failure: Failure | None = None
 
-    def note_all_ended(self, all_ended: bool) -> None:
+    def note_ranks_ended(self, all_ended: bool) -> None:
         """Its launchers may take a while longer than its ranks, but not for ever."""
         if all_ended and self.all_ended_at is None:
             self.all_ended_at = time.monotonic()
-        self.lingers = (
+        self.launcher_hangs = (
             self.all_ended_at is not None and time.monotonic() > self.all_ended_at + programs.answer_seconds()
         )
 
     @property
     def killed_by(self) -> int:
         """The signal that killed a launcher from outside; 0 when none did."""
-        unasked = self.by_itself and not self.rank_failed
+        unasked = self.ended_on_its_own and not self.rank_failed
         return next((-status for status in self.statuses if status < 0 and unasked), 0)
 
 
@@ -94,16 +95,16 @@ class JobSupervisor:
         flavour: flavours.Flavour,
         record: RunRecord,
         run: RunFolder,
-        start: StartWatch,
-        settings_reports: effective_settings.Reports,
+        init_deadline: InitDeadline,
+        settings_reports: effective_settings.SettingsReports,
         caught: list[int],
         hooks: LaunchHooks,
     ) -> None:
         self.job, self.flavour, self.record, self.run = job, flavour, record, run
-        self.start, self.caught, self.hooks = start, caught, hooks
+        self.init_deadline, self.caught, self.hooks = init_deadline, caught, hooks
         self.output = RankOutput(run, job.np, hooks.show or (lambda number, line: None))
         self.settings_reports = settings_reports
-        self.library_reports = reported_library.Reports(run.path, job.np, flavour.name)
+        self.library_reports = reported_library.LibraryReports(run.path, job.np, flavour.name)
         self.stopped = False  # by who watches
 
     def supervise(self) -> Failure | None:
@@ -112,7 +113,7 @@ class JobSupervisor:
         Returns what went wrong, None when nothing did.
         """
         try:
-            attempt = self.start_until_a_rank_begins()
+            attempt = self.start_with_retry()
         finally:
             self.output.finish()
             if self.job.nodes.on_this_machine:  # killed ranks leave it behind
@@ -122,45 +123,50 @@ class JobSupervisor:
         self.note_libraries(ended=True)
         self.record.ranks = read_ranks(self.run)
         failure = None if self.caught or self.stopped else self.find_failure(attempt)
-        self.close(failure, 0 if attempt.by_itself else self.caught[0] if self.caught else 0)
+        self.close(failure, 0 if attempt.ended_on_its_own else self.caught[0] if self.caught else 0)
         # In other nodes it may be an agent that has not quite ended yet.
-        if attempt.by_itself and attempt.left_behind and not any(attempt.statuses) and self.job.nodes.are_here:
-            self.warn(f"processes that the command left running were killed: {attempt.left_behind}")
+        if (
+            attempt.ended_on_its_own
+            and attempt.leftover_processes
+            and not any(attempt.statuses)
+            and self.job.nodes.without_agents
+        ):
+            self.warn(f"processes that the command left running were killed: {attempt.leftover_processes}")
         self.run.write(self.record)
         return failure
 
-    def start_until_a_rank_begins(self) -> Attempt:
+    def start_with_retry(self) -> Attempt:
         """Start the job, follow it and end it. When its launcher started no rank for a reason that
         passes, once more.
         """
         attempt, first = self.start_once()
-        reason = first.failed(self.record.library, attempt.hung, any(attempt.statuses))
+        reason = first.retry_reason(self.record.library, attempt.first_rank_late, any(attempt.statuses))
         if not reason or self.caught:
             return attempt
         self.warn(f"{reason}; started once more, the first start's log is {first.keep_log()}")
         attempt, first = self.start_once()
-        if reason := first.failed(self.record.library, attempt.hung, any(attempt.statuses)):
-            attempt.no_rank = first.failure(self.record.library, reason)
+        if reason := first.retry_reason(self.record.library, attempt.first_rank_late, any(attempt.statuses)):
+            attempt.start_failure = first.failure(self.record.library, reason)
         return attempt
 
-    def start_once(self) -> tuple[Attempt, FirstRank]:
+    def start_once(self) -> tuple[Attempt, FirstRankDeadline]:
         """Start the job, follow it and end it."""
         job, record = self.job, self.record
         rank_program = [sys.executable, "-I", "-S", rank.__file__, str(self.run.path), *self.rank_variables()]
-        attempt, first = Attempt(), FirstRank(job)
+        attempt, first = Attempt(), FirstRankDeadline(job)
         with self.flavour.start(job, rank_program, record.library) as started:
             record.state = "running"
             self.run.write(record)
             try:
-                with suppress(InterruptedWaitError), ending_waits():
+                with suppress(InterruptedWaitError), interruptible():
                     # Asked while the ranks start, because it takes as long as a start; written with
                     # the next change.
                     built_with = record.library.transports or self.flavour.transports(record.library, job.environment)
                     record.library = record.library.model_copy(update={"transports": built_with})
-                with passing_on_usr1(started):
+                with forward_usr1(started):
                     self.follow(started, first, attempt)
             finally:
-                attempt.statuses, attempt.left_behind = end(started, self.run.path)
+                attempt.statuses, attempt.leftover_processes = terminate(started, self.run.path)
         return attempt, first
 
     def rank_variables(self) -> tuple[str, str]:
@@ -170,37 +176,39 @@ class JobSupervisor:
         ranks, local_ranks = zip(*((one.rank, one.local_rank) for one in self.flavour.rank_variables), strict=True)
         return ",".join(ranks), ",".join(local_ranks)
 
-    def follow(self, started: flavours.Processes, first: FirstRank, attempt: Attempt) -> None:
+    def follow(self, started: flavours.Processes, first: FirstRankDeadline, attempt: Attempt) -> None:
         """Return when the job has ended by itself, or is to be ended.
 
         That is when the user or who watches wants it, a rank has failed and the launcher had its
         grace, no rank began in time, or the start takes too long. `attempt` says which.
         """
-        began, look_at_ranks_at, give_up_at = time.monotonic(), 0.0, float("inf")
+        began, check_ranks_at, give_up_at = time.monotonic(), 0.0, float("inf")
         while is_running(started):
             now = time.monotonic()
             if self.caught or now > give_up_at or self.should_stop():
                 return
-            if now > look_at_ranks_at and give_up_at == float("inf"):
-                look_at_ranks_at = now + LOOK_AT_RANKS_SECONDS
-                if something_failed(self.job, self.run, started, attempt):
+            if now > check_ranks_at and give_up_at == float("inf"):
+                check_ranks_at = now + CHECK_RANKS_SECONDS
+                if has_failure(self.job, self.run, started, attempt):
                     give_up_at = now + LAUNCHER_GRACE_SECONDS
                 else:
-                    self.look_at_ranks(first, attempt)
-                if attempt.late or attempt.hung or attempt.lingers:
+                    self.check_ranks(first, attempt)
+                if attempt.late_ranks or attempt.first_rank_late or attempt.launcher_hangs:
                     return
             time.sleep(POLL_SECONDS if now - began > SHORT_JOB_SECONDS else POLL_SECONDS / 5)
-        attempt.by_itself = True
+        attempt.ended_on_its_own = True
 
-    def look_at_ranks(self, first: FirstRank, attempt: Attempt) -> None:
+    def check_ranks(self, first: FirstRankDeadline, attempt: Attempt) -> None:
         """Note whether the ranks begin, start and end in time."""
         if not first.has_begun():
-            attempt.hung = first.is_late()
+            attempt.first_rank_late = first.is_late()
             return
-        self.start.begin()
+        self.init_deadline.start_clock()
         ranks = read_ranks(self.run)
-        attempt.late += self.start.late({entry.rank for entry in ranks if entry.exit_status is not None})
-        attempt.note_all_ended(len([entry for entry in ranks if entry.ended_at]) == self.start.np)
+        attempt.late_ranks += self.init_deadline.late_ranks(
+            {entry.rank for entry in ranks if entry.exit_status is not None}
+        )
+        attempt.note_ranks_ended(len([entry for entry in ranks if entry.ended_at]) == self.init_deadline.np)
 
     def should_stop(self) -> bool:
         """Show and note what is new; whether who watches has seen enough."""
@@ -234,10 +242,10 @@ class JobSupervisor:
     def find_failure(self, attempt: Attempt) -> Failure | None:
         library = self.record.library
         return (
-            attempt.no_rank
-            or late_start(self.job, self.start, attempt.late)
-            or (lingering(self.job, library) if attempt.lingers else None)
-            or killed_launcher(library, self.run, attempt.killed_by)
+            attempt.start_failure
+            or init_timeout(self.job, self.init_deadline, attempt.late_ranks)
+            or (hanging_launcher(self.job, library) if attempt.launcher_hangs else None)
+            or launcher_killed(library, self.run, attempt.killed_by)
             or find_failure(self.job, library, self.record.ranks, attempt.statuses)
         )
 
@@ -264,16 +272,16 @@ class JobSupervisor:
 
 
 @contextmanager
-def passing_on_usr1(started: flavours.Processes) -> Iterator[None]:
+def forward_usr1(started: flavours.Processes) -> Iterator[None]:
     """Within, SIGUSR1 goes to the launchers, which hand it to the ranks: schedulers send it to ask
     a job to save and stop.
     """
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         for process in started:
             process.send_signal(number)
 
-    before = signal.signal(signal.SIGUSR1, pass_on)
+    before = signal.signal(signal.SIGUSR1, forward)
     try:
         yield
     finally:
@@ -284,13 +292,13 @@ def is_running(started: flavours.Processes) -> bool:
     return None in [process.poll() for process in started]
 
 
-def something_failed(job: Job, run: RunFolder, started: flavours.Processes, attempt: Attempt) -> bool:
+def has_failure(job: Job, run: RunFolder, started: flavours.Processes, attempt: Attempt) -> bool:
     """Whether a launcher ended badly, a node was lost, or a rank failed; notes in `attempt` when a
     rank did while all launchers ran.
     """
     if any(process.returncode for process in started):
         return True
-    if any(lost_mark(run.path, node.name).exists() for node in job.nodes.nodes if node.through_shell):
+    if any(lost_marker(run.path, node.name).exists() for node in job.nodes.nodes if node.through_shell):
         return True
     if first_failed(read_ranks(run)) is None:
         return False
@@ -299,7 +307,7 @@ def something_failed(job: Job, run: RunFolder, started: flavours.Processes, atte
     return True
 
 
-def end(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
+def terminate(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
     """Ask what still runs to end, then end it. Gives the exit statuses of `started`, and how many
     other processes had to be killed.
     """
@@ -310,15 +318,15 @@ def end(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
     for process in started:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
-    wait_for_last_words(run)
+    wait_for_rank_records(run)
     killed = processes.kill_all(run)
-    end_agents(started)
+    terminate_agents(started)
     statuses = [process.wait() for process in started]
     processes.reap_orphans()
     return statuses, killed
 
 
-def end_agents(started: flavours.Processes) -> None:
+def terminate_agents(started: flavours.Processes) -> None:
     """Let what still runs kill its program elsewhere and end with it; one that goes through what
     does not answer any more is killed itself.
     """
@@ -332,11 +340,11 @@ def end_agents(started: flavours.Processes) -> None:
         programs.end_session(process)
 
 
-def wait_for_last_words(run: Path) -> None:
+def wait_for_rank_records(run: Path) -> None:
     """Give ranks that a launcher has killed, as Hydra does after an abort, the moment in which
     their keepers write how they ended.
     """
-    deadline = time.monotonic() + LAST_WORDS_SECONDS
+    deadline = time.monotonic() + RANK_RECORDS_SECONDS
     while time.monotonic() < deadline and processes.of_run(run):
         if all(entry.ended_at for entry in read_ranks(RunFolder(run))):
             return

@@ -12,7 +12,7 @@ from hvscale.core.files import read_text
 from hvscale.core.run_folder import Library, RankEnd, RunFolder
 from hvscale.launch.job import Job
 from hvscale.launch.supervision import programs
-from hvscale.launch.supervision.init_marker import StartWatch
+from hvscale.launch.supervision.init_marker import InitDeadline
 from hvscale.launch.supervision.output import last_lines
 
 LOST_SECONDS = 3.0
@@ -58,43 +58,45 @@ def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
     failed = [entry for entry in ranks if entry.signal or entry.exit_status]
     by_itself = [entry for entry in failed if not entry.killed_by_launcher]
     if failed and not by_itself:
-        return max(failed, key=lambda entry: entry.wrote_at)
+        return max(failed, key=lambda entry: entry.last_output_at)
     return min(by_itself, key=lambda entry: entry.ended_at or float("inf"), default=None)
 
 
-def late_start(job: Job, start: StartWatch, late: list[int]) -> Failure | None:
+def init_timeout(job: Job, init_deadline: InitDeadline, late: list[int]) -> Failure | None:
     if not late:
         return None
     rank = late[0]
     return Failure(
-        rank, f"rank {rank} on {job.nodes.node_of(rank).name} {start.say(late)}", RunFolder(job.run).log(rank)
+        rank,
+        f"rank {rank} on {job.nodes.node_of(rank).name} {init_deadline.describe(late)}",
+        RunFolder(job.run).log(rank),
     )
 
 
-def launcher_of(library: Library) -> str:
+def launcher_name(library: Library) -> str:
     """What started the ranks, in words."""
     return library.launcher or f"the start of {library.flavour}'s ranks"
 
 
-def killed_launcher(library: Library, run: RunFolder, killed_by: int) -> Failure | None:
+def launcher_killed(library: Library, run: RunFolder, killed_by: int) -> Failure | None:
     """The launcher's own end when a signal from outside killed it: its ranks died of that.
     `killed_by` is 0 when none did.
     """
     if not killed_by or not library.launcher:
         return None
     hint = ": look in the kernel's log (dmesg) whether memory ran out" if killed_by == signal.SIGKILL else ""
-    how = f"{exit_words(-killed_by)}, which took its ranks down{hint}"
+    how = f"{describe_exit(-killed_by)}, which took its ranks down{hint}"
     return Failure(None, f"{library.launcher} {how}", run.logs / "launcher.log")
 
 
-def lingering(job: Job, library: Library) -> Failure:
+def hanging_launcher(job: Job, library: Library) -> Failure:
     """What keeps a launcher running after all ranks have ended: what its agents go through, where
     that does not answer any more.
     """
     log = RunFolder(job.run).logs / "launcher.log"
-    for name, fate in job.nodes.lost().items():
-        return Failure(None, f"all ranks have ended, but {name} is lost: {fate}", log)
-    who = launcher_of(library)
+    for name, cause in job.nodes.lost().items():
+        return Failure(None, f"all ranks have ended, but {name} is lost: {cause}", log)
+    who = launcher_name(library)
     return Failure(None, f"{who} still ran {programs.answer_seconds():g} s after all ranks had ended", log)
 
 
@@ -107,19 +109,19 @@ def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: lis
     # Open MPI's mpirun ends with status 0 when it loses a node: the ranks of other nodes have to
     # report how they ended.
     ended = {entry.rank for entry in ranks if entry.exit_status is not None}
-    silent = [] if job.nodes.are_here else [rank for rank in range(job.np) if rank not in ended]
+    silent = [] if job.nodes.without_agents else [rank for rank in range(job.np) if rank not in ended]
     if first is None and not silent and not any(statuses):
         return None
-    for name, fate in lost_nodes(job, bool(silent)).items():
+    for name, cause in find_lost_nodes(job, bool(silent)).items():
         rank = job.nodes.ranks_of(name)[0]
-        return Failure(rank, f"rank {rank} on {name} is lost: {fate}", run.log(rank))
+        return Failure(rank, f"rank {rank} on {name} is lost: {cause}", run.log(rank))
     if first is not None:
-        how = f"was killed by {first.signal}" if first.signal else exit_words(first.exit_status or 0)
+        how = f"was killed by {first.signal}" if first.signal else describe_exit(first.exit_status or 0)
         status = EXIT_TRY_AGAIN if first.exit_status == EXIT_TRY_AGAIN else EXIT_RANK_FAILED
         return Failure(first.rank, f"rank {first.rank} on {first.host} {how}", run.log(first.rank), status)
     if any(statuses):
         who = library.launcher or f"rank {next(rank for rank, status in enumerate(statuses) if status)}"
-        how = exit_words(next(status for status in statuses if status))
+        how = describe_exit(next(status for status in statuses if status))
         return Failure(None, f"{who} {how}", run.logs / "launcher.log")
     who = f"rank {silent[0]} on {job.nodes.node_of(silent[0]).name}"
     return Failure(
@@ -127,7 +129,7 @@ def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: lis
     )
 
 
-def lost_nodes(job: Job, some_are_silent: bool) -> dict[str, str]:
+def find_lost_nodes(job: Job, some_are_silent: bool) -> dict[str, str]:
     """How nodes were lost. Where ranks are silent, those who know of it get a moment: Docker notes
     a container's end after its processes'.
     """
@@ -137,7 +139,7 @@ def lost_nodes(job: Job, some_are_silent: bool) -> dict[str, str]:
     return lost
 
 
-def exit_words(status: int) -> str:
+def describe_exit(status: int) -> str:
     """A process's exit status in words; negative is the signal that killed it, as subprocess has
     it.
     """

@@ -53,7 +53,7 @@ class RankOutput:
                 until = size if limit is None else min(size, self.read[rank] + limit)
                 while self.read[rank] < until and (new := log.read(PIECE_BYTES)):
                     self.read[rank] += len(new)
-                    lines, self.unfinished[rank] = split(self.unfinished[rank] + new)
+                    lines, self.unfinished[rank] = split_lines(self.unfinished[rank] + new)
                     for line in lines:
                         self.show(rank, visible(line))
         except FileNotFoundError:
@@ -68,7 +68,7 @@ def lines_of(path: Path) -> Iterator[str]:
     try:
         with open_regular(path) as log:
             while new := log.read(PIECE_BYTES):
-                lines, unfinished = split(unfinished + new)
+                lines, unfinished = split_lines(unfinished + new)
                 yield from map(visible, lines)
     except FileNotFoundError:
         return
@@ -78,20 +78,20 @@ def lines_of(path: Path) -> Iterator[str]:
         yield visible(unfinished)
 
 
-def split(text: bytes) -> tuple[list[bytes], bytes]:
+def split_lines(text: bytes) -> tuple[list[bytes], bytes]:
     """The whole lines, and what has no end yet; both in pieces where they are too long, the same
     pieces wherever reading stopped.
     """
     *whole, rest = text.split(b"\n")
     lines = []
     for line in whole:
-        pieces, end = in_pieces(line)
+        pieces, end = split_long_line(line)
         lines += [*pieces, end]
-    pieces, rest = in_pieces(rest)
+    pieces, rest = split_long_line(rest)
     return [*lines, *pieces], rest
 
 
-def in_pieces(line: bytes) -> tuple[list[bytes], bytes]:
+def split_long_line(line: bytes) -> tuple[list[bytes], bytes]:
     """The pieces of a line that is too long, and what is left: at most PIECE_BYTES, and a `\\r`
     that takes effect with what comes next.
     """

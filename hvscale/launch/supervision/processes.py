@@ -19,7 +19,7 @@ KILL_POLL_SECONDS = 0.02
 
 
 @contextmanager
-def adopting_orphans() -> Iterator[None]:
+def adopt_orphans() -> Iterator[None]:
     """Within, orphans of the job become this process's children, so that a rank which leaves its
     parent is still found.
     """

@@ -119,7 +119,7 @@ def run_all(commands: Sequence[Sequence[str]], seconds: float) -> list[subproces
         for words in commands:
             # Files and not pipes: what a program leaves running may hold a pipe open.
             files = [stack.enter_context(tempfile.TemporaryFile("w+", errors="replace")) for _ in range(2)]
-            with interrupts.held_back():
+            with interrupts.defer_interrupts():
                 process = subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=files[0], stderr=files[1], start_new_session=True
                 )

@@ -115,9 +115,9 @@ def options_of_each(
     Raises RequestError, as a launch does, for an unknown placement, an option that none of them
     takes, and for what this machine cannot do.
     """
-    known = {name: placements.named(name) for name in names}
+    known = {name: placements.find(name) for name in names}
     warnings = []
-    for option in sorted(options.asked()):
+    for option in sorted(options.given()):
         takers = [name for name, place in known.items() if option in place.takes]
         if not takers:
             placements.get(options.model_copy(update={"placement": names[0]}), np)
@@ -129,7 +129,7 @@ def options_of_each(
             )
     each = {
         name: PlacementOptions(
-            placement=name, **{option: getattr(options, option) for option in options.asked() & place.takes}
+            placement=name, **{option: getattr(options, option) for option in options.given() & place.takes}
         )
         for name, place in known.items()
     }

@@ -25,7 +25,7 @@ from hvscale.comm_tuning.collectives.tables.library_algorithms import spelling_o
 from hvscale.core.errors import RankFailedError
 from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.launch.controller import launch
-from hvscale.launch.mpi.reported_library import KnownLibrary, require_asked_library
+from hvscale.launch.mpi.reported_library import LibraryCheck, require_asked_library
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.studies.base import Warn
 
@@ -48,14 +48,14 @@ class RankReports:
 
     def __init__(self, run: Path, take: Callable[[RankReport], None]) -> None:
         self.lines, self.take, self.next_read = NewLines(reports_path(run)), take, 0.0
-        self.library = KnownLibrary()
+        self.library = LibraryCheck()
 
     def watch(self, run: RunFolder) -> bool:
         """Whether the ranks run on another library than the requested one, which ends the run."""
         if time.monotonic() < self.next_read:
             return False
         self.next_read = time.monotonic() + READ_INTERVAL_SECONDS
-        if self.library.differs(run):
+        if self.library.is_mismatch(run):
             return True
         if self.library.confirmed:
             self.read()
@@ -158,7 +158,7 @@ def run_job(
     finally:
         if run.run_json.exists():
             results.document.host = run.read().host
-            if not reports.library.differs(run):
+            if not reports.library.is_mismatch(run):
                 reports.read()
                 results.merge()
     require_asked_library(run.read())

@@ -75,7 +75,7 @@ def launch_words(tuned: TunedJob, further: Collection[str] = ()) -> Words:
         start_timeout=launch.start_timeout,
         **{name: getattr(launch, name) for name in further},
     )
-    return asked.words()
+    return asked.command_line()
 
 
 def command(tuned: TunedJob) -> list[str]:
