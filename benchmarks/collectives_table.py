@@ -98,7 +98,7 @@ def taken(table: CollectivesTable, operation: str, np_: int, ranks_per_node: int
         rules = [rule for rule in rules if rule.ranks_per_node == on_a_node and rule.bytes_min <= size <= rule.last]
     if not rules:
         return LIBRARY
-    values = (getattr(rules[0], name) for name in ("algorithm", *rules[0].own_fields))
+    values = (getattr(rules[0], name) for name in ("algorithm", *rules[0].valid_fields))
     return " ".join(str(value) for value in values if value is not None)
 
 

@@ -149,7 +149,7 @@ def knob_line(row: KnobRow) -> str:
     variables = ", ".join(
         f"`{name}` ({default})" if default else f"`{name}`" for name, default in row.variables.items()
     )
-    notes = "; ".join(filter(None, [f"messages over {row.transport}" if row.transport else "", row.note]))
+    notes = "; ".join(filter(None, [f"only over {row.transport}" if row.transport else "", row.note]))
     cells = (row.library, variables, f"{row.values} {row.unit}".strip(), RESTARTS[row.restart], notes, row.source)
     return "| " + " | ".join(cell(text.replace("<", "&lt;").replace("*", "\\*")) for text in cells) + " |"
 

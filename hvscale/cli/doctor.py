@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from hvscale import profiling
-from hvscale.comm_tuning.collectives.broadcast import call
+from hvscale.comm_tuning.collectives import broadcast as own_broadcast
 from hvscale.core.built_library import preloaded
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
@@ -206,7 +206,7 @@ def broadcast() -> Check:
     """Try our broadcast on two ranks of an MPI that this environment's programs run on."""
     name = "broadcast"
     try:
-        path = call.library_path()
+        path = own_broadcast.library_path()
         ctypes.CDLL(str(path))
         here = next((flavour.name for flavour in flavours.all_with_mpi() if runs_here(flavour)), None)
         if here is not None:

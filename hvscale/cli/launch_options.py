@@ -60,9 +60,9 @@ def collectives_hook(options: LaunchOptions) -> Instrument | None:
     """What gives a job the table of --collectives."""
     if options.collectives is None:
         return None
-    from hvscale.comm_tuning.collectives.launch import Collectives
+    from hvscale.comm_tuning.collectives.instrument import CollectivesInstrument
 
-    return Collectives(options.collectives)
+    return CollectivesInstrument(options.collectives)
 
 
 def resolve(command: list[str], options: LaunchOptions) -> LaunchOptions:
@@ -78,9 +78,9 @@ def resolve(command: list[str], options: LaunchOptions) -> LaunchOptions:
     if options.set:
         options = set_knobs(command, options)
     if options.collectives is not None:
-        from hvscale.comm_tuning.collectives.launch import Collectives
+        from hvscale.comm_tuning.collectives.instrument import CollectivesInstrument
 
-        Collectives(options.collectives).check(options.mpi)
+        CollectivesInstrument(options.collectives).check(options.mpi)
     return options
 
 

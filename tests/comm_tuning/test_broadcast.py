@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.comm_tuning.collectives.broadcast.call import library_path
-from hvscale.comm_tuning.collectives.broadcast.call import preload_environment as preload_broadcast
+from hvscale.comm_tuning.collectives.broadcast import library_path
+from hvscale.comm_tuning.collectives.broadcast import preload_environment as preload_broadcast
 from hvscale.comm_tuning.collectives.tables.table import Algorithm, CollectivesTable, Rule
 from hvscale.core.built_library import built_library
 from hvscale.launch.supervision import init_marker

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hvscale.comm_tuning.collectives.tables.library_algorithms import algorithms_of, segmented
 from hvscale.comm_tuning.collectives.tables.table import (
-    MOST_BYTES,
+    MAX_BYTES,
     CollectivesTable,
     Rule,
     checksum,
     nearest,
     read_table,
 )
+from hvscale.comm_tuning.knobs.library import algorithms_of, segmented_algorithms
 from hvscale.core.errors import RequestError
 from tests.native import FLAGS, NATIVE
 
@@ -77,7 +77,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 @st.composite
 def rules_of(draw: st.DrawFn, mpi: str, operation: str, np: int, ranks_per_node: int) -> list[Rule]:
     """Ranges that do not overlap, with gaps or without."""
-    edges = sorted(draw(st.sets(st.integers(1, MOST_BYTES - 1), min_size=2, max_size=8)))
+    edges = sorted(draw(st.sets(st.integers(1, MAX_BYTES - 1), min_size=2, max_size=8)))
     rules = []
     for first, after in pairwise(edges):
         if not draw(st.booleans()):
@@ -88,7 +88,7 @@ def rules_of(draw: st.DrawFn, mpi: str, operation: str, np: int, ranks_per_node:
             named = draw(st.none() | st.sampled_from(list(algorithms_of(mpi, operation))))
             fields["library_algorithm"] = named
             fields["segment_bytes"] = (
-                draw(st.none() | st.integers(1, 2**31 - 1)) if named in segmented(mpi, operation) else None
+                draw(st.none() | st.integers(1, 2**31 - 1)) if named in segmented_algorithms(mpi, operation) else None
             )
         else:
             fields["chunk_bytes"] = draw(st.integers(1, 2 << 20 if algorithm == "two-level" else 1 << 30))
@@ -154,8 +154,8 @@ def test_the_c_part_takes_the_rule(
     assert native.table_made_with() == table.mpi.encode()
     assert native.table_checksum() == checksum(table.compact().rpartition(b"check ")[0])
     edges = [edge for rule in table.rule for edge in (rule.bytes_min, rule.last)]
-    near = {edge + step for edge in edges for step in (-1, 0, 1) if 1 <= edge + step <= MOST_BYTES}
-    size = data.draw(st.sampled_from(sorted(near | {1})) | st.integers(1, MOST_BYTES))
+    near = {edge + step for edge in edges for step in (-1, 0, 1) if 1 <= edge + step <= MAX_BYTES}
+    size = data.draw(st.sampled_from(sorted(near | {1})) | st.integers(1, MAX_BYTES))
     known = sorted({rule.np for rule in table.rule} | {2})
     np = data.draw(st.sampled_from(known) | st.integers(2, 10_000))
     ranks_per_node = data.draw(st.integers(1, np))
@@ -186,35 +186,38 @@ def test_a_changed_byte_is_found(
     ("text", "why"),
     [
         ("np = 4", "is not valid TOML"),
-        ('algorithm = "chain"\nradix = 3', "radix means nothing to chain"),
-        ('algorithm = "library"\nchunk_bytes = 3', "chunk_bytes means nothing to library"),
-        ('algorithm = "two-level"\nchunk_bytes = 4194304', "chunk_bytes of two-level is at most 2097152"),
+        ('algorithm = "chain"\nradix = 3', "radix does not apply to chain: remove it"),
+        ('algorithm = "library"\nchunk_bytes = 3', "chunk_bytes does not apply to library"),
+        ('algorithm = "two-level"\nchunk_bytes = 4194304', "chunk_bytes of two-level must be at most 2097152"),
         ('algorithm = "chain"\nbytes_min = 9\nbytes_max = 8', "bytes_max 8 is less than bytes_min 9"),
         ('algorithm = "chain"\nranks_per_node = 5', "ranks_per_node 5 is more than np 4"),
         (
             'algorithm = "ring"',
             "rule.0.algorithm: Input should be 'library', 'flat', 'chain', 'k-nomial' or 'two-level'",
         ),
-        ('algorithm = "chain"\nsegment_bytes = 5', "segment_bytes means nothing to chain"),
-        ('algorithm = "library"\nsegment_bytes = 5', "segment_bytes is a library_algorithm's"),
-        ('algorithm = "chain"\noperation = "gather"', 'chain is a broadcast: gather takes algorithm = "library"'),
+        ('algorithm = "chain"\nsegment_bytes = 5', "segment_bytes does not apply to chain"),
+        ('algorithm = "library"\nsegment_bytes = 5', "segment_bytes needs a library_algorithm"),
+        (
+            'algorithm = "chain"\noperation = "gather"',
+            'chain supports only broadcast: for gather use algorithm = "library"',
+        ),
         (
             'algorithm = "library"\nlibrary_algorithm = "magic"',
-            "openmpi knows no broadcast magic: it has auto, linear,",
+            "openmpi has no broadcast algorithm magic: use auto, linear,",
         ),
         (
             'algorithm = "library"\nlibrary_algorithm = "linear"\nsegment_bytes = 5',
-            "openmpi's broadcast linear cuts nothing into segments: leave out segment_bytes",
+            "openmpi's broadcast algorithm linear has no segments: remove segment_bytes",
         ),
         (
             'algorithm = "library"\nlibrary_algorithm = "ring"\noperation = "allreduce"\nchannels = 2',
-            "protocol and channels are NCCL's, and this table is for openmpi",
+            "protocol and channels apply only to NCCL, and this table is for openmpi",
         ),
         (
             'algorithm = "chain"\nsegment = 5',
-            "rule.0.segment: Extra inputs are not permitted; known are algorithm, bytes_max,",
+            "rule.0.segment: Extra inputs are not permitted; use algorithm, bytes_max,",
         ),
-        ('algorithm = "chain"\n[speed]', "speed: Extra inputs are not permitted; known are eager_limit_bytes, mpi,"),
+        ('algorithm = "chain"\n[speed]', "speed: Extra inputs are not permitted; use eager_limit_bytes, mpi,"),
         ('algorithm = "chain"\nchunk_bytes = "32K"', "rule.0.chunk_bytes: Input should be a valid integer"),
     ],
 )
@@ -232,7 +235,7 @@ def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, text: str, why: st
 def test_rules_must_not_overlap() -> None:
     one = Rule(np=4, ranks_per_node=1, bytes_min=1, bytes_max=100, algorithm="chain")
     other = Rule(np=4, ranks_per_node=1, bytes_min=100, algorithm="flat")
-    with pytest.raises(ValidationError, match="two rules for broadcast of 100 bytes on 4 ranks, 1 on a node"):
+    with pytest.raises(ValidationError, match="two rules cover broadcast of 100 bytes on 4 ranks, 1 per node"):
         CollectivesTable(mpi="openmpi", rule=[other, one])
 
 

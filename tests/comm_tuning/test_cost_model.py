@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.comm_tuning.collectives.decide.cost_model import COSTS, Fit, fit, steps
+from hvscale.comm_tuning.collectives.decide.cost_model import COSTS, Fit, critical_path, fit
 from hvscale.comm_tuning.collectives.decide.measurements import AlgorithmChoice, Point
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -55,7 +55,7 @@ def test_known_figures_are_found_again(
         for np in (2, 4, 8)
         for power in range(4, 15)
     ]
-    [found] = fit(points, own_eager_limit=64 * KIB).values()
+    [found] = fit(points, default_eager_limit=64 * KIB).values()
     assert found.level == "between nodes"
     assert found.points == len(points)
     assert found.error_percent < 0.01
@@ -122,5 +122,5 @@ def test_the_formulas_of_the_studies() -> None:
 
 
 def test_an_unknown_cost_is_none() -> None:
-    assert steps("broadcast", 4, MIB, AlgorithmChoice()) is None
+    assert critical_path("broadcast", 4, MIB, AlgorithmChoice()) is None
     assert model(1, 1).seconds("allreduce", 4, MIB, AlgorithmChoice(library_algorithm="smp")) is None

@@ -195,7 +195,7 @@ def test_measurements_survive_their_file(tmp_path: Path) -> None:
         (tmp_path / "damaged.json").write_text(text)
         with pytest.raises(RequestError, match=said):
             read_measurements(tmp_path / "damaged.json")
-    with pytest.raises(ValueError, match="openmpi knows no broadcast magic"):
+    with pytest.raises(ValueError, match="openmpi has no broadcast algorithm magic"):
         measured(point(KIB, AlgorithmChoice(library_algorithm="magic"), 1.0))
 
 

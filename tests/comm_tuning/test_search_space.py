@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.comm_tuning.knobs.library import Target, libraries
-from hvscale.comm_tuning.knobs.meaning import MEANING
+from hvscale.comm_tuning.knobs.library import MEANING, Target, libraries
 from hvscale.comm_tuning.knobs.settings import Setting, translate
 from hvscale.comm_tuning.tune.document import KnobChoice
 from hvscale.comm_tuning.tune.job_profile import JobProfile, OperationMessages

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, libraries
-from hvscale.comm_tuning.knobs.meaning import MEANING
+from hvscale.comm_tuning.knobs.library import MEANING, KnobLibrary, Spelling, libraries
 from hvscale.comm_tuning.knobs.values import Bytes, Milliseconds, Names, OneOf, Switch, Value, Values, WholeNumber
 
 SPELLINGS = [(library, one) for library in libraries() for one in library.spellings]

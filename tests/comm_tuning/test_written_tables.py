@@ -13,16 +13,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hvscale.comm_tuning.collectives.tables.files import FORMATS, OPERATIONS, TableTarget, environment, write_files
-from hvscale.comm_tuning.collectives.tables.formats import mpich_coll_json
-from hvscale.comm_tuning.collectives.tables.library_algorithms import OWN_CHOICE, algorithms_of
+from hvscale.comm_tuning.collectives.tables.formats import mpich
 from hvscale.comm_tuning.collectives.tables.table import (
-    MOST_BYTES,
+    MAX_BYTES,
     CollectivesTable,
     Operation,
     Rule,
     nearest,
     read_table,
 )
+from hvscale.comm_tuning.knobs.library import AUTO, algorithms_of
 from hvscale.core.errors import RequestError
 from tests.comm_tuning.test_collectives_table import tables
 from tests.conftest import MPICH_PREFIX, needs_mpich
@@ -49,14 +49,14 @@ def said(
         on_a_node = nearest((rule.ranks_per_node for rule in rules), min(ranks_per_node, rules[0].np))
         for rule in rules:
             if rule.ranks_per_node == on_a_node and rule.bytes_min <= size <= rule.last:
-                left = rule.library_algorithm is None or (rule.library_algorithm == OWN_CHOICE and not auto)
+                left = rule.library_algorithm is None or (rule.library_algorithm == AUTO and not auto)
                 return None if left else rule
     return None
 
 
 def sizes_of(table: CollectivesTable) -> st.SearchStrategy[int]:
     edges = {edge + step for rule in table.rule for edge in (rule.bytes_min, rule.last) for step in (-1, 0, 1)}
-    return st.sampled_from(sorted({edge for edge in edges if 1 <= edge <= MOST_BYTES} | {1}))
+    return st.sampled_from(sorted({edge for edge in edges if 1 <= edge <= MAX_BYTES} | {1}))
 
 
 def read_rules(text: str) -> dict[str, dict[int, list[list[int]]]]:
@@ -133,7 +133,7 @@ def test_open_mpi_s_han_keeps_what_the_table_gives_to_no_algorithm(
     size = data.draw(sizes_of(table))
     block = size
     if operation in ("allgather", "gather"):
-        block = min(-(-size // np), MOST_BYTES // np)  # whole blocks, none beyond the last size of all
+        block = min(-(-size // np), MAX_BYTES // np)  # whole blocks, none beyond the last size of all
         size = block * np
     expected = said(table, operation, np, of.ranks_per_node, size, auto=True)
     assert component(format_.text(of), operation, np, block) == ("tuned" if expected else "han")
@@ -169,8 +169,8 @@ def test_mpich_s_decisions(table: CollectivesTable, ranks_per_node: int, data: s
     """Of each message the table's algorithm, where the library can take it, or the library's own
     choice.
     """
-    own = mpich_coll_json.own_tree(LIBMPI)
-    text = mpich_coll_json.text(job(table, Path("/folder"), ranks_per_node=ranks_per_node))
+    own = mpich.library_tree(LIBMPI)
+    text = mpich.json_text(job(table, Path("/folder"), ranks_per_node=ranks_per_node))
     tree = json.loads(text)
     assert list(tree) == list(own)
     assert len(text) % 4096
@@ -217,7 +217,7 @@ def test_mpich_s_variables(tmp_path: Path) -> None:
     assert lines[1:] == [
         "MPIR_CVAR_BCAST_INTRA_ALGORITHM=pipelined_tree",
         "MPIR_CVAR_BCAST_TREE_PIPELINE_CHUNK_SIZE=16384",
-        "# allreduce: its algorithm depends on the size, which variables cannot say",
+        "# allreduce: left out; its algorithm depends on the size, which variables cannot express",
     ]
 
 
@@ -259,7 +259,7 @@ def test_nccl_s_lines(tmp_path: Path) -> None:
     assert lines[0].removeprefix("# ").split(",")[:4] == ["collective_type", "min_bytes", "max_bytes", "algorithm"]
     assert list(csv.reader(lines[1:])) == [
         ["allreduce", "1", str(MIB), "tree", "ll", "-1", "2", "8", "-1", "-1"],
-        ["allreduce", str(MIB + 1), str(MOST_BYTES), "ring", "simple", "8", "2", "8", "-1", "-1"],
+        ["allreduce", str(MIB + 1), str(MAX_BYTES), "ring", "simple", "8", "2", "8", "-1", "-1"],
     ]
     with pytest.raises(ValueError, match="ring needs a protocol"):
         CollectivesTable(mpi="nccl", rule=[rule("allreduce", 1, None, "ring")])
@@ -283,6 +283,6 @@ def test_a_library_that_does_not_tell_its_decisions_is_one_line(tmp_path: Path) 
     for data in (None, b"", b'{"collective=bcast": {"algorithm=MPIR_Bcast": \0'):
         if data is not None:
             other.write_bytes(data)
-        with pytest.raises(RequestError, match=r"libmpi.so: (No such file|it does not hold its decisions)"):
+        with pytest.raises(RequestError, match=r"libmpi.so: (No such file|its decisions are not in the form)"):
             write_files(TableTarget(tmp_path / "folder", table, 4, 1, other))
     assert not (tmp_path / "folder").exists()

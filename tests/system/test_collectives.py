@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.comm_tuning.collectives.tables.table import MOST_BYTES
+from hvscale.comm_tuning.collectives.tables.table import MAX_BYTES
 from hvscale.core.run_folder import RunFolder
 from tests.conftest import Run, needs_mpich, run_json
 
@@ -180,7 +180,7 @@ def test_what_is_odd_goes_as_it_would_without_a_table(
     [
         ("no table", "openmpi", "is not valid TOML"),
         (TABLE.replace("two-level", "ring"), "openmpi", "rule.0.algorithm: Input should be"),
-        (TABLE, "gloo", "it is for MPI's collectives, and this job is --mpi gloo"),
+        (TABLE, "gloo", "this table needs MPI, and the job uses --mpi gloo"),
         (None, "openmpi", "No such file or directory"),
     ],
 )
@@ -264,7 +264,7 @@ def test_what_another_library_is_not_told_is_said_once(
     words = ("--mpi", "mpich", "--collectives", "table.toml", "--run", "run", "--", "python", program(ALLREDUCE))
     done = hvscale("launch", "-np", "2", *words)
     assert done.returncode == 0, done.stderr
-    warning = "--collectives table.toml: it was made with openmpi, and this is mpich, which is told none of its algorithms and eager limit"
+    warning = "--collectives table.toml: the table was made with openmpi, but this job uses mpich: its algorithms and eager limit are not applied"
     assert [line for line in done.stderr.splitlines() if "table.toml" in line] == [f"hvscale: warning: {warning}"]
     record = run_json(tmp_path / "run")
     assert warning in record["warnings"]
@@ -283,10 +283,8 @@ def test_nccl_is_told_its_table_in_any_job(hvscale: Run, tmp_path: Path, mpi: st
     words = ("--mpi", mpi, "--collectives", "table.toml", *env, "--run", "run", "--", "python", "-c", WHAT_NCCL_READS)
     done = hvscale("launch", "-np", "2", *words)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"allreduce,1000,{MOST_BYTES},ring,ll,-1,1,2,-1,-1") == 2
-    warning = (
-        "--collectives table.toml: NCCL takes it by a tuner plug-in alone: name yours with --env NCCL_TUNER_PLUGIN=PATH"
-    )
+    assert done.stdout.count(f"allreduce,1000,{MAX_BYTES},ring,ll,-1,1,2,-1,-1") == 2
+    warning = "--collectives table.toml: NCCL reads it only through a tuner plug-in: add --env NCCL_TUNER_PLUGIN=PATH"
     assert (warning in run_json(tmp_path / "run")["warnings"]) == (plugin is None)
 
 
@@ -308,7 +306,7 @@ def test_bench_of_a_back_end_without_mpi_refuses_the_table(hvscale: Run, table: 
     done = hvscale("bench", "broadcast", "-np", "2", "--backend", "openmpi,gloo", "--collectives", table)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        f"hvscale: --collectives {table}: it is for MPI's collectives, and this job is --mpi gloo"
+        f"hvscale: --collectives {table}: this table needs MPI, and the job uses --mpi gloo: choose an MPI with --mpi"
     ]
     assert not (tmp_path / "runs").exists()
 
@@ -319,5 +317,5 @@ def test_one_number_of_ranks_on_a_node_is_what_a_library_can_be_told(hvscale: Ru
     (tmp_path / "table.toml").write_text(f"{text}\n[[rule]]{other}")
     done = hvscale("launch", "-np", "2", "--collectives", "table.toml", "--", "true")
     assert done.returncode == 2
-    assert "rules for 2 and 1 ranks on a node, np 2, and openmpi can be told but one of them" in done.stderr
+    assert "rules for 2 and 1 ranks per node at np 2, but openmpi supports only one layout" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -63,11 +63,11 @@ def test_settings_run_in_turns_and_are_compared(hvscale: Run, program: Callable[
     [
         (
             "mpi",
-            "name two settings or more, each once, of mpi, mpi-reg, mpi-opt, nccl, defaults, or files such as settings.toml",
+            "name at least two different settings: mpi, mpi-reg, mpi-opt, nccl, defaults, or files such as settings.toml",
         ),
         (
             "mpi,fast",
-            "fast: no such settings; known are mpi, mpi-reg, mpi-opt, nccl, defaults, or files such as settings.toml",
+            "fast: unknown settings; use mpi, mpi-reg, mpi-opt, nccl, defaults, or files such as settings.toml",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hvscale.cli import doctor
-from hvscale.comm_tuning.collectives.broadcast import call
+from hvscale.comm_tuning.collectives import broadcast as own_broadcast
 from tests.conftest import MPICH_PREFIX, PROGRAMS, needs_mpich
 
 SHARED = "/dev/shm"  # noqa: S108
@@ -44,7 +44,7 @@ def test_the_mpich_environment_beside_it(checks: dict[str, dict[str, Any]]) -> N
 
 def test_the_broadcast_is_tried(checks: dict[str, dict[str, Any]]) -> None:
     assert checks["broadcast"]["good"]
-    assert checks["broadcast"]["found"] == f"{call.library_path()} (tried on openmpi)"
+    assert checks["broadcast"]["found"] == f"{own_broadcast.library_path()} (tried on openmpi)"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_broadcast_that_does_not_work_is_bad(
     if source is not None:
         words = ["cc", "-shared", "-fPIC", "-x", "c", "-o", str(library), "-"]
         subprocess.run(words, input=source, text=True, check=True)
-    monkeypatch.setattr(call, "library_path", lambda: library)
+    monkeypatch.setattr(own_broadcast, "library_path", lambda: library)
     check = doctor.broadcast()
     assert not check.good
     assert why in check.found

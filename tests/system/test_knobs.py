@@ -157,17 +157,26 @@ def test_ucx_carries_what_was_set_for_it(hvscale: Run, program: Callable[[str], 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--mpi", "gloo", "--set", "eager_threshold=1"), "has no such knob; known to MPICH, MVAPICH2, MVAPICH2-GDR"),
-        (("--set", "allreduce_algorithm=rings"), "did you mean allreduce_algorithm=ring? Open MPI takes auto, linear"),
+        (
+            ("--mpi", "gloo", "--set", "eager_threshold=1"),
+            "does not have this knob; only MPICH, MVAPICH2, MVAPICH2-GDR",
+        ),
+        (
+            ("--set", "allreduce_algorithm=rings"),
+            "did you mean allreduce_algorithm=ring? Open MPI accepts auto, linear",
+        ),
         (("--set", "cuda_ipc=of"), "did you mean cuda_ipc=off?"),
-        (("--set", "allreduce_algorithm=spiral"), "Open MPI takes auto, linear, reduce_broadcast, recursive_doubling"),
-        (("--set", "visible_devices=split"), "split is known to MVAPICH2-GDR, which this job does not have"),
-        (("--set", "eager_threshold=0"), "Open MPI takes 1 to"),
+        (
+            ("--set", "allreduce_algorithm=spiral"),
+            "Open MPI accepts auto, linear, reduce_broadcast, recursive_doubling",
+        ),
+        (("--set", "visible_devices=split"), "split needs MVAPICH2-GDR, which this job does not use"),
+        (("--set", "eager_threshold=0"), "Open MPI accepts 1 to"),
         (("--set", "cuda_ipc"), "the value is missing; write KNOB=VALUE"),
         (("--set", "cudaipc=off"), "did you mean cuda_ipc?"),
         (("--set", "cycle_time=1", "--set", "cycle_time=2"), "cycle_time is also set to 1; set it once"),
-        (("--set", "cycle_time=1", "--env", "HOROVOD_CYCLE_TIME=2"), "ask for different things: give one of them"),
-        (("--set", "transport=ucx", "--transport", "ob1"), "ask for different things: give one of them"),
+        (("--set", "cycle_time=1", "--env", "HOROVOD_CYCLE_TIME=2"), "ask for different values: remove one of them"),
+        (("--set", "transport=ucx", "--transport", "ob1"), "ask for different values: remove one of them"),
         (("--set", "transport=tcp,self", "--set", "cuda_ipc=off"), "both need UCX_TLS: use one of them"),
     ],
 )

@@ -267,7 +267,7 @@ def test_set_goes_before_the_file_and_another_mpi_is_refused(hvscale: Run, folde
     refused = hvscale("launch", *settings, "--mpi", "gloo", "--run", "none", "--", "true")
     assert refused.returncode == 2
     [line] = refused.stderr.splitlines()
-    assert "was made for --mpi openmpi, and this job is --mpi gloo: add --mpi openmpi" in line
+    assert "was made for --mpi openmpi, but this job uses --mpi gloo: add --mpi openmpi" in line
     (tmp_path / "cut.toml").write_text((folder / "settings.toml").read_text()[:-2])
     for path, said in (("cut.toml", "is not valid TOML"), ("nowhere.toml", "No such file or directory")):
         wrong = hvscale("scale", "--np", "1", "--settings", path, "--", "true")

@@ -47,7 +47,7 @@ def compare_settings(
     --steps 50 --threads 1`; `hvscale compare-settings defaults,settings.toml -np 2 -- python
     train.py`
     """
-    from hvscale.comm_tuning.knobs.named_settings import jobs_under, label
+    from hvscale.comm_tuning.knobs.named_settings import label, options_by_name
     from hvscale.report.tables import plain_table
     from hvscale.studies.run_report.compare_tables import comparison_table
     from hvscale.studies.settings_comparison import SettingsComparison, settings_rows, settings_study
@@ -66,7 +66,7 @@ def compare_settings(
             table.add_row(*cells)
         results().print(table, *map(comparison_table, document.profiles), sep="\n\n")
 
-    jobs = jobs_under(settings.split(","), command, launch_options(context))
+    jobs = options_by_name(settings.split(","), command, launch_options(context))
     study = settings_study(jobs, command, repeats=repeat, metric=metric, bins=bins, label=label)
     measure(
         study,

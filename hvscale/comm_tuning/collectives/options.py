@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hvscale.bench.collectives.sizes import parse_size
 from hvscale.comm_tuning.collectives.tables import files
-from hvscale.comm_tuning.collectives.tables.library_algorithms import spelling_of
 from hvscale.comm_tuning.collectives.tables.table import Operation
+from hvscale.comm_tuning.knobs.library import spelling_of
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import read_whole
 from hvscale.core.run_folder import DEFAULT_PLACEMENT, RunFolder

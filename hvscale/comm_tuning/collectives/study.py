@@ -17,7 +17,7 @@ from hvscale.comm_tuning.collectives.decide.measurements import (
     Measurements,
 )
 from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument, TuningJob
-from hvscale.comm_tuning.collectives.launch import own_library
+from hvscale.comm_tuning.collectives.instrument import find_libmpi
 from hvscale.comm_tuning.collectives.measure.candidates import candidates
 from hvscale.comm_tuning.collectives.measure.job import JobResults, TuningReporter, run_job
 from hvscale.comm_tuning.collectives.measure.request import DTYPE, CollectivesRequest
@@ -287,7 +287,7 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         per_node = max((rule.ranks_per_node for rule in decision.table.rule), default=1)
         runs = [RunFolder(self.path / job.run) for job in self.document.jobs]
         library = next(run.read().library for run in runs if run.run_json.exists())
-        of_job = own_library(library, environment_of(self.options))
+        of_job = find_libmpi(library, environment_of(self.options))
         files.write_files(files.TableTarget(self.path, decision.table, self.document.np, per_node, of_job))
 
     def tabulate(self) -> None:

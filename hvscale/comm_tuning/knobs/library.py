@@ -1,18 +1,46 @@
-"""How each library spells the knobs, and the registry of libraries."""
+"""What each knob means, how each library spells it, and the registry of libraries."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hvscale.comm_tuning.knobs.values import Value, Values
+from hvscale.comm_tuning.knobs.values import OneOf, Value, Values
 from hvscale.core.errors import RequestError
 from hvscale.core.registry import Registry
 from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 
-# When the library reads a new value: at a fresh start of the job, or at hvd.init() after
+# When a library reads a new value: at a fresh start of the job, or at hvd.init() after
 # hvd.shutdown().
 Restart = Literal["start", "init"]
+AUTO = "auto"  # the automatic choice of the component that accepts algorithms as settings
+
+MEANING = {
+    "cuda_ipc": "lets ranks on one node read each other's GPU memory directly",
+    "registration_cache": "keeps memory registered with the network adapter for later messages",
+    "visible_devices": "selects the GPUs that the program and the communication library can see",
+    "fusion_threshold": "packs gradients into messages of up to this size; 0 turns packing off",
+    "cycle_time": "sets how long Horovod collects gradients before it sends them",
+    "cache_capacity": "caches the negotiation of up to this many tensors; 0 turns the cache off",
+    "hierarchical_allreduce": "runs all-reduce within each node first, then between nodes",
+    "transport": "selects the transport that carries messages",
+    "eager_threshold": "sends messages of up to this size without a rendezvous with the receiver",
+    "allreduce_algorithm": "selects the algorithm of all-reduce",
+    "broadcast_algorithm": "selects the algorithm of broadcast",
+    "allgather_algorithm": "selects the algorithm of all-gather",
+    "gather_algorithm": "selects the algorithm of gather",
+    "segment_size": "sets the segment size of pipelined algorithms; 0 uses the library's default",
+    "nccl_algorithm": "selects the algorithm of NCCL's collectives",
+    "nccl_protocol": "selects the protocol of NCCL's collectives",
+    "nccl_channels": "sets the number of channels (thread blocks) of each NCCL collective",
+    "nccl_buffer_size": "sets the size of each channel's buffer between two GPUs",
+    "nccl_threads": "sets the number of threads in each NCCL thread block",
+    "yield_when_idle": "lets a rank that waits for messages yield its core",
+    "threads": "sets the number of OpenMP threads in each rank",
+    "thread_affinity": "pins Horovod's background thread to a core, one core per local rank",
+    "binding": "binds each rank to a core, a socket or a NUMA node",
+    "socket_interfaces": "selects the network interfaces for messages over TCP",
+}
 
 
 @dataclass(frozen=True)
@@ -20,13 +48,13 @@ class Spelling:
     """How one library spells one knob.
 
     `variables`: the environment variables that hold the value, or the one option of `hvscale
-    launch`, each with the library's default ("" where there is none). `also_set`: variables that
-    must be set with it, unless the user has set them; with `also_set_for` only for this value.
-    `transport`: the only transport that has the knob. `build`: only a library built with this has
-    it. `note`: conditions and side effects, for people. `source`: where the fact comes from.
+    launch`, each with the library's default ("" if it has none). `also_set`: variables that the
+    value requires, unless the user has set them; with `also_set_for`, only for that value.
+    `transport`: the only transport that supports the knob. `build`: the build of the library that
+    the knob needs. `note`: conditions and side effects, for people. `source`: the documentation.
 
-    For the algorithms of a collective: those in `segmented` cut a message into segments of the
-    bytes in `segment_variable`; `only_on` limits an algorithm to some numbers of ranks.
+    For the algorithms of a collective: those in `segmented` split a message into segments of the
+    bytes in `segment_variable`; `supports_np` restricts an algorithm to some numbers of ranks.
     """
 
     knob: str
@@ -42,7 +70,7 @@ class Spelling:
     build: str = ""
     segment_variable: str = ""
     segmented: tuple[str, ...] = ()
-    only_on: Mapping[str, Callable[[int], bool]] = field(default_factory=dict)
+    supports_np: Mapping[str, Callable[[int], bool]] = field(default_factory=dict)
 
     @property
     def is_option(self) -> bool:
@@ -52,13 +80,14 @@ class Spelling:
         """The variables that set the value."""
         return dict.fromkeys(self.variables, self.values.write(value))
 
-    def also_needed(self, value: Value) -> Mapping[str, str]:
+    def required_variables(self, value: Value) -> Mapping[str, str]:
+        """The variables in `also_set` that this value requires."""
         return self.also_set if self.also_set_for in (None, value) else {}
 
     def read(self, variables: Mapping[str, str]) -> Value:
         """The value that the variables set.
 
-        Raises KeyError for a missing one, and ValueError when they disagree or are invalid.
+        Raises KeyError for a missing variable, and ValueError if they differ or are invalid.
         """
         first, *others = [self.values.read(variables[name]) for name in self.variables]
         if any(value != first for value in others):
@@ -70,8 +99,8 @@ class Spelling:
 class Target:
     """The job whose knobs are set.
 
-    `flavour`: its --mpi; `version`: of the library found here; `transport`: what carries its
-    messages.
+    `flavour`: its --mpi. `version`: of the installed library. `transport`: the one that carries the
+    job's messages.
     """
 
     flavour: str
@@ -89,8 +118,8 @@ def always(target: Target) -> bool:
 class KnobLibrary:
     """A library and its knobs.
 
-    `flavours`: the `--mpi` of the jobs that may use it, None for all. `in_job(target)`: whether the
-    job uses it; None where only a run shows that.
+    `flavours`: the `--mpi` of jobs that may use the library, None for all. `in_job(target)`:
+    whether the job uses it; None if only a run can show that.
     """
 
     key: str
@@ -99,7 +128,7 @@ class KnobLibrary:
     flavours: tuple[str, ...] | None = None
     in_job: Callable[[Target], bool | None] = always
 
-    def may_be_in(self, flavour: str) -> bool:
+    def supports_flavour(self, flavour: str) -> bool:
         return self.flavours is None or flavour in self.flavours
 
 
@@ -111,18 +140,46 @@ def register(library: KnobLibrary) -> None:
 
 
 def libraries() -> list[KnobLibrary]:
-    """Every known library, ordered by its name."""
+    """All libraries, sorted by name."""
     return sorted(LIBRARIES.all().values(), key=lambda library: library.name.lower())
 
 
 def libraries_of(word: str, option: str = "--mpi") -> list[KnobLibrary]:
-    """The libraries that a job of this flavour may use, or the one library of this name.
+    """The libraries that a job of this flavour may use, or the one library with this key.
 
-    Raises RequestError for an unknown word, which the user gave to `option`.
+    Raises RequestError for an unknown word, which the user typed for `option`.
     """
     if word in flavours.names():
-        return [library for library in libraries() if library.may_be_in(word)]
+        return [library for library in libraries() if library.supports_flavour(word)]
     known = sorted({*flavours.names(), *LIBRARIES.names()})
     if word not in known:
         raise RequestError(f"{option} {word}: {suggest_name('flavour or library', word, known)}")
     return [LIBRARIES.get(word)]
+
+
+def spelling_of(mpi: str, knob: str) -> Spelling | None:
+    """The spelling of a knob in the library of a flavour, or in nccl; None if it lacks the knob."""
+    for library in libraries():
+        if library.key == mpi:
+            return next((spelling for spelling in library.spellings if spelling.knob == knob), None)
+    return None
+
+
+def algorithm_knob(mpi: str, operation: str) -> Spelling | None:
+    """The spelling of the knob that selects the algorithm of a collective."""
+    return spelling_of(mpi, "nccl_algorithm" if mpi == "nccl" else f"{operation}_algorithm")
+
+
+def algorithms_of(mpi: str, operation: str) -> Mapping[str, str]:
+    """The library's words for the algorithms, by the names in `hvscale knobs`.
+
+    Empty for a library without named algorithms.
+    """
+    spelling = algorithm_knob(mpi, operation)
+    return spelling.values.words if spelling is not None and isinstance(spelling.values, OneOf) else {}
+
+
+def segmented_algorithms(mpi: str, operation: str) -> tuple[str, ...]:
+    """The algorithms that split messages into segments of a given size."""
+    spelling = algorithm_knob(mpi, operation)
+    return spelling.segmented if spelling is not None else ()

@@ -1,7 +1,6 @@
-"""Named settings.
+"""Named settings: four configurations of a study on super-resolution training, and the defaults.
 
-Four configurations of the study on super-resolution training (Anthony et al., 2021), and the
-defaults.
+The study: Anthony et al., 2021.
 """
 
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from hvscale.launch.options import LaunchOptions
 class NamedSettings:
     """Settings that have a name.
 
-    `variants`: lists of values of --set, the best first; the first one that the job's libraries
-    support is used. `library`: what Horovod must be built with, None for any.
+    `variants`: lists of values for --set, the best first; a job uses the first that its libraries
+    support. `library`: the library that Horovod must be built with, None for any.
     """
 
     meaning: str
@@ -27,19 +26,18 @@ class NamedSettings:
     library: str | None = None
 
 
-# What a name ends with that is a file's.
-FILE = ".toml"
+FILE_SUFFIX = ".toml"  # a name that ends with it is a file
 
 NAMED = {
     "mpi": NamedSettings(
-        "Horovod's usual set-up: each rank's library sees only its own GPU, and there is no registration cache",
+        "Horovod's usual set-up: each rank's library sees only the rank's GPU, without a registration cache",
         (("cuda_ipc=off", "registration_cache=off", "visible_devices=own"),),
     ),
     "mpi-reg": NamedSettings(
         "mpi with the registration cache", (("cuda_ipc=off", "registration_cache=on", "visible_devices=own"),)
     ),
     "mpi-opt": NamedSettings(
-        "registration cache, and CUDA IPC between ranks whose library sees all GPUs",
+        "registration cache, and CUDA IPC between ranks whose libraries see all GPUs",
         (
             ("cuda_ipc=on", "registration_cache=on", "visible_devices=split"),
             ("cuda_ipc=on", "registration_cache=on", "visible_devices=all"),
@@ -50,47 +48,50 @@ NAMED = {
 }
 
 
-def jobs_under(names: list[str], command: list[str], options: LaunchOptions) -> dict[str, LaunchOptions]:
-    """The options of the job under each of the named settings.
+def options_by_name(names: list[str], command: list[str], options: LaunchOptions) -> dict[str, LaunchOptions]:
+    """The launch options with each of the named settings.
 
-    Raises RequestError for a name that is not known or given twice, and for what the job's
-    libraries cannot do.
+    Raises RequestError for a name that is unknown or repeated, and for settings that the job's
+    libraries do not support.
     """
     if len(names) < 2 or len({label(name) for name in names}) != len(names):
-        raise RequestError(f"{','.join(names)}: name two settings or more, each once, of {known()}")
-    return {name: job_of(name, command, options) for name in names}
+        raise RequestError(f"{','.join(names)}: name at least two different settings: {known()}")
+    return {name: with_named_settings(name, command, options) for name in names}
 
 
 def known() -> str:
-    return f"{', '.join(NAMED)}, or files such as settings{FILE}"
+    return f"{', '.join(NAMED)}, or files such as settings{FILE_SUFFIX}"
 
 
 def label(name: str) -> str:
-    """What the runs under these settings are called."""
-    return Path(name).stem if name.endswith(FILE) else name
+    """The label of runs with these settings."""
+    return Path(name).stem if name.endswith(FILE_SUFFIX) else name
 
 
-def job_of(name: str, command: list[str], options: LaunchOptions) -> LaunchOptions:
-    """The options under these settings. Raises RequestError when its libraries cannot do them."""
-    if name.endswith(FILE):
+def with_named_settings(name: str, command: list[str], options: LaunchOptions) -> LaunchOptions:
+    """The options with these settings.
+
+    Raises RequestError if the job's libraries do not support them.
+    """
+    if name.endswith(FILE_SUFFIX):
         from_file = with_settings_file(Path(name), options)
         return with_settings(from_file.set, command, from_file)
     settings = NAMED.get(name)
     if settings is None:
-        raise RequestError(f"{name}: no such settings; known are {known()}")
+        raise RequestError(f"{name}: unknown settings; use {known()}")
     check_library(name, settings, command, options)
-    refused: RequestError | None = None
+    rejection: RequestError | None = None
     for variant in settings.variants:
         try:
             return with_settings(variant, command, options)
         except RequestError as error:
-            refused = error
-    raise RequestError(f"{name}: {refused}")
+            rejection = error
+    raise RequestError(f"{name}: {rejection}")
 
 
 def check_library(name: str, settings: NamedSettings, command: list[str], options: LaunchOptions) -> None:
     for library in libraries():
         if library.key == settings.library and library.in_job(target_of([], command, options)) is not True:
             raise RequestError(
-                f"{name}: this job's Horovod is built without {library.name}; a set-up on a machine with CUDA builds it in"
+                f"{name}: this job's Horovod is built without {library.name}; run the set-up on a machine with CUDA to include it"
             )

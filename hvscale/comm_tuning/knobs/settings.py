@@ -5,8 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, Target, libraries, libraries_of
-from hvscale.comm_tuning.knobs.meaning import MEANING
+from hvscale.comm_tuning.knobs.library import MEANING, KnobLibrary, Spelling, Target, libraries, libraries_of
 from hvscale.comm_tuning.knobs.values import Value, nearest_value
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library as MpiLibrary
@@ -35,9 +34,9 @@ class Setting:
 
 @dataclass
 class Translated:
-    """What settings mean to one job.
+    """The variables and options that settings translate to.
 
-    `variables` and `options`: what was asked for; `also_set`: variables that these need.
+    `also_set`: further variables that these require.
     """
 
     variables: dict[str, str] = field(default_factory=dict)
@@ -46,9 +45,9 @@ class Translated:
 
 
 def parse(requests: Iterable[str], option: str = "--set") -> list[Setting]:
-    """The settings that `option` asks for.
+    """Parses the values of `option`.
 
-    Raises RequestError for an unknown knob, one without a value, and one given twice.
+    Raises RequestError for an unknown knob, a missing value, and a knob with two values.
     """
     found: dict[str, Setting] = {}
     for request in requests:
@@ -65,105 +64,106 @@ def parse(requests: Iterable[str], option: str = "--set") -> list[Setting]:
 
 
 def unknown_knob(knob: str) -> str:
-    """What to say about it."""
+    """The error message for an unknown knob."""
     nearest = nearest_name(knob, MEANING)
-    meant = f"did you mean {nearest}? " if nearest else ""
-    return f"unknown knob; {meant}`hvscale knobs` lists them"
+    suggestion = f"did you mean {nearest}? " if nearest else ""
+    return f"unknown knob; {suggestion}`hvscale knobs` lists them"
 
 
 def translate(settings: list[Setting], target: Target) -> Translated:
-    """What the settings mean in each library of the job that has the knob.
+    """Translates the settings for each library of the job that has the knob.
 
-    Raises RequestError for a knob that none of them has, an invalid value, and two settings that
-    need one variable.
+    Raises RequestError for a knob that no library has, an invalid value, and two settings that need
+    the same variable.
     """
     translated = Translated()
-    wrote: dict[str, Setting] = {}
+    written_by: dict[str, Setting] = {}
     for setting in settings:
-        for spelling, value in takers(setting, target):
+        for spelling, value in accepting_spellings(setting, target):
             for name, word in spelling.write(value).items():
                 into = translated.options if spelling.is_option else translated.variables
                 if into.setdefault(name, word) != word:
                     raise RequestError(
-                        f"--set {wrote[name]} and --set {setting} both need {name}: use one of them, or --env {name}=VALUE"
+                        f"--set {written_by[name]} and --set {setting} both need {name}: use one of them, or --env {name}=VALUE"
                     )
-                wrote[name] = setting
+                written_by[name] = setting
             if not spelling.is_option:
-                translated.also_set |= spelling.also_needed(value)
+                translated.also_set |= spelling.required_variables(value)
     return translated
 
 
-def takers(setting: Setting, target: Target) -> list[tuple[Spelling, Value]]:
-    """The spellings that accept the setting, with its value.
+def accepting_spellings(setting: Setting, target: Target) -> list[tuple[Spelling, Value]]:
+    """The spellings in the job that accept the setting, each with the parsed value.
 
-    Raises RequestError when no library of the job accepts it.
+    Raises RequestError if no library of the job accepts it.
     """
-    sure, perhaps = spellings_in(target, setting.knob)
-    here = sure or perhaps
-    if not here:
-        raise RequestError(f"--set {setting}: {why_not(setting.knob, target)}")
-    taken, refusing, nearest = [], [], None
-    for library, spelling in here:
+    certain, possible = spellings_in(target, setting.knob)
+    candidates = certain or possible
+    if not candidates:
+        raise RequestError(f"--set {setting}: {why_unsupported(setting.knob, target)}")
+    accepted, rejections, nearest = [], [], None
+    for library, spelling in candidates:
         try:
-            taken.append((spelling, spelling.values.parse(setting.text)))
+            accepted.append((spelling, spelling.values.parse(setting.text)))
         except ValueError:
-            refusing.append(f"{library.name} takes {spelling.values.takes}")
+            rejections.append(f"{library.name} accepts {spelling.values.accepted}")
             nearest = nearest or nearest_value(setting.text, spelling.values)
-    if refusing and not (taken and setting.knob in ONE_ACCEPTS):
-        meant = f"did you mean {setting.knob}={nearest}? " if nearest else ""
-        raise RequestError(f"--set {setting}: {meant}{'; '.join([*refusing, *elsewhere(setting, target)])}")
-    return taken
+    if rejections and not (accepted and setting.knob in ONE_ACCEPTS):
+        suggestion = f"did you mean {setting.knob}={nearest}? " if nearest else ""
+        raise RequestError(
+            f"--set {setting}: {suggestion}{'; '.join([*rejections, *accepted_elsewhere(setting, target)])}"
+        )
+    return accepted
 
 
-def elsewhere(setting: Setting, target: Target) -> list[str]:
-    """Names the libraries that accept the setting but are not in the job; empty without any."""
+def accepted_elsewhere(setting: Setting, target: Target) -> list[str]:
+    """A message that names the libraries outside the job that accept the setting; empty if none."""
     names = []
     for library in libraries():
         for one in library.spellings:
-            if one.knob == setting.knob and not (library.may_be_in(target.flavour) and library.in_job(target)):
+            if one.knob == setting.knob and not (library.supports_flavour(target.flavour) and library.in_job(target)):
                 with suppress(ValueError):
                     one.values.parse(setting.text)
                     names.append(library.name)
-    return [f"{setting.text} is known to {', '.join(names)}, which this job does not have"] if names else []
+    return [f"{setting.text} needs {' or '.join(names)}, which this job does not use"] if names else []
 
 
 def spellings_in(
     target: Target, knob: str
 ) -> tuple[list[tuple[KnobLibrary, Spelling]], list[tuple[KnobLibrary, Spelling]]]:
-    """How the job's libraries spell the knob.
-
-    First those that it uses, then those where only its run shows whether it does.
-    """
+    """The spellings of the knob in libraries that the job uses, and in those that it may use."""
     found: dict[bool, list[tuple[KnobLibrary, Spelling]]] = {True: [], False: []}
     for library in libraries_of(target.flavour):
         used = library.in_job(target)
         if used is not False:
             found[used is True] += [
-                (library, one) for one in of_transport(library, target.transport) if one.knob == knob
+                (library, one) for one in spellings_over(library, target.transport) if one.knob == knob
             ]
     return found[True], found[False]
 
 
-def of_transport(library: KnobLibrary, transport: str) -> list[Spelling]:
-    """The library's spellings over this transport; all for "auto", which may be any."""
+def spellings_over(library: KnobLibrary, transport: str) -> list[Spelling]:
+    """The library's spellings over this transport; all for "auto", which may be any transport."""
     return [one for one in library.spellings if one.transport in (None, transport) or transport == "auto"]
 
 
-def why_not(knob: str, target: Target) -> str:
-    """Why no library of the job has the knob, and which ones do."""
+def why_unsupported(knob: str, target: Target) -> str:
+    """Why no library of the job has the knob, and which libraries or transports do."""
     having = [(library, one) for library in libraries() for one in library.spellings if one.knob == knob]
-    carried = {one.transport for library, one in having if library.may_be_in(target.flavour) and one.transport}
-    if carried:
+    transports = {
+        one.transport for library, one in having if library.supports_flavour(target.flavour) and one.transport
+    }
+    if transports:
         return (
-            f"{target.flavour} has no such knob over {target.transport or 'its transport'}; it has one over "
-            f"{' or '.join(sorted(carried))} (--transport)"
+            f"{target.flavour} does not have this knob over {target.transport or 'its transport'}; use --transport "
+            f"{' or '.join(sorted(transports))}"
         )
     names = list(dict.fromkeys(library.name for library, _ in having))
-    return f"{target.flavour} {target.version} has no such knob; known to {', '.join(names)}"
+    return f"{target.flavour} {target.version} does not have this knob; only {', '.join(names)} have it"
 
 
 def given_in(options: LaunchOptions) -> dict[str, str]:
-    """The variables, and the options that a knob may be spelled as, that were given."""
+    """The variables of --env, and the launch options that are also knobs, that the user gave."""
     given = {option: getattr(options, name) for option, name in OPTIONS.items() if is_given(options, name)}
     return {**given, **env_variables(options.env)}
 
@@ -173,23 +173,23 @@ def is_given(options: LaunchOptions, name: str) -> bool:
 
 
 def with_settings(requests: Iterable[str], command: list[str], options: LaunchOptions) -> LaunchOptions:
-    """The options with what these values of `--set` ask for.
+    """The options with these values of `--set` applied.
 
-    Raises RequestError for what cannot be done.
+    Raises RequestError for settings that the job's libraries do not support or that conflict.
     """
     settings = parse(requests)
-    asked = given_in(options)
+    given = given_in(options)
     translated = translate(settings, target_of(settings, command, options))
     changes: dict[str, Any] = {"set": tuple(map(str, settings))}
     for option, word in translated.options.items():
-        if asked.get(option, word) != word:
-            raise RequestError(f"{option} {asked[option]} and --set ask for different things: give one of them")
+        if given.get(option, word) != word:
+            raise RequestError(f"{option} {given[option]} and --set ask for different values: remove one of them")
         changes[OPTIONS[option]] = word
     for name, word in translated.variables.items():
-        if asked.get(name, word) != word:
-            raise RequestError(f"--env {name}={asked[name]} and --set ask for different things: give one of them")
+        if given.get(name, word) != word:
+            raise RequestError(f"--env {name}={given[name]} and --set ask for different values: remove one of them")
     variables = {**translated.also_set, **translated.variables}
-    added = (f"{name}={word}" for name, word in variables.items() if name not in asked)
+    added = (f"{name}={word}" for name, word in variables.items() if name not in given)
     return options.replace(**changes, env=(*options.env, *added))
 
 
@@ -198,9 +198,8 @@ def target_of(
 ) -> Target:
     """The job that a launch with these options would start.
 
-    `library`: what it ran on, by default what is installed.
-
-    Raises RequestError when its MPI is not installed.
+    `library`: the MPI library of the job, by default the installed one. Raises RequestError if the
+    MPI is not installed.
     """
     flavour = flavours.get(options.mpi)
     passed = environment.job_environment(flavour, options.env)

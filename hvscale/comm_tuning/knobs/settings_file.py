@@ -1,4 +1,4 @@
-"""The file of `--settings`: knobs, and the launch options that they were measured with."""
+"""Reads the file of `--settings`: knobs, and the launch options they were measured with."""
 
 import tomllib
 from pathlib import Path
@@ -12,12 +12,12 @@ from hvscale.core.errors import RequestError
 from hvscale.core.suggest import suggest_name
 from hvscale.launch.options import LaunchOptions
 
-# The knob of each launch option that is also a knob.
+# The knobs that are also launch options.
 KNOBS = {"--transport": "transport", "--devices": "visible_devices"}
 
 
 def words(value: Any) -> Any:
-    """A number or a boolean of the file as --set spells it."""
+    """A number or boolean of the file, as --set spells it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value) if isinstance(value, int | float) else value
@@ -26,7 +26,7 @@ def words(value: Any) -> Any:
 class SettingsFile(VersionedDocument):
     """The content of the file.
 
-    `mpi`: the flavour that the settings are for; `set`: a value for each knob, as for --set.
+    `mpi`: the flavour that the settings were measured on. `set`: values by knob, as for --set.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -41,8 +41,8 @@ class SettingsFile(VersionedDocument):
 def read_settings(path: Path) -> SettingsFile:
     """Read the file.
 
-    Raises RequestError, naming the place, when it cannot be read, is damaged, or has an unknown key
-    or knob.
+    Raises RequestError, naming the key, if the file is unreadable, is invalid, or has an unknown
+    key or knob.
     """
     try:
         found = SettingsFile.model_validate(tomllib.loads(path.read_text()))
@@ -50,10 +50,10 @@ def read_settings(path: Path) -> SettingsFile:
         raise RequestError(f"--settings {path}: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        key = ".".join(map(str, first["loc"]))
         is_unknown = first["type"] == "extra_forbidden"
-        problem = suggest_name("key", place, sorted(keys())) if is_unknown else first["msg"]
-        raise RequestError(f"--settings {path}: {place}: {problem}") from error
+        problem = suggest_name("key", key, sorted(keys())) if is_unknown else first["msg"]
+        raise RequestError(f"--settings {path}: {key}: {problem}") from error
     except (ValueError, RecursionError) as error:
         raise RequestError(f"--settings {path} is not valid TOML: {error}") from error
     settings_of(found, path)
@@ -70,16 +70,16 @@ def settings_of(file: SettingsFile, path: Path) -> list[Setting]:
 
 
 def with_settings_file(path: Path, options: LaunchOptions) -> LaunchOptions:
-    """The options with the file's settings behind those of the command line, which go first.
+    """The options with the file's settings; the command line takes precedence.
 
-    Raises RequestError for a file that was made for another --mpi: its settings were measured on
-    that library alone.
+    Raises RequestError for a file that was made for another --mpi, because its settings were
+    measured only on that library.
     """
     file = read_settings(path)
     if file.mpi != options.mpi:
         raise RequestError(
-            f"--settings {path} was made for --mpi {file.mpi}, and this job is --mpi {options.mpi}: add --mpi {file.mpi}, or take from "
-            "the file what you want as --set"
+            f"--settings {path} was made for --mpi {file.mpi}, but this job uses --mpi {options.mpi}: add --mpi {file.mpi}, or copy "
+            "single settings from the file to --set"
         )
     changes: dict[str, Any] = {"settings": None}
     given = {setting.knob for setting in parse(options.set)}

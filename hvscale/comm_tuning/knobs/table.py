@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
-from hvscale.comm_tuning.knobs.library import LIBRARIES, KnobLibrary, Restart, libraries, libraries_of
-from hvscale.comm_tuning.knobs.meaning import MEANING
+from hvscale.comm_tuning.knobs.library import LIBRARIES, MEANING, KnobLibrary, Restart, libraries, libraries_of
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 from hvscale.core.suggest import suggest_name
@@ -15,7 +14,7 @@ from hvscale.launch import flavours
 if TYPE_CHECKING:
     from rich.table import Table
 
-# The columns of a table, with their shares of its width.
+# The columns with their shares of the table's width.
 COLUMNS = {"library": 3, "variable (default)": 8, "values": 6, "read at": 3, "notes": 7, "source": 5}
 RESTARTS = {"start": "a fresh start", "init": "hvd.init()"}
 
@@ -23,7 +22,7 @@ RESTARTS = {"start": "a fresh start", "init": "hvd.init()"}
 class KnobRow(BaseModel):
     """One library's spelling of one knob.
 
-    `variables`: its environment variables, or the launch option, with the library's defaults.
+    `variables`: the environment variables, or the launch option, with the library's defaults.
     """
 
     knob: str
@@ -41,17 +40,18 @@ class KnobRow(BaseModel):
 
 
 class KnobsDocument(VersionedDocument):
-    """What `hvscale knobs --json` prints."""
+    """The document that `hvscale knobs --json` prints."""
 
     schema_: Literal["hvscale/knobs/2"] = "hvscale/knobs/2"
     rows: list[KnobRow]
 
 
 def knobs(mpi: str | None = None, word: str | None = None) -> KnobsDocument:
-    """Every knob and its spellings.
+    """Lists knobs and their spellings.
 
-    `mpi`: only the libraries that a job of this flavour may use, or one library; `word`: one knob,
-    or the same as `mpi`. Raises RequestError, suggesting the nearest, for an unknown name.
+    `mpi`: only the libraries that a job of this flavour may use, or one library. `word`: a knob, or
+    a flavour or library as for `mpi`. Raises RequestError, suggesting the nearest name, for an
+    unknown name.
     """
     chosen, names = libraries() if mpi is None else libraries_of(mpi), list(MEANING)
     if word is not None:
@@ -74,7 +74,7 @@ def rows_of(library: KnobLibrary, knob: str) -> Iterator[KnobRow]:
                 library=library.name,
                 flavours=list(library.flavours) if library.flavours is not None else None,
                 variables=dict(one.variables),
-                values=one.values.takes,
+                values=one.values.accepted,
                 unit=one.unit,
                 restart=one.restart,
                 transport=one.transport,
@@ -85,7 +85,7 @@ def rows_of(library: KnobLibrary, knob: str) -> Iterator[KnobRow]:
 
 
 def knobs_tables(document: KnobsDocument) -> "Iterator[Table]":
-    """One table for each knob, with its meaning as title and a row for each library that has it."""
+    """One table per knob, with its meaning as the title and a row for each library."""
     from rich.table import Table
     from rich.text import Text
 
@@ -101,7 +101,7 @@ def knobs_tables(document: KnobsDocument) -> "Iterator[Table]":
                 table.add_column(name, ratio=share, overflow="fold")
             last = row.knob
         variables = (f"{name} ({default})" if default else name for name, default in row.variables.items())
-        over = f"messages over {row.transport}" if row.transport else ""
+        over = f"only over {row.transport}" if row.transport else ""
         cells = (
             row.library,
             "\n".join(variables),

@@ -1,6 +1,4 @@
-"""The values of a knob: as the user types them, as Python values, and as one library spells
-them.
-"""
+"""The values of a knob: as the user types them, in Python, and as one library spells them."""
 
 import math
 import re
@@ -21,24 +19,24 @@ class Values(Protocol):
     """The values that a library accepts. `parse` and `read` raise ValueError for any other."""
 
     @property
-    def takes(self) -> str:
-        """The valid values, for people."""
+    def accepted(self) -> str:
+        """Describes the valid values."""
 
     @property
     def known_words(self) -> tuple[str, ...]:
-        """Every word that is valid; empty where numbers or any names are."""
+        """All valid words; empty for numbers and for arbitrary names."""
 
     def parse(self, text: str) -> Value:
-        """The value that the user typed."""
+        """Parses a value that the user typed."""
 
     def show(self, value: Value) -> str:
-        """The value as the user types it."""
+        """Formats the value as the user types it."""
 
     def write(self, value: Value) -> str:
-        """The value as the library spells it."""
+        """Formats the value as the library spells it."""
 
     def read(self, text: str) -> Value:
-        """The value that the library's spelling means."""
+        """Parses the library's spelling."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Switch:
     off: str = "0"
 
     @property
-    def takes(self) -> str:
+    def accepted(self) -> str:
         return "on, off"
 
     @property
@@ -86,7 +84,7 @@ class OneOf:
         return cls({word: word for word in words})
 
     @property
-    def takes(self) -> str:
+    def accepted(self) -> str:
         return ", ".join(self.words)
 
     @property
@@ -106,22 +104,22 @@ class OneOf:
         return self.words[str(value)]
 
     def read(self, text: str) -> str:
-        for word, theirs in self.words.items():
-            if theirs == text:
+        for word, spelled in self.words.items():
+            if spelled == text:
                 return word
         raise ValueError(text)
 
 
 @dataclass(frozen=True)
 class WholeNumber:
-    """A whole number from `lowest` to `highest`; None where the library sets no limit."""
+    """A whole number from `lowest` to `highest`; None if the library sets no limit."""
 
     lowest: int = 0
     highest: int | None = None
     known_words: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def takes(self) -> str:
+    def accepted(self) -> str:
         return interval(self.lowest, self.highest)
 
     def parse(self, text: str) -> int:
@@ -144,7 +142,7 @@ class WholeNumber:
 
 @dataclass(frozen=True)
 class Bytes(WholeNumber):
-    """A number of bytes, typed as 64K, 1M or 2GiB: units of 1024."""
+    """A number of bytes, typed as 64K, 1M or 2GiB in units of 1024."""
 
     def parse(self, text: str) -> int:
         match = SIZE.fullmatch(text.strip().lower())
@@ -155,13 +153,13 @@ class Bytes(WholeNumber):
 
 @dataclass(frozen=True)
 class Milliseconds:
-    """A time of `lowest` milliseconds or more."""
+    """A time of at least `lowest` milliseconds."""
 
     lowest: float = 0
     known_words: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def takes(self) -> str:
+    def accepted(self) -> str:
         return interval(self.lowest, None)
 
     def parse(self, text: str) -> float:
@@ -182,10 +180,10 @@ class Milliseconds:
 
 @dataclass(frozen=True)
 class Names:
-    """Names separated by commas, or with `several` False only one.
+    """Names separated by commas, or one name if `several` is False.
 
-    `what`: the names are, for people; `known`: the only valid ones, None for any; `prefix`: the
-    library's, before the list.
+    `what`: describes the names. `known`: the valid names, None for any. `prefix`: the library's
+    prefix of the list.
     """
 
     what: str
@@ -195,7 +193,7 @@ class Names:
     pattern: str = r"[A-Za-z0-9][A-Za-z0-9_.:/-]*"
 
     @property
-    def takes(self) -> str:
+    def accepted(self) -> str:
         many = ", separated by commas" if self.several else ""
         return f"{self.what}{many}" + (f" ({', '.join(self.known)})" if self.known else "")
 
@@ -205,10 +203,10 @@ class Names:
 
     def parse(self, text: str) -> tuple[str, ...]:
         names = tuple(text.split(","))
-        strange = [name for name in names if not re.fullmatch(self.pattern, name)]
+        malformed = [name for name in names if not re.fullmatch(self.pattern, name)]
         unknown = [name for name in names if self.known is not None and name not in self.known]
-        twice = len(set(names)) < len(names)
-        if strange or unknown or twice or (len(names) > 1 and not self.several):
+        repeated = len(set(names)) < len(names)
+        if malformed or unknown or repeated or (len(names) > 1 and not self.several):
             raise ValueError(text)
         return names
 
@@ -225,7 +223,7 @@ class Names:
 
 
 def nearest_value(text: str, values: Values) -> str | None:
-    """The valid value that is spelled most like `text`; None when none is like it."""
+    """The valid value with the spelling closest to `text`; None if none is close."""
     words = values.known_words
     for name in text.split(","):
         if name not in words and (nearest := nearest_name(name, words)) is not None:

@@ -10,9 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from hvscale.comm_tuning.knobs.library import Spelling, Target
-from hvscale.comm_tuning.knobs.meaning import MEANING
-from hvscale.comm_tuning.knobs.settings import Setting, parse, spellings_in, takers, unknown_knob, why_not
+from hvscale.comm_tuning.knobs.library import MEANING, Spelling, Target
+from hvscale.comm_tuning.knobs.settings import (
+    Setting,
+    accepting_spellings,
+    parse,
+    spellings_in,
+    unknown_knob,
+    why_unsupported,
+)
 from hvscale.comm_tuning.knobs.values import Value
 from hvscale.comm_tuning.tune.document import KnobChoice
 from hvscale.comm_tuning.tune.job_profile import JobProfile
@@ -163,7 +169,7 @@ def _choice(
         return left_out("not among --knobs")
     spellings = in_job(target, entry.knob)
     if not spellings:
-        return left_out(why_not(entry.knob, target))
+        return left_out(why_unsupported(entry.knob, target))
     for name in (name for spelling in spellings for name in spelling.variables if name in given):
         return left_out(f"{name} is already set to {given[name]}")
     if entry.only_if_named and (knobs is None or not entry.values):
@@ -203,7 +209,7 @@ def in_job(target: Target, knob: str) -> list[Spelling]:
 
 def is_taken(knob: str, value: str, target: Target) -> bool:
     with suppress(RequestError):
-        return bool(takers(Setting(knob, value), target))
+        return bool(accepting_spellings(Setting(knob, value), target))
     return False
 
 

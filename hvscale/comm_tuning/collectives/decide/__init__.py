@@ -1,3 +1,1 @@
-"""Which algorithm for which message: measurements, the cost model beside them, the table that
-follows, and the files it becomes.
-"""
+"""Measurements of collectives, the cost model fitted to them, and the decision table."""

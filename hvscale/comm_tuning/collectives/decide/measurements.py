@@ -17,16 +17,16 @@ from pydantic import (
     model_validator,
 )
 
-from hvscale.comm_tuning.collectives.tables.library_algorithms import OWN_CHOICE
 from hvscale.comm_tuning.collectives.tables.table import (
-    MOST_BYTES,
-    MOST_RANKS,
+    INT_MAX,
+    MAX_BYTES,
     Algorithm,
     CollectivesTable,
     Operation,
     Protocol,
     Rule,
 )
+from hvscale.comm_tuning.knobs.library import AUTO
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 from hvscale.core.files import read_bytes
@@ -75,7 +75,7 @@ class AlgorithmChoice(BaseModel):
 
 
 LIBRARY = AlgorithmChoice()
-LIBRARY_AUTO = AlgorithmChoice(library_algorithm=OWN_CHOICE)
+LIBRARY_AUTO = AlgorithmChoice(library_algorithm=AUTO)
 
 
 class CollectiveCase(NamedTuple):
@@ -97,10 +97,10 @@ class Point(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     operation: Operation
-    np: int = Field(ge=2, le=MOST_RANKS)
-    ranks_per_node: int = Field(ge=1, le=MOST_RANKS)
-    bytes: int = Field(ge=1, le=MOST_BYTES)
-    eager_limit_bytes: int | None = Field(default=None, ge=1, le=MOST_RANKS)
+    np: int = Field(ge=2, le=INT_MAX)
+    ranks_per_node: int = Field(ge=1, le=INT_MAX)
+    bytes: int = Field(ge=1, le=MAX_BYTES)
+    eager_limit_bytes: int | None = Field(default=None, ge=1, le=INT_MAX)
     choice: AlgorithmChoice = AlgorithmChoice()
     seconds: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
     wrong: int = Field(default=0, ge=0)

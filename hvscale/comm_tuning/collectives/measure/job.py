@@ -21,7 +21,7 @@ from hvscale.comm_tuning.collectives.measure.request import (
     reports_path,
     request_path,
 )
-from hvscale.comm_tuning.collectives.tables.library_algorithms import spelling_of
+from hvscale.comm_tuning.knobs.library import spelling_of
 from hvscale.core.errors import RankFailedError
 from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.launch.controller import launch

@@ -22,7 +22,7 @@ from hvscale.bench.collectives.rank_side.rank import check, give_up, refuse_toge
 from hvscale.bench.collectives.rank_side.timed_library import CFunction
 from hvscale.bench.collectives.request import ALL_ROOTS, BenchRequest, Refused, run_of_this_rank
 from hvscale.bench.collectives.sizes import messages
-from hvscale.comm_tuning.collectives.broadcast.call import DEFAULT_DEPTH, DEFAULT_RADIX, native
+from hvscale.comm_tuning.collectives.broadcast import DEFAULT_DEPTH, DEFAULT_RADIX, native
 from hvscale.comm_tuning.collectives.decide.cost_model import fit
 from hvscale.comm_tuning.collectives.decide.measurements import AlgorithmChoice, Point
 from hvscale.comm_tuning.collectives.measure.mpi_t import ControlVariables, loaded_library, value_numbers
@@ -49,7 +49,7 @@ from hvscale.comm_tuning.collectives.measure.request import (
     reports_path,
     request_path,
 )
-from hvscale.comm_tuning.collectives.tables.table import MOST_CHUNK
+from hvscale.comm_tuning.collectives.tables.table import MAX_CHUNK
 from hvscale.core.errors import EXIT_RANK_FAILED, HvscaleError, RequestError
 
 ROOT = 0
@@ -72,7 +72,7 @@ class OwnBroadcastCall(MpiCall):
     def _mpi_call(self, operands: Operands) -> CFunction:
         bcast = super()._mpi_call(operands)
         choice = self.choice
-        numbers = (choice.chunk_bytes or MOST_CHUNK, choice.depth or DEFAULT_DEPTH, choice.radix or DEFAULT_RADIX)
+        numbers = (choice.chunk_bytes or MAX_CHUNK, choice.depth or DEFAULT_DEPTH, choice.radix or DEFAULT_RADIX)
         address = int(ctypes.cast(native().hvbcast_broadcast, ctypes.c_void_p).value or 0)
         return CFunction(address, (*bcast.arguments, ctypes.addressof(self.name), *numbers))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from hvscale.comm_tuning.collectives.decide.cost_model import Fit, level
+from hvscale.comm_tuning.collectives.decide.cost_model import Fit, level_of
 from hvscale.comm_tuning.collectives.decide.decide import SizeRow
 from hvscale.comm_tuning.collectives.decide.measurements import (
     LIBRARY,
@@ -31,8 +31,8 @@ from hvscale.core.units import human_bytes, human_seconds
 from hvscale.report.figures import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, YELLOW, style
 
 CHOSEN = (ORANGE, GREEN, PINK, YELLOW, SKY)
-TABLE, BAND_OF_THE_LIBRARY = BLUE, GREY
-MOST_TICKS, MOST_TICKS_OF_A_HALF = 12, 6
+TABLE, LIBRARY_BAND = BLUE, GREY
+MAX_TICKS, MAX_TICKS_HALF_WIDTH = 12, 6
 CURVE_POINTS = 60
 WIDTH, LETTER = 1000, 6.4  # pixels of the widest figure and of a letter of a band's name, about
 NAME_LINES = 4
@@ -62,7 +62,7 @@ def case_figures(document: TuneCollectivesDocument, case: CollectiveCase) -> dic
         found |= {"bandwidth": bandwidth(document, case, rows), "gain": gain(rows)}
     for name, figure in found.items():
         whole = name == "latency"
-        ticks = size_ticks(sizes, MOST_TICKS if whole else MOST_TICKS_OF_A_HALF)
+        ticks = size_ticks(sizes, MAX_TICKS if whole else MAX_TICKS_HALF_WIDTH)
         figure.update_xaxes(type="log", range=reach(sizes), title_standoff=8, **ticks)
         entries = sum(trace.showlegend is not False for trace in figure.data)
         figure.update_layout(height=460 + 9 * entries if whole else 330, hovermode="closest")
@@ -183,8 +183,8 @@ def model(
     """A dotted curve for each choice of the table with a cost formula; for broadcast also the chain
     with its best chunk.
     """
-    of_level = level(case.np, case.ranks_per_node)
-    fit = next((one for one in document.fits if (one.level, one.eager_limit_bytes) == (of_level, eager_limit)), None)
+    level = level_of(case.np, case.ranks_per_node)
+    fit = next((one for one in document.fits if (one.level, one.eager_limit_bytes) == (level, eager_limit)), None)
     if fit is None:
         return
     at = [int(size) for size in np.unique(np.geomspace(sizes[0], sizes[-1], CURVE_POINTS).round())]
@@ -311,7 +311,7 @@ def gain(rows: Sequence[SizeRow]) -> go.Figure:
 
 def gain_ticks(low: float, high: float) -> list[float]:
     """1, and the ticks that keep a clear distance from it and from each other."""
-    clearance = log10(high / low) / MOST_TICKS
+    clearance = log10(high / low) / MAX_TICKS
     shown = [1.0]
     for tick in GAIN_TICKS:
         if low <= tick <= high and all(abs(log10(tick / other)) >= clearance for other in shown):
@@ -333,7 +333,7 @@ def bands(
         if first >= last:
             continue
         choice = of_rule(rule)
-        colour = colours.get(choice, BAND_OF_THE_LIBRARY)
+        colour = colours.get(choice, LIBRARY_BAND)
         figure.add_vrect(x0=10**first, x1=10**last, fillcolor=colour, opacity=0.13, line_width=0, layer="below")
         if named:
             pixels = WIDTH * (last - first) / (right_ - left)

@@ -78,7 +78,7 @@ def describe_choice(choice: AlgorithmChoice) -> str:
 
 
 def of_rule(rule: Rule) -> AlgorithmChoice:
-    return AlgorithmChoice.model_validate({name: getattr(rule, name) for name in ("algorithm", *rule.own_fields)})
+    return AlgorithmChoice.model_validate({name: getattr(rule, name) for name in ("algorithm", *rule.valid_fields)})
 
 
 def describe_case(case: CollectiveCase) -> str:

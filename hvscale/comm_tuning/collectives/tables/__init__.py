@@ -1,1 +1,1 @@
-"""The decision table, and its form in each library's own format."""
+"""The decision table, and the files for each library that it is written to."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from math import isqrt
 from pathlib import Path
 
-from hvscale.comm_tuning.collectives.tables.library_algorithms import OWN_CHOICE
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, Operation, Rule, nearest
+from hvscale.comm_tuning.knobs.library import AUTO
 from hvscale.core.registry import Registry
 from hvscale.core.run_folder import cannot_write, write_atomically
 
@@ -15,10 +15,10 @@ OPERATIONS: tuple[Operation, ...] = ("broadcast", "allreduce", "allgather", "gat
 
 @dataclass(frozen=True)
 class SizeRange:
-    """Messages from `first` bytes to `last` (None: no end), and the rule with the library's
-    algorithm; None: its own choice.
+    """Messages of `first` to `last` bytes (None: no upper limit), with the rule that applies.
 
-    `measured`: a rule of the table covers them.
+    `rule`: names an algorithm of the library; None leaves the choice to the library. `measured`:
+    whether a rule of the table covers the range.
     """
 
     first: int
@@ -29,11 +29,10 @@ class SizeRange:
 
 @dataclass(frozen=True)
 class TableTarget:
-    """The job a table is written for: `np` ranks, `ranks_per_node`, and the MPI `library` where a
-    format needs it.
+    """The job that a table is written for: `np` ranks, with `ranks_per_node` on each node.
 
-    No library knows how many ranks of a communicator share a node, so a file is valid for one job
-    layout.
+    No library knows how many ranks of a communicator share a node, so the files are valid for one
+    layout. `library`: the path of the MPI library, for the formats that read it.
     """
 
     folder: Path
@@ -45,29 +44,31 @@ class TableTarget:
     def path(self, file: str) -> str:
         return str(self.folder.absolute() / file)
 
-    def of(self, operation: Operation, auto: bool = False) -> dict[int, list[SizeRange]]:
-        """By the least number of ranks that takes them, ascending and from 0 on: what the table
-        says for the nearest np. Empty where it says nothing.
+    def ranges_by_np(self, operation: Operation, name_auto: bool = False) -> dict[int, list[SizeRange]]:
+        """The ranges by the least number of ranks they apply to, ascending from 0.
 
-        Each np's ranges lie one behind another from 0 bytes on, without an end; neighbours differ.
-        `auto`: that is an algorithm like others, and not what the library does anyhow.
+        Empty if the table has no rules for the operation. The ranges of one np start at 0 bytes,
+        have no gaps and no upper limit; adjacent ranges differ. `name_auto`: treat `auto` as an
+        algorithm, not as the library's own choice.
         """
         rules = [rule for rule in self.table.rule if rule.operation == operation]
         known = sorted({rule.np for rule in rules})
         found: dict[int, list[SizeRange]] = {}
         for before, np in zip([0, *known], known, strict=False):
             of_np = [rule for rule in rules if rule.np == np]
-            on_a_node = nearest((rule.ranks_per_node for rule in of_np), min(self.ranks_per_node, np))
-            chosen = [rule for rule in of_np if rule.ranks_per_node == on_a_node]
-            # Nearer to np than to the one before: beyond their geometric mean.
-            found[isqrt(before * np) + 1 if before else 0] = without_gaps(chosen, auto)
+            per_node = nearest((rule.ranks_per_node for rule in of_np), min(self.ranks_per_node, np))
+            chosen = [rule for rule in of_np if rule.ranks_per_node == per_node]
+            # The nearest np changes at the geometric mean.
+            found[isqrt(before * np) + 1 if before else 0] = without_gaps(chosen, name_auto)
         return found
 
-    def of_the_job(self, operation: Operation) -> list[SizeRange]:
-        """For all its ranks. The first rule goes down to 0 bytes: for variables, which have no word
-        for the library's own choice.
+    def ranges_of_job(self, operation: Operation) -> list[SizeRange]:
+        """The ranges for all ranks of the job, for environment variables.
+
+        Variables cannot express the library's own choice, so the first rule extends down to 0
+        bytes.
         """
-        found = self.of(operation)
+        found = self.ranges_by_np(operation)
         fitting = [least for least in found if least <= self.np]
         ranges = found[max(fitting)] if fitting else []
         if len(ranges) > 1 and not ranges[0].measured:
@@ -75,19 +76,20 @@ class TableTarget:
         return ranges
 
 
-def named(rule: Rule, auto: bool = False) -> Rule | None:
-    """The rule, or None where the choice is left to the library; it does not know our own
-    broadcasts either.
-    """
-    left = rule.library_algorithm is None or (rule.library_algorithm == OWN_CHOICE and not auto)
-    return None if left else rule
+def names_algorithm(rule: Rule, name_auto: bool = False) -> bool:
+    """Whether the rule names an algorithm of the library, instead of leaving it the choice."""
+    return rule.library_algorithm is not None and (rule.library_algorithm != AUTO or name_auto)
 
 
-def without_gaps(rules: list[Rule], auto: bool) -> list[SizeRange]:
+def any_algorithm(ranges: list[SizeRange]) -> bool:
+    return any(one.rule is not None for one in ranges)
+
+
+def without_gaps(rules: list[Rule], name_auto: bool) -> list[SizeRange]:
     found: list[SizeRange] = []
 
     def add(first: int, last: int | None, rule: Rule | None, measured: bool) -> None:
-        if found and words_of(found[-1].rule) == words_of(rule):
+        if found and library_settings(found[-1].rule) == library_settings(rule):
             found[-1] = replace(found[-1], last=last, measured=measured or found[-1].measured)
         else:
             found.append(SizeRange(first, last, rule, measured))
@@ -98,7 +100,7 @@ def without_gaps(rules: list[Rule], auto: bool) -> list[SizeRange]:
         if rule.bytes_min > max(start, 1):
             add(start, rule.bytes_min - 1, None, False)
             start = rule.bytes_min
-        add(start, rule.bytes_max, named(rule, auto), True)
+        add(start, rule.bytes_max, rule if names_algorithm(rule, name_auto) else None, True)
         if rule.bytes_max is None:
             return found
         start = rule.bytes_max + 1
@@ -106,58 +108,64 @@ def without_gaps(rules: list[Rule], auto: bool) -> list[SizeRange]:
     return found
 
 
-def words_of(rule: Rule | None) -> tuple[object, ...]:
+def library_settings(rule: Rule | None) -> tuple[object, ...]:
     return () if rule is None else (rule.library_algorithm, rule.segment_bytes, rule.protocol, rule.channels)
 
 
-def always(job: TableTarget) -> bool:
-    return True
-
-
-def no_variables(job: TableTarget) -> Mapping[str, str]:
+def no_variables(target: TableTarget) -> Mapping[str, str]:
     return {}
 
 
 @dataclass(frozen=True)
-class Format:
-    """One file format. `what`: its content in a few words. `variables`: the environment variables
-    that make a library use it.
+class TableFormat:
+    """One file format.
+
+    `mpi`: written only for a table of this flavour, or nccl, that names algorithms; None for every
+    table. `text`: the content; an empty file is not written. `variables`: the environment variables
+    that make the library read the file.
     """
 
     file: str
-    what: str
     text: Callable[[TableTarget], str]
-    applies: Callable[[TableTarget], bool] = always
     variables: Callable[[TableTarget], Mapping[str, str]] = no_variables
+    mpi: str | None = None
+
+    def applies(self, target: TableTarget) -> bool:
+        return self.mpi is None or (self.mpi == target.table.mpi and target.table.names_algorithms)
 
 
-FORMATS: Registry[Format] = Registry("file format", "hvscale.comm_tuning.collectives.tables.formats")
+FORMATS: Registry[TableFormat] = Registry("file format", "hvscale.comm_tuning.collectives.tables.formats")
 
 
-def register(format_: Format) -> Format:
+def register(format_: TableFormat) -> TableFormat:
     return FORMATS.register(format_.file, format_)
 
 
-def write_files(job: TableTarget) -> list[Path]:
-    """Write every file that applies to the job. Raises RequestError where the folder cannot be
-    written or the library is unsuitable.
+def applicable_formats(target: TableTarget) -> list[TableFormat]:
+    return [one for one in FORMATS.all().values() if one.applies(target)]
+
+
+def write_files(target: TableTarget) -> list[Path]:
+    """Write every file that applies to the target, and return their paths.
+
+    Raises RequestError if the folder cannot be written or the library is unsuitable.
     """
     written = []
-    texts = {job.folder / one.file: one.text(job) for one in FORMATS.all().values() if one.applies(job)}
+    texts = {target.folder / one.file: one.text(target) for one in applicable_formats(target)}
     try:
-        job.folder.mkdir(parents=True, exist_ok=True)
+        target.folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
-            write_atomically(path, lambda stream, text=text: stream.write(text.encode()))  # type: ignore[misc]
-            written.append(path)
+            if text:
+                write_atomically(path, lambda stream, text=text: stream.write(text.encode()))  # type: ignore[misc]
+                written.append(path)
     except OSError as error:
-        raise cannot_write(job.folder, error) from error
+        raise cannot_write(target.folder, error) from error
     return written
 
 
-def environment(job: TableTarget) -> dict[str, str]:
+def environment(target: TableTarget) -> dict[str, str]:
     """The environment variables that make the job's library use the files."""
     found: dict[str, str] = {}
-    for one in FORMATS.all().values():
-        if one.applies(job):
-            found.update(one.variables(job))
+    for one in applicable_formats(target):
+        found.update(one.variables(target))
     return found

@@ -1,5 +1,6 @@
-"""The decision table of collectives: which algorithm a message takes. A TOML file for people, and a
-compact form for the C part.
+"""The decision table: which algorithm each collective uses, by ranks and message size.
+
+It is a TOML file. Its broadcast rules also have a compact form, which the ranks' C library reads.
 """
 
 import tomllib
@@ -19,61 +20,64 @@ from pydantic import (
     model_validator,
 )
 
-from hvscale.comm_tuning.collectives.broadcast.call import DEFAULT_CHUNK, DEFAULT_DEPTH, DEFAULT_RADIX
-from hvscale.comm_tuning.collectives.tables.library_algorithms import algorithms_of, segmented
+from hvscale.comm_tuning.collectives.broadcast import DEFAULT_CHUNK, DEFAULT_DEPTH, DEFAULT_RADIX
+from hvscale.comm_tuning.knobs.library import algorithms_of, segmented_algorithms
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 
 Operation = Literal["broadcast", "allreduce", "allgather", "gather"]
 Protocol = Literal["ll", "ll128", "simple"]
 Algorithm = Literal["library", "flat", "chain", "k-nomial", "two-level"]
-# As native/broadcast/table.c and native/broadcast/node_memory.h have them.
-MOST_CHUNK, MOST_CHUNK_OF_TWO_LEVEL, MOST_DEPTH = 1 << 30, 2 << 20, 1024
-MOST_BYTES = 2**63 - 1  # the largest number of TOML
-MOST_RANKS = 2**31 - 1
+# The same limits as in native/broadcast/table.c and native/broadcast/node_memory.h.
+MAX_CHUNK, MAX_TWO_LEVEL_CHUNK, MAX_DEPTH = 1 << 30, 2 << 20, 1024
+MAX_BYTES = 2**63 - 1  # the largest number of TOML
+INT_MAX = 2**31 - 1
 COMPACT_FIRST_LINE = "hvscale-collectives 1"
-OF_THE_LIBRARY = ("library_algorithm", "segment_bytes", "protocol", "channels")
+LIBRARY_FIELDS = ("library_algorithm", "segment_bytes", "protocol", "channels")
+BROADCAST_FIELDS = ("chunk_bytes", "depth", "radix")
 
 
 class Rule(BaseModel):
-    """What messages of `bytes_min` to `bytes_max` (both included; null: no end) take on so many
-    ranks.
+    """The algorithm for messages of `bytes_min` to `bytes_max`, both included, on `np` ranks.
 
-    `chunk_bytes` are sent at once, `depth` chunks are under way at once, a `radix` is a k-nomial
-    tree's; these are of our broadcasts alone. `library_algorithm`: of the library, in the words of
-    `hvscale knobs`, None for its own choice; it may have parts of `segment_bytes`, None for its
-    own. `protocol` and `channels` are NCCL's. `bytes` of an all-gather and a gather are those of
-    all ranks together.
+    `bytes_max` None: no upper limit. For allgather and gather, the bytes are those of all ranks
+    together.
+
+    hvscale's own broadcasts send `chunk_bytes` at a time, with `depth` chunks in flight; `radix`
+    applies to the k-nomial tree. `library_algorithm`: a name from `hvscale knobs`, None for the
+    library's own choice. `segment_bytes`: the segments of that algorithm, None for its default.
+    `protocol` and `channels` apply to NCCL.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     operation: Operation = "broadcast"
-    np: int = Field(ge=2, le=MOST_RANKS)
-    ranks_per_node: int = Field(ge=1, le=MOST_RANKS)
-    bytes_min: int = Field(default=1, ge=1, le=MOST_BYTES)
-    bytes_max: int | None = Field(default=None, ge=1, le=MOST_BYTES)
+    np: int = Field(ge=2, le=INT_MAX)
+    ranks_per_node: int = Field(ge=1, le=INT_MAX)
+    bytes_min: int = Field(default=1, ge=1, le=MAX_BYTES)
+    bytes_max: int | None = Field(default=None, ge=1, le=MAX_BYTES)
     algorithm: Algorithm
-    chunk_bytes: int = Field(default=DEFAULT_CHUNK, ge=1, le=MOST_CHUNK)
-    depth: int = Field(default=DEFAULT_DEPTH, ge=1, le=MOST_DEPTH)
-    radix: int = Field(default=DEFAULT_RADIX, ge=2, le=MOST_RANKS)
+    chunk_bytes: int = Field(default=DEFAULT_CHUNK, ge=1, le=MAX_CHUNK)
+    depth: int = Field(default=DEFAULT_DEPTH, ge=1, le=MAX_DEPTH)
+    radix: int = Field(default=DEFAULT_RADIX, ge=2, le=INT_MAX)
     library_algorithm: str | None = None
-    segment_bytes: int | None = Field(default=None, ge=1, le=MOST_RANKS)
+    segment_bytes: int | None = Field(default=None, ge=1, le=INT_MAX)
     protocol: Protocol | None = None
     channels: int | None = Field(default=None, ge=1, le=64)
 
     @property
     def last(self) -> int:
-        return MOST_BYTES if self.bytes_max is None else self.bytes_max
+        """`bytes_max`, or the largest possible size."""
+        return MAX_BYTES if self.bytes_max is None else self.bytes_max
 
     @property
-    def own_fields(self) -> tuple[str, ...]:
-        """Those that mean something to its algorithm."""
+    def valid_fields(self) -> tuple[str, ...]:
+        """The fields that apply to the rule's algorithm."""
         match self.algorithm:
             case "library":
-                return OF_THE_LIBRARY
+                return LIBRARY_FIELDS
             case "k-nomial":
-                return ("chunk_bytes", "depth", "radix")
+                return BROADCAST_FIELDS
             case _:
                 return ("chunk_bytes", "depth")
 
@@ -85,73 +89,79 @@ class Rule(BaseModel):
             raise ValueError(f"ranks_per_node {self.ranks_per_node} is more than np {self.np}")
         if self.algorithm != "library" and self.operation != "broadcast":
             raise ValueError(
-                f'{self.algorithm} is a broadcast: {self.operation} takes algorithm = "library", and a library_algorithm'
+                f'{self.algorithm} supports only broadcast: for {self.operation} use algorithm = "library" and a library_algorithm'
             )
-        for name in ("chunk_bytes", "depth", "radix", *OF_THE_LIBRARY):
+        for name in (*BROADCAST_FIELDS, *LIBRARY_FIELDS):
             given = name in self.model_fields_set and getattr(self, name) is not None
-            if given and name not in self.own_fields:
-                raise ValueError(f"{name} means nothing to {self.algorithm}: leave it out")
+            if given and name not in self.valid_fields:
+                raise ValueError(f"{name} does not apply to {self.algorithm}: remove it")
         if self.segment_bytes is not None and self.library_algorithm is None:
-            raise ValueError("segment_bytes is a library_algorithm's: name one, or leave it out")
-        if self.algorithm == "two-level" and self.chunk_bytes > MOST_CHUNK_OF_TWO_LEVEL:
-            raise ValueError(f"chunk_bytes of two-level is at most {MOST_CHUNK_OF_TWO_LEVEL}, half of a node's memory")
+            raise ValueError("segment_bytes needs a library_algorithm: add one, or remove segment_bytes")
+        if self.algorithm == "two-level" and self.chunk_bytes > MAX_TWO_LEVEL_CHUNK:
+            raise ValueError(
+                f"chunk_bytes of two-level must be at most {MAX_TWO_LEVEL_CHUNK}, half of a node's shared memory"
+            )
         return self
 
     @model_serializer(mode="wrap")
-    def without_what_means_nothing(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """So that what is written can be read back."""
-        nothing = {"chunk_bytes", "depth", "radix", *OF_THE_LIBRARY} - set(self.own_fields)
-        return {name: value for name, value in fields(self).items() if name not in nothing}
+    def only_valid_fields(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the fields that `check` would reject when the rule is read back."""
+        unused = {*BROADCAST_FIELDS, *LIBRARY_FIELDS} - set(self.valid_fields)
+        return {name: value for name, value in serialize(self).items() if name not in unused}
 
 
 class CollectivesTable(VersionedDocument):
-    """The table as TOML holds it. `mpi`: the flavour that it was made with, or nccl.
+    """The content of the TOML file.
 
-    `eager_limit_bytes`: the library's largest message without a rendezvous, one for all of a job;
-    None for its own.
+    `mpi`: the flavour that the table was measured on, or nccl. `eager_limit_bytes`: the largest
+    message that the library sends without a rendezvous, for the whole job; None for its default.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     schema_: Literal["hvscale/collectives/1"] = "hvscale/collectives/1"
     mpi: str = Field(pattern="^[a-z0-9]+$")
-    eager_limit_bytes: int | None = Field(default=None, ge=1, le=MOST_RANKS)
+    eager_limit_bytes: int | None = Field(default=None, ge=1, le=INT_MAX)
     rule: list[Rule] = []
 
     @model_validator(mode="after")
     def check(self) -> Self:
-        for one, other in pairwise(sorted(self.rule, key=place)):
-            if place(one)[:3] == place(other)[:3] and other.bytes_min <= one.last:
+        for one, other in pairwise(sorted(self.rule, key=sort_key)):
+            if sort_key(one)[:3] == sort_key(other)[:3] and other.bytes_min <= one.last:
                 raise ValueError(
-                    f"two rules for {one.operation} of {other.bytes_min} bytes on {one.np} ranks, {one.ranks_per_node} on a node"
+                    f"two rules cover {one.operation} of {other.bytes_min} bytes on {one.np} ranks, {one.ranks_per_node} per node"
                 )
         for rule in self.rule:
             known = algorithms_of(self.mpi, rule.operation)
             if rule.library_algorithm is not None and rule.library_algorithm not in known:
-                has = f"it has {', '.join(known)}" if known else "none of its algorithms has a name here"
-                raise ValueError(f"{self.mpi} knows no {rule.operation} {rule.library_algorithm}: {has}")
-            if rule.segment_bytes is not None and rule.library_algorithm not in segmented(self.mpi, rule.operation):
+                fix = f"use {', '.join(known)}" if known else "remove library_algorithm"
+                raise ValueError(f"{self.mpi} has no {rule.operation} algorithm {rule.library_algorithm}: {fix}")
+            if rule.segment_bytes is not None and rule.library_algorithm not in segmented_algorithms(
+                self.mpi, rule.operation
+            ):
                 raise ValueError(
-                    f"{self.mpi}'s {rule.operation} {rule.library_algorithm} cuts nothing into segments: leave out segment_bytes"
+                    f"{self.mpi}'s {rule.operation} algorithm {rule.library_algorithm} has no segments: remove segment_bytes"
                 )
             if self.mpi != "nccl" and (rule.protocol is not None or rule.channels is not None):
-                raise ValueError(f"protocol and channels are NCCL's, and this table is for {self.mpi}")
+                raise ValueError(
+                    f"protocol and channels apply only to NCCL, and this table is for {self.mpi}: remove them"
+                )
             if self.mpi == "nccl" and rule.library_algorithm is not None and rule.protocol is None:
-                raise ValueError(f"{rule.library_algorithm} needs a protocol: NCCL takes both together")
+                raise ValueError(f"{rule.library_algorithm} needs a protocol: NCCL accepts only both together")
         return self
 
     @property
     def names_algorithms(self) -> bool:
-        """Whether the library has to be told some: our broadcasts need no word of its own."""
+        """Whether any rule names an algorithm of the library."""
         return any(rule.library_algorithm is not None for rule in self.rule)
 
     @property
-    def tells_the_library(self) -> bool:
+    def configures_library(self) -> bool:
         return self.names_algorithms or self.eager_limit_bytes is not None
 
     @property
-    def broadcasts(self) -> bool:
-        """Whether some take a broadcast of ours."""
+    def has_own_broadcasts(self) -> bool:
+        """Whether any rule uses one of hvscale's own broadcasts."""
         return any(rule.algorithm != "library" for rule in self.rule)
 
     def toml(self) -> str:
@@ -160,31 +170,37 @@ class CollectivesTable(VersionedDocument):
             lines.append(f"eager_limit_bytes = {self.eager_limit_bytes}")
         for rule in self.rule:
             lines += ["", "[[rule]]"]
-            for name in ("operation", "np", "ranks_per_node", "bytes_min", "bytes_max", "algorithm", *rule.own_fields):
+            for name in (
+                *("operation", "np", "ranks_per_node", "bytes_min", "bytes_max", "algorithm"),
+                *rule.valid_fields,
+            ):
                 value = getattr(rule, name)
                 if value is not None:
                     lines.append(f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}")
         return "\n".join([*lines, ""])
 
     def compact(self) -> bytes:
-        """What the ranks read: a line for each rule of a broadcast, in which the library is the
-        library, and a checksum of all before it.
+        """The form that ranks read: one line per broadcast rule, then a checksum of these lines.
+
+        Algorithms of the library are written as `library`.
         """
         lines = [COMPACT_FIRST_LINE, f"mpi {self.mpi}"]
-        for rule in sorted((rule for rule in self.rule if rule.operation == "broadcast"), key=place):
+        for rule in sorted((rule for rule in self.rule if rule.operation == "broadcast"), key=sort_key):
             words = (rule.np, rule.ranks_per_node, rule.bytes_min, rule.last, rule.algorithm)
             lines.append(" ".join(map(str, (rule.operation, *words, rule.chunk_bytes, rule.depth, rule.radix))))
         text = "\n".join([*lines, ""]).encode()
         return text + f"check {checksum(text):016x}\n".encode()
 
 
-def place(rule: Rule) -> tuple[str, int, int, int]:
+def sort_key(rule: Rule) -> tuple[str, int, int, int]:
     return rule.operation, rule.np, rule.ranks_per_node, rule.bytes_min
 
 
 def nearest(known: Iterable[int], wanted: int) -> int:
-    """As a ratio, of two equally near the smaller: which of the table's np, or ranks on a node, a
-    communicator takes.
+    """The number with the smallest ratio to `wanted`; of two with the same ratio, the smaller.
+
+    A communicator uses the table's rules for the nearest np, and of these the nearest ranks per
+    node.
     """
     return min(known, key=lambda one: (Fraction(max(one, wanted), min(one, wanted)), one))
 
@@ -197,14 +213,12 @@ def checksum(data: bytes) -> int:
     return value
 
 
-def keys(model: type[BaseModel]) -> list[str]:
+def field_names(model: type[BaseModel]) -> list[str]:
     return sorted(field.alias or name for name, field in model.model_fields.items())
 
 
 def read_table(path: Path) -> CollectivesTable:
-    """Raises RequestError, naming the place, for a file that cannot be read, is damaged, or asks
-    for what does not exist.
-    """
+    """Raises RequestError, naming the field, for a file that is unreadable or invalid."""
     try:
         return CollectivesTable.model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
@@ -212,8 +226,8 @@ def read_table(path: Path) -> CollectivesTable:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) + ": " if first["loc"] else ""
-        of = Rule if first["loc"][:1] == ("rule",) else CollectivesTable
-        known = f"; known are {', '.join(keys(of))}" if first["type"] == "extra_forbidden" else ""
+        model = Rule if first["loc"][:1] == ("rule",) else CollectivesTable
+        known = f"; use {', '.join(field_names(model))}" if first["type"] == "extra_forbidden" else ""
         raise RequestError(
             f"--collectives {path}: {where}{first['msg'].removeprefix('Value error, ')}{known}"
         ) from error

@@ -1,1 +1,1 @@
-"""The knobs of each communication library: one file each, which registers itself."""
+"""The knobs of each communication library: one file per library, which registers itself."""

@@ -1,4 +1,4 @@
-"""CUDA: the GPUs that a rank sees, program and library alike."""
+"""CUDA: the GPUs that a rank's program and libraries see."""
 
 from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, register
 from hvscale.comm_tuning.knobs.values import OneOf

@@ -1,4 +1,4 @@
-"""Gloo as it lies inside Horovod 0.28: TCP only, without settings for its algorithms."""
+"""Gloo as built into Horovod 0.28: TCP only, no settings for algorithms."""
 
 from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, register
 from hvscale.comm_tuning.knobs.values import Names, OneOf
@@ -14,7 +14,7 @@ register(
                 variables={"HOROVOD_GLOO_IFACE": ""},
                 values=Names("an interface", several=False),
                 restart="init",
-                source="named in Horovod's library; by default hvscale sets each node's own interface",
+                source="Horovod's library; by default hvscale sets the interface of each node",
             ),
             Spelling(
                 knob="transport",

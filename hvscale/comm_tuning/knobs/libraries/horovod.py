@@ -1,4 +1,4 @@
-"""Horovod 0.28: read at hvd.init(), on every flavour."""
+"""Horovod 0.28: environment variables, read at hvd.init() with every flavour."""
 
 from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, register
 from hvscale.comm_tuning.knobs.values import Bytes, Milliseconds, Names, Switch, WholeNumber

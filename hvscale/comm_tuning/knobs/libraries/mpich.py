@@ -19,13 +19,13 @@ register(
         spellings=(
             Spelling(
                 knob="cuda_ipc",
-                # There is no switch: messages from this size on, or from reused buffers, go through
+                # MPICH has no switch: messages of at least this size, and of reused buffers, use
                 # IPC.
                 variables={"MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD": "1048576"},
                 values=Switch(on="1048576", off=str(LARGEST_INT)),
                 also_set={"MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR": "0"},
                 also_set_for=False,
-                note="needs a build with CUDA; off also sets MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR=0; over ucx UCX has this knob, too",
+                note="needs a build with CUDA; off also sets MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR=0; over ucx, UCX has this knob too",
                 source=VARS,
             ),
             Spelling(
@@ -33,7 +33,7 @@ register(
                 variables={"FI_MR_CACHE_MAX_COUNT": "1024"},
                 values=Switch(on="1024", off="0"),
                 transport="ofi",
-                note="over ucx this is a knob of UCX",
+                note="over ucx, this is a knob of UCX",
                 source="fabric(7) of libfabric",
             ),
             Spelling(
@@ -49,14 +49,14 @@ register(
                 values=Bytes(0, LARGEST_INT),
                 unit="bytes",
                 transport="ofi",
-                note="over ucx this is a knob of UCX",
+                note="over ucx, this is a knob of UCX",
                 source=VARS,
             ),
             Spelling(
                 knob="yield_when_idle",
                 variables={"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "0"},
                 values=Switch(),
-                note="on: sleeps 1 us after every 4096 unsuccessful polls",
+                note="on sleeps 1 us after every 4096 unsuccessful polls",
                 source=VARS,
             ),
             Spelling(
@@ -94,7 +94,7 @@ register(
                 note="scatter_allgather: np must be a power of two",
                 segment_variable="MPIR_CVAR_BCAST_TREE_PIPELINE_CHUNK_SIZE",
                 segmented=("pipelined_tree",),
-                only_on={"scatter_allgather": is_power_of_two},
+                supports_np={"scatter_allgather": is_power_of_two},
                 source=VARS,
             ),
             Spelling(
@@ -112,7 +112,7 @@ register(
                     }
                 ),
                 note="recursive_doubling: np must be a power of two",
-                only_on={"recursive_doubling": is_power_of_two},
+                supports_np={"recursive_doubling": is_power_of_two},
                 source=VARS,
             ),
             Spelling(
@@ -129,7 +129,7 @@ register(
                 },
                 values=Bytes(0, LARGEST_INT),
                 unit="bytes",
-                note="only with allreduce_algorithm tree, or broadcast_algorithm pipelined_tree",
+                note="applies only to allreduce_algorithm=tree and broadcast_algorithm=pipelined_tree",
                 source=VARS,
             ),
             Spelling(
@@ -143,7 +143,7 @@ register(
                 variables={"FI_TCP_IFACE": ""},
                 values=Names("an interface", several=False),
                 transport="ofi",
-                note="needs libfabric's provider tcp; over ucx this is a knob of UCX",
+                note="needs libfabric's tcp provider; over ucx, this is a knob of UCX",
                 source="fi_tcp(7) of libfabric",
             ),
         ),

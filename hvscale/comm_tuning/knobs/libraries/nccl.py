@@ -1,4 +1,4 @@
-"""NCCL 2: read once by each process, when it makes its first communicator."""
+"""NCCL 2: environment variables, read once per process, at its first communicator."""
 
 from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, Target, register
 from hvscale.comm_tuning.knobs.values import Bytes, Names, OneOf, Switch, WholeNumber
@@ -8,9 +8,7 @@ GUIDE = "NCCL user guide, environment variables"
 
 
 def in_job(target: Target) -> bool | None:
-    """True where Horovod was built with it; None elsewhere, because a program may use it by
-    itself.
-    """
+    """True if Horovod was built with NCCL, else None, because the program may use NCCL directly."""
     library = horovod_library(target.command, dict(target.environment))
     return True if library is not None and b"ncclAllReduce" in library.read_bytes() else None
 
@@ -31,7 +29,7 @@ register(
                 knob="registration_cache",
                 variables={"NCCL_LOCAL_REGISTER": "1"},
                 values=Switch(),
-                note="needs buffers that the program registers",
+                note="applies only to buffers that the program registers",
                 source=GUIDE,
             ),
             Spelling(
@@ -53,7 +51,7 @@ register(
                 knob="nccl_protocol",
                 variables={"NCCL_PROTO": ""},
                 values=OneOf({"ll": "LL", "ll128": "LL128", "simple": "Simple"}),
-                note="ll128 corrupts data on GPUs where NCCL does not choose it by itself",
+                note="ll128 corrupts data on GPUs for which NCCL does not select it",
                 source=GUIDE,
             ),
             Spelling(
@@ -61,7 +59,7 @@ register(
                 variables={"NCCL_MIN_NCHANNELS": "", "NCCL_MAX_NCHANNELS": ""},
                 values=WholeNumber(1, 64),
                 unit="channels",
-                note="at most 32 before NCCL 2.19",
+                note="at most 32 channels before NCCL 2.19",
                 source=GUIDE,
             ),
             Spelling(
@@ -81,7 +79,7 @@ register(
             Spelling(
                 knob="socket_interfaces",
                 variables={"NCCL_SOCKET_IFNAME": ""},
-                # Without this prefix NCCL matches every interface whose name begins so.
+                # Without the prefix, NCCL matches every interface whose name starts with this name.
                 values=Names("interfaces", prefix="="),
                 source=GUIDE,
             ),

@@ -1,4 +1,4 @@
-"""OpenMP, with which PyTorch computes on CPUs."""
+"""OpenMP, which PyTorch uses on CPUs."""
 
 from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, register
 from hvscale.comm_tuning.knobs.values import WholeNumber
@@ -13,8 +13,8 @@ register(
                 variables={"OMP_NUM_THREADS": ""},
                 values=WholeNumber(1, 2**31 - 1),
                 unit="threads",
-                note="needs a program that does not set its own number; PyTorch uses at most one thread for each core",
-                source="torch.get_num_threads(); one for each core by default",
+                note="has no effect if the program sets its own number; PyTorch uses at most one thread per core",
+                source="torch.get_num_threads(); one per core by default",
             ),
         ),
     )

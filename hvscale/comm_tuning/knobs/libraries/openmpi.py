@@ -5,11 +5,11 @@ from hvscale.comm_tuning.knobs.values import Bytes, Names, OneOf, Switch
 
 INFO = "ompi_info --all"
 LARGEST_INT = 2**31 - 1
-# Above coll han (35 in release 5), which would come first between nodes, and below the components
-# that copy GPU buffers for the others (50 and more).
+# Above coll han (35 in release 5), which otherwise takes precedence between nodes, and below the
+# components that copy GPU buffers for other components (50 and more).
 TUNED_FIRST = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_tuned_priority": "45"}
 NEEDS_TUNED = (
-    "also sets coll_tuned_use_dynamic_rules=1 and a priority above coll han; coll hcoll and ucc still come first"
+    "also sets coll_tuned_use_dynamic_rules=1 and a priority above coll han; coll hcoll and ucc still take precedence"
 )
 
 register(
@@ -24,14 +24,14 @@ register(
                 values=Switch(),
                 transport="ob1",
                 build="CUDA",
-                note="needs a build with CUDA; with pml ucx this is a knob of UCX",
+                note="needs a build with CUDA; with pml ucx, this is a knob of UCX",
                 source="ompi_info --all, of a build with CUDA",
             ),
             Spelling(
                 knob="registration_cache",
                 variables={"OMPI_MCA_mpi_leave_pinned": "auto"},
                 values=Switch(),
-                note="needs an RDMA network; with pml ucx this is a knob of UCX",
+                note="needs an RDMA network; with pml ucx, this is a knob of UCX",
                 source=INFO,
             ),
             Spelling(
@@ -47,7 +47,7 @@ register(
                 values=Bytes(1, 2**32 - 1),
                 unit="bytes",
                 transport="ob1",
-                note="for messages over TCP; shared memory has a separate limit",
+                note="applies to messages over TCP; shared memory has a separate limit",
                 source=INFO,
             ),
             Spelling(
@@ -111,7 +111,7 @@ register(
                 note="neighbor_exchange: np must be even; two_ranks: np must be 2; sparbit: needs release 5; "
                 + NEEDS_TUNED,
                 also_set=TUNED_FIRST,
-                only_on={"neighbor_exchange": lambda np: np % 2 == 0, "two_ranks": lambda np: np == 2},
+                supports_np={"neighbor_exchange": lambda np: np % 2 == 0, "two_ranks": lambda np: np == 2},
                 source=INFO,
             ),
             Spelling(
@@ -130,7 +130,7 @@ register(
                 },
                 values=Bytes(0, LARGEST_INT),
                 unit="bytes",
-                note="only with an allreduce_algorithm or broadcast_algorithm that has segments; " + NEEDS_TUNED,
+                note="applies only to allreduce_algorithm and broadcast_algorithm values with segments; " + NEEDS_TUNED,
                 also_set=TUNED_FIRST,
                 source=INFO,
             ),
@@ -138,7 +138,7 @@ register(
                 knob="yield_when_idle",
                 variables={"OMPI_MCA_mpi_yield_when_idle": "false"},
                 values=Switch(on="true", off="false"),
-                note="on by default where Open MPI counts more ranks than cores, or hvscale runs several nodes on one machine",
+                note="on by default if Open MPI finds more ranks than cores, or if hvscale runs several nodes on one machine",
                 source=INFO,
             ),
             Spelling(

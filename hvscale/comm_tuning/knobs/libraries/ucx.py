@@ -1,11 +1,11 @@
-"""UCX, below Open MPI's pml ucx and MPICH's ch4:ucx."""
+"""UCX, which Open MPI's pml ucx and MPICH's ch4:ucx use."""
 
 from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, Target, register
 from hvscale.comm_tuning.knobs.values import Bytes, Names, Switch
 from hvscale.launch.flavours import FLAVOURS, LIBRARY_DECIDES
 
 INFO = "ucx_info -c -f"
-# The names that UCX_TLS accepts, aliases included.
+# The names that UCX_TLS accepts, including aliases.
 TRANSPORTS = (
     *("all", "sm", "shm", "mm", "posix", "sysv", "xpmem", "knem", "cma", "ugni", "self", "tcp", "ib"),
     *("rc_v", "rc_x", "rc", "ud_v", "ud_x", "ud", "dc", "dc_x", "srd"),
@@ -54,7 +54,7 @@ register(
                 knob="socket_interfaces",
                 variables={"UCX_NET_DEVICES": "all"},
                 values=Names("devices of UCX, such as eth0 or mlx5_0:1"),
-                note="only the named devices are used, also of InfiniBand",
+                note="restricts all devices, including InfiniBand",
                 source=INFO,
             ),
         ),

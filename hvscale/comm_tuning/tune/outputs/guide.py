@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hvscale import __version__
-from hvscale.comm_tuning.knobs.meaning import MEANING
+from hvscale.comm_tuning.knobs.library import MEANING
 from hvscale.comm_tuning.knobs.settings import is_given
 from hvscale.comm_tuning.tune.document import Trial
 from hvscale.comm_tuning.tune.outputs.commands import ShellLine, command, launch_words, lines, shell

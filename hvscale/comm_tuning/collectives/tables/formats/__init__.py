@@ -1,1 +1,1 @@
-"""The files that a decision table becomes: one format each, which registers itself."""
+"""One file per library: the formats of a decision table that the library reads."""

@@ -6,7 +6,7 @@ library's own choice: their rule, of size 0, is empty.
 
 import shlex
 
-from hvscale.comm_tuning.collectives.tables.openmpi_rules import FILENAME, SizeRule, rules_file
+from hvscale.comm_tuning.collectives.tables.formats.openmpi import RULES_VARIABLE, SizeRule, format_rules
 from hvscale.comm_tuning.knobs.libraries.openmpi import TUNED_FIRST
 from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
 from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
@@ -38,12 +38,12 @@ def text(tuned: TunedJob) -> str:
         name: {0: [SizeRule(0)], tuned.document.np: [SizeRule(0, algorithm, segment)]}
         for name, (algorithm, segment) in chosen(tuned).items()
     }
-    return rules_file(rules, head)
+    return format_rules(rules, head)
 
 
 def variables(tuned: TunedJob) -> dict[str, str]:
     """The variables that make Open MPI read the file."""
-    return {**TUNED_FIRST, FILENAME: shlex.quote(tuned.path(FILE))}
+    return {**TUNED_FIRST, RULES_VARIABLE: shlex.quote(tuned.path(FILE))}
 
 
 register(

@@ -1,15 +1,14 @@
-"""nccl-tuner.csv: the form of the example that NCCL's source has of a tuner plug-in, which
-NCCL_TUNER_PLUGIN has to name.
+"""nccl-tuner.csv: for the example tuner plug-in in NCCL's source, named in NCCL_TUNER_PLUGIN.
 
-Each line is for one number of ranks and nodes; communicators of another size keep NCCL's own
-choice. -1: any, and of channels NCCL's own.
+Each line applies to one number of ranks and nodes; NCCL decides for all other communicators. -1
+means any value, and NCCL's choice of channels.
 """
 
 import csv
 import io
 from math import ceil
 
-from hvscale.comm_tuning.collectives.tables.files import Format, TableTarget, named, register
+from hvscale.comm_tuning.collectives.tables.files import TableFormat, TableTarget, names_algorithm, register
 from hvscale.comm_tuning.collectives.tables.table import Operation, Rule
 
 FILE = "nccl-tuner.csv"
@@ -21,11 +20,11 @@ COLLECTIVES: tuple[Operation, ...] = ("broadcast", "allreduce", "allgather")
 ANY = -1
 
 
-def text(job: TableTarget) -> str:
+def text(target: TableTarget) -> str:
     stream = io.StringIO()
     stream.write("# " + ",".join(COLUMNS) + "\n")
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerows(row(rule) for rule in job.table.rule if rule.operation in COLLECTIVES and named(rule) is not None)
+    writer.writerows(row(rule) for rule in target.table.rule if rule.operation in COLLECTIVES and names_algorithm(rule))
     return stream.getvalue()
 
 
@@ -37,11 +36,10 @@ def row(rule: Rule) -> tuple[object, ...]:
 
 
 register(
-    Format(
+    TableFormat(
         file=FILE,
-        what="NCCL's choices, for a tuner plug-in",
         text=text,
-        applies=lambda job: job.table.mpi == "nccl" and job.table.names_algorithms,
-        variables=lambda job: {"NCCL_TUNER_CONFIG_FILE": job.path(FILE)},
+        variables=lambda target: {"NCCL_TUNER_CONFIG_FILE": target.path(FILE)},
+        mpi="nccl",
     )
 )
