@@ -24,7 +24,7 @@ from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.launch.placements.docker import shm_bytes
 from hvscale.launch.placements.ssh import parse_hosts
-from hvscale.profiling.analyze.bins import parse_bins
+from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.trainer.data.sources import parse_range
 
 NO_NUMBERS = ("nan", "inf", "-inf", "1e400", "", "two", "3;5", "9" * 5000, "-1e30")

@@ -1,11 +1,10 @@
-"""Where communication time goes: records of each collective, their readers, and the breakdown by
-message size.
+"""Shows where communication time goes: recording of each collective, readers of the profiles, and
+the breakdown by message size.
 """
 
 from hvscale.profiling.analyze.breakdown import Breakdown, RankRow, Row, breakdown, tabulate
 from hvscale.profiling.read.events import Events, Recording
-from hvscale.profiling.record.hvprof import library_path, preload_environment, timeline_environment, trim
-from hvscale.profiling.record.marks import step
+from hvscale.profiling.record import library_path, preload_environment, step, timeline_environment, trim_profiles
 
 __all__ = [
     "Breakdown",
@@ -19,5 +18,5 @@ __all__ = [
     "step",
     "tabulate",
     "timeline_environment",
-    "trim",
+    "trim_profiles",
 ]

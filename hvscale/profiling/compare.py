@@ -1,5 +1,5 @@
 """Compares two runs of the same work: communication time by message size before and after, and the
-gain.
+gain with its confidence interval.
 """
 
 import math
@@ -16,30 +16,28 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.core.statistics import percentile_interval, resampled_means
 from hvscale.core.units import human_bytes
-from hvscale.profiling.analyze.bins import Bins, parse_bins
 from hvscale.profiling.analyze.breakdown import read_recording, require_complete
-from hvscale.profiling.analyze.period import ends_of_shares
-from hvscale.profiling.analyze.step_times import StepLog, edges_by_rank, read_step_log, step_edges
+from hvscale.profiling.analyze.grouping import Bins, parse_bins
+from hvscale.profiling.analyze.steps import StepLog, edges_by_rank, read_step_log, split_by_bytes, step_edges
 from hvscale.profiling.read.events import Recording
 
 Verdict = Literal["less", "more", "no difference", "unknown"]
 Floats = NDArray[np.float64]
 
-SAME_WORK = 0.01  # fraction of a run's bytes (or calls) by which two runs of the same work may differ
-# Neighbouring steps are correlated, so the bootstrap draws blocks of steps. Fewer than FEWEST
+SAME_WORK_TOLERANCE = 0.01  # maximum difference of two runs of the same work, as a fraction of bytes or calls
+# Neighbouring steps are correlated, so the bootstrap draws blocks of steps. Fewer than MIN_BLOCKS
 # blocks give no interval.
-BLOCKS, FEWEST = 64, 3
-CALL_BLOCKS = 16  # without steps: few, so that each holds about as many calls
-CLOCK_SLACK = timedelta(seconds=1)  # of the host that started the run
-OTHER_HOSTS_SLACK = timedelta(minutes=1)
+BLOCKS, MIN_BLOCKS = 64, 3
+CALL_BLOCKS = 16  # without steps: few blocks, so that all have nearly the same number of calls
+LOCAL_CLOCK_SLACK = timedelta(seconds=1)  # on the host that started the run
+REMOTE_CLOCK_SLACK = timedelta(minutes=1)
 
 
 class Gain(BaseModel):
-    """Seconds before and after. The gain is the percentage saved: negative for a loss, None if
-    there was no time before.
+    """Seconds before and after, and the percentage saved.
 
-    `gain_percent_low` and `gain_percent_high`: a 95 % bootstrap interval over steps; None with too
-    few steps.
+    The gain is negative for a loss, and None for 0 seconds before. `gain_percent_low` and
+    `gain_percent_high` bound its 95 % bootstrap interval over steps; None with too few steps.
     """
 
     seconds_before: float
@@ -51,8 +49,9 @@ class Gain(BaseModel):
 
 
 class ComparisonRow(Gain):
-    """The messages of one operation whose size is in one bin, both limits inclusive; calls and
-    seconds summed over ranks.
+    """The messages of one operation with sizes in one bin, both limits inclusive.
+
+    Calls and seconds are sums over ranks.
     """
 
     operation: str
@@ -63,8 +62,9 @@ class ComparisonRow(Gain):
 
 
 class Comparison(VersionedDocument):
-    """The document that `hvscale compare --json` prints (by alias). Calls and seconds of `rows` and
-    `total` are per `per`.
+    """The document that `hvscale compare --json` prints (by alias).
+
+    `per`: the unit of the calls and seconds in `rows` and `total`.
     """
 
     schema_: Literal["hvscale/compare/1"] = "hvscale/compare/1"
@@ -78,46 +78,46 @@ class Comparison(VersionedDocument):
     steps_after: int | None
     rows: list[ComparisonRow]
     total: ComparisonRow
-    step: Gain | None  # a step's whole duration, if the runs have steps
-    incomplete: str | None = None  # why the rows lack messages of the runs
+    step: Gain | None  # for the whole duration of a step, if the runs have steps
+    incomplete: str | None = None  # why messages of the runs are missing
     warnings: list[str]
 
 
 @dataclass
-class Recorded:
-    """A run and what is compared of it."""
+class ProfiledRun:
+    """A run with its recording and its steps."""
 
     path: str
     record: RunRecord
     recording: Recording
     log: StepLog | None
     edges_ns: NDArray[np.int64] | None
-    share: float | None = None  # bytes that each rank sends in a step, if `edges_ns` was derived from them
+    bytes_per_step: float | None = None  # sent by each rank, if `edges_ns` was derived from them
 
 
-def read_recorded(run: RunFolder, detail: bool = False) -> Recorded:
+def read_profiled_run(run: RunFolder, detail: bool = False) -> ProfiledRun:
     """Reads a run; `detail` as in `read_recording`.
 
-    Raises RequestError if the run cannot be read, has no message, or has another run's files, and
-    UntrustedError if its profile could not be written.
+    Raises RequestError if the run cannot be read, has no messages, or mixes files of several runs.
+    Raises UntrustedError if it has no messages because its profile could not be written.
     """
     record, recording, log = run.read(), read_recording(run, detail), read_step_log(run)
     if not len(recording.events):
         require_complete(run, recording.incomplete)
-        raise RequestError(f"{run.path} holds no profile: record one with `hvscale profile`")
-    refuse_files_of_another_run(run, record, recording)
-    return Recorded(str(run.path), record, recording, log, step_edges(recording, log))
+        raise RequestError(f"{run.path} has no profile: record one with `hvscale profile`")
+    reject_files_of_another_run(run, record, recording)
+    return ProfiledRun(str(run.path), record, recording, log, step_edges(recording, log))
 
 
-def refuse_files_of_another_run(run: RunFolder, record: RunRecord, recording: Recording) -> None:
-    """Raises RequestError if a rank's messages are outside the run's times."""
+def reject_files_of_another_run(run: RunFolder, record: RunRecord, recording: Recording) -> None:
+    """Raises RequestError if a rank's messages lie outside the time of the run."""
     events = recording.events
     hosts = {end.rank: end.host for end in record.ranks}
     for rank in recording.ranks:
         start_ns = events.start_ns[events.rank == rank]
         if not len(start_ns):
             continue
-        slack = CLOCK_SLACK if hosts.get(rank) == record.host.name else OTHER_HOSTS_SLACK
+        slack = LOCAL_CLOCK_SLACK if hosts.get(rank) == record.host.name else REMOTE_CLOCK_SLACK
         early = start_ns.min() / 1e9 < (record.started_at - slack).timestamp()
         late = record.ended_at is not None and start_ns.max() / 1e9 > (record.ended_at + slack).timestamp()
         if early or late:
@@ -126,36 +126,39 @@ def refuse_files_of_another_run(run: RunFolder, record: RunRecord, recording: Re
             )
 
 
-def compare(before: RunFolder, after: RunFolder, bins: str = "study", share: float | None = None) -> Comparison:
-    """Compares two runs of the same work: per step if both have steps, else in total. `bins` as in
-    `parse_bins`.
+def compare(
+    before: RunFolder, after: RunFolder, bins: str = "study", bytes_per_step: float | None = None
+) -> Comparison:
+    """Compares two runs of the same work: per step if both have steps, else in total.
 
-    `share`: bytes that each rank sends in a step (`hvscale.profiling.analyze.period`), to divide
-    runs without step marks into steps. Raises RequestError if a run cannot be read, or if the two
-    did different work, with the differences.
+    `bins` as in `parse_bins`. `bytes_per_step`: sent by each rank (`find_bytes_per_step`); divides
+    runs without known steps into steps.
+
+    Raises RequestError if a run cannot be read, or if the two did different work.
     """
-    runs = [read_recorded(run) for run in (before, after)]
-    if share is not None and all(run.edges_ns is None for run in runs):
-        runs = [cut_by_share(run, share) for run in runs]
-    return compare_recorded(runs[0], runs[1], parse_bins(bins))
+    runs = [read_profiled_run(run) for run in (before, after)]
+    if bytes_per_step is not None and all(run.edges_ns is None for run in runs):
+        runs = [divide_into_steps(run, bytes_per_step) for run in runs]
+    return compare_profiled_runs(runs[0], runs[1], parse_bins(bins))
 
 
-def cut_by_share(run: Recorded, share: float) -> Recorded:
-    """The run with a step's end each time its lowest rank has sent `share` bytes; unchanged if it
-    sent too little.
+def divide_into_steps(run: ProfiledRun, bytes_per_step: float) -> ProfiledRun:
+    """The run with a step edge each time its lowest rank has sent `bytes_per_step` bytes.
+
+    Unchanged if the rank sent too few messages.
     """
-    _, ends_ns = ends_of_shares(run.recording, share)
-    return replace(run, edges_ns=ends_ns, share=share) if len(ends_ns) > 1 else run
+    _, ends_ns = split_by_bytes(run.recording, bytes_per_step)
+    return replace(run, edges_ns=ends_ns, bytes_per_step=bytes_per_step) if len(ends_ns) > 1 else run
 
 
-def compare_recorded(before: Recorded, after: Recorded, bins: Bins) -> Comparison:
-    """`compare` for runs that have been read."""
+def compare_profiled_runs(before: ProfiledRun, after: ProfiledRun, bins: Bins) -> Comparison:
+    """`compare` for runs already read."""
     by_step = before.edges_ns is not None and after.edges_ns is not None
     for run in (before, after):
         if run.recording.overwritten and not by_step:
             raise RequestError(
-                f"{run.path} has lost {run.recording.overwritten} single calls, and has no step marks to compare the rest "
-                f"by: record it again with a larger ring, --env HVPROF_MIB=N"
+                f"{run.path} lost {run.recording.overwritten} single calls and has no step marks to compare the others by: "
+                f"record it again with a larger ring (--env HVPROF_MIB=N) or mark its steps"
             )
     names = tuple(sorted({*before.recording.events.operations, *after.recording.events.operations}))
     tables = [_Table(run, bins, names, by_step) for run in (before, after)]
@@ -195,13 +198,13 @@ def compare_recorded(before: Recorded, after: Recorded, bins: Bins) -> Compariso
 
 
 class _Table:
-    """A run's messages by operation and bin (K columns), as means per step or sums over the run.
+    """The messages of a run by operation and bin (K columns), per step or over the run.
 
-    `seconds` (n, K) has a row for each of n blocks of consecutive steps (or calls), which weighs
-    `weights` steps (or 1/n of the run).
+    `seconds` (n, K): one row for each of n blocks of consecutive steps (or calls). `weights` (n):
+    the number of steps in each block (or 1/n of the run).
     """
 
-    def __init__(self, run: Recorded, bins: Bins, names: tuple[str, ...], by_step: bool) -> None:
+    def __init__(self, run: ProfiledRun, bins: Bins, names: tuple[str, ...], by_step: bool) -> None:
         events, columns = run.recording.events, len(names) * len(bins)
         code = np.array([names.index(name) for name in events.operations], np.int64)
         key = code[events.operation] * len(bins) + bins.index(events.bytes)
@@ -215,10 +218,10 @@ class _Table:
             blocks = min(BLOCKS, self.steps)
             block = step * blocks // self.steps
             self.weights = np.bincount(np.arange(self.steps) * blocks // self.steps).astype(np.float64)
-            if run.share is not None:
-                # A share may end inside a message, which counts as a whole.
+            if run.bytes_per_step is not None:
+                # A step may end inside a message, which counts in full.
                 sent = np.bincount(block[inside], weights=(events.bytes * ~events.bitwise)[inside], minlength=blocks)
-                self.weights = sent / (run.share * len(run.recording.ranks))
+                self.weights = sent / (run.bytes_per_step * len(run.recording.ranks))
         else:
             self.steps, inside, blocks = None, np.ones(len(key), bool), CALL_BLOCKS
             block = _blocks_of_calls(key * (int(events.rank.max()) + 1) + events.rank, events.start_ns, blocks)
@@ -232,15 +235,13 @@ class _Table:
         self.calls: Floats = np.bincount(key, minlength=columns) * scale / units
         per_operation = (len(names), len(bins))
         self.operation_calls = self.calls.reshape(per_operation).sum(axis=1)
-        # Bitwise reductions are Horovod's own, and their number depends on time, not on work.
+        # Bitwise reductions are Horovod's own. Their number depends on time, not on work.
         moved = np.bincount(key, weights=np.where(bitwise, 0, size), minlength=columns) * scale / units
         self.operation_bytes = moved.reshape(per_operation).sum(axis=1)
 
 
 def _blocks_of_calls(group: NDArray[np.int64], start_ns: NDArray[np.int64], blocks: int) -> NDArray[np.int64]:
-    """The block of each call, if the calls of each group are divided, in order of time, into equal
-    parts.
-    """
+    """The block of each call: the calls of each group, in order of time, divided evenly."""
     order = np.lexsort((start_ns, group))
     counts = np.bincount(group)
     first = np.cumsum(counts) - counts
@@ -251,12 +252,12 @@ def _blocks_of_calls(group: NDArray[np.int64], start_ns: NDArray[np.int64], bloc
 
 
 def _differences(
-    before: Recorded, after: Recorded, tables: list[_Table], names: tuple[str, ...], by_step: bool
+    before: ProfiledRun, after: ProfiledRun, tables: list[_Table], names: tuple[str, ...], by_step: bool
 ) -> list[str]:
-    """The differences between the work of two runs, a phrase each.
+    """The differences between the work of two runs, one phrase each.
 
     Another fusion buffer changes the sizes and the number of messages, but not the bytes of each
-    operation. So bytes are compared, and calls only without Horovod.
+    operation. So Horovod's runs are compared by bytes only, others also by calls.
     """
     found = []
     if before.record.np != after.record.np:
@@ -284,8 +285,8 @@ def _differences(
     return found
 
 
-def _differ(pair: tuple[float, float], of: float) -> bool:
-    return abs(pair[0] - pair[1]) > SAME_WORK * of
+def _differ(pair: tuple[float, float], reference: float) -> bool:
+    return abs(pair[0] - pair[1]) > SAME_WORK_TOLERANCE * reference
 
 
 def _images_per_step(log: StepLog | None) -> float:
@@ -308,14 +309,14 @@ def _row(before: _Table, after: _Table, key: int, bins: Bins, names: tuple[str, 
 
 
 def _gain(before: Floats, weights_before: Floats, after: Floats, weights_after: Floats) -> Gain:
-    """From the seconds of blocks, and the steps in each."""
+    """The gain, from the seconds and the weight of each block."""
     seconds_before = float(before.sum() / weights_before.sum())
     seconds_after = float(after.sum() / weights_after.sum())
     gain = low = high = None
     verdict: Verdict = "unknown"
     if seconds_before > 0:
         gain = 100 * (1 - seconds_after / seconds_before)
-        if min(len(before), len(after)) >= FEWEST:
+        if min(len(before), len(after)) >= MIN_BLOCKS:
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratios = resampled_means(after, weights_after, 1) / resampled_means(before, weights_before, 0)
             ratios = ratios[np.isfinite(ratios)]
@@ -331,33 +332,34 @@ def _gain(before: Floats, weights_before: Floats, after: Floats, weights_after: 
     )
 
 
-def _whole_step(before: Recorded, after: Recorded) -> Gain | None:
+def _whole_step(before: ProfiledRun, after: ProfiledRun) -> Gain | None:
     if before.edges_ns is None or after.edges_ns is None:
         return None
-    columns: list[Floats] = []
+    blocks: list[Floats] = []
     for edges_ns in (before.edges_ns, after.edges_ns):
         seconds = np.diff(edges_ns) / 1e9
         steps = len(seconds)
         block = np.arange(steps) * min(BLOCKS, steps) // steps
-        columns += [np.bincount(block, weights=values).astype(np.float64) for values in (seconds, np.ones(steps))]
-    return _gain(columns[0], columns[1], columns[2], columns[3])
+        blocks += [np.bincount(block, weights=values).astype(np.float64) for values in (seconds, np.ones(steps))]
+    return _gain(blocks[0], blocks[1], blocks[2], blocks[3])
 
 
-def _warnings(before: Recorded, after: Recorded, first: _Table, second: _Table, by_step: bool) -> list[str]:
+def _warnings(before: ProfiledRun, after: ProfiledRun, first: _Table, second: _Table, by_step: bool) -> list[str]:
     found = [f"{run.path}: {text}" for run in (before, after) for text in run.recording.warnings]
     found += [run.log.warning for run in (before, after) if run.log is not None and run.log.warning is not None]
     if before.record.command != after.record.command:
         lost = [word for word in before.record.command if word not in after.record.command]
         new = [word for word in after.record.command if word not in before.record.command]
         texts = [" ".join(words) or "nothing" for words in (lost, new)]
-        found.append(f"the commands differ ({texts[0]} against {texts[1]}): the gain includes the effect of that")
+        found.append(f"the commands differ ({texts[0]} against {texts[1]}), so the gain includes their effect")
     if before.recording.source != after.recording.source:
         found.append(
-            f"recorded by {before.recording.source} and by {after.recording.source}, which start and end a call at different points"
+            f"the runs were recorded by {before.recording.source} and {after.recording.source}, which time different parts of "
+            f"a call"
         )
-    if before.share is not None:
+    if before.bytes_per_step is not None:
         found.append(
-            f"the steps of these runs are unknown: here a step is {human_bytes(before.share)} sent by each rank"
+            f"the steps of these runs are unknown: one step stands for {human_bytes(before.bytes_per_step)} sent by each rank"
         )
     if not by_step:
         found.append(
@@ -365,13 +367,11 @@ def _warnings(before: Recorded, after: Recorded, first: _Table, second: _Table, 
             f"blocks of consecutive calls"
         )
     elif min(first.steps or 0, second.steps or 0) < 10:
-        found.append(f"{first.steps} and {second.steps} steps are few: the intervals are too narrow")
+        found.append(f"{first.steps} and {second.steps} steps are too few: the true intervals are wider")
     return found
 
 
 def median_step(edges_ns: NDArray[np.int64]) -> int:
-    """The index of the step that took the median time (of an even number: the lower of the middle
-    two).
-    """
+    """The index of the step with the median time (the lower of two middle ones)."""
     durations = np.diff(edges_ns)
     return int(np.argsort(durations, kind="stable")[math.ceil(len(durations) / 2) - 1])

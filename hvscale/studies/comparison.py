@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, default_run_path
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
-from hvscale.profiling.analyze.bins import parse_bins
+from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.compare import Comparison, compare
 from hvscale.studies.document import InterleavedDocument
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter

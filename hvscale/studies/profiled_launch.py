@@ -9,7 +9,7 @@ from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.launch.controller import launch
 from hvscale.launch.mpi.probe import has_large_counts
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
-from hvscale.profiling.record.nccl import nccl_environment, trim_nccl
+from hvscale.profiling.record import nccl_environment
 
 
 def profiled_launch(
@@ -37,5 +37,4 @@ def profiled_launch(
         return launch(command, options, replace(hooks, instrument=instrument))
     finally:
         for run in recorded:
-            profiling.trim(run)
-            trim_nccl(run)
+            profiling.trim_profiles(run)

@@ -14,7 +14,7 @@ from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.files import read_bytes
 from hvscale.core.run_folder import RunFolder
 from hvscale.launch.supervision.output import lines_of
-from hvscale.profiling.analyze.step_times import read_step_log
+from hvscale.profiling.analyze.steps import read_step_log
 
 Source = Literal["metric", "result.json", "steps.jsonl", "horovod"]
 NUMBER = r"([0-9][0-9.,]*(?:[eE][-+]?[0-9]+)?)"

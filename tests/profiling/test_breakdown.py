@@ -15,9 +15,8 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.units import GIB, KIB, MIB, human_bytes, human_range, human_seconds
 from hvscale.profiling import Breakdown, Events, Recording, tabulate
-from hvscale.profiling.analyze.bins import Bins, parse_bins
 from hvscale.profiling.analyze.breakdown import breakdown
-from hvscale.profiling.analyze.grouping import busbw_factors
+from hvscale.profiling.analyze.grouping import Bins, busbw_factors, parse_bins
 from hvscale.studies.run_report.breakdown_tables import table, write_breakdown_csv
 from tests.profiling import made
 from tests.profiling.conftest import MakeRun
@@ -204,7 +203,7 @@ def test_the_document(make_run: MakeRun, tmp_path: Path) -> None:
     document = json.loads(result.model_dump_json(by_alias=True))
     assert document["schema"] == "hvscale/breakdown/1"
     assert (document["source"], document["np"], document["ranks"], document["overwritten"]) == ("hvprof", 3, [0, 1], 0)
-    assert document["warnings"] == ["no profile of rank 2: it called no MPI, or its file is lost"]
+    assert document["warnings"] == ["no profile of rank 2: it made no MPI call, or its file is lost"]
     assert set(document["rows"][0]) == {
         *("operation", "bytes_min", "bytes_max", "calls", "bytes", "seconds", "share"),
         *("mean_seconds", "p50_seconds", "p99_seconds"),

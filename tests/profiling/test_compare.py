@@ -13,16 +13,15 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
 from hvscale.core.units import KIB, MIB, human_bytes
 from hvscale.profiling import Events, Recording
-from hvscale.profiling.analyze.bins import parse_bins
-from hvscale.profiling.analyze.period import share_of_a_step
-from hvscale.profiling.analyze.step_times import StepLog, read_step_log, step_edges
+from hvscale.profiling.analyze.grouping import parse_bins
+from hvscale.profiling.analyze.steps import StepLog, find_bytes_per_step, read_step_log, step_edges
 from hvscale.profiling.compare import (
     Comparison,
-    Recorded,
-    compare_recorded,
-    cut_by_share,
+    ProfiledRun,
+    compare_profiled_runs,
+    divide_into_steps,
     median_step,
-    refuse_files_of_another_run,
+    reject_files_of_another_run,
 )
 from tests.profiling.conftest import MakeRun
 
@@ -42,7 +41,7 @@ def recorded(
     bitwise: bool = True,
     noise: float = 0.1,
     command: str = "program",
-) -> Recorded:
+) -> ProfiledRun:
     """Steps of which each all-reduces `sizes` on each rank, every message in `milliseconds`, and a
     bitwise one before each.
     """
@@ -84,11 +83,11 @@ def recorded(
         ranks=[RankEnd(rank=rank, host="here", pid=1) for rank in range(ranks)],
     )
     of_steps = StepLog(np.full(steps, STEP_SECONDS), np.full(steps, images), np.full(steps, 0.01)) if log else None
-    return Recorded("run", record, recording, of_steps, step_edges(recording, of_steps))
+    return ProfiledRun("run", record, recording, of_steps, step_edges(recording, of_steps))
 
 
-def compared(before: Recorded, after: Recorded) -> Comparison:
-    return compare_recorded(before, after, parse_bins("study"))
+def compared(before: ProfiledRun, after: ProfiledRun) -> Comparison:
+    return compare_profiled_runs(before, after, parse_bins("study"))
 
 
 def test_steps_are_found_on_the_clock_of_the_messages() -> None:
@@ -209,7 +208,7 @@ def test_another_fusion_buffer_is_the_same_work() -> None:
     assert small.calls_before == 2 * small.calls_after
 
 
-MAKES_OTHER_WORK: dict[str, tuple[Callable[[], Recorded], str]] = {
+MAKES_OTHER_WORK: dict[str, tuple[Callable[[], ProfiledRun], str]] = {
     "np": (lambda: recorded(ranks=4), "np 2 against 4"),
     "model": (lambda: recorded(sizes=(4 * MIB, 5 * MIB)), "allreduce of 16 MiB per step against 18 MiB"),
     "a little": (lambda: recorded(sizes=(4 * MIB, 4 * MIB + 100 * KIB)), "allreduce of 16777216 B|allreduce of 16 MiB"),
@@ -251,12 +250,12 @@ def test_another_command_is_said() -> None:
 def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
     run = recorded()
     folder = RunFolder(tmp_path / "job")
-    refuse_files_of_another_run(folder, run.record, run.recording)
+    reject_files_of_another_run(folder, run.record, run.recording)
     events = run.recording.events
     for hours in (-1, 1):
         moved = replace(events, start_ns=events.start_ns + (events.rank == 1) * hours * 3600 * 10**9)
         with pytest.raises(RequestError, match="mixes files of different runs: rank 1's"):
-            refuse_files_of_another_run(folder, run.record, replace(run.recording, events=moved))
+            reject_files_of_another_run(folder, run.record, replace(run.recording, events=moved))
 
 
 def test_a_step_log_that_was_cut_short_or_damaged(make_run: MakeRun) -> None:
@@ -283,10 +282,10 @@ def test_the_median_step() -> None:
 
 def test_runs_of_different_lengths_without_steps_are_cut_by_what_a_step_sends() -> None:
     longer, shorter = recorded(10, log=False), recorded(5, steps=STEPS // 2, log=False)
-    share, unit = share_of_a_step(longer.recording)
+    share, unit = find_bytes_per_step(longer.recording)
     assert unit == "steps/s"
     assert share is not None
-    comparison = compared(cut_by_share(longer, share), cut_by_share(shorter, share))
+    comparison = compared(divide_into_steps(longer, share), divide_into_steps(shorter, share))
     assert comparison.per == "step"
     assert comparison.total.verdict == "less"
     units = share / (8 * MIB)  # two steps that are alike may count as one
@@ -294,7 +293,7 @@ def test_runs_of_different_lengths_without_steps_are_cut_by_what_a_step_sends() 
     assert large.calls_before == pytest.approx(2 * NP * units, rel=1e-6)
     assert large.seconds_before == pytest.approx(0.010 * 2 * NP * units, rel=0.05)
     assert f"here a step is {human_bytes(share)} sent by each rank" in comparison.warnings[0]
-    assert cut_by_share(shorter, 1e12).edges_ns is None
+    assert divide_into_steps(shorter, 1e12).edges_ns is None
 
 
 def test_marked_steps_are_taken_as_they_are() -> None:

@@ -122,7 +122,7 @@ def test_clocks_that_jump_are_said_and_their_collectives_left_out(run: RunFolder
     write(run, 1, made.signed(jumped), error)
     result = explained_breakdown(run)
     assert result.waiting is not None
-    assert (result.waiting.matched, result.waiting.contradicted) == (ROUNDS // 2, ROUNDS // 2)
+    assert (result.waiting.matched, result.waiting.clock_conflicts) == (ROUNDS // 2, ROUNDS // 2)
     assert result.waiting.operations[0].waiting_seconds == pytest.approx(ROUNDS / 2 * LATE / 1e9)
     (warning,) = result.warnings
     assert "ranks 0 and 1 (by at least 199 ms)" in warning
@@ -133,7 +133,7 @@ def test_clocks_that_jump_are_said_and_their_collectives_left_out(run: RunFolder
     assert explained_breakdown(run).warnings == []
 
 
-def test_an_unavailable_part_is_null_with_its_reason(make_run: MakeRun) -> None:
+def test_what_is_not_known_is_null_with_its_reason(make_run: MakeRun) -> None:
     run = make_run(2)
     empty = explained_breakdown(run)
     assert set(empty.unavailable) == {"waiting", "exposed_communication", "buffer_reuse", "horovod_phases"}
@@ -141,7 +141,7 @@ def test_an_unavailable_part_is_null_with_its_reason(make_run: MakeRun) -> None:
     write(run, 0, unmarked(0))
     alone = explained_breakdown(run)
     assert (alone.waiting, alone.exposed_communication) == (None, None)
-    assert "all its ranks" in alone.unavailable["waiting"]
+    assert "each of its ranks" in alone.unavailable["waiting"]
     assert "hvscale.profiling.step()" in alone.unavailable["exposed_communication"]
     assert "--timeline" in alone.unavailable["horovod_phases"]
     assert alone.buffer_reuse is not None
@@ -154,12 +154,12 @@ def test_an_unavailable_part_is_null_with_its_reason(make_run: MakeRun) -> None:
 
 def test_a_large_run_is_explained_when_asked_for(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     records = 2 * (2 * ROUNDS + 1)
-    monkeypatch.setattr(explanation, "EXPLAINED_BYTES", records * RECORD.itemsize)
+    monkeypatch.setattr(explanation, "MAX_EXPLAINED_BYTES", records * RECORD.itemsize)
     # What a ring has room for does not count, only what it holds.
     with (run.hvprof / "rank-00000.hvp").open("ab") as stream:
         stream.truncate(4 << 20)
     assert explained_breakdown(run).waiting is not None
-    monkeypatch.setattr(explanation, "EXPLAINED_BYTES", records * RECORD.itemsize - 1)
+    monkeypatch.setattr(explanation, "MAX_EXPLAINED_BYTES", records * RECORD.itemsize - 1)
     left_out = explained_breakdown(run)
     assert (left_out.waiting, left_out.explained) == (None, False)
     assert "--explain" in left_out.unavailable["waiting"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.profiling.analyze.exposed import ExposedCommunication, covered_ns, exposed_communication
-from hvscale.profiling.analyze.step_times import StepLog
+from hvscale.profiling.analyze.steps import StepLog
 from hvscale.profiling.read.events import Events, Recording
 
 BEGAN_NS = 1_700_000_000_123_456_789  # as clocks give it: more digits than a float holds

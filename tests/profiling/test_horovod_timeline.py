@@ -256,7 +256,7 @@ def test_a_timeline_cut_anywhere_gives_the_messages_before_the_cut(length: int) 
 def test_garbage_never_crashes(at: int, garbage: bytes) -> None:
     text = example().text
     timeline, found = read(text[:at] + garbage.decode(errors="replace") + text[at + len(garbage) :])
-    assert len(found) == len(timeline.whole())
+    assert len(found) == len(timeline.complete_messages())
     assert all(size >= 0 and duration >= 0 for _, size, duration in found)
 
 
@@ -280,7 +280,7 @@ JSON = st.recursive(
 )
 def test_events_of_any_content_never_crash(events: list[object]) -> None:
     timeline, found = read(json.dumps(events))
-    assert len(found) == len(timeline.whole())
+    assert len(found) == len(timeline.complete_messages())
     assert all(size >= 0 and duration >= 0 for _, size, duration in found)
 
 

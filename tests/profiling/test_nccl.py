@@ -26,7 +26,7 @@ from hvscale.profiling.read.nccl_file import (
     read_nccl_profile,
 )
 from hvscale.profiling.read.sources.nccl import read_calls
-from hvscale.profiling.record.nccl import nccl_environment, plugin_path, trim_nccl
+from hvscale.profiling.record import nccl_environment, nccl_plugin_path, trim_profiles
 from tests.conftest import Run, run_json
 from tests.native import FLAGS, NATIVE, NCCL_PLUGIN, SHARED_LIBRARY
 from tests.profiling.conftest import PROGRAMS, MakeRun
@@ -71,7 +71,7 @@ def start(
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """As rank `rank` of 2; `before`: the words in front of the command."""
-    command = [*before, str(harness), str(plugin or plugin_path()), str(version), *map(str, more)]
+    command = [*before, str(harness), str(plugin or nccl_plugin_path()), str(version), *map(str, more)]
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMI", "HOROVOD_"))}
     inside = {**plain, "HVPROF_MIB": "1", "RANK": str(rank), "WORLD_SIZE": "2", **environment}
     return subprocess.run(command, env=inside, capture_output=True, text=True, timeout=100, check=False)
@@ -128,7 +128,7 @@ def test_every_call_is_recorded_under_every_version(harness: Path, make_run: Mak
 
 def test_the_versions_that_nccl_looks_for_are_what_the_plug_in_exports() -> None:
     listed = subprocess.run(
-        ["nm", "-D", "--defined-only", str(plugin_path())], capture_output=True, text=True, check=True
+        ["nm", "-D", "--defined-only", str(nccl_plugin_path())], capture_output=True, text=True, check=True
     ).stdout
     assert {line.split()[-1] for line in listed.splitlines()} == {f"ncclProfiler_v{version}" for version in VERSIONS}
 
@@ -172,7 +172,7 @@ def test_a_killed_process_leaves_its_records(harness: Path, make_run: MakeRun, v
     assert 3 * 800 - (64 if version == 3 else 0) <= len(found.records) <= 3 * 800
     assert found.warnings == []
     size = profile_of(run, 0).stat().st_size
-    trim_nccl(run)
+    trim_profiles(run)
     assert profile_of(run, 0).stat().st_size == HEADER.itemsize + len(found.records) * RECORD.itemsize < size
     again = read_nccl_profile(profile_of(run, 0))
     assert np.array_equal(again.records, found.records)
@@ -180,13 +180,13 @@ def test_a_killed_process_leaves_its_records(harness: Path, make_run: MakeRun, v
 
 def test_a_process_killed_in_the_middle_leaves_whole_records(harness: Path, make_run: MakeRun) -> None:
     run = make_run(2, "NCCL")
-    command = [str(harness), str(plugin_path()), "6", "3", "1000000"]
+    command = [str(harness), str(nccl_plugin_path()), "6", "3", "1000000"]
     environment = {**os.environ, "HVPROF_MIB": "64", "RANK": "0", "WORLD_SIZE": "2", **nccl_environment(run, {})}
     with subprocess.Popen(command, env=environment) as process:
         try:
             while not profile_of(run, 0).exists() or read_nccl_profile(profile_of(run, 0)).recorded < 1000:
                 assert process.poll() is None
-            trim_nccl(run)
+            trim_profiles(run)
             assert profile_of(run, 0).stat().st_size == HEADER.itemsize + (64 << 20), "a file in use was cut"
         finally:
             process.send_signal(signal.SIGKILL)
@@ -244,7 +244,7 @@ def test_a_plug_in_that_the_user_chose_stays(make_run: MakeRun) -> None:
     run = make_run(1, "NCCL")
     assert nccl_environment(run, {"NCCL_PROFILER_PLUGIN": "other"}) == {}
     assert nccl_environment(run, {}) == {
-        "NCCL_PROFILER_PLUGIN": str(plugin_path()),
+        "NCCL_PROFILER_PLUGIN": str(nccl_plugin_path()),
         "HVPROF_DIRECTORY": str(run.hvprof),
     }
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvscale.profiling.analyze.period import share_of_a_step
+from hvscale.profiling.analyze.steps import find_bytes_per_step
 from hvscale.profiling.read.events import Events, Recording, no_events
 
 
@@ -44,7 +44,7 @@ def test_the_period_of_collectives_is_found(period: float, buckets: list[int], s
             at = step + 0.5 + 0.4 * place / len(buckets) + 0.01 * noise.standard_normal()
             starts.append(period * at)
             sizes.append(size)
-    share, unit = share_of_a_step(recording(starts, sizes))
+    share, unit = find_bytes_per_step(recording(starts, sizes))
     assert unit == "steps/s"
     assert share is not None
     # Two steps that are alike may count as one: that halves every throughput, and leaves their
@@ -58,5 +58,5 @@ def test_messages_without_a_period_count_by_their_bytes() -> None:
     noise = np.random.default_rng(1)
     starts = np.cumsum(noise.exponential(1.0, 400)).tolist()
     sizes = noise.integers(1, 1 << 20, 400).tolist()
-    assert share_of_a_step(recording(starts, sizes)) == (None, "MiB/s")
-    assert share_of_a_step(None) == (None, "MiB/s")
+    assert find_bytes_per_step(recording(starts, sizes)) == (None, "MiB/s")
+    assert find_bytes_per_step(None) == (None, "MiB/s")

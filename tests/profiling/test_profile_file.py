@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
-from hvscale.profiling import trim
+from hvscale.profiling import trim_profiles
 from hvscale.profiling.analyze.breakdown import breakdown
-from hvscale.profiling.read.counters import COUNTER, counter_checks, sound_counters
+from hvscale.profiling.read.counters import COUNTER, counter_checks, intact_counters
 from hvscale.profiling.read.profile_file import COMMUNICATOR, COUNTERS_START, HEADER, RECORD, RECORDS_START, ProfileFile
 from tests.native import NATIVE
 from tests.profiling import made
@@ -211,7 +211,7 @@ def test_a_call_that_a_kill_left_half_counted(calls: int, done: int, size: int, 
     torn = before.copy()
     for name in ("latencies", "calls", "bytes", "check", "duration_ns")[:done]:
         torn[name] = after[name]
-    found, damaged = sound_counters(torn)
+    found, damaged = intact_counters(torn)
     assert damaged == 0
     assert found.tobytes() in (before.tobytes(), after.tobytes())
 
@@ -268,7 +268,7 @@ def test_trimming_loses_nothing_and_leaves_damaged_files_alone(make_run: MakeRun
     }
     for name, content in contents.items():
         (run.hvprof / name).write_bytes(content)
-    trim(run)
+    trim_profiles(run)
     assert (run.hvprof / "rank-00000.hvp").read_bytes() == long[: RECORDS_START + COUNT * RECORD.itemsize]
     assert (run.hvprof / "rank-00001.hvp").read_bytes() == full
     assert (run.hvprof / "rank-00002.hvp").read_bytes() == contents["rank-00002.hvp"]

@@ -15,7 +15,7 @@ import pytest
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.profiling import library_path, preload_environment, step, trim
+from hvscale.profiling import library_path, preload_environment, step, trim_profiles
 from hvscale.profiling.analyze.breakdown import breakdown, read_recording
 from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.compare import compare
@@ -208,7 +208,7 @@ def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun) 
     assert abs(int(first[0]) - int(first[1])) < 400_000_000 + error
     explained = explained_breakdown(run)
     assert explained.waiting is not None
-    assert explained.waiting.contradicted == 0, "clocks disagree by more than is stated"
+    assert explained.waiting.clock_conflicts == 0, "clocks disagree by more than is stated"
     assert explained.waiting.clock_error_seconds == pytest.approx(error / 1e9)
 
 
@@ -325,7 +325,7 @@ def test_large_counts_that_go_unseen_are_said(mpich: Mpi, make_run: MakeRun) -> 
     assert [row.operation for row in result.rows] == ["barrier"]
     assert len(result.warnings) == 1
     assert "calls with large counts" in result.warnings[0]
-    assert "rank 0, 1, whose MPI library has them" in result.warnings[0]
+    assert "rank 0, 1: its MPI library has them" in result.warnings[0]
 
 
 def check_point_to_point(any_mpi: Mpi, make_run: MakeRun, size: int, program: str) -> None:
@@ -409,7 +409,7 @@ def test_the_oldest_records_are_overwritten(open_mpi: Mpi, make_run: MakeRun) ->
     run = make_run(1)
     capacity = (1 << 20) // RECORD.itemsize
     open_mpi.record(run, 1, [str(open_mpi.compile("barriers")), "20000"], HVPROF_MIB="1")
-    trim(run)
+    trim_profiles(run)
     profile, found = records(profile_of(run, 0))
     assert profile.overwritten == 20000 - capacity
     assert found["sequence"].tolist() == list(range(20000 - capacity + 1, 20001))
@@ -434,7 +434,7 @@ def test_a_killed_rank_leaves_its_records(open_mpi: Mpi, make_run: MakeRun) -> N
         try:
             victim = wait_for_records(profile_of(run, 1), 1000)
             before = profile_of(run, 0).stat().st_size
-            trim(run)
+            trim_profiles(run)
             assert profile_of(run, 0).stat().st_size == before, "a file in use was cut"
             os.kill(victim, signal.SIGKILL)
             job.wait(timeout=60)
@@ -445,7 +445,7 @@ def test_a_killed_rank_leaves_its_records(open_mpi: Mpi, make_run: MakeRun) -> N
         assert records(profile_of(run, rank))[0].warnings == []
     calls = {row.rank: row.calls for row in breakdown(run).rank_rows}
     assert calls[1] >= 1000
-    trim(run)
+    trim_profiles(run)
     assert {row.rank: row.calls for row in breakdown(run).rank_rows} == calls
     assert profile_of(run, 1).stat().st_size < 64 << 20
 
@@ -558,8 +558,8 @@ int main(int argc, char **argv)
     ("linked", "reason"),
     [
         ("static", "is linked statically"),
-        ("with a static MPI", "holds an MPI library of its own"),
-        ("by itself while it runs", "loads its MPI library while it runs (dlopen)"),
+        ("with a static MPI", "contains a static MPI library"),
+        ("at run time", "loads its MPI library at run time (dlopen)"),
         ("with an MPI without PMPI", "the MPI library lacks a function that a profile needs"),
     ],
 )
@@ -574,7 +574,7 @@ def test_an_mpi_that_cannot_be_seen_is_said(hvscale: Run, tmp_path: Path, linked
         "static": ["-static", tmp_path / "program.c", tmp_path / "mpi.c"],
         "with a static MPI": [tmp_path / "program.c", tmp_path / "mpi.c"],
         "with an MPI without PMPI": [tmp_path / "program.c", library, f"-Wl,-rpath,{tmp_path}"],
-        "by itself while it runs": [f'-DLIBRARY="{library}"', tmp_path / "loads.c", "-ldl"],
+        "at run time": [f'-DLIBRARY="{library}"', tmp_path / "loads.c", "-ldl"],
     }
     program = tmp_path / "program"
     subprocess.run(["cc", "-o", program, *sources[linked]], check=True)

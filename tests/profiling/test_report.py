@@ -11,9 +11,9 @@ import pytest
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling import tabulate
-from hvscale.profiling.analyze.bins import parse_bins
 from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explain_recording, join
-from hvscale.profiling.compare import Recorded
+from hvscale.profiling.analyze.grouping import parse_bins
+from hvscale.profiling.compare import ProfiledRun
 from hvscale.profiling.read.events import HorovodMessages
 from hvscale.studies.run_report.page import View, render, report, report_path
 from tests.profiling.test_compare import NP, STEPS, recorded
@@ -26,7 +26,7 @@ def view(result: dict[str, Any] | None = None, **options: Any) -> View:
     return View("job", run, explained(run), result or {}, None)
 
 
-def explained(run: Recorded, messages: HorovodMessages | None = None) -> ExplainedBreakdown:
+def explained(run: ProfiledRun, messages: HorovodMessages | None = None) -> ExplainedBreakdown:
     found = explain_recording(run.record, run.recording, run.log, messages)
     return join(tabulate(run.recording, parse_bins("study"), run.path), found)
 

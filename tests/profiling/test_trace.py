@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hvscale.core.errors import RequestError
-from hvscale.studies.run_report.trace import trace_recorded
+from hvscale.studies.run_report.trace import trace_profiled_run
 from tests.profiling.test_compare import NP, STEP_SECONDS, STEPS, recorded
 
 
@@ -23,7 +23,7 @@ def trace(path: Path) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
 
 def test_every_message_stands_on_its_rank_and_thread(tmp_path: Path) -> None:
     run = recorded()
-    assert trace_recorded(run, tmp_path / "trace.json") is None
+    assert trace_profiled_run(run, tmp_path / "trace.json") is None
     document, events = trace(tmp_path / "trace.json")
     assert document["otherData"]["command"] == ["program"]
     names = {event["pid"]: event["args"]["name"] for event in events["M"] if event["name"] == "process_name"}
@@ -43,7 +43,7 @@ def test_every_message_stands_on_its_rank_and_thread(tmp_path: Path) -> None:
 
 def test_the_last_messages_are_kept_and_that_is_said(tmp_path: Path) -> None:
     run = recorded()
-    said = trace_recorded(run, tmp_path / "trace.json", last=4 * NP)
+    said = trace_profiled_run(run, tmp_path / "trace.json", last=4 * NP)
     assert said is not None
     assert "the last 8 messages" in said
     _, events = trace(tmp_path / "trace.json")
@@ -53,4 +53,4 @@ def test_the_last_messages_are_kept_and_that_is_said(tmp_path: Path) -> None:
 
 def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="cannot write"):
-        trace_recorded(recorded(), tmp_path / "nowhere" / "trace.json")
+        trace_profiled_run(recorded(), tmp_path / "nowhere" / "trace.json")

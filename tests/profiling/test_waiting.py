@@ -89,13 +89,13 @@ def test_where_clocks_disagree_the_collective_is_left_out(operation: int) -> Non
     found = split(rows, rank_1=1000)
     (row,) = found.operations
     assert row.calls == 2
-    assert (found.matched, found.contradicted, found.unmatched_calls) == (1, 2, 0)
+    assert (found.matched, found.clock_conflicts, found.unmatched_calls) == (1, 2, 0)
     assert [late.times_last for late in found.late_ranks] == [1]
     (pair,) = found.clock_disagreements
     assert (pair.rank, pair.late_rank, pair.collectives) == (0, 1, 2)
     assert pair.at_least_seconds == pytest.approx((20_060 + 2 * jumped - 20_100) * 1e-9)
     # A jump within the stated error says nothing.
-    assert split(rows, rank_1=3 * jumped).contradicted == 0
+    assert split(rows, rank_1=3 * jumped).clock_conflicts == 0
 
 
 def test_what_need_not_wait_for_its_last_rank_contradicts_no_clock() -> None:
@@ -103,9 +103,9 @@ def test_what_need_not_wait_for_its_last_rank_contradicts_no_clock() -> None:
         return [(0, operation, 1, 0, 2, 0, 10), (1, operation, 1, 0, 2, 10**9, 10)]
 
     for operation in (REDUCE, BROADCAST, ALLGATHERV):
-        assert split(late(operation)).contradicted == 0
-    assert split(late(ALLREDUCE)).contradicted == 1
-    empty = [waiting(calls(late(operation), size=0), NAMES, {}).contradicted for operation in (ALLREDUCE, IBARRIER)]
+        assert split(late(operation)).clock_conflicts == 0
+    assert split(late(ALLREDUCE)).clock_conflicts == 1
+    empty = [waiting(calls(late(operation), size=0), NAMES, {}).clock_conflicts for operation in (ALLREDUCE, IBARRIER)]
     assert empty == [0, 1]
 
 
@@ -132,7 +132,7 @@ def test_nothing_is_counted_twice(rows: list[Call]) -> None:
         if alike and 1 < len(members) == first[4] and early and first[1] in (ALLREDUCE, IBARRIER):
             left_out += len(members)
     assert sum(row.calls for row in found.operations) + found.unmatched_calls + left_out == len(rows)
-    assert (found.contradicted > 0) == (left_out > 0) == bool(found.clock_disagreements)
+    assert (found.clock_conflicts > 0) == (left_out > 0) == bool(found.clock_disagreements)
     assert sum(late.times_last for late in found.late_ranks) == found.matched
     for operation in found.operations:
         assert operation.waiting_seconds >= 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hvscale.comm_tuning.tune.losses import losses
 from hvscale.core.line_files import LONGEST_LINE_BYTES, damaged_lines
 from hvscale.core.run_folder import RunFolder
-from hvscale.profiling.analyze.step_times import read_step_log
+from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.studies.throughput import read_throughput
 from hvscale.trainer.loggers.logger_process import NewSteps
 from hvscale.trainer.steps import STEPS_SCHEMA, Step, StepsFile, keep_steps, parse_step

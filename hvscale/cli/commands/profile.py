@@ -37,9 +37,9 @@ def profile(
     """
     from hvscale.launch.mpi.reported_library import require_asked_library
     from hvscale.launch.options import LaunchHooks
-    from hvscale.profiling.analyze.bins import parse_bins
     from hvscale.profiling.analyze.breakdown import require_complete
     from hvscale.profiling.analyze.explanation import explained_breakdown
+    from hvscale.profiling.analyze.grouping import parse_bins
     from hvscale.studies.profiled_launch import profiled_launch
 
     parse_bins(bins)  # a mistake here is to be known before the job, not after it

@@ -15,8 +15,8 @@ from hvscale.core.numbers import read_whole
 from hvscale.core.run_folder import DEFAULT_PLACEMENT, RunFolder
 from hvscale.core.suggest import suggest_name
 from hvscale.launch.options import LaunchOptions
-from hvscale.profiling.analyze.bins import parse_bins
 from hvscale.profiling.analyze.breakdown import read_recording, tabulate
+from hvscale.profiling.analyze.grouping import parse_bins
 
 DEFAULT_EAGER_LIMIT = 1 << 20
 SIZE_FACTOR = 4  # between sizes; extra sizes are added near crossovers

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.breakdown import read_recording
-from hvscale.profiling.analyze.step_times import read_step_log, step_edges
+from hvscale.profiling.analyze.steps import read_step_log, step_edges
 from hvscale.profiling.read.events import Events
 
 WARMUP_STEPS = 3  # they send start-up messages: the broadcast of the parameters, the first negotiation of each tensor

@@ -16,7 +16,7 @@ from hvscale.comm_tuning.tune.study import TuneStudy
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate, estimate
-from hvscale.profiling.analyze.period import share_of_a_step
+from hvscale.profiling.analyze.steps import find_bytes_per_step
 from hvscale.profiling.compare import compare
 
 OnePair = Generator[FreshStart | SameStart, TrialOutcome, Pair | None]
@@ -99,7 +99,7 @@ def compare_profiles(study: TuneStudy, proof: Proof) -> None:
     last = proof.pairs[-1]
     before, after = (RunFolder(study.path / name) for name in (last.default_run, last.tuned_run))
     try:
-        share = study.source.share or share_of_a_step(recording_of(before))[0]
-        study.document.profile = compare(before, after, share=share)
+        bytes_per_step = study.source.share or find_bytes_per_step(recording_of(before))[0]
+        study.document.profile = compare(before, after, bytes_per_step=bytes_per_step)
     except (RequestError, UntrustedError) as error:
         study.warn(f"the profiles before and after cannot be compared: {error}")

@@ -15,8 +15,7 @@ from hvscale.core.statistics import Estimate, estimate
 from hvscale.core.units import MIB
 from hvscale.launch.supervision.output import lines_of
 from hvscale.profiling.analyze.breakdown import read_recording
-from hvscale.profiling.analyze.period import ends_of_shares, share_of_a_step
-from hvscale.profiling.analyze.step_times import read_step_log
+from hvscale.profiling.analyze.steps import find_bytes_per_step, read_step_log, split_by_bytes
 from hvscale.profiling.read.events import Recording
 from hvscale.studies.throughput import PER_RANK, Metric, number
 
@@ -111,7 +110,7 @@ class StepSource:
             self.steps(run)
             self.kind = self.read_from
         if self.kind == "collectives":
-            self.share, self.unit_of_share = share_of_a_step(recording_of(run))
+            self.share, self.unit_of_share = find_bytes_per_step(recording_of(run))
 
     def _metric(self, run: RunFolder) -> MeasuredSteps | None:
         if self.metric is None:
@@ -154,7 +153,7 @@ class StepSource:
         recording = recording_of(run)
         if recording is None:
             return None
-        share, ends = ends_of_shares(recording, self.share)
+        share, ends = split_by_bytes(recording, self.share)
         if len(ends) < 2:
             return None
         # Several steps may end with the same message: they share its time.

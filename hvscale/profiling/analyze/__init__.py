@@ -1,3 +1,3 @@
-"""Turns events into tables: the breakdown by message size, waiting, exposed communication, buffer
-reuse and Horovod's phases.
+"""Turns events into tables: breakdown by message size, waiting, exposed communication, buffer reuse
+and Horovod's phases.
 """

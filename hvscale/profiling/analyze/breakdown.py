@@ -1,6 +1,4 @@
-"""Where the communication time of a run went: one row for each operation and range of message
-sizes.
-"""
+"""The breakdown: communication time of a run by operation and message size."""
 
 from dataclasses import replace
 from typing import Literal, TypeVar
@@ -10,16 +8,15 @@ from pydantic import BaseModel
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import UntrustedError
 from hvscale.core.run_folder import ABANDONED, RunFolder
-from hvscale.profiling.analyze.bins import Bins, parse_bins
-from hvscale.profiling.analyze.grouping import EventGroups, Groups, TotalGroups
+from hvscale.profiling.analyze.grouping import Bins, EventGroups, Groups, TotalGroups, parse_bins
 from hvscale.profiling.read.events import Recording, no_events, sources_by_priority
 from hvscale.profiling.read.missing_profiles import why_missing
 
 
 class Row(BaseModel):
-    """The messages of one operation whose size is in one bin, both limits inclusive.
+    """The messages of one operation with sizes in one bin, both limits inclusive.
 
-    Bandwidths are total bytes over total time in 10^9 bytes per second; None without bytes or time.
+    Bandwidths are total bytes over total time, in 10^9 bytes/s; None without bytes or time.
     """
 
     operation: str
@@ -28,20 +25,20 @@ class Row(BaseModel):
     calls: int
     bytes: int
     seconds: float
-    share: float  # of the seconds of all rows (of this rank)
+    share: float  # of the seconds of all rows (RankRow: of all rows of the rank)
     mean_seconds: float
     p50_seconds: float  # percentiles interpolate linearly between the two nearest calls
     p99_seconds: float
     algbw_gigabytes_per_second: float | None
     busbw_gigabytes_per_second: float | None
-    # A bitwise reduction carries no gradients: Horovod's ranks use one in every cycle to agree on
-    # what to send next.
+    # A bitwise reduction carries no gradients: Horovod's ranks use one per cycle to negotiate which
+    # tensors to send next.
     bitwise_calls: int
     bitwise_seconds: float
 
 
 class RankRow(Row):
-    """The same for one rank."""
+    """A row for one rank."""
 
     rank: int
 
@@ -51,41 +48,41 @@ class Breakdown(VersionedDocument):
 
     schema_: Literal["hvscale/breakdown/1"] = "hvscale/breakdown/1"
     run: str
-    library: str  # the MPI library that the ranks ran on
+    library: str  # the MPI library that the ranks used
     source: str
     np: int
     ranks: list[int]
     rows: list[Row]
     rank_rows: list[RankRow]
-    point_to_point: list[Row]  # sends and receives; no share includes their seconds
+    point_to_point: list[Row]  # sends and receives; `share` of the other rows excludes them
     overwritten: int
-    incomplete: str | None = None  # why the rows lack messages of the job
+    incomplete: str | None = None  # why messages of the job are missing
     warnings: list[str]
 
 
 def breakdown(run: RunFolder, bins: str = "study") -> Breakdown:
     """Tabulates a run by message size; `bins` as in `parse_bins`.
 
-    Raises RequestError if `bins` is not a list of sizes, or run.json or every profile of the run
-    cannot be read.
+    Raises RequestError if `bins` is invalid, or if run.json or all profiles are unreadable.
     """
     ranges = parse_bins(bins)
     return tabulate(read_recording(run), ranges, str(run.path))
 
 
 def read_recording(run: RunFolder, detail: bool = False) -> Recording:
-    """Every message of a run, from the source of the highest priority; warns if the ranks ran on
-    another library than requested.
+    """Reads every message of a run from the available source with the highest priority.
 
-    Raises RequestError if run.json or every profile cannot be read.
+    `detail`: also loads what `Events` calls details. Warns if the ranks used another library than
+    requested.
+
+    Raises RequestError if run.json or all profiles are unreadable.
     """
-    record, recording = run.read(), first_recording(run, detail)
-    other = [record.library_difference] if record.library_difference else []
-    return replace(recording, library=record.measured_library.name, warnings=[*recording.warnings, *other])
+    record, recording = run.read(), _read_messages(run, detail)
+    difference = [record.library_difference] if record.library_difference else []
+    return replace(recording, library=record.measured_library.name, warnings=[*recording.warnings, *difference])
 
 
-def first_recording(run: RunFolder, detail: bool) -> Recording:
-    """`read_recording` without the library."""
+def _read_messages(run: RunFolder, detail: bool) -> Recording:
     for source in sources_by_priority():
         recording = source.read(run, detail)
         if recording is not None:
@@ -101,16 +98,15 @@ def first_recording(run: RunFolder, detail: bool) -> Recording:
 
 
 def require_complete(run: RunFolder, incomplete: str | None) -> None:
-    """Raises UntrustedError, with the cause, if a run's profile lacks messages."""
+    """Raises UntrustedError with `incomplete`, the cause, if a run's profile lacks messages."""
     if incomplete is not None:
-        raise UntrustedError(
-            f"the profile of {run.path} is incomplete, and its figures cannot be trusted: {incomplete}"
-        )
+        raise UntrustedError(f"the profile of {run.path} is incomplete, so its figures cannot be trusted: {incomplete}")
 
 
 def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
-    """Rows over all ranks and for each rank, of bins with calls; sorted by the operation's total
-    time, then by size.
+    """Tabulates a recording: rows over all ranks and rows for each rank, of bins with calls.
+
+    Sorts operations by their total time, and the rows of an operation by size.
     """
     warnings = list(recording.warnings)
     groups: Groups = EventGroups(recording.events, bins)
@@ -118,10 +114,13 @@ def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
         groups = TotalGroups(recording.totals, bins)
         if groups.split_classes:
             warnings.append(
-                "a bin's edge that is not a power of two splits sizes that were counted together: they are in the bin of their mean"
+                "a bin edge that is not a power of two splits sizes that were counted together: they count in the bin of "
+                "their mean"
             )
     if not len(groups.keys):
-        warnings.append("no collective was recorded: the job made none, or none that this profile records")
+        warnings.append(
+            "no collective was recorded: the job made none, or only calls that this profile does not record"
+        )
     rank_rows: dict[int, list[RankRow]] = {rank: [] for rank in recording.ranks}
     for group in range(len(groups.keys)):
         rank = groups.rank(group)
@@ -133,23 +132,25 @@ def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
         source=recording.source,
         np=recording.np,
         ranks=recording.ranks,
-        rows=_rows(groups, recording.ranks_per_event),
-        rank_rows=[row for rank in sorted(rank_rows) for row in _ordered(rank_rows[rank])],
-        point_to_point=_rows(TotalGroups(sends, bins), 1) if sends is not None else [],
+        rows=_rows_across_ranks(groups, recording.ranks_per_event),
+        rank_rows=[row for rank in sorted(rank_rows) for row in _sorted_with_shares(rank_rows[rank])],
+        point_to_point=_rows_across_ranks(TotalGroups(sends, bins), 1) if sends is not None else [],
         overwritten=recording.overwritten,
         incomplete=recording.incomplete,
         warnings=warnings,
     )
 
 
-def _rows(groups: Groups, ranks_per_event: int) -> list[Row]:
-    return _ordered([Row(**groups.fields(first, last, ranks_per_event)) for first, last in groups.of_all_ranks()])
+def _rows_across_ranks(groups: Groups, ranks_per_event: int) -> list[Row]:
+    return _sorted_with_shares(
+        [Row(**groups.fields(first, last, ranks_per_event)) for first, last in groups.across_ranks()]
+    )
 
 
 RowKind = TypeVar("RowKind", bound=Row)
 
 
-def _ordered(rows: list[RowKind]) -> list[RowKind]:
+def _sorted_with_shares(rows: list[RowKind]) -> list[RowKind]:
     seconds: dict[str, float] = {}
     for row in rows:
         seconds[row.operation] = seconds.get(row.operation, 0.0) + row.seconds

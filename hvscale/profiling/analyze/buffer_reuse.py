@@ -1,6 +1,4 @@
-"""Buffer reuse: how often a cache of registered (or IPC-mapped) buffers would have had the buffer
-of a message already.
-"""
+"""Buffer reuse: the hit rate of a simulated cache of registered (or IPC-mapped) buffers."""
 
 from collections import OrderedDict
 
@@ -8,14 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-# CUDA IPC handles that MVAPICH2 caches by default (MV2_CUDA_IPC_MAX_CACHE_ENTRIES), and sizes
-# around registration caches in use.
+# The number of CUDA IPC handles that MVAPICH2 caches by default (MV2_CUDA_IPC_MAX_CACHE_ENTRIES),
+# and typical sizes of registration caches.
 CAPACITIES = (16, 64, 1024, 8192)
 
 
 class HitRate(BaseModel):
-    """`capacity_entries`: buffers that the cache of one rank holds; `hit_rate`: of the messages of
-    all ranks, None without messages.
+    """The hit rate over the messages of all ranks; None without messages.
+
+    `capacity_entries`: the number of buffers that the cache of one rank holds.
     """
 
     capacity_entries: int
@@ -30,11 +29,10 @@ def hit_rates(
     size: NDArray[np.int64],
     capacities: tuple[int, ...] = CAPACITIES,
 ) -> list[HitRate]:
-    """Replay messages, in order of time, against a cache for each rank that evicts the least
-    recently used buffer.
+    """Replays messages, sorted by time, against one LRU cache per rank.
 
-    A message hits when its start address is cached with at least its size; otherwise its buffer
-    enters. Messages without bytes touch no buffer and do not count.
+    A message hits if its start address is cached with at least its size; otherwise the cache takes
+    its buffer. Messages without bytes or without a buffer do not count.
     """
     has_buffer = (size > 0) & (address > 0)
     messages = list(
@@ -42,20 +40,20 @@ def hit_rates(
     )
     rates = []
     for capacity in capacities:
-        hits = _hits(messages, capacity)
+        hits = _count_hits(messages, capacity)
         rate = hits / len(messages) if messages else None
         rates.append(HitRate(capacity_entries=capacity, messages=len(messages), hits=hits, hit_rate=rate))
     return rates
 
 
-def _hits(messages: list[tuple[int, int, int]], capacity: int) -> int:
+def _count_hits(messages: list[tuple[int, int, int]], capacity: int) -> int:
     caches: dict[int, OrderedDict[int, int]] = {}
     hits = 0
     for rank, address, size in messages:
         cache = caches.setdefault(rank, OrderedDict())
-        known = cache.pop(address, 0)
-        hits += known >= size
-        cache[address] = max(known, size)
+        cached_size = cache.pop(address, 0)
+        hits += cached_size >= size
+        cache[address] = max(cached_size, size)
         if len(cache) > capacity:
             cache.popitem(last=False)
     return hits

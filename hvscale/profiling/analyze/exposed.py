@@ -1,6 +1,4 @@
-"""Exposed communication: for how long of each step the program could do nothing else, because it
-communicated.
-"""
+"""Exposed communication: the part of each step in which the program could only communicate."""
 
 from typing import Literal
 
@@ -8,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from hvscale.profiling.analyze.step_times import StepLog
+from hvscale.profiling.analyze.steps import StepLog
 from hvscale.profiling.read.events import Events, Recording
 
 Floats = NDArray[np.float64]
@@ -17,7 +15,7 @@ Floats = NDArray[np.float64]
 class StepExposure(BaseModel):
     """One step, counted from 1: a mean over the ranks in `ExposedCommunication.ranks`.
 
-    Between the two bounds lies what the profile cannot tell; they are equal where it can.
+    The true value lies between the two bounds. They are equal if the profile determines it.
     """
 
     step: int
@@ -27,12 +25,11 @@ class StepExposure(BaseModel):
 
 
 class ExposedCommunication(BaseModel):
-    """`basis`: the program measured it (`communication_seconds` in steps.jsonl), or the recorded
-    calls bound it.
+    """The exposed communication of a run; shares are fractions of a step's time.
 
-    By calls: a blocking call on the thread that marks steps is exposed in full. One that another
-    thread makes, or that does not block, may go on beside computing: it counts at most. Shares are
-    of a step's time.
+    `basis`: `measured` by the program (`communication_seconds` in steps.jsonl), or bounded by the
+    recorded `calls`. A blocking call on the thread that marks steps is fully exposed. A call on
+    another thread or a non-blocking call may overlap computation: only the upper bound includes it.
     """
 
     basis: Literal["measured", "calls"]
@@ -48,20 +45,21 @@ class ExposedCommunication(BaseModel):
 def exposed_communication(
     recording: Recording, log: StepLog | None, edges_ns: NDArray[np.int64] | None
 ) -> ExposedCommunication | None:
-    """None where the run's steps are not known. `edges_ns`: the steps of the lowest rank, as
-    `step_edges` gives them.
+    """The exposed communication of a run; None if its steps are unknown.
+
+    `edges_ns`: the step edges of the lowest rank, from `step_edges`.
     """
     if log is not None and not np.isnan(log.exposed_seconds).all():
-        told = np.flatnonzero(~np.isnan(log.exposed_seconds))
-        exposed = np.clip(log.exposed_seconds[told], 0, log.seconds[told])
-        return _summary("measured", [0], log.steps[told], log.seconds[told], exposed, exposed)
+        measured = np.flatnonzero(~np.isnan(log.exposed_seconds))
+        exposed = np.clip(log.exposed_seconds[measured], 0, log.seconds[measured])
+        return _summary("measured", [0], log.steps[measured], log.seconds[measured], exposed, exposed)
     if edges_ns is None or not recording.ranks:
         return None
     lowest = min(recording.ranks)
     marked = {rank: marks for rank, marks in recording.steps.items() if len(marks) == len(edges_ns)}
     if lowest not in marked:
-        nobody = np.full(len(edges_ns), -1)
-        ranks, bounds = [lowest], [_bounds(recording.events, lowest, edges_ns, nobody)]
+        no_thread = np.full(len(edges_ns), -1)
+        ranks, bounds = [lowest], [_bounds(recording.events, lowest, edges_ns, no_thread)]
     else:
         ranks = sorted(marked)
         bounds = [_bounds(recording.events, rank, marked[rank], recording.step_threads[rank]) for rank in ranks]
@@ -72,7 +70,7 @@ def exposed_communication(
 def _bounds(
     events: Events, rank: int, edges_ns: NDArray[np.int64], marking_thread: NDArray[np.int64]
 ) -> tuple[Floats, Floats, Floats]:
-    """Seconds of each step of a rank, and of them exposed: at least, at most."""
+    """For each step of a rank: its seconds, and the lower and upper bound of the exposed ones."""
     calls = np.flatnonzero(events.rank == rank)
     calls = calls[np.argsort(events.start_ns[calls], kind="stable")]
     start, end = events.start_ns[calls], events.start_ns[calls] + events.duration_ns[calls]
@@ -86,15 +84,16 @@ def _bounds(
 
 
 def covered_ns(start: NDArray[np.int64], end: NDArray[np.int64], edges_ns: NDArray[np.int64]) -> Floats:
-    """How much of each span between two edges lies in one of the intervals at least; `start`
-    ascends.
+    """The time between each two edges that the intervals cover, in nanoseconds.
+
+    `start` must ascend; intervals may overlap.
     """
     if not len(start):
         return np.zeros(len(edges_ns) - 1)
     latest = np.maximum.accumulate(end)
-    begins_anew = np.append(True, start[1:] > latest[:-1])
-    pieces_start, pieces_end = start[begins_anew], latest[np.append(np.flatnonzero(begins_anew)[1:] - 1, len(end) - 1)]
-    # Relative to the first edge: nanoseconds since 1970 have more digits than a float.
+    after_gap = np.append(True, start[1:] > latest[:-1])
+    pieces_start, pieces_end = start[after_gap], latest[np.append(np.flatnonzero(after_gap)[1:] - 1, len(end) - 1)]
+    # Relative to the first edge: nanoseconds since 1970 need more digits than a float has.
     knots = np.stack([pieces_start, pieces_end], axis=1).reshape(-1) - edges_ns[0]
     before = np.concatenate([[0], np.cumsum(pieces_end - pieces_start)])
     covered = np.repeat(before, 2)[1:-1]
@@ -114,7 +113,7 @@ def _summary(
         basis=basis,
         ranks=ranks,
         mean_step_seconds=float(seconds.mean()),
-        # Of the whole time, so that long steps count for what they take.
+        # Weighted by the length of each step.
         mean_share_at_least=float(at_least.sum() / max(seconds.sum(), 1e-9)),
         mean_share_at_most=float(at_most.sum() / max(seconds.sum(), 1e-9)),
         median_share_at_least=float(np.median(shares[0])),

@@ -1,5 +1,5 @@
-"""What Horovod does with a message before and after it moves: by operation, and how well it fuses
-tensors.
+"""The phases of Horovod's messages (negotiation, queueing, copies, communication) by operation, and
+how well Horovod fuses tensors.
 """
 
 import re
@@ -11,16 +11,15 @@ from hvscale.core.run_folder import RunRecord
 from hvscale.core.units import MIB
 from hvscale.profiling.read.events import PHASES, HorovodMessages
 
-THRESHOLD = "HOROVOD_FUSION_THRESHOLD"
-DEFAULT_THRESHOLD = 128 * MIB  # of Horovod 0.28.1, common/operations.cc
+THRESHOLD_VARIABLE = "HOROVOD_FUSION_THRESHOLD"
+DEFAULT_THRESHOLD = 128 * MIB  # Horovod 0.28.1, common/operations.cc
 
 
 class OperationPhases(BaseModel):
-    """One operation's messages. Seconds are summed over messages, each counted once however many
-    tensors were fused into it.
+    """The messages of one operation; seconds are sums over messages, not over fused tensors.
 
-    `negotiation_seconds`: until all ranks had the tensors, from when the first rank had one;
-    `queueing_seconds`: from then until the message was worked on, and waiting for data in it;
+    `negotiation_seconds`: from when the first rank has a tensor until all ranks have all tensors.
+    `queueing_seconds`: from then until Horovod starts the message, plus waiting for its data.
     `other_seconds`: the rest, such as allocating the output.
     """
 
@@ -36,7 +35,7 @@ class OperationPhases(BaseModel):
 
 
 class TensorsBin(BaseModel):
-    """How many messages were made of so many tensors, both limits inclusive."""
+    """The number of messages with a number of tensors in this range, both limits inclusive."""
 
     tensors_min: int
     tensors_max: int
@@ -44,11 +43,10 @@ class TensorsBin(BaseModel):
 
 
 class Fusion(BaseModel):
-    """How tensors were fused, over all operations.
+    """How Horovod fused tensors, over all operations.
 
-    `fill_*`: the bytes of a message of more than one tensor, over `threshold_bytes`; None where
-    there is none whose size is known, or the threshold is not known, because Horovod's autotuning
-    changes it, or 0, which means no fusion.
+    `fill_*`: the bytes of a fused message over `threshold_bytes`. None without a fused message of
+    known size, if the threshold is 0 (no fusion), or if it is unknown because Horovod autotunes it.
     """
 
     tensors_per_message_mean: float
@@ -62,8 +60,9 @@ class Fusion(BaseModel):
 
 
 class HorovodPhases(BaseModel):
-    """Of Horovod's timeline, which rank 0 writes: calls and seconds are that rank's alone, and
-    phases of different messages overlap.
+    """The phases in Horovod's timeline, which only rank 0 writes.
+
+    Calls and seconds are rank 0's, and phases of different messages overlap.
     """
 
     rank: int
@@ -72,7 +71,7 @@ class HorovodPhases(BaseModel):
 
 
 def horovod_phases(messages: HorovodMessages, record: RunRecord) -> HorovodPhases | None:
-    """None where the timeline holds no message."""
+    """The phases of the messages in a timeline; None without messages."""
     if not len(messages.operation):
         return None
     rows = []
@@ -92,17 +91,18 @@ def horovod_phases(messages: HorovodMessages, record: RunRecord) -> HorovodPhase
 
 
 def fusion_threshold(record: RunRecord) -> int | None:
-    """Bytes, as the job was started with them. None where Horovod tunes it itself; a script that
-    sets it for itself is not seen.
+    """The fusion threshold in bytes from the job's environment; None if Horovod autotunes it.
+
+    Does not see a threshold that the script itself sets.
     """
     environment = {**record.env_asked, **record.rank_environment}
-    if _number(environment.get("HOROVOD_AUTOTUNE", "0")) > 0:
+    if _parse_number(environment.get("HOROVOD_AUTOTUNE", "0")) > 0:
         return None
-    return _number(environment[THRESHOLD]) if THRESHOLD in environment else DEFAULT_THRESHOLD
+    return _parse_number(environment[THRESHOLD_VARIABLE]) if THRESHOLD_VARIABLE in environment else DEFAULT_THRESHOLD
 
 
-def _number(text: str) -> int:
-    """As strtol reads it, with which Horovod does."""
+def _parse_number(text: str) -> int:
+    """Parses a number as strtol does, which Horovod uses."""
     leading = re.match(r"\s*[+-]?\d+", text)
     return int(leading[0]) if leading else 0
 
@@ -112,8 +112,12 @@ def _fusion(messages: HorovodMessages, threshold: int | None) -> Fusion:
     power = np.ceil(np.log2(tensors)).astype(np.int64)  # 1, 2, 3-4, 5-8, ...
     counts = np.bincount(power)
     bins = [
-        TensorsBin(tensors_min=2 ** (place - 1) + 1 if place else 1, tensors_max=2**place, messages=int(counts[place]))
-        for place in np.flatnonzero(counts).tolist()
+        TensorsBin(
+            tensors_min=2 ** (exponent - 1) + 1 if exponent else 1,
+            tensors_max=2**exponent,
+            messages=int(counts[exponent]),
+        )
+        for exponent in np.flatnonzero(counts).tolist()
     ]
     fused = messages.bytes[(tensors > 1) & messages.sized]
     fill = fused / threshold if threshold and threshold > 0 and len(fused) else None

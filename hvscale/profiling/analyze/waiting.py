@@ -1,5 +1,5 @@
-"""Waiting against moving: which part of a collective's time went by until its last rank arrived,
-and which rank that was.
+"""Splits the time of collectives into waiting for the last rank and moving data, and shows which
+ranks arrive late.
 """
 
 from collections.abc import Mapping
@@ -9,19 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-# Nobody leaves these before the last rank has come, whatever the library does. Those with a count
-# for each rank (allgatherv and the like, reduce-scatter) are not among them: a rank whose part is
-# empty need not be waited for.
+# No rank can leave these before the last one arrives, whatever the library does. Collectives with a
+# count per rank (reduce-scatter, allgatherv and the like) are not included: no rank needs to wait
+# for an empty part.
 SYNCHRONISING = {"allreduce", "allgather", "alltoall", "barrier", "reduce-scatter-block"}
-READING_NS = 1000  # reading a clock takes time itself
+CLOCK_READ_NS = 1000  # allows for the time to read a clock
 
 
 class OperationWaiting(BaseModel):
-    """One operation's time, summed over ranks: `waiting_seconds` until the last rank had arrived,
-    the rest moved data.
+    """The time of one operation, summed over ranks: until the last rank arrived, and the rest.
 
-    `bitwise`: calls whose reduction is a bitwise one, by which Horovod's ranks agree on what to
-    send, stand in a row of their own.
+    Bitwise reductions, by which Horovod's ranks negotiate what to send, have separate rows.
     """
 
     operation: str
@@ -32,20 +30,22 @@ class OperationWaiting(BaseModel):
 
 
 class LateRank(BaseModel):
-    """How often a rank was the last to arrive, and for how long the others then waited for it (a
-    mean over those ranks and times).
+    """How often a rank arrived last, and how long the others waited for it.
+
+    `mean_seconds` is a mean over the waiting ranks and over the collectives.
     """
 
     rank: int
     times_last: int
-    share_last: float  # of the collectives that were matched
+    share_last: float  # of the matched collectives
     mean_seconds: float
-    total_seconds: float  # of waiting that it caused, summed over the ranks that waited
+    total_seconds: float  # waiting that it caused, summed over the waiting ranks
 
 
 class ClockDisagreement(BaseModel):
-    """Collectives that `rank` seems to have left before `late_rank` came: their clocks are apart by
-    `at_least_seconds` or more.
+    """The collectives that `rank` seems to have left before `late_rank` arrived.
+
+    The clocks of the two ranks differ by at least `at_least_seconds`.
     """
 
     rank: int
@@ -55,12 +55,14 @@ class ClockDisagreement(BaseModel):
 
 
 class Waiting(BaseModel):
-    """`matched`: collectives of which every rank's call is known, `agreements` those of them with a
-    bitwise reduction. The others, of rings that wrapped or ranks that died, are left out.
+    """Waiting and late ranks, over the `matched` collectives: those with a call from every rank.
 
-    Left out are also `contradicted` collectives, in which clocks disagree by more than they should:
-    `clock_error_seconds`, by which the clocks of two ranks may be apart as compared at the start;
-    None where they were not compared.
+    `agreements`: matched collectives with a bitwise reduction. `unmatched_calls`: calls without a
+    match, because a ring overflowed or a rank died.
+
+    `clock_conflicts`: collectives excluded because clocks disagree by more than
+    `clock_error_seconds`. That is how far the clocks of two ranks may differ, as measured at the
+    start; None if it was not measured.
     """
 
     operations: list[OperationWaiting]
@@ -68,14 +70,14 @@ class Waiting(BaseModel):
     matched: int
     agreements: int
     unmatched_calls: int
-    contradicted: int
+    clock_conflicts: int
     clock_error_seconds: float | None
     clock_disagreements: list[ClockDisagreement]
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of collectives in columns of one length; times on one clock, in nanoseconds."""
+    """Calls of collectives in columns of one length, with all times on one clock."""
 
     rank: NDArray[np.int64]
     operation: NDArray[np.int64]  # index into the names
@@ -85,16 +87,17 @@ class Calls:
     start_ns: NDArray[np.int64]
     duration_ns: NDArray[np.int64]
     bytes: NDArray[np.int64]
-    bitwise: NDArray[np.int64]  # 1: the reduction is a bitwise one
+    bitwise: NDArray[np.int64]  # 1: the reduction is bitwise
 
 
 def waiting(calls: Calls, names: tuple[str, ...], clock_error_ns: Mapping[int, int | None]) -> Waiting:
-    """Match the n-th collective of each communicator across ranks and split its time.
+    """Matches the n-th collective of each communicator across ranks and splits its time.
 
-    A rank waits from its own start until the last member's, but no longer than its own call lasts.
-    A collective counts only when each member has exactly one call of it, all of one operation, and
-    no member left a synchronising one before the last came. `clock_error_ns` is by rank, against
-    rank 0; None or absent: not measured, which is taken as 0 here.
+    A rank waits from its own start until the start of the last member, at most until its call ends.
+    A collective counts if each member has exactly one call of it, all with the same operation, and
+    if no member left a synchronising one before the last member arrived.
+
+    `clock_error_ns`: by rank, relative to rank 0. None or absent: not measured, treated as 0.
     """
     order = np.lexsort((calls.rank, calls.ordinal, calls.communicator))
     communicator, ordinal = calls.communicator[order], calls.ordinal[order]
@@ -107,18 +110,18 @@ def waiting(calls: Calls, names: tuple[str, ...], clock_error_ns: Mapping[int, i
     members = np.diff(np.append(firsts, len(order)))
     same = np.ones(len(order), bool)
     same[1:] = is_first[1:] | ((operation[1:] == operation[:-1]) & (rank[1:] != rank[:-1]))
-    whole = (
+    is_complete = (
         (members == calls.size[order][firsts]) & (np.bincount(group[~same], minlength=len(firsts)) == 0) & (members > 1)
     )
     clock_error_seconds = _clock_error_seconds(np.unique(rank), clock_error_ns)
-    if not whole.any():
+    if not is_complete.any():
         return Waiting(
             operations=[],
             late_ranks=[],
             matched=0,
             agreements=0,
             unmatched_calls=len(order),
-            contradicted=0,
+            clock_conflicts=0,
             clock_error_seconds=clock_error_seconds,
             clock_disagreements=[],
         )
@@ -129,12 +132,12 @@ def waiting(calls: Calls, names: tuple[str, ...], clock_error_ns: Mapping[int, i
         (calls.bytes[order] > 0) | np.array(["barrier" in name for name in names])[operation]
     )
     early_ns = last_start[group] - (start + duration)
-    left_early = whole[group] & synchronises & (early_ns > error[rank] + error[last_rank[group]] + READING_NS)
-    contradicted = np.bincount(group[left_early], minlength=len(firsts)) > 0
+    left_early = is_complete[group] & synchronises & (early_ns > error[rank] + error[last_rank[group]] + CLOCK_READ_NS)
+    clock_conflicts = np.bincount(group[left_early], minlength=len(firsts)) > 0
     disagreements = _disagreements(rank[left_early], last_rank[group[left_early]], early_ns[left_early])
     waited = np.clip(last_start[group] - start, 0, duration)
-    found = whole & ~contradicted
-    counted = found[group]
+    counted_collectives = is_complete & ~clock_conflicts
+    counted = counted_collectives[group]
     kind = operation * 2 + calls.bitwise[order]
     rows = []
     for code in np.unique(kind[counted]):
@@ -151,25 +154,27 @@ def waiting(calls: Calls, names: tuple[str, ...], clock_error_ns: Mapping[int, i
     caused = np.bincount(group, weights=waited, minlength=len(firsts))
     return Waiting(
         operations=sorted(rows, key=lambda row: -(row.waiting_seconds + row.transfer_seconds)),
-        late_ranks=_late_ranks(last_rank[found], caused[found], members[found] - 1),
-        matched=int(found.sum()),
-        agreements=int((found & (calls.bitwise[order][firsts] == 1)).sum()),
-        unmatched_calls=int((~whole[group]).sum()),
-        contradicted=int((whole & contradicted).sum()),
+        late_ranks=_late_ranks(
+            last_rank[counted_collectives], caused[counted_collectives], members[counted_collectives] - 1
+        ),
+        matched=int(counted_collectives.sum()),
+        agreements=int((counted_collectives & (calls.bitwise[order][firsts] == 1)).sum()),
+        unmatched_calls=int((~is_complete[group]).sum()),
+        clock_conflicts=int((is_complete & clock_conflicts).sum()),
         clock_error_seconds=clock_error_seconds,
         clock_disagreements=disagreements,
     )
 
 
 def _clock_error_seconds(ranks: NDArray[np.int64], clock_error_ns: Mapping[int, int | None]) -> float | None:
-    """Of the two ranks that were compared worst: each is compared with rank 0."""
+    """The sum of the two largest errors, because each is relative to rank 0."""
     errors = [clock_error_ns.get(rank) for rank in ranks.tolist()]
     known = [error for error in errors if error is not None]
     return sum(sorted(known)[-2:]) / 1e9 if errors and len(known) == len(errors) else None
 
 
 def _last_ranks(rank: NDArray[np.int64], is_last: NDArray[np.bool_], group: NDArray[np.int64]) -> NDArray[np.int64]:
-    """By group; of two that arrive in the same nanosecond the lower rank counts."""
+    """The last rank of each group; of two that arrive in the same nanosecond, the lower one."""
     at = np.flatnonzero(is_last)
     _, first = np.unique(group[at], return_index=True)
     return rank[at[first]]
@@ -178,7 +183,7 @@ def _last_ranks(rank: NDArray[np.int64], is_last: NDArray[np.bool_], group: NDAr
 def _disagreements(
     rank: NDArray[np.int64], late_rank: NDArray[np.int64], early_ns: NDArray[np.int64]
 ) -> list[ClockDisagreement]:
-    """One a pair of ranks, the widest first."""
+    """One row per pair of ranks, the largest disagreement first."""
     pairs, which, counts = np.unique(np.stack([rank, late_rank]), axis=1, return_inverse=True, return_counts=True)
     widest = np.zeros(len(counts), np.int64)
     np.maximum.at(widest, which.reshape(-1), early_ns)
@@ -190,7 +195,7 @@ def _disagreements(
 
 
 def _late_ranks(late: NDArray[np.int64], caused_ns: NDArray[np.float64], waiters: NDArray[np.int64]) -> list[LateRank]:
-    """One row a rank that was ever last; the arguments are by collective."""
+    """One row per rank that was ever last; the arguments are by collective."""
     rows = []
     for number in np.unique(late):
         chosen = late == number

@@ -1,1 +1,1 @@
-"""Reads what the recorders wrote, whatever state the files are in, as events."""
+"""Reads the profiles of a run into events."""

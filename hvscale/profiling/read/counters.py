@@ -1,5 +1,5 @@
-"""The counters of a profile file: exact totals and latency histograms of every call, even if
-records were overwritten.
+"""The counters of a profile file: exact totals and latency histograms over all calls, including
+those whose records were overwritten.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvscale.profiling.read.ring_file import LARGEST, ODD
+from hvscale.profiling.read.ring_file import CHECK_FACTOR, INT64_MAX
 
 LATENCIES = 147
 COUNTERS = 1024
@@ -23,16 +23,16 @@ COUNTER = np.dtype(
     ]
 )
 CALLS, BYTES, DURATION, FIRST_LATENCY = 1, 2, 3, 4  # words of a counter
-ALL_SIZES = 127  # size class of a counter for calls that found no counter of their own
-SHORTEST_NS = 64  # one latency class below it, then four for each doubling
+ALL_SIZES = 127  # size class of a counter that many sizes share, because no other counter was left
+SHORTEST_NS = 64  # one latency class below, then four classes per doubling
 MODULUS = 1 << 64
-MOST_BYTES, MOST_NS = 1 << 48, 1 << 43  # of one call, when an interrupted count is repaired
+MAX_BYTES, MAX_NS = 1 << 48, 1 << 43  # of one call, when a partly counted call is repaired
 
 
 def _factors() -> list[int]:
     factors = []
     for word in range(COUNTER.itemsize // 8):
-        factor = ODD * (word + 1) % MODULUS
+        factor = CHECK_FACTOR * (word + 1) % MODULUS
         factors.append((factor ^ factor >> 32) * 0xBF58476D1CE4E5B9 % MODULUS | 1)
     return factors
 
@@ -41,17 +41,19 @@ FACTORS = _factors()
 
 
 def counter_checks(entries: NDArray[Any]) -> NDArray[np.uint64]:
-    """The correct `check` of each of `entries` (n, of dtype COUNTER); counters.c has the same
-    factors.
+    """The correct `check` of each of `entries` (n, of dtype COUNTER).
+
+    The factors are those of native/hvprof/counters.c.
     """
     words = np.ascontiguousarray(entries).view("<u8").reshape(len(entries), COUNTER.itemsize // 8)[:, :-1]
-    checks: NDArray[np.uint64] = words @ np.array(FACTORS[:-1], np.uint64) + np.uint64(ODD)
+    checks: NDArray[np.uint64] = words @ np.array(FACTORS[:-1], np.uint64) + np.uint64(CHECK_FACTOR)
     return checks
 
 
 def latency_limits_ns() -> NDArray[np.int64]:
-    """The LATENCIES + 1 edges of the latency classes; the last class is open, and its upper edge is
-    nominal.
+    """The LATENCIES + 1 edges of the latency classes.
+
+    The last class is open; its upper edge is nominal.
     """
     edges = [0] + [SHORTEST_NS * (4 + step) << power >> 2 for power in range(37) for step in range(4)]
     return np.array(edges[: LATENCIES + 1], np.int64)
@@ -62,7 +64,7 @@ LIMITS_NS = latency_limits_ns()
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over calls: n entries, each of one operation, size class, communicator size and rank."""
+    """Sums over calls: n entries, one per operation, size class, communicator size and rank."""
 
     operations: tuple[str, ...]  # names; `operation` is an index into them
     rank: NDArray[np.int32]
@@ -80,38 +82,37 @@ class Totals:
         return len(self.rank)
 
 
-def sound_counters(entries: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """The intact entries of a file that are in use, and the number of damaged ones.
+def intact_counters(entries: NDArray[Any]) -> tuple[NDArray[Any], int]:
+    """The intact entries in use, and the number of damaged ones.
 
-    A killed process may have left a call half counted in one entry for each thread: that call is
-    taken out again, or counted to its end.
+    A killed process leaves at most one partly counted call per thread. That call is removed or
+    completed.
     """
     used = entries[entries["key"] != 0]
     repaired = [_repair(entry) for entry in used[used["check"] != counter_checks(used)]]
-    good = [used[used["check"] == counter_checks(used)], *(entry for entry in repaired if entry is not None)]
-    found = np.concatenate(good)
-    sound = _is_plausible(found)
-    return found[sound], len(used) - int(np.count_nonzero(sound))
+    correct = [used[used["check"] == counter_checks(used)], *(entry for entry in repaired if entry is not None)]
+    found = np.concatenate(correct)
+    plausible = _is_plausible(found)
+    return found[plausible], len(used) - int(np.count_nonzero(plausible))
 
 
 def _repair(entry: Any) -> NDArray[Any] | None:
-    """The entry with a partly counted call removed or completed; None if that does not explain its
-    check.
+    """The entry with its partly counted call removed or completed; None if its check stays wrong.
 
-    counters.c adds, in this order, to the class of latency, the calls, the bytes, the check and the
-    duration.
+    counters.c updates the latency class, the calls, the bytes, the check and the duration, in this
+    order.
     """
     repaired: NDArray[Any] = np.array([entry], COUNTER)
     ahead = (int(counter_checks(repaired)[0]) - int(repaired["check"][0])) % MODULUS
     duration = _quotient(-ahead, DURATION)
-    if duration < MOST_NS:
+    if duration < MAX_NS:
         repaired["duration_ns"] += np.uint64(duration)
         return repaired
     for latency in np.flatnonzero(repaired["latencies"][0]).tolist():
         for calls in (0, 1):
             rest = ahead - FACTORS[FIRST_LATENCY + latency] - calls * FACTORS[CALLS]
             size = _quotient(rest, BYTES) if calls else rest % MODULUS
-            if size == 0 or (calls and size <= min(MOST_BYTES, int(repaired["bytes"][0]))):
+            if size == 0 or (calls and size <= min(MAX_BYTES, int(repaired["bytes"][0]))):
                 repaired["latencies"][0, latency] -= np.uint64(1)
                 repaired["calls"] -= np.uint64(calls)
                 repaired["bytes"] -= np.uint64(size)
@@ -133,8 +134,9 @@ def size_limits(entries: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def _is_plausible(entries: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether the figures of an entry are consistent: a checksum alone does not prove that they
-    were counted.
+    """Whether the figures of each entry are consistent.
+
+    A correct checksum alone does not prove that they were counted.
     """
     smallest, largest = (limits.astype(np.float64) for limits in size_limits(entries))
     calls, size, duration = (entries[name].astype(np.float64) for name in ("calls", "bytes", "duration_ns"))
@@ -145,15 +147,16 @@ def _is_plausible(entries: NDArray[Any]) -> NDArray[np.bool_]:
         & (calls * smallest <= size * rounding)
         & (size <= calls * largest * rounding)
         & (at_least <= duration * rounding)
-        & (entries["bytes"] <= LARGEST)
-        & (entries["duration_ns"] <= LARGEST)
+        & (entries["bytes"] <= INT64_MAX)
+        & (entries["duration_ns"] <= INT64_MAX)
     )
     return plausible
 
 
 def latency_percentile(latencies: NDArray[np.int64], percent: float) -> float:
-    """The percentile in seconds of a histogram (LATENCIES,), with calls spread evenly within each
-    class (at most 19 % wide).
+    """The percentile of a latency histogram (LATENCIES,), in seconds.
+
+    Assumes calls spread evenly within each class, which is at most 19 % wide.
     """
     counted = np.concatenate([[0], np.cumsum(latencies)]).astype(np.float64)
     return float(np.interp(counted[-1] * percent / 100, counted, LIMITS_NS.astype(np.float64))) / 1e9

@@ -1,4 +1,4 @@
-"""The messages of a run in columns, as every source of profiles returns them; and the registry of
+"""The messages of a run in columns, as every profile source returns them, and the registry of
 sources.
 """
 
@@ -18,8 +18,8 @@ from hvscale.profiling.read.counters import Totals
 class Events:
     """The messages of a run: arrays of one length n, in no particular order.
 
-    `communicators` and the fields below it are empty unless details were requested and the source
-    has them.
+    `communicators` and the fields below it are empty unless the caller requested details and the
+    source has them.
     """
 
     operations: tuple[str, ...]  # names; `operation` is an index into them
@@ -29,33 +29,33 @@ class Events:
     start_ns: NDArray[np.int64]  # since 1970, by rank 0's clock where `Recording.clock_error_ns` names the rank
     duration_ns: NDArray[np.int64]
     communicator_size: NDArray[np.int32]
-    bitwise: NDArray[np.bool_]  # the reduction is a bitwise one
+    bitwise: NDArray[np.bool_]  # the reduction is bitwise
     thread: NDArray[np.integer[Any]]  # number of the calling thread within its rank, from 0; 0 if unknown
     communicators: tuple[int, ...] = ()  # identities, over all ranks; `communicator` is an index into them
     communicator: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    # Number of the rank's collective on the communicator, from 0, modulo 2^32.
+    # Number of the collective on the communicator, counted by the rank from 0, modulo 2^32.
     ordinal: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
-    # The address of the rank's contribution; 0: none.
+    # Address of the rank's send buffer; 0: none.
     buffer: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
 
     def __len__(self) -> int:
         return len(self.rank)
 
 
-# The phases of a message of Horovod, in order; `other` is the rest of its operation, such as
+# The phases of a Horovod message, in order; `other` is the rest of its operation, such as
 # allocating the output.
 PHASES = ("negotiation", "queueing", "copy_in", "communication", "copy_out", "other")
 
 
 @dataclass(frozen=True)
 class HorovodMessages:
-    """The messages of Horovod's timeline on rank 0: arrays of one length n."""
+    """The messages in rank 0's Horovod timeline: arrays of one length n."""
 
     operations: tuple[str, ...]
     operation: NDArray[np.uint8]
     bytes: NDArray[np.int64]
-    sized: NDArray[np.bool_]  # the timeline has the size of all its tensors
-    tensors: NDArray[np.int64]  # more than one: they were fused
+    sized: NDArray[np.bool_]  # the timeline has the sizes of all tensors of the message
+    tensors: NDArray[np.int64]  # number of tensors; more than one if Horovod fused them
     phases_ns: NDArray[np.int64]  # (n, PHASES)
 
 
@@ -65,7 +65,7 @@ Threads = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Recording:
-    """The messages of a run, and what is known about their completeness."""
+    """The messages of a run, and how complete they are."""
 
     source: str
     events: Events
@@ -74,14 +74,13 @@ class Recording:
     ranks_per_event: int = 1  # np for a source that records one rank only
     overwritten: int = 0
     warnings: list[str] = field(default_factory=list)
-    incomplete: str | None = None  # why messages of the job are missing here, so that comparisons refuse it
-    # Exact sums over all calls, if single events are missing from `events`.
+    incomplete: str | None = None  # why messages are missing; comparisons reject such a recording
+    # Exact sums over all calls, if `events` lacks overwritten ones.
     totals: Totals | None = None
     point_to_point: Totals | None = None
-    # By rank: the times of its step marks, ascending, on the clock of `start_ns`.
+    # By rank: the times of its step marks, ascending, on the clock of `Events.start_ns`.
     steps: dict[int, Times] = field(default_factory=dict)
-    # By rank, one for each of its `steps`: the thread that marked it, numbered as in
-    # `Events.thread`.
+    # By rank: the thread that made each of its step marks, numbered as in `Events.thread`.
     step_threads: dict[int, Threads] = field(default_factory=dict)
     # By rank: the error of its clock's offset from rank 0's; None if not measured.
     clock_error_ns: dict[int, int | None] = field(default_factory=dict)
@@ -107,17 +106,17 @@ def no_events() -> Events:
 
 @dataclass(frozen=True)
 class Source:
-    """A kind of profile, and how it is read."""
+    """A kind of profile and its reader."""
 
-    # With several kinds of profiles in a run, the one of the highest priority is shown.
+    # If a run has several kinds of profiles, the breakdown uses the one with the highest priority.
     priority: int
-    # Returns None if the run has no profile of this kind. With True it also loads the details of
-    # each event, which a table does not need and which take memory.
+    # Returns None if the run has no profile of this kind. True also loads the details of each
+    # event, which take memory and which a table does not need.
     read: Callable[[RunFolder, bool], Recording | None]
 
 
 # By the name in a breakdown's `source`.
-SOURCES: Registry[Source] = Registry("source of profiles", "hvscale.profiling.read.sources")
+SOURCES: Registry[Source] = Registry("profile source", "hvscale.profiling.read.sources")
 
 
 def sources_by_priority() -> list[Source]:

@@ -7,25 +7,25 @@ from pathlib import Path
 from hvscale.core.files import open_regular, read_bytes
 from hvscale.core.run_folder import RunFolder, RunRecord
 
-PREFIX = "hvprof: "  # of each line that the profiler writes to stderr
-PROFILE_BYTES = 64 << 20  # that hvprof reserves for each rank, unless HVPROF_MIB is set
-LONGEST_LOG_BYTES = 1 << 20  # it writes its line when a rank starts
+PREFIX = "hvprof: "  # of each line that hvprof writes to stderr
+PROFILE_BYTES = 64 << 20  # reserved by hvprof for each rank, unless HVPROF_MIB is set
+SEARCHED_LOG_BYTES = 1 << 20  # hvprof writes its line when a rank starts
 
 
 def why_missing(run: RunFolder, record: RunRecord, ranks: list[int]) -> list[str]:
-    """One line for each reason found why `ranks` have no profile; empty if none was found."""
+    """The reasons why `ranks` have no profile, one line each; empty if none was found."""
     messages = sorted({line for rank in ranks if (line := _message_in(run.log(rank))) is not None})
     program = shutil.which(record.command[0], path=None)
     linking = _linking_problem(Path(record.working_directory, record.command[0] if program is None else program))
     found = [*messages, *([linking] if linking is not None else [])]
-    # On a full disk there may be no room for the rank's message either.
+    # A full disk may have lost the rank's message, too.
     if not found and (full := _full_disk(run.hvprof)) is not None:
         found.append(full)
     return found
 
 
 def _full_disk(folder: Path) -> str | None:
-    """The problem, if the folder's disk has no room for one more profile."""
+    """The problem, if the folder's disk has no space for another profile."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
@@ -39,17 +39,17 @@ def _full_disk(folder: Path) -> str | None:
 
 
 def _message_in(log: Path) -> str | None:
-    """The profiler's line in a rank's output."""
+    """hvprof's line in a rank's output."""
     try:
         with open_regular(log) as stream:
-            lines = stream.read(LONGEST_LOG_BYTES).decode(errors="replace").splitlines()
+            lines = stream.read(SEARCHED_LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return None
     return next((line for line in lines if line.startswith(PREFIX)), None)
 
 
 def _linking_problem(program: Path) -> str | None:
-    """The problem, if `program` was linked so that its MPI calls cannot be wrapped."""
+    """The problem, if hvprof cannot wrap the MPI calls of `program` because of its linking."""
     try:
         content = read_bytes(program)
         if not content.startswith(b"\x7fELF"):
@@ -58,16 +58,16 @@ def _linking_problem(program: Path) -> str | None:
     except OSError:
         return None
     if listed.returncode != 0 or "statically linked" in listed.stdout:
-        return f"{program} is linked statically, so its MPI calls cannot be recorded: link it dynamically, at least with MPI"
+        return f"{program} is linked statically, so its MPI calls cannot be recorded: link MPI dynamically"
     if "libmpi" in listed.stdout or b"\0MPI_Init\0" not in content:
         return None
     if b"\0dlsym\0" in content and not _defines_mpi(program):
-        return f"{program} loads its MPI library while it runs (dlopen), so its MPI calls cannot be recorded: link it with the library"
-    return f"{program} holds an MPI library of its own (static), so its MPI calls cannot be recorded: link it with the shared library"
+        return f"{program} loads its MPI library at run time (dlopen), so its MPI calls cannot be recorded: link the program with the library"
+    return f"{program} contains a static MPI library, so its MPI calls cannot be recorded: link the shared library"
 
 
 def _defines_mpi(program: Path) -> bool:
-    """Whether the program itself defines MPI's functions."""
+    """Whether the program itself defines MPI functions."""
     try:
         listed = subprocess.run(["nm", "--defined-only", program], capture_output=True, text=True, check=False)
     except OSError:  # binutils are not installed

@@ -1,5 +1,6 @@
-"""The file that hvprof's NCCL plug-in writes (docs/reference/nccl-profile.md): its layout, and a
-reader for whole and damaged files.
+"""Layout and reader of the file that hvprof's NCCL plug-in writes (docs/reference/nccl-profile.md).
+
+The reader also reads truncated and damaged files.
 """
 
 import os
@@ -12,25 +13,16 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
-from hvscale.profiling.read.ring_file import LARGEST, check_words, header_layout, read_fields, text
+from hvscale.profiling.read.ring_file import (
+    field_text,
+    has_correct_check,
+    has_valid_times,
+    header_layout,
+    is_in_place,
+    read_header_fields,
+)
 
-HEADER_FIELDS = [  # name, type, offset
-    ("magic", "V8", 0),
-    ("version", "<u4", 8),
-    ("header_bytes", "<u4", 12),
-    ("record_bytes", "<u4", 16),
-    ("rank", "<u4", 20),
-    ("capacity", "<u8", 24),
-    ("job_size", "<u4", 32),
-    ("pid", "<u4", 36),
-    ("monotonic_ns", "<u8", 40),
-    ("realtime_ns", "<u8", 48),
-    ("check", "<u8", 56),
-    ("host", "S64", 64),
-    ("interface", "<u4", 128),
-    ("recorded", "<u8", 4032),
-]
-HEADER = header_layout(HEADER_FIELDS)
+HEADER = header_layout([("interface", "<u4", 128), ("recorded", "<u8", 4032)])
 RECORD = np.dtype(
     [
         ("sequence", "<u8"),
@@ -52,12 +44,12 @@ RECORD = np.dtype(
 )
 MAGIC = b"hvnccl\r\n"
 VERSION = 1
-ON_DEVICE, SEEN_BY_HOST, ENQUEUED = range(3)  # a record's timing
+ON_DEVICE, SEEN_BY_HOST, ENQUEUED = range(3)  # `timing` of a record
 
 
 @dataclass(frozen=True)
 class NcclProfile:
-    """One process's NCCL calls."""
+    """The NCCL calls of one process."""
 
     rank: int  # in the job
     job_size: int
@@ -76,8 +68,10 @@ class NcclProfile:
 
 
 def read_nccl_profile(path: Path) -> NcclProfile:
-    """Reads a file. Raises RequestError, naming `path`, if it cannot be read, its header is
-    damaged, or no record is intact.
+    """Reads a file.
+
+    Raises RequestError, naming `path`, if it cannot be read, its header is damaged, or no record is
+    intact.
     """
     try:
         with open_regular(path) as stream:
@@ -86,48 +80,45 @@ def read_nccl_profile(path: Path) -> NcclProfile:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def used_bytes(path: Path) -> int:
+    """The bytes up to the end of the last record. Raises as `read_nccl_profile` does."""
+    profile = read_nccl_profile(path)
+    return HEADER.itemsize + min(profile.recorded, profile.capacity) * RECORD.itemsize
+
+
 def _read(path: Path, stream: IO[bytes]) -> NcclProfile:
     sizes = {"header_bytes": HEADER.itemsize, "record_bytes": RECORD.itemsize}
-    header = read_fields(path, stream, HEADER, MAGIC, VERSION, sizes, maker="hvprof's NCCL plug-in")
+    header = read_header_fields(
+        path, stream, HEADER, magic=MAGIC, version=VERSION, sizes=sizes, writer="hvprof's NCCL plug-in"
+    )
     capacity, recorded = int(header["capacity"]), int(header["recorded"])
-    # Never more than the file has: a damaged header may claim any size, for which memory would be
-    # allocated.
-    there = (os.fstat(stream.fileno()).st_size - HEADER.itemsize) // RECORD.itemsize
-    used = stream.read(min(capacity, recorded, there) * RECORD.itemsize)
+    # Never more than the file holds: a damaged header may claim any size, and reading it would
+    # allocate that much memory.
+    available = (os.fstat(stream.fileno()).st_size - HEADER.itemsize) // RECORD.itemsize
+    used = stream.read(min(capacity, recorded, available) * RECORD.itemsize)
     slots = np.frombuffer(used, RECORD, count=len(used) // RECORD.itemsize)
-    whole = _whole(slots, capacity)
-    if recorded > 1 and not whole.any():
+    is_intact = (
+        is_in_place(slots, 0, capacity)
+        & has_correct_check(slots)
+        & has_valid_times(slots)
+        & (slots["communicator_size"] <= np.iinfo(np.int32).max)
+    )
+    intact, expected = int(np.count_nonzero(is_intact)), min(capacity, recorded)
+    if recorded > 1 and not intact:
         raise RequestError(f"{path} is damaged: none of its {recorded} records is intact")
     warnings = []
     # The plug-in writes one record at a time: a killed process leaves at most one unfinished.
-    if min(capacity, recorded) - int(np.count_nonzero(whole)) > 1:
-        warnings.append(
-            f"{path} is damaged or truncated: {np.count_nonzero(whole)} of {min(capacity, recorded)} records are counted"
-        )
+    if expected - intact > 1:
+        warnings.append(f"{path} is damaged or truncated: {intact} of {expected} records are counted")
     return NcclProfile(
         rank=int(header["rank"]),
-        job_size=int(header["job_size"]),
+        job_size=int(header["world_size"]),
         pid=int(header["pid"]),
-        host=text(header["host"]),
+        host=field_text(header["host"]),
         interface=int(header["interface"]),
         capacity=capacity,
         recorded=recorded,
         realtime_minus_monotonic_ns=int(header["realtime_ns"]) - int(header["monotonic_ns"]),
-        records=np.sort(slots[whole], order="sequence"),
+        records=np.sort(slots[is_intact], order="sequence"),
         warnings=warnings,
     )
-
-
-def _whole(records: NDArray[Any], capacity: int) -> NDArray[np.bool_]:
-    if not len(records):
-        return np.empty(0, np.bool_)
-    words = records.view("<u8").reshape(len(records), -1)
-    whole: NDArray[np.bool_] = (
-        (records["sequence"] > 0)
-        & ((records["sequence"] - np.uint64(1)) % np.uint64(capacity) == np.arange(len(records), dtype=np.uint64))
-        & (records["check"] == check_words(words[:, :-1]))
-        & (records["start_ns"] <= LARGEST)
-        & (records["duration_ns"] <= LARGEST)
-        & (records["communicator_size"] <= np.iinfo(np.int32).max)
-    )
-    return whole

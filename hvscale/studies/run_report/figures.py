@@ -10,7 +10,7 @@ from hvscale.core.units import human_bytes, human_range, human_seconds
 from hvscale.profiling.analyze.breakdown import Breakdown
 from hvscale.profiling.analyze.exposed import ExposedCommunication
 from hvscale.profiling.analyze.horovod_phases import HorovodPhases
-from hvscale.profiling.compare import Comparison, Recorded, median_step
+from hvscale.profiling.compare import Comparison, ProfiledRun, median_step
 from hvscale.profiling.read.events import PHASES
 from hvscale.report.figures import BLUE, GREEN, GREY, PINK, SKY, YELLOW, style, style_bars
 from hvscale.report.figures import colour as colour_of
@@ -62,7 +62,7 @@ def comparison_figures(comparison: Comparison) -> dict[str, go.Figure]:
     }
 
 
-def timeline_figures(runs: list[Recorded]) -> dict[str, go.Figure]:
+def timeline_figures(runs: list[ProfiledRun]) -> dict[str, go.Figure]:
     """A step of each run, all on an axis of one length."""
     windows = [_timeline_window(run) for run in runs]
     widest = max(end - start for start, end in windows) / 1e6
@@ -130,7 +130,7 @@ def _bars(
     return figure
 
 
-def _timeline_window(run: Recorded) -> tuple[int, int]:
+def _timeline_window(run: ProfiledRun) -> tuple[int, int]:
     """Begin and end, in nanoseconds since 1970: of the median step, or of some calls in the middle
     of the run.
     """
@@ -144,7 +144,7 @@ def _timeline_window(run: Recorded) -> tuple[int, int]:
     return int(begin), max(int(ends.max()), int(begin) + 1)
 
 
-def timeline_caption(run: Recorded) -> str:
+def timeline_caption(run: ProfiledRun) -> str:
     """What the timeline shows."""
     if run.edges_ns is not None:
         step = median_step(run.edges_ns)
@@ -153,7 +153,7 @@ def timeline_caption(run: Recorded) -> str:
     return f"the run's steps are not known: {min(TIMELINE_CALLS, len(run.recording.events))} calls from its middle"
 
 
-def _timeline(run: Recorded, begin_ns: int, end_ns: int, widest_milliseconds: float) -> go.Figure:
+def _timeline(run: ProfiledRun, begin_ns: int, end_ns: int, widest_milliseconds: float) -> go.Figure:
     events = run.recording.events
     shown = np.flatnonzero((events.start_ns < end_ns) & (events.start_ns + events.duration_ns > begin_ns))
     if len(shown) > TIMELINE_BARS:

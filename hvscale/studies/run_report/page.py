@@ -15,11 +15,11 @@ from hvscale.core.errors import RequestError
 from hvscale.core.files import read_bytes
 from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.core.units import human_bytes, human_range, human_seconds, human_share
-from hvscale.profiling.analyze.bins import Bins, parse_bins
 from hvscale.profiling.analyze.breakdown import Breakdown, tabulate
 from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explain, join
 from hvscale.profiling.analyze.exposed import ExposedCommunication
-from hvscale.profiling.compare import Comparison, Gain, Recorded, compare_recorded, read_recorded
+from hvscale.profiling.analyze.grouping import Bins, parse_bins
+from hvscale.profiling.compare import Comparison, Gain, ProfiledRun, compare_profiled_runs, read_profiled_run
 from hvscale.report.page import render_page
 from hvscale.studies.run_report.compare_tables import human_calls, human_gain, human_interval, human_verdict
 from hvscale.studies.run_report.explanation_tables import (
@@ -64,7 +64,7 @@ class View:
     """A run as the page shows it."""
 
     title: str
-    recorded: Recorded
+    recorded: ProfiledRun
     breakdown: ExplainedBreakdown
     result: dict[str, Any]
     picture: str | None  # a data URL
@@ -86,7 +86,7 @@ def render(views: list[View], ranges: Bins) -> str:
     """
     comparison = None
     if len(views) == 2:
-        comparison = compare_recorded(views[0].recorded, views[1].recorded, ranges)
+        comparison = compare_profiled_runs(views[0].recorded, views[1].recorded, ranges)
         for view, title in zip(views, ("before", "after"), strict=True):
             view.title = title
     return render_page(
@@ -120,7 +120,7 @@ def report_path(runs: list[RunFolder]) -> Path:
 
 
 def _view(run: RunFolder, bins: Bins) -> View:
-    recorded = read_recorded(run, detail=True)
+    recorded = read_profiled_run(run, detail=True)
     breakdown = join(tabulate(recorded.recording, bins, str(run.path)), explain(run, recorded.recording))
     try:
         result = _result(run)
@@ -194,7 +194,7 @@ def _gain_headline(gain: Gain, what: str) -> tuple[str, str, str]:
     return figure, what, f"{times}; 95 % interval of the gain: {human_interval(gain)} %"
 
 
-def _communication_headlines(run: Recorded, exposed: ExposedCommunication | None) -> list[tuple[str, str, str]]:
+def _communication_headlines(run: ProfiledRun, exposed: ExposedCommunication | None) -> list[tuple[str, str, str]]:
     events, ranks = run.recording.events, len(run.recording.ranks)
     edges = run.edges_ns
     if edges is None:

@@ -13,7 +13,7 @@ import numpy as np
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, write_atomically
 from hvscale.core.units import human_bytes
-from hvscale.profiling.compare import Recorded, read_recorded
+from hvscale.profiling.compare import ProfiledRun, read_profiled_run
 
 LAST = 500_000  # messages that a trace holds: 80 MB, which Perfetto loads in some seconds
 CHUNK = 10_000
@@ -24,10 +24,10 @@ def write_trace(run: RunFolder, path: Path, last: int = LAST) -> str | None:
 
     Raises RequestError when the run cannot be read or `path` cannot be written.
     """
-    return trace_recorded(read_recorded(run), path, last)
+    return trace_profiled_run(read_profiled_run(run), path, last)
 
 
-def trace_recorded(run: Recorded, path: Path, last: int = LAST) -> str | None:
+def trace_profiled_run(run: ProfiledRun, path: Path, last: int = LAST) -> str | None:
     """The same of a run that was read before.
 
     One process a rank, one row in it for each thread that called, and one for the steps of rank 0
@@ -41,7 +41,7 @@ def trace_recorded(run: Recorded, path: Path, last: int = LAST) -> str | None:
     return f"{path} holds the last {last} messages; {left_out} before them are left out" if left_out > 0 else None
 
 
-def _write(run: Recorded, stream: IO[bytes], last: int) -> None:
+def _write(run: ProfiledRun, stream: IO[bytes], last: int) -> None:
     origin_ns = int(run.recording.events.start_ns.min())
     about = {"run": run.path, "command": run.record.command, "start_seconds_since_1970": origin_ns / 1e9}
     head = json.dumps({"displayTimeUnit": "ms", "otherData": about})
@@ -53,7 +53,7 @@ def _write(run: Recorded, stream: IO[bytes], last: int) -> None:
     stream.write(b"\n]}\n")
 
 
-def _events(run: Recorded, origin_ns: int, last: int) -> Iterator[str]:
+def _events(run: ProfiledRun, origin_ns: int, last: int) -> Iterator[str]:
     """One JSON object each, or several with commas between them."""
     events = run.recording.events
     hosts = {end.rank: end.host for end in run.record.ranks}
@@ -86,7 +86,7 @@ def _events(run: Recorded, origin_ns: int, last: int) -> Iterator[str]:
         )
 
 
-def _steps(run: Recorded, origin_ns: int, from_ns: int) -> Iterator[str]:
+def _steps(run: ProfiledRun, origin_ns: int, from_ns: int) -> Iterator[str]:
     rank = min(run.recording.ranks)
     thread = 2**31 - 1  # no kernel gives this number to a thread
     yield json.dumps({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": "steps"}})

@@ -1,1 +1,1 @@
-"""One file for each kind of profile, which registers itself with events.SOURCES."""
+"""The profile sources: each file reads one kind of profile and registers itself."""

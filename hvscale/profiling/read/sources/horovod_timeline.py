@@ -1,11 +1,13 @@
-"""Horovod's timeline, for messages that no MPI profile can see: Gloo is linked into Horovod with
-hidden symbols.
+"""Reads Horovod's timeline, the only profile under Gloo: Horovod links Gloo with hidden symbols, so
+hvprof cannot wrap its calls.
 
-Facts, of Horovod 0.28.1 (common/timeline.cc, common/ops): every tensor is a `pid`; the activity
-GLOO_ALLREDUCE (or the like) begins for each tensor of a fused message, then ends for each, and the
-call itself lies between the last begin and the first end; the type and shape stand in the event
-that ends the tensor's whole operation. Rank 0 alone writes. The closing bracket is rewritten after
-each event, so a file of a job that died ends anywhere.
+The timeline of Horovod 0.28.1 (common/timeline.cc, common/ops):
+
+- Each tensor has its own `pid`. Only rank 0 writes.
+- For a fused message, an activity such as GLOO_ALLREDUCE begins for each tensor, then ends for
+  each. The call runs from the last begin to the first end.
+- The event that ends a tensor's operation holds its data type and shape.
+- Horovod rewrites the closing bracket after each event, so the file of a dead job may end anywhere.
 """
 
 import re
@@ -22,7 +24,6 @@ from hvscale.core.documents import parse_json
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.read.events import PHASES, SOURCES, Events, HorovodMessages, Recording, Source
-from hvscale.profiling.read.horovod_stages import NEGOTIATION, PHASE_OF_ACTIVITY, Span, Stages
 
 OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reduce-scatter", "reduce")
 ACTIVITY = re.compile(r"(?:GLOO|MPI|NCCL|CCL)_(?:ADASUM_)?(ALLREDUCE|ALLGATHER|BCAST|ALLTOALL|REDUCESCATTER|REDUCE)")
@@ -35,38 +36,101 @@ TYPE_BYTES = {
 }
 BETWEEN_EVENTS = re.compile(r"(?<=\})\s*,\s*(?=\{\")")
 CHUNK_CHARACTERS = 1 << 22
-LATEST_US = 1 << 52  # a year after 140 000: whatever lies beyond is damage
+MAX_US = 1 << 52  # beyond the year 140 000: a later time is damage
+NEGOTIATION = "NEGOTIATE_"
+QUEUEING, COPY_IN, COPY_OUT = "queueing", "copy_in", "copy_out"
+PHASE_OF_ACTIVITY = {
+    **dict.fromkeys(("QUEUE", "WAIT_FOR_DATA", "WAIT_FOR_OTHER_TENSOR_DATA"), QUEUEING),
+    **dict.fromkeys(("MEMCPY_IN_FUSION_BUFFER", "MEMCPY_IN_HOST_BUFFER"), COPY_IN),
+    **dict.fromkeys(("MEMCPY_OUT_FUSION_BUFFER", "MEMCPY_OUT_HOST_BUFFER"), COPY_OUT),
+}
+Span = tuple[int, int]  # begin and end, microseconds
+
+
+@dataclass
+class PhaseSpans:
+    """The spans of a message's tensors, one for each tensor in each list.
+
+    Fused tensors go through an activity together: it begins for each tensor, then ends for each. So
+    their spans count as one, not as a sum.
+    """
+
+    negotiations: list[Span] = field(default_factory=list)
+    operations: list[Span] = field(default_factory=list)
+    activities: defaultdict[tuple[str, int], list[Span]] = field(default_factory=lambda: defaultdict(list))
+
+    def add_tensor(self, negotiation: Span | None, operation: Span, activities: list[tuple[str, Span]]) -> None:
+        """Adds the spans of one tensor; `activities` are the phases of its operation, in order."""
+        self.operations.append(operation)
+        if negotiation is not None:
+            self.negotiations.append(negotiation)
+        occurrences: Counter[str] = Counter()
+        for phase, span in activities:
+            self.activities[phase, occurrences[phase]].append(span)
+            occurrences[phase] += 1
+
+    def phases_us(self, communication_us: int, max_us: int) -> list[int]:
+        """The duration of each of PHASES, at most `max_us` each.
+
+        Negotiation runs from the first tensor's begin to the last tensor's end. Queueing includes
+        the time between negotiation and operation.
+        """
+        spent = dict.fromkeys(PHASES, 0)
+        spent["communication"] = communication_us
+        for (phase, _), spans in self.activities.items():
+            spent[phase] += _length(_overlap(spans))
+        if self.operations:
+            begin, end = _bounding_span(self.operations)
+            spent["other"] = max(0, end - begin - sum(spent.values()))
+            if self.negotiations:
+                negotiation = _bounding_span(self.negotiations)
+                spent["negotiation"] = _length(negotiation)
+                spent[QUEUEING] += _length((negotiation[1], begin))
+        return [min(spent[phase], max_us) for phase in PHASES]
+
+
+def _overlap(spans: list[Span]) -> Span:
+    return max(begin for begin, _ in spans), min(end for _, end in spans)
+
+
+def _bounding_span(spans: list[Span]) -> Span:
+    return min(begin for begin, _ in spans), max(end for _, end in spans)
+
+
+def _length(span: Span) -> int:
+    return max(0, span[1] - span[0])
 
 
 @dataclass
 class Message:
-    """One call, and the tensors that were fused into it."""
+    """One call, and the tensors that Horovod fused into it."""
 
     operation: int
     start_us: int = 0
     end_us: int | None = None
     tensors: set[int] = field(default_factory=set)
-    closed: int = 0  # tensors whose operation has ended
-    sized: int = 0  # of these: those whose size was named
+    ended: int = 0  # tensors whose operation has ended
+    sized: int = 0  # ended tensors whose size the timeline has
     bytes: int = 0
-    stages: Stages | None = None  # where details are asked for
+    spans: PhaseSpans | None = None  # only with details
 
 
 def _microseconds(value: int) -> int:
-    if not 0 <= value <= LATEST_US:
+    if not 0 <= value <= MAX_US:
         raise ValueError(value)
     return int(value)
 
 
 def read_messages(run: RunFolder) -> HorovodMessages | None:
-    """The messages of a run's timeline, in addition to another source's; None without a timeline.
+    """Reads the messages in a run's timeline, next to another source; None without a timeline.
+
     Raises as `read` does.
     """
-    timeline = _timeline(run, detail=True)
+    timeline = _read_timeline(run, detail=True)
     return None if timeline is None else timeline.horovod_messages(run.read().np)
 
 
-def _timeline(run: RunFolder, detail: bool) -> "Timeline | None":
+def _read_timeline(run: RunFolder, detail: bool) -> "Timeline | None":
     if not run.timeline.is_file():
         return None
     timeline = Timeline(detail)
@@ -75,31 +139,32 @@ def _timeline(run: RunFolder, detail: bool) -> "Timeline | None":
             timeline.read(stream)
     except OSError as error:
         raise RequestError(f"{run.timeline} cannot be read: {error.strerror}") from error
-    if timeline.damaged and not timeline.understood:
+    if timeline.damaged and not timeline.valid:
         raise RequestError(f"{run.timeline} is not a timeline that Horovod wrote")
     return timeline
 
 
 def read(run: RunFolder, detail: bool = False) -> Recording | None:
-    """Reads the run's timeline; with `detail` also `Recording.horovod`. Raises RequestError if it
-    is not a readable timeline.
+    """Reads the run's timeline; with `detail` also `Recording.horovod`. None without a timeline.
+
+    Raises RequestError if the file is not a readable timeline.
     """
-    timeline = _timeline(run, detail)
+    timeline = _read_timeline(run, detail)
     if timeline is None:
         return None
     np_of_job = run.read().np
     warnings = [
-        f"Horovod writes its timeline on rank 0 only: the times are rank 0's, and its calls, bytes and seconds count "
-        f"for each of the {np_of_job} ranks"
+        f"Horovod writes its timeline on rank 0 only: all times are rank 0's, and its calls, bytes and seconds are "
+        f"multiplied by the {np_of_job} ranks"
     ]
     if timeline.damaged:
-        warnings.append(f"{run.timeline}: {timeline.damaged} events are truncated or damaged, and left out")
+        warnings.append(f"{run.timeline}: {timeline.damaged} events are truncated or damaged and were skipped")
     unsized = Counter(
         OPERATIONS[message.operation] for message in timeline.messages if message.sized < len(message.tensors)
     )
     if unsized:
         which = ", ".join(f"{count} of {operation}" for operation, count in unsized.items())
-        warnings.append(f"Horovod's timeline has no size for some messages ({which}): they count 0 bytes")
+        warnings.append(f"Horovod's timeline has no size for some messages ({which}), which count 0 bytes")
     return Recording(
         "horovod-timeline",
         timeline.events(np_of_job),
@@ -111,34 +176,35 @@ def read(run: RunFolder, detail: bool = False) -> Recording | None:
     )
 
 
-# The only source under Gloo; elsewhere the others record every rank.
+# The only source under Gloo. Under MPI and NCCL, the other sources record every rank.
 SOURCES.register("horovod-timeline", Source(priority=10, read=read))
 
 
 class Timeline:
-    """Reads events in the order in which they were written and puts messages together; `detail`:
-    with the phases of each.
+    """Assembles messages from the events of a timeline, in the order of the file.
+
+    `detail`: also records the phases of each message.
     """
 
     def __init__(self, detail: bool = False) -> None:
         self.detail = detail
-        self.messages: list[Message] = []  # those whose call has ended
-        self.understood = 0
-        self.damaged = 0
+        self.messages: list[Message] = []  # messages whose call has ended
+        self.valid = 0  # events
+        self.damaged = 0  # events
         self.start_us = 0
-        # Of each tensor: what has begun, when, and not ended.
+        # By tensor: name and begin of each event that has not ended.
         self._open: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
-        self._forming: dict[str, Message] = {}  # of each activity: the message that tensors may still join
-        self._running: dict[int, Message] = {}  # of each tensor: the message it is in
-        self._closing: defaultdict[int, list[Message]] = defaultdict(list)
-        self._negotiated: dict[int, Span] = {}
+        self._forming: dict[str, Message] = {}  # by activity: the message that more tensors may join
+        self._running: dict[int, Message] = {}  # by tensor: its message
+        self._unfinished: defaultdict[int, list[Message]] = defaultdict(list)  # by tensor
+        self._negotiations: dict[int, Span] = {}  # by tensor
         self._activities: defaultdict[int, list[tuple[str, Span]]] = defaultdict(list)
 
     def read(self, stream: IO[str]) -> None:
         for event in self._decoded(stream):
             try:
-                self._take(event)
-                self.understood += 1
+                self._handle(event)
+                self.valid += 1
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                 self.damaged += 1
 
@@ -155,10 +221,10 @@ class Timeline:
                 rest = rest[cut + 1 :].lstrip(", \n")
             elif len(rest) > 8 * CHUNK_CHARACTERS:
                 self.damaged += 1
-                if not self.understood:  # of another kind, and maybe without an end
+                if not self.valid:  # another kind of file, which may never end
                     return
                 rest = ""
-        # The end: a bracket, a comma before an event that never came, or half an event.
+        # The file ends with a bracket, with a comma, or within an event.
         yield from self._decode(rest.rstrip("] \n\r\t,"))
 
     def _decode(self, text: str) -> Iterator[Any]:
@@ -167,15 +233,15 @@ class Timeline:
         try:
             yield from parse_json(f"[{text}]")
         except (ValueError, RecursionError):
-            # Horovod does not escape tensor names, and a disk may have filled up: give up single
-            # events only.
+            # Horovod does not escape tensor names, and a full disk may have cut events: drop only
+            # the damaged ones.
             for event in BETWEEN_EVENTS.split(text):
                 try:
                     yield parse_json(event)
                 except (ValueError, RecursionError):
                     self.damaged += 1
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _handle(self, event: dict[str, Any]) -> None:
         phase = event["ph"]
         if phase == "B":
             self._begin(event["pid"], event["name"], _microseconds(event["ts"]))
@@ -192,11 +258,11 @@ class Timeline:
         message = self._forming.get(name)
         if message is None or message.end_us is not None or tensor in message.tensors:
             message = self._forming[name] = Message(OPERATION_OF_ACTIVITY[activity[1]])
-            message.stages = Stages() if self.detail else None
+            message.spans = PhaseSpans() if self.detail else None
         message.start_us = time_us
         message.tensors.add(tensor)
         self._running[tensor] = message
-        self._closing[tensor].append(message)
+        self._unfinished[tensor].append(message)
 
     def _end(self, tensor: int, time_us: int, attributes: dict[str, Any]) -> None:
         begun = self._open[tensor]
@@ -211,37 +277,36 @@ class Timeline:
                 message.end_us = time_us
                 self.messages.append(message)
         if not begun:
-            waiting = self._closing.pop(tensor, [])
-            for message in waiting:
-                message.closed += 1
+            unfinished = self._unfinished.pop(tensor, [])
+            for message in unfinished:
+                message.ended += 1
             if self.detail:
-                self._stage(tensor, name, (begin_us, time_us), waiting[0].stages if waiting else None)
+                self._add_spans(tensor, name, (begin_us, time_us), unfinished[0].spans if unfinished else None)
             if "shape" in attributes:
                 size = TYPE_BYTES[attributes["dtype"]] * prod(map(int, re.findall(r"\d+", attributes["shape"])))
-                for message in waiting:
+                for message in unfinished:
                     message.sized += 1
                     message.bytes += size
 
-    def _stage(self, tensor: int, name: str, span: Span, stages: Stages | None) -> None:
-        """Gives what a tensor went through to its message; of an operation of several messages, to
-        the first.
-        """
+    def _add_spans(self, tensor: int, name: str, span: Span, spans: PhaseSpans | None) -> None:
+        """Adds a tensor's spans to its message: the first one, if its operation has several."""
         if name.startswith(NEGOTIATION):
-            self._negotiated[tensor] = span
+            self._negotiations[tensor] = span
             return
-        negotiated, activities = self._negotiated.pop(tensor, None), self._activities.pop(tensor, [])
-        if stages is not None:
-            stages.add(negotiated, span, activities)
+        negotiation, activities = self._negotiations.pop(tensor, None), self._activities.pop(tensor, [])
+        if spans is not None:
+            spans.add_tensor(negotiation, span, activities)
 
-    def whole(self) -> list[Message]:
-        """The messages that are told to their end: Horovod drops the events that its writer has not
-        reached when it shuts down.
+    def complete_messages(self) -> list[Message]:
+        """The messages whose events are all there.
+
+        At shutdown Horovod drops the events that it has not yet written.
         """
-        return [message for message in self.messages if message.closed == len(message.tensors)]
+        return [message for message in self.messages if message.ended == len(message.tensors)]
 
     def events(self, np_of_job: int) -> Events:
         """The messages as rank 0 saw them."""
-        messages = self.whole()
+        messages = self.complete_messages()
         operation = np.array([message.operation for message in messages], np.uint8)
         start_us = np.array([message.start_us for message in messages], np.int64)
         end_us = np.array([message.end_us for message in messages], np.int64)
@@ -253,19 +318,17 @@ class Timeline:
             start_ns=(self.start_us + start_us) * 1000,
             duration_ns=np.maximum(end_us - start_us, 0) * 1000,
             communicator_size=np.full(len(messages), np_of_job, np.int32),
-            bitwise=np.zeros(len(messages), np.bool_),  # what ranks agree on beforehand stands apart in a timeline
+            bitwise=np.zeros(len(messages), np.bool_),  # negotiation has its own events in a timeline
             thread=np.zeros(len(messages), np.int64),
         )
 
     def horovod_messages(self, np_of_job: int) -> HorovodMessages:
-        """The same messages with their tensors and phases, which are there when the timeline was
-        read in detail.
-        """
-        messages = self.whole()
+        """The same messages with their tensors and phases; needs a timeline read with `detail`."""
+        messages = self.complete_messages()
         phases_us = [
-            message.stages.phases_us(max(0, (message.end_us or 0) - message.start_us), LATEST_US)
+            message.spans.phases_us(max(0, (message.end_us or 0) - message.start_us), MAX_US)
             for message in messages
-            if message.stages is not None
+            if message.spans is not None
         ]
         return HorovodMessages(
             operations=OPERATIONS,
@@ -278,10 +341,13 @@ class Timeline:
 
 
 def _sizes(messages: list[Message], np_of_job: int) -> NDArray[np.int64]:
-    """Bytes of each message's whole buffer: a reduce-scatter's tensors are one rank's part."""
-    whole = OPERATIONS.index("reduce-scatter")
-    largest = 2**63 // (np_of_job + 1)  # whatever a damaged file says
+    """The bytes of each message's whole buffer; a reduce-scatter's tensors are one rank's part."""
+    reduce_scatter = OPERATIONS.index("reduce-scatter")
+    max_bytes = 2**63 // (np_of_job + 1)  # a damaged file may claim more
     return np.array(
-        [min(message.bytes, largest) * (np_of_job if message.operation == whole else 1) for message in messages],
+        [
+            min(message.bytes, max_bytes) * (np_of_job if message.operation == reduce_scatter else 1)
+            for message in messages
+        ],
         np.int64,
     )

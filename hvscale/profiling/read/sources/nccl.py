@@ -1,4 +1,4 @@
-"""The files that hvprof's NCCL plug-in wrote, one for each process that made a communicator."""
+"""Reads the files of hvprof's NCCL plug-in, one per process that made an NCCL communicator."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +25,8 @@ OPERATIONS = {
     b"SendRecv": "send-receive",
 }
 NAMES = (*OPERATIONS.values(), "other")
-# Their count is that of one rank's part; a message's bytes are those of the whole buffer, as in
-# nccl-tests.
+# NCCL reports the element count of one rank's part. hvscale counts the bytes of the whole buffer,
+# as nccl-tests does.
 COUNTED_PER_RANK = (b"AllGather", b"ReduceScatter", b"AlltoAll", b"Gather", b"Scatter")
 DATATYPE_BYTES = {
     **dict.fromkeys((b"ncclInt8", b"ncclUint8", b"ncclFloat8e4m3", b"ncclFloat8e5m2"), 1),
@@ -38,12 +38,12 @@ DATATYPE_BYTES = {
 
 @dataclass(frozen=True)
 class NcclCalls:
-    """NCCL's calls of a run: the recording and, in arrays of the same length, the algorithm of each
+    """The NCCL calls of a run: the recording and, in arrays of the same length, how NCCL made each
     call.
     """
 
     recording: Recording
-    datatype: NDArray[np.bytes_]  # NCCL's own names; empty if NCCL gave none
+    datatype: NDArray[np.bytes_]  # NCCL's own names; empty if NCCL reported none
     algorithm: NDArray[np.bytes_]
     protocol: NDArray[np.bytes_]
     channels: NDArray[np.uint16]
@@ -51,7 +51,7 @@ class NcclCalls:
 
 
 def read(run: RunFolder, detail: bool = False) -> Recording | None:
-    """Reads every NCCL profile of the run; None if NCCL made no call. There are no details.
+    """Reads every NCCL profile of the run; None if NCCL made no call. `detail` has no effect.
 
     Raises RequestError if there are profiles and none can be read.
     """
@@ -60,18 +60,19 @@ def read(run: RunFolder, detail: bool = False) -> Recording | None:
         return None
     if any(run.hvprof.glob("rank-*.hvp")):
         calls.recording.warnings.append(
-            "MPI's calls were recorded, too; the table shows NCCL's, which carried the data"
+            "both MPI and NCCL calls were recorded; the table shows NCCL's, which carried the data"
         )
     return calls.recording
 
 
-# Under Horovod with NCCL, MPI's calls only agree on what to send next.
+# Under Horovod with NCCL, MPI calls only negotiate which tensors to send next.
 SOURCES.register("nccl", Source(priority=30, read=read))
 
 
 def read_calls(run: RunFolder) -> NcclCalls | None:
-    """The calls with their algorithms; None if the run has no NCCL profile. Raises as `read`
-    does.
+    """Reads the calls with their algorithms; None if the run has no NCCL profile.
+
+    Raises as `read` does.
     """
     paths = sorted(run.hvprof.glob("nccl-*.hvn"))
     if not paths:
@@ -88,7 +89,7 @@ def read_calls(run: RunFolder) -> NcclCalls | None:
         warnings += profile.warnings
         if profile.overwritten:
             warnings.append(
-                f"{path}: the ring of {profile.capacity} records was full, and the oldest {profile.overwritten} "
+                f"{path}: the ring of {profile.capacity} records overflowed, and the oldest {profile.overwritten} "
                 f"were overwritten: set HVPROF_MIB higher"
             )
     if not profiles:
@@ -118,14 +119,14 @@ def read_calls(run: RunFolder) -> NcclCalls | None:
 def _timing_warnings(records: NDArray[Any]) -> list[str]:
     warnings = []
     if unsized := int(np.count_nonzero(~np.isin(records["datatype"], list(DATATYPE_BYTES)))):
-        warnings.append(f"{unsized} NCCL calls have a data type of unknown size: they count 0 bytes")
+        warnings.append(f"{unsized} NCCL calls have a data type of unknown size and count 0 bytes")
     if enqueued := int(np.count_nonzero(records["timing"] == ENQUEUED)):
         warnings.append(
-            f"{enqueued} of {len(records)} NCCL calls have no time on the device: their time is that to enqueue them on the GPU"
+            f"{enqueued} of {len(records)} NCCL calls have no GPU time: their time is how long enqueueing them took"
         )
     if seen := int(np.count_nonzero(records["timing"] == SEEN_BY_HOST)):
         warnings.append(
-            f"{seen} of {len(records)} NCCL calls are timed by the host, which notices the start and end of a kernel late"
+            f"{seen} of {len(records)} NCCL calls are timed by the host, which sees a kernel start and end late"
         )
     return warnings
 
@@ -156,8 +157,9 @@ def _events(profiles: list[NcclProfile], records: NDArray[Any]) -> Events:
 
 
 def _communicator_sizes(records: NDArray[Any]) -> NDArray[np.int32]:
-    """NCCL reports them from 2.27 on; before, the number of ranks seen in a communicator of the
-    same id.
+    """The number of ranks in the communicator of each record.
+
+    NCCL before 2.27 does not report it: then it is the number of ranks seen with the same id.
     """
     sizes = records["communicator_size"].astype(np.int32)
     unknown = np.flatnonzero(sizes == 0)

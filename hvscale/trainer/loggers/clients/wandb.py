@@ -111,7 +111,7 @@ def artifact(run: RunFolder) -> Any:
             staged.hvprof.mkdir()
             for path in profiles:
                 shutil.copy(path, staged.hvprof)
-            profiling.trim(staged)
+            profiling.trim_profiles(staged)
             for path in sorted(staged.hvprof.iterdir()):
                 found.add_file(str(path), f"hvprof/{path.name}", skip_cache=True)
     return found

@@ -1,0 +1,196 @@
+"""Finds the steps of a run on the clock of its recorded messages.
+
+Sources, in order of preference: the program's step marks, steps.jsonl, and the period of what the
+collectives send.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from hvscale.core.errors import RequestError
+from hvscale.core.line_files import damaged_lines, read_lines
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.read.events import Recording
+
+# Maximum of the job's other all-reduces, as a fraction of a step's gradients.
+TOLERANCE = 0.01
+# The search for a period: points in time, minimum autocorrelation of a period, and minimum number
+# of messages.
+POINTS = 1 << 16
+MIN_AUTOCORRELATION = 0.2
+MIN_MESSAGES = 10
+NEAR_BEST = 0.8  # of the best autocorrelation: the shortest such lag is the period, longer ones are its multiples
+
+
+@dataclass(frozen=True)
+class StepLog:
+    """The steps in steps.jsonl, in arrays of one length; NaN for a missing value.
+
+    `warning` names the damaged lines, which are skipped. `lines` has the numbers of the others,
+    from 1; None if no line is damaged.
+    """
+
+    seconds: NDArray[np.float64]
+    images: NDArray[np.float64]
+    exposed_seconds: NDArray[np.float64]
+    warning: str | None = None
+    lines: NDArray[np.int64] | None = None
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """The number of each step, from 1."""
+        return np.arange(1, len(self.seconds) + 1) if self.lines is None else self.lines
+
+
+class _StepLine(BaseModel):
+    """The fields that are read from one line, which any program may have written."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    seconds: Annotated[float, Field(gt=0, lt=1e9)]
+    images: Annotated[float, Field(ge=0)] | None = None
+    communication_seconds: float | None = None
+
+
+def read_step_log(run: RunFolder) -> StepLog | None:
+    """Reads steps.jsonl; None if the run has no steps.
+
+    Skips damaged lines, and a last line without its end, which may still be being written.
+
+    Raises RequestError if the file cannot be read.
+    """
+    try:
+        found = read_lines(run.steps, _StepLine.model_validate_json)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RequestError(f"{run.steps} cannot be read: {error.strerror}") from error
+    if not found.values and not found.damaged:
+        return None
+    rows = [(step.seconds, step.images, step.communication_seconds) for step in found.values]
+    seconds, images, exposed_seconds = np.array(rows, np.float64).reshape(-1, 3).T  # None becomes NaN
+    return StepLog(
+        seconds,
+        images,
+        exposed_seconds,
+        warning=damaged_lines(run.steps, found.damaged),
+        lines=np.array(found.numbers, np.int64) if found.damaged else None,
+    )
+
+
+def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] | None:
+    """The start of the first step and the ends of all steps, in nanoseconds since 1970.
+
+    None if they are unknown. Step marks (`hvscale.profiling.step`) are used as they are; the step
+    after the last mark has no end.
+
+    Without marks, the durations in steps.jsonl are aligned with the messages. Every step
+    all-reduces the same bytes of gradients, so the message that completes them ends before its step
+    does. That gives a lower bound for the start of the first step; the largest bound is used.
+    """
+    events = recording.events
+    marks = recording.steps.get(min(recording.ranks, default=0), np.empty(0, np.int64))
+    if len(marks) > 1:
+        return marks
+    # A missing duration would shift all later steps.
+    if log is None or log.warning is not None or recording.overwritten or "allreduce" not in events.operations:
+        return None
+    of_rank = events.rank == min(recording.ranks)
+    chosen = of_rank & (events.operation == events.operations.index("allreduce")) & ~events.bitwise
+    end_ns = events.start_ns[chosen] + events.duration_ns[chosen]
+    order = np.argsort(end_ns, kind="stable")
+    end_ns, sent = end_ns[order], np.cumsum(events.bytes[chosen][order], dtype=np.float64)
+    steps = len(log.seconds)
+    if not len(sent) or not sent[-1]:
+        return None
+    bytes_per_step = sent[-1] / steps
+    complete = np.searchsorted(sent, bytes_per_step * (np.arange(1, steps + 1) - TOLERANCE))
+    since_first = np.concatenate([[0.0], np.cumsum(log.seconds)]) * 1e9
+    start = float(np.max(end_ns[complete] - since_first[1:]))
+    edges = (start + since_first).astype(np.int64)
+    sent_in_step = np.bincount(np.searchsorted(edges, end_ns), weights=events.bytes[chosen][order], minlength=steps + 2)
+    # Unless most steps contain their gradients, the job's all-reduces do not belong to its steps.
+    plausible = np.abs(sent_in_step[1 : steps + 1] - bytes_per_step) < bytes_per_step / 2
+    return edges if plausible.mean() > 0.9 else None
+
+
+def edges_by_rank(recording: Recording, edges_ns: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+    """The step edges of each rank, from its own marks.
+
+    `edges_ns`: the edges of the lowest rank, used for steps that a rank did not mark. Ranks enter a
+    step at different times: a fast rank sends its first messages before another's step begins.
+    """
+    found = {}
+    for rank in recording.ranks:
+        own = recording.steps.get(rank, edges_ns[:0])
+        # After an overflow each rank's ring holds its last steps, which may begin at different
+        # steps.
+        first = int(np.argmin(np.abs(own - edges_ns[0]))) if recording.overwritten and len(own) else 0
+        own = own[first : first + len(edges_ns)]
+        found[rank] = np.maximum.accumulate(np.concatenate([own, edges_ns[len(own) :]]))
+    return found
+
+
+def gradient_messages(recording: Recording) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The end times of the lowest rank's collectives, ascending, and their bytes.
+
+    Bitwise reductions, by which Horovod's ranks negotiate, are excluded.
+    """
+    events = recording.events
+    chosen = (events.rank == min(recording.ranks, default=0)) & ~events.bitwise & (events.bytes > 0)
+    end_ns = events.start_ns[chosen] + events.duration_ns[chosen]
+    order = np.argsort(end_ns, kind="stable")
+    return end_ns[order], events.bytes[chosen][order]
+
+
+def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]:
+    """The bytes that a rank sends per step, and the unit of a throughput derived from them.
+
+    A step is one period of the bytes sent over time, found by their autocorrelation. Without a
+    period: (None, "MiB/s").
+    """
+    end_ns, size = gradient_messages(recording) if recording is not None else (np.empty(0, np.int64),) * 2
+    if len(end_ns) < MIN_MESSAGES or end_ns[-1] == end_ns[0]:
+        return None, "MiB/s"
+    # Skip the first tenth: messages at the start belong to no step.
+    kept = end_ns >= end_ns[0] + (end_ns[-1] - end_ns[0]) // 10
+    times, size = (end_ns[kept] - end_ns[kept][0]) / 1e9, size[kept]
+    series, edges = np.histogram(times, POINTS, weights=size.astype(np.float64))
+    # Smoothed over half the mean distance of messages, so that a little jitter does not matter.
+    smooth = np.convolve(series, np.hanning(max(9, POINTS // (2 * len(size)))), "same")
+    spectrum = np.abs(np.fft.rfft(smooth - smooth.mean(), 2 * POINTS)) ** 2
+    autocorrelation = np.fft.irfft(spectrum)[: POINTS // 2]
+    # Not corrected for the fewer pairs at longer lags: of equal peaks, the shortest lag is wanted.
+    autocorrelation /= autocorrelation[0]
+    first_negative = int(np.argmax(autocorrelation < 0)) if (autocorrelation < 0).any() else len(autocorrelation)
+    peaks = [
+        lag
+        for lag in range(max(first_negative, 1), len(autocorrelation) - 1)
+        if autocorrelation[lag - 1] < autocorrelation[lag] >= autocorrelation[lag + 1]
+        and autocorrelation[lag] > MIN_AUTOCORRELATION
+    ]
+    if not peaks:
+        return None, "MiB/s"
+    best = max(autocorrelation[lag] for lag in peaks)
+    lag = next(lag for lag in peaks if autocorrelation[lag] >= NEAR_BEST * best)
+    period = lag * (edges[1] - edges[0])
+    return float(size.sum() / (times[-1] - times[0]) * period), "steps/s"
+
+
+def split_by_bytes(recording: Recording, bytes_per_step: float | None) -> tuple[float, NDArray[np.int64]]:
+    """The bytes per step, and the times at which the lowest rank had sent that much again.
+
+    `bytes_per_step` None: the mean size of a message. The times are empty if the rank sent too few
+    messages.
+    """
+    end_ns, size = gradient_messages(recording)
+    if len(end_ns) < MIN_MESSAGES:
+        return bytes_per_step or 0.0, end_ns[:0]
+    bytes_per_step = bytes_per_step or float(size.sum()) / len(size)
+    sent = np.cumsum(size, dtype=np.float64)
+    steps = int(sent[-1] / bytes_per_step * (1 + 1e-9))
+    return bytes_per_step, end_ns[np.searchsorted(sent, bytes_per_step * np.arange(1, steps + 1) * (1 - 1e-9))]

@@ -1,1 +1,0 @@
-"""Starts the recorders: hvprof, Horovod's timeline and the NCCL plug-in."""
