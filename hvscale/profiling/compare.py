@@ -359,7 +359,7 @@ def _warnings(before: ProfiledRun, after: ProfiledRun, first: _Table, second: _T
         )
     if before.bytes_per_step is not None:
         found.append(
-            f"the steps of these runs are unknown: one step stands for {human_bytes(before.bytes_per_step)} sent by each rank"
+            f"the steps of these runs are unknown: a step is taken to be {human_bytes(before.bytes_per_step)} sent by each rank"
         )
     if not by_step:
         found.append(

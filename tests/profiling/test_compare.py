@@ -292,7 +292,7 @@ def test_runs_of_different_lengths_without_steps_are_cut_by_what_a_step_sends() 
     (_, large) = comparison.rows
     assert large.calls_before == pytest.approx(2 * NP * units, rel=1e-6)
     assert large.seconds_before == pytest.approx(0.010 * 2 * NP * units, rel=0.05)
-    assert f"here a step is {human_bytes(share)} sent by each rank" in comparison.warnings[0]
+    assert f"a step is taken to be {human_bytes(share)} sent by each rank" in comparison.warnings[0]
     assert divide_into_steps(shorter, 1e12).edges_ns is None
 
 
