@@ -28,6 +28,7 @@ OTHER_MEANINGS = {
     "launch/rank_side/rank.py": {"host"},  # a key of the rank's file
     "profiling/read/nccl_file.py": {"host"},  # a field of the header
     "profiling/read/profile_file.py": {"host"},
+    "profiling/read/ring_file.py": {"host"},
 }
 DEFAULTS = {
     "launch/flavours/__init__.py": {flavours.DEFAULT},
