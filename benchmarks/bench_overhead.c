@@ -1,5 +1,8 @@
-/* What `hvscale bench allreduce` is compared with: a plain loop around MPI_Allreduce of float32, with the samples and calls of
-   the command line, `BYTES WARMUP SAMPLES CALLS` for each size. Prints for each the microseconds of a call on the slowest rank, a mean. */
+/*
+ * The baseline for `hvscale bench allreduce`: a plain loop around MPI_Allreduce of float32.
+ * Arguments: BYTES WARMUP SAMPLES CALLS for each size. Prints for each size the mean microseconds
+ * of a call on the slowest rank.
+ */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-"""What `hvscale bench` adds to a plain loop around MPI_Allreduce in C, and what our sums of 16 bits
-cost, all in turns, two ranks.
+"""Measure the overhead of `hvscale bench` over a plain C loop, and the speed of our 16-bit sums.
 
-Run it with the environment's Python: `python benchmarks/bench_overhead.py [--rounds 7]`. It needs
-mpicc.
+The plain loop calls MPI_Allreduce with the same numbers of calls; all variants run interleaved on
+two ranks. Run it with the environment's Python: `python benchmarks/bench_overhead.py [--rounds 7]`.
+It needs mpicc.
 """
 
 import argparse
@@ -15,25 +15,26 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from interleaved import median_interval, run_interleaved
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
-from scipy import stats
 
 PROGRAMS = Path(sys.executable).parent
 SMALL, LARGE = 8, 16 << 20
-# Warm-up, samples, calls in each.
+# Bytes: warm-up calls, samples, calls per sample.
 SCHEDULE = {SMALL: (1000, 20, 1000), LARGE: (5, 20, 2)}
+BASELINE = "plain loop in C"
 
 
-def plain(program: Path) -> dict[int, float]:
-    """Microseconds by size."""
-    words = [str(word) for size, schedule in SCHEDULE.items() for word in (size, *schedule)]
-    said = started("launch", "--", str(program), *words)
-    return dict(zip(SCHEDULE, (float(line.removeprefix("[0] ")) for line in said.splitlines()), strict=True))
+def plain_loop(program: Path) -> dict[int, float]:
+    """Microseconds per call by bytes."""
+    arguments = [str(number) for size, schedule in SCHEDULE.items() for number in (size, *schedule)]
+    output = hvscale("launch", "--", str(program), *arguments)
+    return dict(zip(SCHEDULE, (float(line.removeprefix("[0] ")) for line in output.splitlines()), strict=True))
 
 
-def ours(dtype: str, sizes: tuple[int, ...]) -> dict[int, float]:
+def hvscale_bench(dtype: str, sizes: tuple[int, ...]) -> dict[int, float]:
+    """Microseconds per call by bytes."""
     warmup, iterations = (
         f"1K:{small},{large}"
         for small, large in (
@@ -41,16 +42,24 @@ def ours(dtype: str, sizes: tuple[int, ...]) -> dict[int, float]:
             (SCHEDULE[SMALL][1] * SCHEDULE[SMALL][2], SCHEDULE[LARGE][1] * SCHEDULE[LARGE][2]),
         )
     )
-    asked = ("-d", dtype, "--sizes", ",".join(map(str, sizes)), "-w", warmup, "-n", iterations)
-    said = started("bench allreduce", *asked, "--in-place", "out", "--no-check", "--json")
-    return {row["bytes"]: 1e6 * row["seconds"] for row in json.loads(said)["rows"]}
+    options = ("-d", dtype, "--sizes", ",".join(map(str, sizes)), "-w", warmup, "-n", iterations)
+    output = hvscale("bench allreduce", *options, "--in-place", "out", "--no-check", "--json")
+    return {row["bytes"]: 1e6 * row["seconds"] for row in json.loads(output)["rows"]}
 
 
-def started(command: str, *words: str) -> str:
-    """What a command of hvscale prints on two ranks, in a folder of its own."""
+def hvscale(command: str, *arguments: str) -> str:
+    """Run a command of hvscale on two ranks in a temporary run folder, and return its stdout."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = [PROGRAMS / "hvscale", *command.split(), "-np", "2", "--run", str(Path(folder) / "run"), *words]
-        return subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+        words = [
+            str(PROGRAMS / "hvscale"),
+            *command.split(),
+            "-np",
+            "2",
+            "--run",
+            str(Path(folder) / "run"),
+            *arguments,
+        ]
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
 def main() -> None:
@@ -62,48 +71,38 @@ def main() -> None:
         source = Path(__file__).with_suffix(".c")
         subprocess.run([PROGRAMS / "mpicc", "-std=c11", "-O2", "-Wall", "-o", program, source], check=True)
         variants: dict[str, Callable[[], dict[int, float]]] = {
-            "plain loop in C": partial(plain, program),
-            "hvscale bench": partial(ours, "float32", (SMALL, LARGE)),
-            "hvscale bench, float16": partial(ours, "float16", (LARGE,)),
-            "hvscale bench, bfloat16": partial(ours, "bfloat16", (LARGE,)),
+            BASELINE: partial(plain_loop, program),
+            "hvscale bench": partial(hvscale_bench, "float32", (SMALL, LARGE)),
+            "hvscale bench, float16": partial(hvscale_bench, "float16", (LARGE,)),
+            "hvscale bench, bfloat16": partial(hvscale_bench, "bfloat16", (LARGE,)),
         }
-        found: dict[str, list[dict[int, float]]] = {name: [] for name in variants}
-        for number in track(range(rounds), "rounds"):
-            for name in np.roll(list(variants), number).tolist():
-                found[name].append(variants[name]())
-    show(found)
+        print_overhead(run_interleaved(variants, rounds))
 
 
-def show(found: dict[str, list[dict[int, float]]]) -> None:
-    """Medians over the rounds, and differences and ratios to the plain loop with their 95 %
-    bootstrap intervals.
-    """
+def print_overhead(results: dict[str, list[dict[int, float]]]) -> None:
+    """Print medians, and differences and ratios to the plain loop with their 95 % intervals."""
     table = Table(title="MPI_Allreduce on two ranks, medians of the rounds")
-    for name in ("variant", "8 B, us", "more than plain, us", "16 MiB, us", "times plain's bandwidth"):
+    for name in ("variant", "8 B, us", "overhead, us", "16 MiB, us", "times plain's bandwidth"):
         table.add_column(name, justify="left" if name == "variant" else "right")
-    base = found["plain loop in C"]
-    for name, rows in found.items():
+    baseline = results[BASELINE]
+    for name, rows in results.items():
         small = [row[SMALL] for row in rows if SMALL in row]
         large = [row[LARGE] for row in rows]
-        added = [mine - row[SMALL] for mine, row in zip(small, base, strict=False)]
-        ratio = [row[LARGE] / mine for mine, row in zip(large, base, strict=True)]
-        is_base = rows is base
+        overhead = [own - row[SMALL] for own, row in zip(small, baseline, strict=False)]
+        ratio = [row[LARGE] / own for own, row in zip(large, baseline, strict=True)]
+        is_baseline = rows is baseline
         table.add_row(
             name,
             f"{np.median(small):.3f}" if small else "-",
-            "-" if is_base or not small else interval(added, ".3f"),
+            "-" if is_baseline or not small else with_interval(overhead),
             f"{np.median(large):.0f}",
-            "-" if is_base else interval(ratio, ".3f"),
+            "-" if is_baseline else with_interval(ratio),
         )
     Console().print(table)
 
 
-def interval(values: list[float], form: str) -> str:
-    median = f"{np.median(values):{form}}"
-    if len(values) < 2:
-        return median
-    low, high = stats.bootstrap((values,), np.median, random_state=0).confidence_interval
-    return f"{median} ({low:{form}} to {high:{form}})"
+def with_interval(values: list[float]) -> str:
+    return f"{np.median(values):.3f} ({median_interval(values, '.3f')})"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""The search of `hvscale tune-collectives` against an exhaustive sweep: how long each takes, and
-what the search's table loses.
+"""Compare the search of `hvscale tune-collectives` with an exhaustive sweep: time and table.
 
-`python benchmarks/collectives_search.py --placement netns --nodes 4 --link 1gbit`, which takes
-root, or `--placement host --ranks 4` within this machine. What a study has measured flatters what
-it has chosen, so both tables are measured again: fresh jobs of `hvscale bench` in turns.
+`python benchmarks/collectives_search.py --placement netns --nodes 4 --link 1gbit`, which needs
+root, or `--placement host --ranks 4` within this machine. A study's own measurements favour the
+choices it made. So fresh interleaved jobs of `hvscale bench` measure both tables again.
 """
 
 import argparse
@@ -11,7 +10,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from collectives_table import HVSCALE, in_turns, parsed, place_parser, show, where
+from collectives_table import (
+    HVSCALE,
+    make_parser,
+    measure_tables,
+    parse_options,
+    placement_arguments,
+    print_comparison,
+)
 
 from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument
 
@@ -19,12 +25,16 @@ MIN_BYTES, MAX_BYTES = "4K", "64M"
 SWEEP, SEARCH = "sweep", "search"
 
 
-def studied(folder: Path, options: argparse.Namespace, more: list[str]) -> float:
-    """Seconds of all its jobs. Ends the benchmark where the study fails."""
+def run_study(folder: Path, options: argparse.Namespace, more: list[str]) -> float:
+    """Run `hvscale tune-collectives` and return the total seconds of its jobs.
+
+    Raises SystemExit if the study fails.
+    """
     ranks = str(options.ranks)
-    asked = ["-np", ranks, "--nps", ranks, "--ops", options.operation, "--mpi", options.mpi, "--eager-limits", "own"]
-    asked += ["--min-bytes", MIN_BYTES, "--max-bytes", MAX_BYTES, "--run", str(folder), *where(options), *more]
-    done = subprocess.run([HVSCALE, "tune-collectives", *asked], stdout=subprocess.DEVNULL, check=False)
+    arguments = ["-np", ranks, "--nps", ranks, "--ops", options.operation, "--mpi", options.mpi]
+    arguments += ["--eager-limits", "own", "--min-bytes", MIN_BYTES, "--max-bytes", MAX_BYTES]
+    arguments += ["--run", str(folder), *placement_arguments(options), *more]
+    done = subprocess.run([HVSCALE, "tune-collectives", *arguments], stdout=subprocess.DEVNULL, check=False)
     if done.returncode:
         raise SystemExit(done.returncode)
     document = TuneCollectivesDocument.model_validate_json((folder / "tune-collectives.json").read_text())
@@ -32,16 +42,16 @@ def studied(folder: Path, options: argparse.Namespace, more: list[str]) -> float
 
 
 def main() -> None:
-    parser = place_parser(__doc__)
-    parser.add_argument("--folder", type=Path, help="where both studies are kept, else they go")
-    options = parsed(parser)
+    parser = make_parser(__doc__)
+    parser.add_argument("--folder", type=Path, help="keep both studies here; default: delete them")
+    options = parse_options(parser)
     with tempfile.TemporaryDirectory() as temporary:
         folder: Path = options.folder or Path(temporary)
-        search = studied(folder / SEARCH, options, [])
-        sweep = studied(folder / SWEEP, options, ["--exhaustive"])
-        print(f"search {search:.0f} s, sweep {sweep:.0f} s: {search / sweep:.2f} of its time", flush=True)
+        search = run_study(folder / SEARCH, options, [])
+        sweep = run_study(folder / SWEEP, options, ["--exhaustive"])
+        print(f"search {search:.0f} s, sweep {sweep:.0f} s, ratio {search / sweep:.2f}", flush=True)
         tables = {name: folder / name / "collectives.toml" for name in (SWEEP, SEARCH)}
-        show(in_turns(options, tables), options, tables)
+        print_comparison(measure_tables(options, tables), options, tables)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A decision table against the MPI library with nothing set, and against the wire.
+"""Compare a decision table with the MPI library's defaults and with the wire's bound.
 
 `python benchmarks/collectives_table.py TABLE --operation allreduce --placement netns --nodes 4
---link 1gbit`, which takes root, or `--placement host --ranks 4` within this machine; TABLE is what
-`hvscale tune-collectives` writes. A library reads its rules as it starts, so each measurement is a
-fresh job of `hvscale bench`, with the table and without it in turns; the ratio of a pair of jobs is
-one sample.
+--link 1gbit`, which needs root, or `--placement host --ranks 4` within this machine. `hvscale
+tune-collectives` writes TABLE. A library reads its rules when it starts, so each measurement is a
+fresh job of `hvscale bench`. Jobs with and without the table are interleaved; the ratio of a pair
+of jobs is one sample.
 """
 
 import argparse
@@ -13,13 +13,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from interleaved import median_interval, run_interleaved
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
-from scipy import stats
 
 from hvscale.bench.collectives.sizes import parse_size
 from hvscale.comm_tuning.collectives.decide.cost_model import wire_seconds
@@ -29,68 +29,58 @@ from hvscale.launch.placements._link_shaping import bits_per_second
 
 HVSCALE = Path(sys.executable).with_name("hvscale")
 SIZES = "4K,16K,64K,256K,1M,4M,16M,64M"
-ITERATIONS = "16K:1000,256K:200,1M:40,16M:10,5"  # samples of some ms where a link has 1 Gbit/s
+ITERATIONS = "16K:1000,256K:200,1M:40,16M:10,5"  # samples of some ms on a link of 1 Gbit/s
 WARM_UP = "1M:20,2"
-SMALL = 8 << 10
+ROTATING_ROOT_MAX_BYTES = 8 << 10
 LIBRARY, TABLE = "library", "table"
 
 
-def seconds_of(options: argparse.Namespace, folder: Path, more: list[str]) -> dict[int, float]:
-    """By bytes, the median over a job's samples of what the slowest rank takes. Ends the benchmark
-    where the job fails, or a result is wrong.
+def measure_job(options: argparse.Namespace, table: Path | None) -> dict[int, float]:
+    """Return the median seconds of the slowest rank by bytes.
+
+    `table`: None measures the library's defaults. Raises SystemExit if the job fails or a result is
+    wrong.
     """
     sizes = [parse_size("--sizes", word) for word in options.sizes.split(",")]
-    # Of a small message the root may run ahead: each rank is the root in turn.
-    by_root = {"-1": [size for size in sizes if size <= SMALL], "0": [size for size in sizes if size > SMALL]}
-    found = {}
-    for root, of_root in by_root.items():
-        if of_root:
-            found |= job(options, folder.with_name(f"{folder.name}-root{root}"), of_root, ["--root", root, *more])
-    return found
+    # With small messages a fixed root may run ahead: each rank is the root in turn.
+    sizes_by_root = {
+        "-1": [size for size in sizes if size <= ROTATING_ROOT_MAX_BYTES],
+        "0": [size for size in sizes if size > ROTATING_ROOT_MAX_BYTES],
+    }
+    seconds: dict[int, float] = {}
+    for root, root_sizes in sizes_by_root.items():
+        if root_sizes:
+            seconds |= run_bench(options, root_sizes, root, table)
+    return seconds
 
 
-def job(options: argparse.Namespace, folder: Path, sizes: list[int], more: list[str]) -> dict[int, float]:
-    asked = [
-        "--sizes",
-        ",".join(map(str, sizes)),
-        "-n",
-        options.iterations,
-        "-w",
-        WARM_UP,
-        "--in-place",
-        "in",
-        "--json",
-    ]
-    ranks = ["-np", str(options.ranks), "--mpi", options.mpi, *where(options), *more, "--run", str(folder)]
-    done = subprocess.run(
-        [HVSCALE, "bench", options.operation, *ranks, *asked], capture_output=True, text=True, check=False
-    )
+def run_bench(options: argparse.Namespace, sizes: list[int], root: str, table: Path | None) -> dict[int, float]:
+    command = [HVSCALE, "bench", options.operation, "-np", str(options.ranks), "--mpi", options.mpi]
+    command += [*placement_arguments(options), "--root", root, "--sizes", ",".join(map(str, sizes))]
+    command += ["-n", options.iterations, "-w", WARM_UP, "--in-place", "in", "--json"]
+    if table is not None:
+        command += ["--collectives", str(table.absolute())]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([*command, "--run", f"{folder}/run"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
     return {row["bytes"]: row["seconds_p50"] for row in json.loads(done.stdout)["rows"]}
 
 
-def where(options: argparse.Namespace) -> list[str]:
-    words = ["--placement", options.placement]
+def placement_arguments(options: argparse.Namespace) -> list[str]:
+    arguments = ["--placement", options.placement]
     if options.placement == "netns":
-        words += ["--nodes", str(options.nodes), "--link", options.link]
-    return [*words, *(word for setting in options.set for word in ("--set", setting))]
+        arguments += ["--nodes", str(options.nodes), "--link", options.link]
+    return [*arguments, *(word for setting in options.set for word in ("--set", setting))]
 
 
-def in_turns(options: argparse.Namespace, tables: Mapping[str, Path | None]) -> dict[str, list[dict[int, float]]]:
-    """By the name of each table (None: nothing set) what its jobs take in each round; a round
-    begins with another one than that before.
-    """
-    jobs = {name: ["--collectives", str(path.absolute())] if path is not None else [] for name, path in tables.items()}
-    found: dict[str, list[dict[int, float]]] = {name: [] for name in jobs}
-    with tempfile.TemporaryDirectory() as folder:
-        for number in track(range(options.rounds), "rounds", console=Console(stderr=True)):
-            for name in np.roll(list(jobs), number).tolist():
-                found[name].append(seconds_of(options, Path(folder) / f"{name}-{number}", jobs[name]))
-    return found
+def measure_tables(options: argparse.Namespace, tables: Mapping[str, Path | None]) -> dict[str, list[dict[int, float]]]:
+    """Measure every table interleaved: by its name, the seconds by bytes of each round."""
+    return run_interleaved({name: partial(measure_job, options, path) for name, path in tables.items()}, options.rounds)
 
 
-def taken(table: CollectivesTable, operation: str, np_: int, ranks_per_node: int, size: int) -> str:
+def describe_choice(table: CollectivesTable, operation: str, np_: int, ranks_per_node: int, size: int) -> str:
+    """Name the algorithm that a table chooses for one message size, with its parameters."""
     rules = [rule for rule in table.rule if rule.operation == operation]
     if rules:
         rules = [rule for rule in rules if rule.np == nearest({rule.np for rule in rules}, np_)]
@@ -102,67 +92,66 @@ def taken(table: CollectivesTable, operation: str, np_: int, ranks_per_node: int
     return " ".join(str(value) for value in values if value is not None)
 
 
-def show(
-    found: dict[str, list[dict[int, float]]], options: argparse.Namespace, tables: Mapping[str, Path | None]
+def print_comparison(
+    results: dict[str, list[dict[int, float]]], options: argparse.Namespace, tables: Mapping[str, Path | None]
 ) -> None:
-    """How many times faster the second is than the first."""
-    first, second = found
+    """Print how many times faster the second table is than the first."""
+    first, second = results
     nodes = options.nodes if options.placement == "netns" else 1
     place = f"{nodes} nodes of {options.link}" if nodes > 1 else "one node"
     shown = Table(title=f"{options.operation}, {options.ranks} ranks of {options.mpi} on {place}")
-    decided = {name: read_table(path) for name, path in tables.items() if path is not None}
-    takes = [f"{name} takes" for name in decided]
-    columns = ["bytes", *takes, f"{first}, ms", f"{second}, ms", "times faster", "95 % interval", "times the wire"]
+    decisions = {name: read_table(path) for name, path in tables.items() if path is not None}
+    choices = [f"{name}'s choice" for name in decisions]
+    columns = ["bytes", *choices, f"{first}, ms", f"{second}, ms", "times faster", "95 % interval", "times the wire"]
     for name in columns if nodes > 1 else columns[:-1]:
-        shown.add_column(name, justify="left" if name in takes else "right")
+        shown.add_column(name, justify="left" if name in choices else "right")
     gains = []
-    for size in found[first][0]:
-        seconds = {name: np.array([job[size] for job in jobs]) for name, jobs in found.items()}
+    for size in results[first][0]:
+        seconds = {name: np.array([job[size] for job in jobs]) for name, jobs in results.items()}
         ratio = seconds[first] / seconds[second]
-        low, high = stats.bootstrap((ratio,), np.median, random_state=0).confidence_interval
         gains.append(float(np.median(ratio)))
         row = [str(size)]
         row += [
-            taken(table, options.operation, options.ranks, -(-options.ranks // nodes), size)
-            for table in decided.values()
+            describe_choice(table, options.operation, options.ranks, -(-options.ranks // nodes), size)
+            for table in decisions.values()
         ]
-        row += [f"{1e3 * np.median(seconds[name]):.3f}" for name in found]
-        row += [f"{gains[-1]:.2f}", f"{low:.2f} to {high:.2f}"]
+        row += [f"{1e3 * np.median(seconds[name]):.3f}" for name in results]
+        row += [f"{gains[-1]:.2f}", median_interval(ratio, ".2f")]
         if nodes > 1:
             wire = wire_seconds(options.operation, nodes, size, bits_per_second(options.link) / 8)
             row.append(f"{np.median(seconds[second]) / wire:.2f}")
         shown.add_row(*row)
     Console(width=170).print(shown)
-    print(f"geometric mean: {np.exp(np.mean(np.log(gains))):.2f} times faster; least {min(gains):.2f}")
+    print(f"geometric mean: {np.exp(np.mean(np.log(gains))):.2f} times faster; minimum {min(gains):.2f}")
 
 
-def place_parser(description: str | None) -> argparse.ArgumentParser:
+def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operation", choices=OPERATIONS, default="broadcast")
     parser.add_argument("--placement", choices=("host", "netns"), default="host")
     parser.add_argument("--mpi", default="openmpi")
     parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--ranks", type=int, help="as many as nodes where there are nodes, else 4")
+    parser.add_argument("--ranks", type=int, help="number of ranks; default: --nodes with netns, else 4")
     parser.add_argument("--link", default="1gbit")
     parser.add_argument("--sizes", default=SIZES)
-    parser.add_argument("--iterations", default=ITERATIONS, help="as -n of `hvscale bench`")
-    parser.add_argument("--rounds", type=int, default=7, help="pairs of jobs")
-    parser.add_argument("--set", action="append", default=[], help="for both, as for `hvscale launch`")
+    parser.add_argument("--iterations", default=ITERATIONS, help="iterations by size, as -n of `hvscale bench`")
+    parser.add_argument("--rounds", type=int, default=7, help="number of pairs of jobs")
+    parser.add_argument("--set", action="append", default=[], help="set a knob in both, as for `hvscale launch`")
     return parser
 
 
-def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
     options = parser.parse_args()
     options.ranks = options.ranks or (options.nodes if options.placement == "netns" else 4)
     return options
 
 
 def main() -> None:
-    parser = place_parser(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("collectives", type=Path, metavar="TABLE")
-    options = parsed(parser)
+    options = parse_options(parser)
     tables = {LIBRARY: None, TABLE: options.collectives}
-    show(in_turns(options, tables), options, tables)
+    print_comparison(measure_tables(options, tables), options, tables)
 
 
 if __name__ == "__main__":

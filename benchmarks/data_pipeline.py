@@ -1,8 +1,8 @@
-"""Patches a second of one thread: our mapped images against a loader that decodes two PNG files for
-each patch, and the data wait of two ranks.
+"""Compare patches/s of our memory-mapped images with a loader that decodes two PNGs per patch.
 
-Makes eight photos of DIV2K's size from the bundled ones. Run it with the environment's Python:
-`python benchmarks/data_pipeline.py [--rounds 7]`.
+Both use one thread, on eight photos of DIV2K's size made from the bundled ones. Then a training on
+two ranks measures the data wait. Run it with the environment's Python: `python
+benchmarks/data_pipeline.py [--rounds 7]`.
 """
 
 import argparse
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from interleaved import print_speeds, run_interleaved
 from PIL import Image
 from rich.console import Console
-from turns import in_turns, show
 
 from hvscale.launch.controller import launch
 from hvscale.launch.options import LaunchHooks, LaunchOptions
@@ -29,7 +29,7 @@ BATCH, PATCH, SCALE = 16, 48, 2
 
 
 def make_photos(folder: Path) -> None:
-    """A benchmark set: HR, and LR_bicubic/X2 beside it."""
+    """Write a benchmark set: HR photos, and LR_bicubic/X2 beside them."""
     (folder / "HR").mkdir(parents=True)
     (folder / "LR_bicubic/X2").mkdir(parents=True)
     bundled = image_set("bundled", SCALE).pairs
@@ -41,7 +41,8 @@ def make_photos(folder: Path) -> None:
         small.save(folder / f"LR_bicubic/X2/{number}x2.png")
 
 
-def decoded_patch(folder: Path, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def decode_patch(folder: Path, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Cut a random patch from a random pair of PNG files; return the LR and HR patch."""
     number = int(draw.integers(PHOTOS))
     with Image.open(folder / f"HR/{number}.png") as hr, Image.open(folder / f"LR_bicubic/X2/{number}x2.png") as lr:
         left, top = int(draw.integers(lr.width - PATCH + 1)), int(draw.integers(lr.height - PATCH + 1))
@@ -59,35 +60,38 @@ def decoded_patch(folder: Path, draw: np.random.Generator) -> tuple[np.ndarray, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=40, help="of the two ranks")
-    arguments = parser.parse_args()
+    parser.add_argument("--steps", type=int, default=40, help="number of steps of the two ranks")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder, cache = Path(name) / "photos", Path(name) / "decoded"
         make_photos(folder)
         config = TrainConfig.of(
-            data=str(folder), cache_dir=cache, batch_size=BATCH, patch_size=PATCH, steps=arguments.steps
+            data=str(folder), cache_dir=cache, batch_size=BATCH, patch_size=PATCH, steps=options.steps
         )
-        work = SuperResolution(config, Ranks())
+        task = SuperResolution(config, Ranks())
         draw = np.random.default_rng(1)
-        drawn = iter(range(1_000_000))
+        numbers = iter(range(1_000_000))
 
-        def decoding() -> None:
-            lows, highs = zip(*(decoded_patch(folder, draw) for _ in range(BATCH)), strict=True)
+        def decode_batch() -> None:
+            lows, highs = zip(*(decode_patch(folder, draw) for _ in range(BATCH)), strict=True)
             np.stack(lows), np.stack(highs)
 
         def speed(batch: Callable[[], object], times: int) -> Callable[[], float]:
             def measure() -> float:
-                begin = time.perf_counter()
+                start = time.perf_counter()
                 for _ in range(times):
                     batch()
-                return times * BATCH / (time.perf_counter() - begin)
+                return times * BATCH / (time.perf_counter() - start)
 
             return measure
 
-        variants = {"a PNG per patch": speed(decoding, 1), "hvscale": speed(lambda: work.load_batch(next(drawn)), 20)}
-        show(
+        variants = {
+            "a PNG per patch": speed(decode_batch, 1),
+            "hvscale": speed(lambda: task.load_batch(next(numbers)), 20),
+        }
+        print_speeds(
             f"patches of {PATCH} from {WIDTH}x{HEIGHT}, one thread",
-            in_turns(variants, arguments.rounds),
+            run_interleaved(variants, options.rounds),
             "a PNG per patch",
         )
         run = launch(

@@ -1,9 +1,9 @@
-"""EDSR-baseline x2 on one core: our training step against the way the public code trains (fp32,
-NCHW, plain Adam, no autocast).
+"""Compare our EDSR-baseline x2 training step with the public code's, on one core.
 
-Run it with the environment's Python: `python benchmarks/edsr_speed.py [--rounds 7] [--steps 2]
-[--quality-steps 100 [--seeds 1]]`. The last two ask how far the validation PSNR of the two is apart
-after as many steps on the same batches from the same weights.
+The public code trains in fp32 and NCHW with plain Adam and no autocast. Run it with the
+environment's Python: `python benchmarks/edsr_speed.py [--rounds 7] [--steps 2] [--quality-steps 100
+[--seeds 1]]`. `--quality-steps` also compares the validation PSNR of both after that many steps on
+the same batches from the same weights.
 """
 
 import argparse
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from interleaved import in_own_processes, print_speeds, run_interleaved
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
-from turns import apart, in_turns, show
 
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.inference.super_resolution_evaluation import mean_psnr_db, score_photos
@@ -25,6 +25,7 @@ from hvscale.trainer.step import StepUpdate
 from hvscale.trainer.system import precision, resources
 from hvscale.trainer.system.precision import Arithmetic, compile_blocks
 from hvscale.trainer.tasks.super_resolution import SuperResolution
+from hvscale.trainer.tasks.workload import Workload
 
 BATCH = 16
 MEAN = (0.4488, 0.4371, 0.4040)
@@ -52,7 +53,7 @@ class ResBlock(nn.Module):
 
 
 class PublicEDSR(nn.Module):
-    """As Lim et al.'s public implementation builds it, with its names."""
+    """EDSR as Lim et al.'s public implementation builds it, with its parameter names."""
 
     def __init__(self, features: int = 64, blocks: int = 16) -> None:
         super().__init__()
@@ -86,17 +87,15 @@ def public_step(model: nn.Module) -> Step:
     return step
 
 
-def our_step(
-    config: TrainConfig, ranks: Ranks, work: SuperResolution, model: nn.Module, arithmetic: Arithmetic
-) -> Step:
-    optimizer = make_optimizer(config, work, model, None)
+def our_step(config: TrainConfig, ranks: Ranks, task: Workload, model: nn.Module, arithmetic: Arithmetic) -> Step:
+    optimizer = make_optimizer(config, task, model, None)
     for group in optimizer.param_groups:
-        group["lr"] = work.learning_rate
+        group["lr"] = task.learning_rate
     update = StepUpdate(config, ranks, model, optimizer, arithmetic)
 
     def step(inputs: Tensor, targets: Tensor) -> None:
         update.begin()
-        loss = arithmetic.loss(model, inputs, targets, work.loss)
+        loss = arithmetic.loss(model, inputs, targets, task.loss)
         update.backward(loss)
         update.finish(loss.detach(), False)
         loss.item()
@@ -105,18 +104,18 @@ def our_step(
 
 
 class Setup:
-    """What all variants begin with: the same weights and batches."""
+    """The same initial weights and batches for every variant."""
 
     def __init__(self, seed: int = 1) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(seed)
         self.config = TrainConfig.of(model="edsr-baseline", scale=2, batch_size=BATCH, patch_size=48, seed=seed)
         self.ranks = Ranks()
-        self.work = SuperResolution(self.config, self.ranks)
-        self.model = self.work.build_model()
+        self.task = SuperResolution(self.config, self.ranks)
+        self.model = self.task.build_model()
 
     def batch(self, number: int) -> tuple[Tensor, Tensor]:
-        return self.work.to_device(self.work.load_batch(number), torch.device("cpu"))
+        return self.task.to_device(self.task.load_batch(number), torch.device("cpu"))
 
     def public(self) -> tuple[nn.Module, Step]:
         model = PublicEDSR()
@@ -124,16 +123,16 @@ class Setup:
         return model, public_step(model)
 
     def ours(self, arithmetic: Arithmetic | None) -> tuple[nn.Module, Step]:
-        """With what is chosen by default where `arithmetic` is None."""
+        """Our model and step; None uses the arithmetic that hvscale chooses by default."""
         resources.keep_freed_memory()
-        chosen = arithmetic or precision.choose(self.config, self.ranks, self.model, self.work.loss, *self.batch(0))
-        return self.model, our_step(self.config, self.ranks, self.work, self.model, chosen)
+        chosen = arithmetic or precision.choose(self.config, self.ranks, self.model, self.task.loss, *self.batch(0))
+        return self.model, our_step(self.config, self.ranks, self.task, self.model, chosen)
 
 
 def prepare(
     steps: int, ours: bool, arithmetic: Arithmetic | None = None, compiled: bool = False
 ) -> Callable[[], float]:
-    """What measures one variant, warm: images a second over `steps` steps."""
+    """Warm up one variant and return a function that measures its images/s over `steps` steps."""
     setup = Setup()
     if compiled:
         compile_blocks(setup.model)
@@ -142,47 +141,49 @@ def prepare(
     step(*batches[0])
 
     def measure() -> float:
-        begin = time.perf_counter()
+        start = time.perf_counter()
         for number in range(steps):
             step(*batches[number % len(batches)])
-        return steps * BATCH / (time.perf_counter() - begin)
+        return steps * BATCH / (time.perf_counter() - start)
 
     return measure
 
 
 def psnr_db(steps: int, ours: bool, seed: int) -> float:
-    """On the validation photo, after so many steps."""
+    """Validation PSNR after `steps` training steps."""
     setup = Setup(seed)
     model, step = setup.ours(None) if ours else setup.public()
     for number in track(range(steps), "ours" if ours else "public"):
         step(*setup.batch(number))
-    work = setup.work
-    return mean_psnr_db(score_photos(model, work.validation, setup.config.scale, work.measure, setup.ranks)) or 0.0
+    task = setup.task
+    return mean_psnr_db(score_photos(model, task.validation, setup.config.scale, task.measure, setup.ranks)) or 0.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=2, help="of each variant in each round")
-    parser.add_argument("--quality-steps", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=1, help="of weights and crops, with which the quality is compared")
-    arguments = parser.parse_args()
+    parser.add_argument("--steps", type=int, default=2, help="steps of each variant per round")
+    parser.add_argument(
+        "--quality-steps", type=int, default=0, help="also compare PSNR after this many steps; default: no comparison"
+    )
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds for the PSNR comparison")
+    options = parser.parse_args()
     fp32, bf16 = (Arithmetic(name, channels_last=True) for name in ("fp32", "bf16"))
     variants = {
-        "public": partial(prepare, arguments.steps, False),
-        "ours": partial(prepare, arguments.steps, True),
-        "ours, fp32": partial(prepare, arguments.steps, True, Arithmetic("fp32", channels_last=False)),
-        "ours, fp32 + channels_last": partial(prepare, arguments.steps, True, fp32),
-        "ours, fp32 + channels_last, compiled": partial(prepare, arguments.steps, True, fp32, True),
-        "ours, bf16 + channels_last, compiled": partial(prepare, arguments.steps, True, bf16, True),
+        "public": partial(prepare, options.steps, False),
+        "ours": partial(prepare, options.steps, True),
+        "ours, fp32": partial(prepare, options.steps, True, Arithmetic("fp32", channels_last=False)),
+        "ours, fp32 + channels_last": partial(prepare, options.steps, True, fp32),
+        "ours, fp32 + channels_last, compiled": partial(prepare, options.steps, True, fp32, True),
+        "ours, bf16 + channels_last, compiled": partial(prepare, options.steps, True, bf16, True),
     }
-    with apart(variants) as measured:
-        speeds = in_turns(measured, arguments.rounds)
-    show("EDSR-baseline x2, batch 16, one core", speeds, "public")
-    for seed in range(1, arguments.seeds + 1) if arguments.quality_steps else ():
-        public, ours = (psnr_db(arguments.quality_steps, own, seed) for own in (False, True))
+    with in_own_processes(variants) as prepared:
+        speeds = run_interleaved(prepared, options.rounds)
+    print_speeds("EDSR-baseline x2, batch 16, one core", speeds, "public")
+    for seed in range(1, options.seeds + 1) if options.quality_steps else ():
+        public, ours = (psnr_db(options.quality_steps, is_ours, seed) for is_ours in (False, True))
         Console().print(
-            f"seed {seed}, PSNR after {arguments.quality_steps} steps: public {public:.3f} dB, ours {ours:.3f} dB"
+            f"seed {seed}, PSNR after {options.quality_steps} steps: public {public:.3f} dB, ours {ours:.3f} dB"
         )
 
 

@@ -1,10 +1,9 @@
-"""A training's messages without its arithmetic: each step all-reduces the gradients of a model, as
-the backward pass would give them.
+"""All-reduce a model's gradients in every step as a training does; a sleep replaces computation.
 
-One rank, started by a launcher: `hvscale launch -np 4 -- python benchmarks/gradients.py edsr
---steps 20`. Where the arithmetic would be, it sleeps: --compute-seconds, of which the last two
-thirds are the backward pass, in which gradients become known one after the other. By default these
-are 4 images at the 10.3 images/s of EDSR on a V100 (Anthony et al., 2021).
+Each rank runs this program: `hvscale launch -np 4 -- python benchmarks/gradients.py edsr --steps
+20`. A step sleeps for --compute-seconds. The last two thirds are the backward pass, during which
+the gradients become ready one after another. The default is the time of 4 images at the 10.3
+images/s of EDSR on a V100 (Anthony et al., 2021).
 """
 
 import argparse
@@ -21,7 +20,7 @@ from hvscale.models.cost import without_memory
 
 BATCH_SIZE = 4
 V100_IMAGES_PER_SECOND = 10.3
-FORWARD = 1 / 3
+FORWARD_SHARE = 1 / 3
 
 
 def main() -> None:
@@ -36,24 +35,24 @@ def main() -> None:
     gradients = [(name, torch.ones(parameter.shape)) for name, parameter in reversed(parameters)]
     run = os.environ.get("HVSCALE_RUN")
     log = (Path(run) / "steps.jsonl").open("w", buffering=1) if run is not None and hvd.rank() == 0 else None
-    pause = options.compute_seconds * (1 - FORWARD) / len(gradients)
-    began = time.perf_counter()
+    interval = options.compute_seconds * (1 - FORWARD_SHARE) / len(gradients)
+    step_start = time.perf_counter()
     for _ in range(options.steps):
         profiling.step()
-        time.sleep(options.compute_seconds * FORWARD)
+        time.sleep(options.compute_seconds * FORWARD_SHARE)
         handles = []
-        backward = time.perf_counter()
+        backward_start = time.perf_counter()
         for number, (name, gradient) in enumerate(gradients, 1):
-            time.sleep(max(0.0, backward + number * pause - time.perf_counter()))
+            time.sleep(max(0.0, backward_start + number * interval - time.perf_counter()))
             handles.append(hvd.allreduce_async_(gradient, name=name, op=hvd.Average))
         for handle in handles:
             hvd.synchronize(handle)
         now = time.perf_counter()
         if log is not None:
-            log.write(json.dumps({"images": BATCH_SIZE * hvd.size(), "seconds": now - began}) + "\n")
-        began = now
+            log.write(json.dumps({"images": BATCH_SIZE * hvd.size(), "seconds": now - step_start}) + "\n")
+        step_start = now
     if any(bool((gradient != 1).any()) for _, gradient in gradients):
-        raise SystemExit("averages of ones are not one")
+        raise SystemExit("wrong result: the average of ones is not 1")
 
 
 if __name__ == "__main__":

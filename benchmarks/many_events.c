@@ -1,4 +1,4 @@
-/* many_events CALLS: all-reduces of 4 bytes to 16 KiB in a communicator of one rank. */
+/* many_events CALLS: makes all-reduces of 4 bytes to 16 KiB in a communicator of one rank. */
 #include <mpi.h>
 #include <stdlib.h>
 

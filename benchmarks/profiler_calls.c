@@ -1,7 +1,7 @@
 /*
- * Times one MPI_Allreduce of 8 bytes in a communicator of one rank for each thread: profiler_calls
- * THREADS. Prints the median over batches in nanoseconds. Run it with and without hvprof: the
- * difference is all that the profiler adds to a call.
+ * profiler_calls THREADS: times MPI_Allreduce of 8 bytes; each thread has a communicator of one
+ * rank. Prints the median over batches in nanoseconds. The difference with and without hvprof is
+ * the profiler's overhead per call.
  */
 #include <mpi.h>
 #include <pthread.h>

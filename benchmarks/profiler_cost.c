@@ -1,7 +1,7 @@
 /*
- * Times one record, without MPI: profiler_cost THREADS. Prints the medians in nanoseconds of two
- * clock reads alone and of two clock reads with a record, over interleaved batches. Compiled
- * together with hvprof's recorder.c.
+ * profiler_cost THREADS: times a record without MPI. Prints two medians over interleaved batches in
+ * nanoseconds: two clock reads alone, and two clock reads with a record. It is compiled together
+ * with hvprof's recorder.c.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static double batch(bool record)
     for (int i = 0; i < BATCH; i++) {
         struct hvprof_message message = {.operation = 1, .bytes = 4096, .start_ns = hvprof_now()};
         message.duration_ns = hvprof_now() - message.start_ns;
-        /* Without this the compiler could drop the message that nobody reads. */
+        /* Without this the compiler could drop the unread message. */
         __asm__ volatile("" : : "r"(&message) : "memory");
         if (record)
             hvprof_append(&message);

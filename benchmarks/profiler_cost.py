@@ -1,8 +1,7 @@
-"""Measures the profiler's overhead: a record beyond two clock reads, and a whole MPI call, with 1
-and with 4 threads.
+"""Measure the profiler's overhead, with 1 and 4 threads.
 
-Run it with the environment's Python: `python benchmarks/profiler_cost.py [--rounds 5]`. It needs a
-C compiler and mpicc.
+It times a record beyond two clock reads, and a whole MPI call. Run it with the environment's
+Python: `python benchmarks/profiler_cost.py [--rounds 5]`. It needs a C compiler and mpicc.
 """
 
 import argparse
@@ -25,10 +24,10 @@ FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-pthread", f"-
 
 
 def measure(command: list[str], environment: dict[str, str]) -> list[float]:
-    """The numbers that a benchmark program prints, in nanoseconds."""
+    """Run a benchmark program and return the numbers it prints, in nanoseconds."""
     with tempfile.TemporaryDirectory() as folder:
-        everything = {**os.environ, **environment, "HVPROF_DIRECTORY": folder, "HVPROF_MIB": "16"}
-        done = subprocess.run(command, env=everything, check=True, capture_output=True, text=True)
+        variables = {**os.environ, **environment, "HVPROF_DIRECTORY": folder, "HVPROF_MIB": "16"}
+        done = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
     return [float(word) for word in done.stdout.split()]
 
 
@@ -37,8 +36,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     table = Table(title=f"Profiler overhead, medians of {rounds} interleaved rounds, nanoseconds")
-    for name in ("what", "threads", "without", "with", "hvprof adds", "ratio"):
-        table.add_column(name, justify="left" if name == "what" else "right")
+    for name in ("measurement", "threads", "without", "with", "overhead", "ratio"):
+        table.add_column(name, justify="left" if name == "measurement" else "right")
     with tempfile.TemporaryDirectory() as folder:
         record, calls = Path(folder, "record"), Path(folder, "calls")
         subprocess.run(
@@ -51,20 +50,20 @@ def main() -> None:
         for threads in ("1", "4"):
             pairs = [measure([str(record), threads], {}) for _ in range(rounds)]
             add_row(table, "two clock reads, then with a record", threads, pairs)
-            for name, library in libraries.items():
+            for library_name, library in libraries.items():
                 preload = {"LD_PRELOAD": str(library)}
                 pairs = [
                     [*measure([str(calls), threads], {}), *measure([str(calls), threads], preload)]
                     for _ in range(rounds)
                 ]
-                add_row(table, f"MPI_Allreduce, 8 bytes, one rank, {name}", threads, pairs)
+                add_row(table, f"MPI_Allreduce, 8 bytes, one rank, {library_name}", threads, pairs)
     Console().print(table)
 
 
-def add_row(table: Table, what: str, threads: str, pairs: list[list[float]]) -> None:
+def add_row(table: Table, name: str, threads: str, pairs: list[list[float]]) -> None:
     without, with_ = (statistics.median(values) for values in zip(*pairs, strict=True))
-    added = statistics.median(pair[1] - pair[0] for pair in pairs)
-    table.add_row(what, threads, f"{without:.1f}", f"{with_:.1f}", f"{added:.1f}", f"{with_ / without:.2f}")
+    overhead = statistics.median(pair[1] - pair[0] for pair in pairs)
+    table.add_row(name, threads, f"{without:.1f}", f"{with_:.1f}", f"{overhead:.1f}", f"{with_ / without:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What `hvscale breakdown` needs for ten million events: seconds and memory.
+"""Measure the time and memory of `hvscale breakdown` for ten million events.
 
-Run it with the environment's Python: `python benchmarks/reading.py [--events 10000000]`. It needs
-mpicc and as many times 64 bytes of disk.
+Run it with the environment's Python: `python benchmarks/breakdown_speed.py [--events 10000000]`. It
+needs mpicc, and 64 bytes of disk per event.
 """
 
 import argparse
@@ -31,16 +31,16 @@ def main() -> None:
             [programs / "mpicc", "-O2", "-o", program, Path(__file__).with_name("many_events.c")], check=True
         )
         calls = events // RANKS
-        ring = calls * RECORD.itemsize // MIB + 1
-        options = LaunchOptions(np=RANKS, run=Path(folder, "run"), env=(f"HVPROF_MIB={ring}",))
+        profile_mib = calls * RECORD.itemsize // MIB + 1
+        options = LaunchOptions(np=RANKS, run=Path(folder, "run"), env=(f"HVPROF_MIB={profile_mib}",))
         run = profiled_launch([str(program), str(calls)], options)
-        command = [programs / "hvscale", "breakdown", run.path, "--json"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # once before, so that the files are in memory
+        command = [str(programs / "hvscale"), "breakdown", str(run.path), "--json"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # warm-up: load the files into the page cache
         start = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - start
     peak_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / MIB
-    print(f"{events} events of {RANKS} ranks: {seconds:.1f} s for the whole command, {peak_gib:.2f} GiB at most")
+    print(f"{events} events of {RANKS} ranks: {seconds:.1f} s for the whole command, peak memory {peak_gib:.2f} GiB")
 
 
 if __name__ == "__main__":
