@@ -117,6 +117,40 @@ def welch_ratio(first: Sequence[float], second: Sequence[float], confidence: flo
     return Estimate(mean=mean, low=low, high=high)
 
 
+class Summary(BaseModel):
+    """Summary statistics of samples. `low` and `high`: the confidence interval of the arithmetic
+    mean, None for one sample.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    min: float
+    median: float
+    p99: float
+    max: float
+
+    @property
+    def half_width_percent(self) -> float | None:
+        """Half the width of the interval, in percent of the mean."""
+        return None if self.high is None else 100 * (self.high - self.mean) / self.mean
+
+
+def summarise(samples: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
+    """Summarise at least one sample, by the arithmetic mean that nccl-tests and OSU print."""
+    values = np.asarray(samples, np.float64)
+    mean, low, high = student(values, confidence)
+    return Summary(
+        mean=mean,
+        low=low,
+        high=high,
+        min=float(values.min()),
+        median=float(np.median(values)),
+        p99=float(np.percentile(values, 99)),
+        max=float(values.max()),
+    )
+
+
 class Overhead(BaseModel):
     """In percent of the base; the limits are None for a single round."""
 

@@ -12,8 +12,8 @@ from hvscale.bench.collectives.document import crossovers, row_of
 from hvscale.bench.collectives.memory import check_fits
 from hvscale.bench.collectives.operations import COLLECTIVES
 from hvscale.bench.collectives.request import SAMPLES, Measured, Schedule, samples_and_calls
-from hvscale.bench.collectives.summary import summarise
 from hvscale.core.errors import RequestError
+from hvscale.core.statistics import summarise
 
 FLOAT32 = elements.find_dtype("float32")
 
@@ -113,8 +113,8 @@ def test_the_interval_is_student_s() -> None:
     found = summarise([1.0, 2.0, 3.0, 4.0])
     # By hand: s = 1.29099, t(3 degrees, 0.975) = 3.18245.
     assert (found.mean, found.low, found.high) == pytest.approx((2.5, 2.5 - 2.05426, 2.5 + 2.05426), abs=1e-4)
-    assert found.width_percent == pytest.approx(82.17, abs=0.01)
-    assert summarise([1.0]).width_percent is None
+    assert found.half_width_percent == pytest.approx(82.17, abs=0.01)
+    assert summarise([1.0]).half_width_percent is None
 
 
 def test_iterations_by_size() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 OPEN_AND_CLOSE = """
 import os
 import torch.distributed
-from hvscale.bench.collectives.rank_side.torch_group import TorchGroup
+from hvscale.bench.collectives.backends.torch_distributed import TorchGroup
 
 def threads():
     return len(os.listdir("/proc/self/task"))

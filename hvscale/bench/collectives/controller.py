@@ -14,7 +14,6 @@ from hvscale.bench.collectives.rank_job import (
     ON_THIS_MACHINE,
     check_installed,
     measure_on_ranks,
-    one_of,
 )
 from hvscale.bench.collectives.request import (
     ALL_ROOTS,
@@ -31,6 +30,7 @@ from hvscale.bench.collectives.request import (
 from hvscale.core.documents import to_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path, write_text
+from hvscale.core.suggest import check_choice
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions, Resolve
 from hvscale.studies.folder import lock_folder, refuse_unless_empty
@@ -102,9 +102,9 @@ class CollectiveBench:
             )
         if options.until_interval is not None and not options.until_interval > 0:
             raise RequestError(f"--until-interval {options.until_interval:g}: must be above 0 percent")
-        device = one_of("--device", options.device, DEVICES)
-        in_place = one_of("--in-place", options.in_place, PLACES)
-        paths = [one_of("--path", path, PATHS) for path in options.paths]
+        device = check_choice("--device", options.device, DEVICES)
+        in_place = check_choice("--in-place", options.in_place, PLACES)
+        paths = [check_choice("--path", path, PATHS) for path in options.paths]
         iterations = Schedule.parse("--iterations", options.iterations, least=1)
         warmup = Schedule.parse("--warmup", options.warmup, least=0)
         found = sizes_of(collective, dtype, np, options)

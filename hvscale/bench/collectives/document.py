@@ -9,8 +9,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from hvscale.bench.collectives.request import Device, FirstWrong, InPlace, Measured, MessagePath
-from hvscale.bench.collectives.summary import summarise
-from hvscale.core.statistics import CONFIDENCE
+from hvscale.core.statistics import CONFIDENCE, summarise
 from hvscale.launch.options import LaunchOptions
 from hvscale.studies.document import StudyDocument
 
@@ -119,10 +118,10 @@ def row_of(name: str, measured: Measured, bus_factor: float) -> BenchRow:
         seconds=times.mean,
         seconds_low=times.low,
         seconds_high=times.high,
-        seconds_min=times.least,
+        seconds_min=times.min,
         seconds_p50=times.median,
         seconds_p99=times.p99,
-        seconds_max=times.most,
+        seconds_max=times.max,
         rank_seconds_mean=sum(ranks) / len(ranks),
         rank_seconds_min=min(ranks),
         rank_seconds_max=max(ranks),

@@ -1,11 +1,21 @@
-"""The results as text, in the columns of nccl-tests or of OSU."""
+"""What `hvscale bench` shows on a terminal: a progress bar, and tables in the columns of nccl-tests
+or OSU.
+"""
+
+from typing import TYPE_CHECKING
+
+from rich.progress import MofNCompleteColumn
 
 from hvscale.bench.collectives import elements
 from hvscale.bench.collectives.document import BackendRun, BenchDocument, BenchRow, main_rows
 from hvscale.bench.collectives.operations import COLLECTIVES
-from hvscale.bench.collectives.rank_job import one_of
-from hvscale.bench.collectives.request import ALL_ROOTS
-from hvscale.core.units import human_bytes
+from hvscale.bench.collectives.request import ALL_ROOTS, Measured
+from hvscale.core.suggest import check_choice
+from hvscale.core.units import human_bytes, human_seconds
+from hvscale.report.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from hvscale.bench.collectives.controller import BackendStart, CollectiveBench
 
 LAYOUTS = ("nccl-tests", "osu")
 NO_ROOT = "-1"  # in nccl-tests' column of a collective without a root
@@ -20,7 +30,7 @@ def tables(document: BenchDocument, layout: str) -> str:
 
 
 def check_layout(layout: str) -> None:
-    one_of("--layout", layout, LAYOUTS)
+    check_choice("--layout", layout, LAYOUTS)
 
 
 def rows_of(document: BenchDocument, entry: BackendRun) -> list[BenchRow]:
@@ -114,3 +124,19 @@ def crossover_lines(document: BenchDocument) -> list[str]:
         for one in document.crossovers
     ]
     return ["\n".join(lines)] if lines else []
+
+
+class SizesProgress(ProgressBar):
+    """A bar over the sizes of all back ends, with the last time."""
+
+    def __init__(self, bench: "CollectiveBench") -> None:
+        super().__init__(sum(map(bench.measurements, bench.starts)), MofNCompleteColumn())
+        self.name = ""
+
+    def starting(self, start: "BackendStart") -> None:
+        self.name = start.entry.name
+        self.update(description=self.name)
+
+    def measured(self, measured: Measured) -> None:
+        took = human_seconds(sum(measured.seconds) / len(measured.seconds))
+        self.update(description=f"{self.name} {human_bytes(measured.bytes)}: {took}", advance=1)

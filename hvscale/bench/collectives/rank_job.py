@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hvscale.bench.collectives.backends import Backend
 from hvscale.bench.collectives.request import (
@@ -17,7 +16,6 @@ from hvscale.bench.collectives.request import (
 )
 from hvscale.core.errors import RankFailedError, RequestError
 from hvscale.core.run_folder import RunFolder, write_text
-from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 from hvscale.launch.controller import launch
 from hvscale.launch.environment import job_environment
@@ -101,15 +99,6 @@ def measure_on_ranks(
         if run.run_json.exists() and not library.is_mismatch(run):
             read_on()
     require_asked_library(run.read())
-
-
-def one_of(option: str, word: str, known: tuple[Any, ...]) -> Any:
-    """The word, if it is one of `known`. Raises RequestError, suggesting the nearest one, for any
-    other.
-    """
-    if word not in known:
-        raise RequestError(f"{option} {word}: {suggest_name('value', word, known)}")
-    return word
 
 
 def check_installed(backend: Backend, options: LaunchOptions) -> None:

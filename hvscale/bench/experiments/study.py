@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from hvscale.bench.collectives.rank_job import one_of
 from hvscale.bench.experiments import experiment_file
 from hvscale.bench.experiments.document import ExperimentDocument, MeasurementRecord, StatementRow
 from hvscale.bench.experiments.entries import Entry, Launching, Measurement, by
@@ -16,6 +15,7 @@ from hvscale.bench.experiments.experiment_file import PARTS, Experiment
 from hvscale.bench.experiments.series import Series
 from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.run_folder import default_run_path
+from hvscale.core.suggest import check_choice
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.studies.base import Study, Warn
 from hvscale.studies.interleaved import ProgressReporter
@@ -53,7 +53,7 @@ class ExperimentStudy(Study[ExperimentDocument]):
         Raises RequestError for what cannot be measured, naming the entry; writes nothing.
         """
         experiment = experiment_file.read(toml)
-        one_of("--part", part, PARTS)
+        check_choice("--part", part, PARTS)
         entries = experiment.part(part)
         if not entries:
             raise RequestError(f"{toml}: its part {part} has no measurements")

@@ -7,8 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from hvscale.bench.collectives.request import Device
-from hvscale.bench.collectives.summary import summarise
-from hvscale.core.statistics import as_columns, estimate, ratio
+from hvscale.core.statistics import as_columns, estimate, ratio, summarise
 from hvscale.launch.options import LaunchOptions
 from hvscale.studies.document import InterleavedDocument
 
@@ -172,9 +171,9 @@ def row_of(variant: ExchangeVariant, runs: Sequence[ServerRun]) -> ServerRow:
         seconds=over.mean,
         seconds_low=over.low,
         seconds_high=over.high,
-        seconds_min=all_samples.least,
+        seconds_min=all_samples.min,
         seconds_p50=all_samples.median,
-        seconds_max=all_samples.most,
+        seconds_max=all_samples.max,
     )
 
 

@@ -17,7 +17,6 @@ from hvscale.bench.collectives.rank_job import (
     ResultLines,
     check_installed,
     measure_on_ranks,
-    one_of,
 )
 from hvscale.bench.collectives.request import (
     BenchRequest,
@@ -34,6 +33,7 @@ from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.host import gpus
 from hvscale.core.numbers import parse_ranks
 from hvscale.core.run_folder import RunFolder, default_run_path
+from hvscale.core.suggest import check_choice
 from hvscale.launch import placements
 from hvscale.launch.options import LaunchHooks, LaunchOptions, Resolve
 from hvscale.launch.placement_options import PlacementOptions
@@ -82,7 +82,9 @@ class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
 
         Raises RequestError for what cannot be measured; writes nothing."""
         workers = sorted(parse_ranks(options.workers, "--workers", "workers"))
-        operations = [one_of("--operation", word.strip(), tuple(OPERATIONS)) for word in options.operations.split(",")]
+        operations = [
+            check_choice("--operation", word.strip(), tuple(OPERATIONS)) for word in options.operations.split(",")
+        ]
         for option, value, least in (
             ("--repeat", options.repeats, 1),
             ("--iterations", options.iterations, 1),
@@ -90,7 +92,7 @@ class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
         ):
             if value < least:
                 raise RequestError(f"{option} {value}: must be at least {least}")
-        dtype, device = elements.find_dtype(options.dtype), one_of("--device", options.device, DEVICES)
+        dtype, device = elements.find_dtype(options.dtype), check_choice("--device", options.device, DEVICES)
         count = parse_size("--bytes", options.size) // dtype.bytes
         if not 1 <= count <= LARGEST_COUNT:
             raise RequestError(f"--bytes {options.size}: {count} {dtype.name}; MPI counts from 1 to {LARGEST_COUNT}")
@@ -181,7 +183,7 @@ def libraries(
     """The requested back ends with each of their paths, by their names in tables. Raises
     RequestError for what is not supported.
     """
-    paths = [one_of("--path", path, PATHS) for path in options.paths]
+    paths = [check_choice("--path", path, PATHS) for path in options.paths]
     words = [name.strip() for word in options.backends for name in word.split(",")] or USUAL[device]
     found = {}
     # NCCL is started by an MPI, which carries what the server sends.

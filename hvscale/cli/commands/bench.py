@@ -133,8 +133,7 @@ def bench(
     csv: Csv = None,
 ) -> None:
     from hvscale.bench.collectives.controller import CollectiveBench, CollectiveOptions
-    from hvscale.bench.collectives.output import check_layout, tables
-    from hvscale.bench.collectives.progress import SizesProgress
+    from hvscale.bench.collectives.output import SizesProgress, check_layout, tables
     from hvscale.launch.options import LaunchHooks
 
     check_layout(layout)

@@ -7,11 +7,10 @@ from typing import Any
 
 from hvscale.bench.collectives.backends import Backend, register
 from hvscale.bench.collectives.backends.mpi import MpiEngine
-from hvscale.bench.collectives.backends.nccl import problem
+from hvscale.bench.collectives.backends.torch_distributed import IN_PLACE, OUT_OF_PLACE, call_of, nccl_problem
 from hvscale.bench.collectives.elements import DTYPES, Carried
 from hvscale.bench.collectives.memory import CHIEF, SERVER
 from hvscale.bench.collectives.rank_side.engine import Operands, PreparedCall, PythonCall
-from hvscale.bench.collectives.rank_side.torch_group import IN_PLACE, OUT_OF_PLACE, call_of
 from hvscale.bench.collectives.request import BenchRequest, run_of_this_rank
 from hvscale.core.errors import RequestError
 from hvscale.launch.flavours import all_with_mpi
@@ -114,7 +113,7 @@ for flavour in all_with_mpi():
             dtypes=tuple(DTYPES),
             paths={"cuda": ("nccl",)},
             open=NcclOverMpi,
-            problem=problem,
+            problem=nccl_problem,
             serves=True,
         )
     )

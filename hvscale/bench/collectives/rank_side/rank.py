@@ -31,8 +31,8 @@ from hvscale.bench.collectives.request import (
     run_of_this_rank,
     samples_and_calls,
 )
-from hvscale.bench.collectives.summary import summarise
 from hvscale.core.errors import EXIT_RANK_FAILED, HvscaleError, RequestError
+from hvscale.core.statistics import summarise
 
 MIN_SAMPLES = 5  # before an interval counts as narrow
 
@@ -129,7 +129,7 @@ def measure_size(engine: Engine, operands: Operands, size: Size, request: BenchR
         # they need.
         seconds += np.max(of_ranks, axis=0).tolist()
         if request.until_interval is not None:
-            width = summarise(seconds).width_percent
+            width = summarise(seconds).half_width_percent
             if engine.broadcast_from_root(width is not None and width <= request.until_interval):
                 break
     checked = request.check and operands.collective.has_data

@@ -1,13 +1,16 @@
-"""A rank in a process group of torch.distributed, for all back ends that use PyTorch."""
+"""Gloo and NCCL through torch.distributed."""
 
 import os
 from collections.abc import Callable
 from typing import Any
 
-from hvscale.bench.collectives.elements import Carried
+from hvscale.bench.collectives.backends import HOST, Backend, register
+from hvscale.bench.collectives.elements import DTYPES, Carried
 from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, PreparedCall, PythonCall
 from hvscale.bench.collectives.request import run_of_this_rank
 from hvscale.core.errors import RequestError
+from hvscale.core.host import gpus
+from hvscale.launch.flavours import FLAVOURS
 
 OUT_OF_PLACE = frozenset({"gather", "allgather", "reduce-scatter", "alltoall", "barrier"})
 # PyTorch's functions for these take one tensor.
@@ -91,3 +94,35 @@ def call_of(dist: Any, operands: Operands) -> Callable[[], Any]:
             return lambda: dist.barrier()
         case other:
             raise RequestError(f"torch.distributed does not support {other}")
+
+
+def nccl_problem(command: list[str], environment: dict[str, str]) -> str:
+    return "" if gpus() else "NCCL needs NVIDIA GPUs, and nvidia-smi lists none here: run it on nodes with GPUs"
+
+
+register(
+    Backend(
+        name="gloo",
+        flavour="gloo",
+        out_of_place=OUT_OF_PLACE,
+        in_place=IN_PLACE,
+        dtypes=tuple(DTYPES),
+        paths=HOST,
+        open=lambda request: TorchGroup("gloo"),
+        serves=True,
+        gathers_twice=True,  # PyTorch gathers into one tensor, then copies the blocks out of it
+    )
+)
+register(
+    Backend(
+        name="nccl",
+        # PyTorch's ranks need no MPI.
+        flavour=next(name for name, flavour in FLAVOURS.all().items() if not flavour.has_mpi),
+        out_of_place=OUT_OF_PLACE,
+        in_place=IN_PLACE,
+        dtypes=tuple(DTYPES),
+        paths={"cuda": ("nccl",)},
+        open=lambda request: TorchGroup("nccl"),
+        problem=nccl_problem,
+    )
+)
