@@ -1,3 +1,1 @@
-"""Measurement studies: collectives by themselves, a parameter server, applications, and one place
-for ranks against another.
-"""
+"""Benchmarks: collectives, a parameter server, MPI applications, and whole published studies."""

@@ -400,20 +400,20 @@ def words_are_known(entry: Any) -> None:
         )
         assert [APPLICATIONS.get(entry.program).why_not(np, entry.size) for np in entry.np] == [None] * len(entry.np)
     elif isinstance(entry, CollectiveEntry):
-        for backend in backends.named(entry.backend, "openmpi"):
+        for backend in backends.select(entry.backend, "openmpi"):
             for dtype in entry.dtype:
-                assert backends.check(backend, entry.collective, dtype, entry.device, [])  # type: ignore[arg-type]
-            assert backends.places(backend, entry.collective, entry.in_place)  # type: ignore[arg-type]
+                assert backends.supported_paths(backend, entry.collective, dtype, entry.device, [])  # type: ignore[arg-type]
+            assert backends.in_place_modes(backend, entry.collective, entry.in_place)  # type: ignore[arg-type]
     elif isinstance(entry, CommandEntry):
         program, verb, *options = entry.command
         assert (program, verb) == ("hvscale", "train")
         assert get_command(train).make_context(verb, options)
     else:
         assert isinstance(entry, ParamServerEntry)
-        for backend in backends.named(entry.backend, "openmpi"):
-            assert backend.serves
+        for backend in backends.select(entry.backend, "openmpi"):
+            assert backend.supports_param_server
             for operation in entry.operation:
-                assert backends.check(backend, operation, entry.dtype, entry.device, list(entry.path))  # type: ignore[arg-type]
+                assert backends.supported_paths(backend, operation, entry.dtype, entry.device, list(entry.path))  # type: ignore[arg-type]
 
 
 def measured_names(entry: Any) -> set[str]:
@@ -422,10 +422,10 @@ def measured_names(entry: Any) -> set[str]:
         return set()
     operations = entry.operation if isinstance(entry, ParamServerEntry) else (entry.collective,)
     return {
-        backends.name_of(backend, path)
-        for backend in backends.named(entry.backend, "openmpi")
+        backends.display_name(backend, path)
+        for backend in backends.select(entry.backend, "openmpi")
         for operation in operations
-        for path in backends.check(backend, operation, "float32", entry.device, list(entry.path))
+        for path in backends.supported_paths(backend, operation, "float32", entry.device, list(entry.path))
     }
 
 

@@ -84,15 +84,15 @@ def test_a_back_end_that_is_not_installed_is_named_with_how_to_get_it(tmp_path: 
 
 def test_sizes_that_fall_together_are_told(tmp_path: Path) -> None:
     bench = CollectiveBench.of("allreduce", options(sizes="mlbench"), launch(tmp_path), resolve)
-    kept = len(bench.starts[0].request.sizes)
-    assert bench.document.warnings == [f"80 sizes give {kept} in whole float32: each is measured once"]
-    assert bench.measurements(bench.starts[0]) == 2 * kept
+    kept = len(bench.launches[0].request.sizes)
+    assert bench.document.warnings == [f"80 sizes round to {kept} whole numbers of float32: each is measured once"]
+    assert bench.expected_rows(bench.launches[0]) == 2 * kept
 
 
 def test_each_back_end_gets_its_own_flavour_and_knobs(tmp_path: Path) -> None:
     asked = launch(tmp_path, set=["allreduce_algorithm=ring"], env=["A=1"])
     bench = CollectiveBench.of("allreduce", options(backends=("openmpi",), max_bytes="1K"), asked, resolve)
-    [start] = bench.starts
+    [start] = bench.launches
     assert (start.options.mpi, start.entry.knobs) == ("openmpi", {"allreduce_algorithm": "ring"})
     assert {"A=1", "OMPI_MCA_coll_tuned_allreduce_algorithm=4"} <= set(start.options.env)
     assert [size.bytes for size in start.request.sizes] == [4 << power for power in range(9)]

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.bench.collectives import elements, sizes
-from hvscale.bench.collectives.backends import BACKENDS, check, named
-from hvscale.bench.collectives.document import crossovers, row_of
+from hvscale.bench.collectives.backends import BACKENDS, select, supported_paths
+from hvscale.bench.collectives.document import crossovers, make_row
 from hvscale.bench.collectives.memory import check_fits
 from hvscale.bench.collectives.operations import COLLECTIVES
-from hvscale.bench.collectives.request import SAMPLES, Measured, Schedule, samples_and_calls
+from hvscale.bench.collectives.request import SAMPLES, MeasuredSize, Schedule, samples_and_calls
 from hvscale.core.errors import RequestError
 from hvscale.core.statistics import summarise
 
@@ -70,7 +70,7 @@ def test_the_sizes_of_mlbench_are_80_from_1_to_10_to_the_8_elements() -> None:
 )
 def test_a_message_is_whole_blocks_and_no_larger_than_asked(name: str, dtype: str, np: int, asked: list[int]) -> None:
     collective, kind = COLLECTIVES.get(name), elements.find_dtype(dtype)
-    unit = collective.largest(np) * kind.bytes
+    unit = collective.blocks_in_buffer(np) * kind.bytes
     if max(asked) // unit > sizes.LARGEST_COUNT:
         with pytest.raises(RequestError, match="more than MPI can count"):
             sizes.messages(collective, kind, np, asked)
@@ -99,11 +99,11 @@ def test_a_message_is_whole_blocks_and_no_larger_than_asked(name: str, dtype: st
 def test_busbw_and_size_are_those_of_nccl_tests(name: str, factor: float, blocks: int) -> None:
     collective = COLLECTIVES.get(name)
     assert collective.bus_factor(4) == factor
-    assert collective.largest(4) == blocks
-    measured = Measured(
+    assert collective.blocks_in_buffer(4) == blocks
+    measured = MeasuredSize(
         bytes=10**6, count=1, in_place=False, calls_per_sample=3, seconds=[1e-3, 3e-3], rank_seconds=[1e-3, 2e-3]
     )
-    row = row_of("openmpi", measured, collective.bus_factor(4))
+    row = make_row("openmpi", measured, collective.bus_factor(4))
     assert (row.seconds, row.seconds_min, row.seconds_max, row.iterations) == (2e-3, 1e-3, 3e-3, 6)
     assert row.algbw_gigabytes_per_second == pytest.approx(0.5)
     assert row.busbw_gigabytes_per_second == pytest.approx(0.5 * factor)
@@ -143,12 +143,12 @@ def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
 
 
 def test_back_ends_by_name() -> None:
-    assert [one.name for one in named([], "mpich")] == ["mpich"]
-    assert [one.name for one in named(["mpi,gloo", "horovod", "gloo"], "openmpi")] == [
+    assert [one.name for one in select([], "mpich")] == ["mpich"]
+    assert [one.name for one in select(["mpi,gloo", "horovod", "gloo"], "openmpi")] == [
         *("openmpi", "gloo", "horovod-openmpi"),
     ]
     with pytest.raises(RequestError, match=r"--backend glo: unknown back end; did you mean gloo\?"):
-        named(["glo"], "openmpi")
+        select(["glo"], "openmpi")
 
 
 @pytest.mark.parametrize(
@@ -182,15 +182,15 @@ def test_what_a_back_end_lacks_is_refused_with_who_has_it(
     backend: str, collective: str, dtype: str, device: str, said: str
 ) -> None:
     with pytest.raises(RequestError, match=said):
-        check(BACKENDS.all()[backend], collective, dtype, device, ["nccl"] if device == "cuda" else [])  # type: ignore[arg-type]
+        supported_paths(BACKENDS.all()[backend], collective, dtype, device, ["nccl"] if device == "cuda" else [])  # type: ignore[arg-type]
 
 
 def times(name: str, size: int, seconds: float, in_place: bool = False) -> object:
     spread = [0.99 * seconds, seconds, 1.01 * seconds]
-    measured = Measured(
+    measured = MeasuredSize(
         bytes=size, count=size, in_place=in_place, calls_per_sample=1, seconds=spread, rank_seconds=[seconds]
     )
-    return row_of(name, measured, 1)
+    return make_row(name, measured, 1)
 
 
 def test_a_crossover_lies_between_sizes_at_which_different_ones_are_faster_for_sure() -> None:

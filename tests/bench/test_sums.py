@@ -14,7 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hvscale.bench.collectives.rank_side import timed_library
+from hvscale.bench.collectives.rank_side import c_timer
 from tests.native import BENCH_TIMER, FLAGS, SHARED_LIBRARY
 
 Bits = NDArray[np.uint16]
@@ -31,7 +31,7 @@ OTHERS = [*SPECIAL, *(bits | 0x8000 for bits in SPECIAL), *np.random.default_rng
 
 @pytest.fixture
 def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    loaded = timed_library.library()
+    loaded = c_timer.library()
     if loaded.hvbench_choose_sums(request.param) != 0:
         pytest.skip(f"this processor or compiler has no {request.param.decode()}")
     return loaded
@@ -149,16 +149,16 @@ def test_calls_get_their_arguments_and_are_counted(called: ctypes.CDLL, name: st
     # -1 is MPICH's MPI_IN_PLACE; an int in the third, sixth and seventh place of eight, as counts
     # and the root of a gather.
     words = [-1, 1 << 47, 3, 0x44000000, 5, 1500, 7, 0x84000002][:arity]
-    call = timed_library.CFunction(address(called, name), tuple(words))
-    meet = timed_library.CFunction(address(called, "meet"), (9,))
+    call = c_timer.CFunction(address(called, name), tuple(words))
+    meet = c_timer.CFunction(address(called, "meet"), (9,))
     for sync_each_call, meetings in ((False, 3), (True, 12)):
         called.start_again(0)
-        status, seconds = timed_library.time_calls([call, call], meet, 3, 4, sync_each_call)
+        status, seconds = c_timer.time_calls([call, call], meet, 3, 4, sync_each_call)
         assert (status, len(seconds), min(seconds) > 0) == (0, 3, True)
         assert (called.calls_made(), called.meetings_made()) == (2 * 3 * 4, meetings)
-        assert [called.seen_at(place) for place in range(arity)] == [word & timed_library.WORD_MASK for word in words]
+        assert [called.seen_at(place) for place in range(arity)] == [word & c_timer.WORD_MASK for word in words]
     called.start_again(5)
-    assert timed_library.time_calls([call], meet, 3, 4, False)[0] == 17
+    assert c_timer.time_calls([call], meet, 3, 4, False)[0] == 17
     assert called.calls_made() == 5
 
 

@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvscale.bench.collectives import elements
-from hvscale.bench.collectives.elements import LARGEST, PERIOD, addend, addend_for, fill, find_wrong, mark, total
+from hvscale.bench.collectives.elements import (
+    LARGEST_EXACT,
+    PERIOD,
+    addend,
+    block_addend,
+    fill,
+    find_wrong,
+    sender_pattern,
+    total,
+)
 from hvscale.bench.collectives.operations import COLLECTIVES
 
 KINDS = sorted(elements.DTYPES)
@@ -21,20 +30,20 @@ def test_sums_are_exact_in_any_order_on_any_number_of_ranks(np_: int) -> None:
     """
     parts = np.array([addend(rank, np_) for rank in range(np_)])
     assert parts.min() >= 0
-    assert parts.sum(axis=0).max() <= LARGEST
+    assert parts.sum(axis=0).max() <= LARGEST_EXACT
     assert np.array_equal(parts.sum(axis=0), total(np_))
     assert (parts.max(axis=1) > 0).all()  # no rank could be left out unseen
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_type_holds_them(name: str) -> None:
-    kind, numbers = elements.find_dtype(name), np.arange(LARGEST + 1)
+    kind, numbers = elements.find_dtype(name), np.arange(LARGEST_EXACT + 1)
     assert [kind.decode(bits) for bits in kind.encode(numbers)] == numbers.tolist()
 
 
 def test_ranks_send_different_things() -> None:
     for np_ in (2, 5, 64):
-        sent = {tuple(mark(source, target)) for source in range(np_) for target in range(np_)}
+        sent = {tuple(sender_pattern(source, target)) for source in range(np_) for target in range(np_)}
         assert len(sent) >= min(np_ * np_, PERIOD)
         assert len({tuple(addend(rank, np_)) for rank in range(np_)}) == np_
 
@@ -43,13 +52,13 @@ def test_ranks_send_different_things() -> None:
 @settings(max_examples=60)
 def test_every_wrong_element_is_found(name: str, length: int, data: st.DataObject) -> None:
     kind = elements.find_dtype(name)
-    pattern = kind.encode(mark(1))
-    array = np.empty(length, kind.carrier)
+    pattern = kind.encode(sender_pattern(1))
+    array = np.empty(length, kind.bits_type)
     fill(array, pattern)
     assert find_wrong(array, pattern) == (0, None)
     places = data.draw(st.sets(st.integers(0, length - 1), min_size=1, max_size=5))
     for place in places:
-        array[place] ^= kind.carrier(data.draw(st.integers(1, 2 ** (8 * kind.bytes) - 1)))
+        array[place] ^= kind.bits_type(data.draw(st.integers(1, 2 ** (8 * kind.bytes) - 1)))
     assert find_wrong(array, pattern) == (len(places), min(places))
 
 
@@ -95,4 +104,4 @@ def test_what_is_expected_follows_from_what_all_send(name: str, np_: int) -> Non
 
 
 def test_blocks_of_a_sum_differ() -> None:
-    assert not np.array_equal(addend_for(0, 2, 0), addend_for(0, 2, 1))
+    assert not np.array_equal(block_addend(0, 2, 0), block_addend(0, 2, 1))

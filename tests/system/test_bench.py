@@ -169,8 +169,8 @@ def test_wrong_sums_are_found_and_the_table_is_printed(hvscale: Run, tmp_path: P
     assert first["got"] == first["expected"] + 1
     assert (first["in_place"], second["in_place"]) == (False, True)
     assert done.stderr.splitlines()[-1] == (
-        f"hvscale: openmpi: wrong allreduce of 2048 bytes, out of place: rank 1 has {first['got']:g} in element 300, "
-        f"{first['expected']:g} was expected (1 wrong elements), and 1 sizes more"
+        f"hvscale: openmpi: wrong allreduce of 2048 bytes, out of place: rank 1 got {first['got']:g} in element 300, "
+        f"expected {first['expected']:g}; wrong elements: 1; other sizes with wrong results: 1"
     )
     table = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
     # size, count, type, redop, root, then time, algbw, busbw, #wrong twice, as nccl-tests has them.

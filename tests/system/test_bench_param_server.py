@@ -106,6 +106,6 @@ def test_wrong_values_are_found_and_count_in_no_table(hvscale: Run, tmp_path: Pa
     assert [row["operation"] for row in document["rows"]] == ["broadcast"]
     # Behind the server's own 1500 and the first worker's.
     said = done.stderr.splitlines()[-1]
-    assert said.startswith("hvscale: gather, openmpi, host, workers 2: wrong values in 6000 bytes: rank 0 has ")
+    assert said.startswith("hvscale: gather, openmpi, host, workers 2: wrong values in 6000 bytes: rank 0 got ")
     assert " in element 3005, " in said
-    assert said.endswith(" was expected (1 wrong elements)")
+    assert said.endswith("; wrong elements: 1")

@@ -1,1 +1,1 @@
-"""Benchmarks of single collectives over message sizes."""
+"""Benchmarks of single collectives over a range of message sizes."""

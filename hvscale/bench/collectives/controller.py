@@ -1,4 +1,4 @@
-"""Measures a collective: one start of ranks for each back end, all in one folder."""
+"""Measures a collective on one or more back ends, with one launch per back end."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from hvscale.bench.collectives import backends, elements, sizes
-from hvscale.bench.collectives.document import BackendRun, BenchDocument, Wrong, crossovers, row_of
+from hvscale.bench.collectives.document import BackendRun, BenchDocument, WrongResult, crossovers, make_row
 from hvscale.bench.collectives.memory import available_bytes, check_fits
 from hvscale.bench.collectives.operations import COLLECTIVES, Collective
 from hvscale.bench.collectives.rank_job import (
@@ -21,11 +21,11 @@ from hvscale.bench.collectives.request import (
     BenchStarted,
     Device,
     InPlace,
-    Measured,
+    MeasuredSize,
     MessagePath,
     Refused,
+    RequestedSize,
     Schedule,
-    Size,
 )
 from hvscale.core.documents import to_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
@@ -35,14 +35,14 @@ from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions, Resolve
 from hvscale.studies.folder import lock_folder, refuse_unless_empty
 
-PATHS: tuple[MessagePath, ...] = ("host", "staged", "aware", "nccl")
+MESSAGE_PATHS: tuple[MessagePath, ...] = ("host", "staged", "aware", "nccl")
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
-PLACES: tuple[InPlace, ...] = ("both", "out", "in")
+IN_PLACE_CHOICES: tuple[InPlace, ...] = ("both", "out", "in")
 
 
 @dataclass(frozen=True)
 class CollectiveOptions:
-    """The options of the command line. None: not given."""
+    """The options of the command line; None: not given."""
 
     backends: tuple[str, ...] = ()
     min_bytes: str | None = None
@@ -62,9 +62,9 @@ class CollectiveOptions:
 
 
 @dataclass(frozen=True)
-class BackendStart:
-    """One back end's: its place in the document, what its ranks are asked, and the options of its
-    launch.
+class BackendLaunch:
+    """The launch of one back end: its entry in the document, the request to its ranks, and the
+    launch options.
     """
 
     entry: BackendRun
@@ -73,10 +73,10 @@ class BackendStart:
 
 
 class CollectiveBench:
-    """One benchmark. `document` is written to bench.json after every back end."""
+    """One benchmark. `document` is written to bench.json after each back end."""
 
-    def __init__(self, path: Path, document: BenchDocument, starts: list[BackendStart], hooks: LaunchHooks) -> None:
-        self.path, self.document, self.starts, self.hooks = path, document, starts, hooks
+    def __init__(self, path: Path, document: BenchDocument, launches: list[BackendLaunch], hooks: LaunchHooks) -> None:
+        self.path, self.document, self.launches, self.hooks = path, document, launches, hooks
         self.page = path / "bench.html"
         self.failure: HvscaleError | None = None
 
@@ -89,9 +89,9 @@ class CollectiveBench:
         resolve: Resolve,
         hooks: LaunchHooks = NO_HOOKS,
     ) -> Self:
-        """`launch`: as they were given; `resolve` makes those of each back end of them.
+        """`launch`: the options from the command line; `resolve` completes them for each back end.
 
-        Raises RequestError for what cannot be measured; writes nothing.
+        Raises RequestError for an invalid request. Writes nothing.
         """
         collective, dtype, np = COLLECTIVES.get(collective_name), elements.find_dtype(options.dtype), launch.np
         if np < 2:
@@ -103,11 +103,11 @@ class CollectiveBench:
         if options.until_interval is not None and not options.until_interval > 0:
             raise RequestError(f"--until-interval {options.until_interval:g}: must be above 0 percent")
         device = check_choice("--device", options.device, DEVICES)
-        in_place = check_choice("--in-place", options.in_place, PLACES)
-        paths = [check_choice("--path", path, PATHS) for path in options.paths]
-        iterations = Schedule.parse("--iterations", options.iterations, least=1)
-        warmup = Schedule.parse("--warmup", options.warmup, least=0)
-        found = sizes_of(collective, dtype, np, options)
+        in_place = check_choice("--in-place", options.in_place, IN_PLACE_CHOICES)
+        paths = [check_choice("--path", path, MESSAGE_PATHS) for path in options.paths]
+        iterations = Schedule.parse("--iterations", options.iterations, minimum=1)
+        warmup = Schedule.parse("--warmup", options.warmup, minimum=0)
+        found = message_sizes(collective, dtype, np, options)
         folder = (launch.run or default_run_path(["bench", collective.name])).absolute()
         refuse_unless_empty(folder)
         document = BenchDocument(
@@ -124,22 +124,22 @@ class CollectiveBench:
             until_interval_percent=options.until_interval,
             launch=launch.recorded(),
         )
-        starts = []
-        for backend in backends.named(list(options.backends), launch.mpi):
-            taken = backends.check(backend, collective.name, dtype.name, device, paths)
-            backends.places(backend, collective.name, in_place)
-            if options.root == ALL_ROOTS and not backend.rotates_root:
-                having = backends.names_with(lambda other: other.rotates_root)
+        launches = []
+        for backend in backends.select(list(options.backends), launch.mpi):
+            selected = backends.supported_paths(backend, collective.name, dtype.name, device, paths)
+            backends.in_place_modes(backend, collective.name, in_place)
+            if options.root == ALL_ROOTS and not backend.supports_rotating_root:
+                supporting = backends.names_where(lambda other: other.supports_rotating_root)
                 raise RequestError(
-                    f"{backend.name} does not support --root {ALL_ROOTS}, each rank as the root in turn; supported by {having}"
+                    f"{backend.name} does not support --root {ALL_ROOTS}, each rank as the root in turn; supported by {supporting}"
                 )
             resolved = resolve(COMMAND, launch.replace(mpi=backend.flavour))
             check_installed(backend, resolved)
             if launch.placement.name in ON_THIS_MACHINE:
                 largest = max(size.bytes for size in found)
                 check_fits(largest, backend.buffers, np, available_bytes(), "this machine's memory")
-            for path in taken:
-                name = backends.name_of(backend, path)
+            for path in selected:
+                name = backends.display_name(backend, path)
                 entry = BackendRun(
                     name=name,
                     backend=backend.name,
@@ -155,11 +155,11 @@ class CollectiveBench:
                     dtype=dtype.name,
                     device=device,
                     root=options.root,
-                    places=in_place,
+                    in_place=in_place,
                     check=options.check,
                     until_interval=options.until_interval,
                     sizes=[
-                        Size(
+                        RequestedSize(
                             bytes=size.bytes,
                             count=size.count,
                             iterations=iterations.calls(size.bytes),
@@ -168,33 +168,35 @@ class CollectiveBench:
                         for size in found
                     ],
                 )
-                starts.append(BackendStart(entry, request, resolved))
-        document.backends = [start.entry for start in starts]
-        asked = len(asked_sizes(collective, dtype, options))
-        if asked > len(found):
+                launches.append(BackendLaunch(entry, request, resolved))
+        document.backends = [launch.entry for launch in launches]
+        requested = len(requested_sizes(collective, dtype, options))
+        unit = dtype.name + (f" for {np} ranks" if collective.blocks_in_buffer(np) > 1 else "")
+        if requested > len(found):
             document.warnings.append(
-                f"{asked} sizes give {len(found)} in whole {dtype.name}{f' for {np} ranks' if collective.largest(np) > 1 else ''}: "
-                "each is measured once"
+                f"{requested} sizes round to {len(found)} whole numbers of {unit}: each is measured once"
             )
-        return cls(folder, document, starts, hooks)
+        return cls(folder, document, launches, hooks)
 
-    def measurements(self, start: BackendStart) -> int:
-        """The number of rows that a start gives."""
-        backend = backends.find_backend(start.entry.backend)
-        return len(start.request.sizes) * len(backends.places(backend, self.document.collective, start.request.places))
+    def expected_rows(self, launch: BackendLaunch) -> int:
+        """The number of rows that a launch will give."""
+        backend = backends.find_backend(launch.entry.backend)
+        return len(launch.request.sizes) * len(
+            backends.in_place_modes(backend, self.document.collective, launch.request.in_place)
+        )
 
     def measure(
         self,
         *,
-        starting: Callable[[BackendStart], None],
-        measured: Callable[[Measured], None],
+        starting: Callable[[BackendLaunch], None],
+        measured: Callable[[MeasuredSize], None],
         warn: Callable[[str], None],
     ) -> None:
-        """Start each back end. One that fails does not keep the others from being measured; its
-        failure is raised after them.
+        """Measure each back end and keep all results.
 
-        Raises UntrustedError at the end where an element was wrong, and RequestError and
-        RunInterruptedError at once. What was measured until then is kept in any case.
+        If a back end fails, the others are still measured, then its error is raised. Raises
+        UntrustedError at the end if an element was wrong; RequestError and RunInterruptedError at
+        once.
         """
         for text in self.document.warnings:
             warn(text)
@@ -206,24 +208,24 @@ class CollectiveBench:
 
         with lock_folder(self.path):
             refuse_unless_empty(self.path)
-            self.measure_all(starting, measured, warn_once)
+            self._measure_all(starting, measured, warn_once)
         if self.document.wrong:
-            raise UntrustedError(wrong_words(self.document))
+            raise UntrustedError(wrong_result_message(self.document))
         if self.failure is not None:
             raise self.failure
 
-    def measure_all(
+    def _measure_all(
         self,
-        starting: Callable[[BackendStart], None],
-        measured: Callable[[Measured], None],
+        starting: Callable[[BackendLaunch], None],
+        measured: Callable[[MeasuredSize], None],
         warn: Callable[[str], None],
     ) -> None:
-        """As `measure`, in a locked folder. A failure is kept in `failure`."""
+        """Measure each back end in the locked folder. The first error is kept in `failure`."""
         try:
             self.write()
-            for start in self.starts:
-                starting(start)
-                self.measure_one(start, measured, warn)
+            for launch in self.launches:
+                starting(launch)
+                self._measure_one(launch, measured, warn)
         except BaseException as error:
             self.document.state = "failed" if isinstance(error, RequestError) else "interrupted"
             raise
@@ -233,20 +235,20 @@ class CollectiveBench:
             if self.path.is_dir():
                 self.write()
 
-    def measure_one(
-        self, start: BackendStart, measured: Callable[[Measured], None], warn: Callable[[str], None]
+    def _measure_one(
+        self, launch: BackendLaunch, measured: Callable[[MeasuredSize], None], warn: Callable[[str], None]
     ) -> None:
-        entry = start.entry
+        entry = launch.entry
         run = RunFolder(self.path / entry.run)
         entry.state = "running"
 
-        def take(line: BenchStarted | Refused | Measured) -> None:
-            self.take(entry, line)
-            if isinstance(line, Measured):
+        def handle(line: BenchStarted | Refused | MeasuredSize) -> None:
+            self._add(entry, line)
+            if isinstance(line, MeasuredSize):
                 measured(line)
 
         try:
-            measure_on_ranks(run, start.request, start.options, replace(self.hooks, warn=warn), take)
+            measure_on_ranks(run, launch.request, launch.options, replace(self.hooks, warn=warn), handle)
             entry.state = "finished"
         except RunInterruptedError:
             entry.state = "interrupted"
@@ -258,7 +260,7 @@ class CollectiveBench:
             )
             warn(f"{entry.name} failed: {error}")
         except UntrustedError as error:
-            # The launch has already warned about it.
+            # `launch` has already printed a warning.
             entry.state, entry.problem = "failed", str(error)
             self.document.rows = [row for row in self.document.rows if row.backend != entry.name]
             self.failure = self.failure or UntrustedError(f"{entry.name}: {error}")
@@ -270,15 +272,15 @@ class CollectiveBench:
                 self.document.host = run.read().host
             self.write()
 
-    def take(self, entry: BackendRun, line: BenchStarted | Refused | Measured) -> None:
+    def _add(self, entry: BackendRun, line: BenchStarted | Refused | MeasuredSize) -> None:
         collective = COLLECTIVES.get(self.document.collective)
         if isinstance(line, BenchStarted):
             entry.library = line.library
-        elif isinstance(line, Measured):
-            self.document.rows.append(row_of(entry.name, line, collective.bus_factor(self.document.np)))
+        elif isinstance(line, MeasuredSize):
+            self.document.rows.append(make_row(entry.name, line, collective.bus_factor(self.document.np)))
             if line.first_wrong is not None:
                 self.document.wrong.append(
-                    Wrong(
+                    WrongResult(
                         backend=entry.name,
                         bytes=line.bytes,
                         in_place=line.in_place,
@@ -293,44 +295,42 @@ class CollectiveBench:
         try:
             write_text(self.path / "bench.json", to_json(self.document) + "\n")
             if self.document.rows and self.document.state != "running":
-                # Imported here: a wrong request need not wait for Plotly.
+                # Imported here: an invalid request must not wait for Plotly.
                 from hvscale.bench.collectives.page import page
 
-                shown = page(self.document)
-                write_text(self.page, shown)
+                write_text(self.page, page(self.document))
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
 
-def asked_sizes(collective: Collective, dtype: elements.Dtype, options: CollectiveOptions) -> list[int]:
+def requested_sizes(collective: Collective, dtype: elements.Dtype, options: CollectiveOptions) -> list[int]:
     """The requested sizes in bytes. Raises RequestError."""
     if not collective.has_data:
         return [0]
-    by_series = (options.min_bytes, options.max_bytes, options.step_factor, options.step_bytes)
+    series_options = (options.min_bytes, options.max_bytes, options.step_factor, options.step_bytes)
     if options.sizes is None:
         return sizes.series(
             sizes.DEFAULT_MIN if options.min_bytes is None else options.min_bytes,
             sizes.DEFAULT_MAX if options.max_bytes is None else options.max_bytes,
-            *by_series[2:],
+            *series_options[2:],
         )
-    if any(given is not None for given in by_series):
+    if any(given is not None for given in series_options):
         raise RequestError("--sizes cannot be combined with --min-bytes, --max-bytes, --step-factor or --step-bytes")
     return sizes.named_sizes(options.sizes, dtype)
 
 
-def sizes_of(
+def message_sizes(
     collective: Collective, dtype: elements.Dtype, np: int, options: CollectiveOptions
 ) -> list[sizes.MessageSize]:
-    return sizes.messages(collective, dtype, np, asked_sizes(collective, dtype, options))
+    return sizes.messages(collective, dtype, np, requested_sizes(collective, dtype, options))
 
 
-def wrong_words(document: BenchDocument) -> str:
-    """The first wrong element in words."""
+def wrong_result_message(document: BenchDocument) -> str:
+    """Describes the first wrong element."""
     first = document.wrong[0]
     place = "in place" if first.in_place else "out of place"
     more = len(document.wrong) - 1
     return (
-        f"{first.backend}: wrong {document.collective} of {first.bytes} bytes, {place}: rank {first.rank} has {first.got:g} in element "
-        f"{first.element}, {first.expected:g} was expected ({first.wrong} wrong elements)"
-        + (f", and {more} sizes more" if more else "")
+        f"{first.backend}: wrong {document.collective} of {first.bytes} bytes, {place}: {first.describe(first.wrong)}"
+        + (f"; other sizes with wrong results: {more}" if more else "")
     )

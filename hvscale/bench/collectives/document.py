@@ -1,6 +1,4 @@
-"""bench.json: the request, one row for each size and back end, and the crossovers between back
-ends.
-"""
+"""bench.json: the options, a row for each size and back end, and crossovers between back ends."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from hvscale.bench.collectives.request import Device, FirstWrong, InPlace, Measured, MessagePath
+from hvscale.bench.collectives.request import Device, InPlace, MeasuredSize, MessagePath, WrongElement
 from hvscale.core.statistics import CONFIDENCE, summarise
 from hvscale.launch.options import LaunchOptions
 from hvscale.studies.document import StudyDocument
@@ -17,8 +15,10 @@ State = Literal["waiting", "running", "finished", "failed", "interrupted"]
 
 
 class BackendRun(BaseModel):
-    """One start. `name`: the back end, for GPU memory with its path. `library`: its name for
-    itself. `problem`: why it failed.
+    """The launch of one back end.
+
+    `name`: the back end, for GPU memory with its path. `library`: its version text. `problem`: why
+    it failed.
     """
 
     name: str
@@ -36,8 +36,8 @@ class BenchRow(BaseModel):
     """One size on one back end, out of place or in place.
 
     `seconds*`: of a call on the slowest rank; `seconds` is the mean with its 95 % interval.
-    `rank_seconds_*`: over the ranks' own means. `bytes`, `count` and the bandwidths as in
-    nccl-tests. `wrong`: wrong elements, None where not checked.
+    `rank_seconds_*`: over the means of the ranks. `bytes`, `count` and the bandwidths are defined
+    as in nccl-tests. `wrong`: the number of wrong elements, None if results were not checked.
     """
 
     backend: str
@@ -61,7 +61,7 @@ class BenchRow(BaseModel):
     wrong: int | None
 
 
-class Wrong(FirstWrong):
+class WrongResult(WrongElement):
     """The first wrong element at one size."""
 
     backend: str
@@ -71,8 +71,8 @@ class Wrong(FirstWrong):
 
 
 class Crossover(BaseModel):
-    """Below `bytes` one back end is faster, above it the other, beyond their intervals on both
-    sides.
+    """Below `bytes` one back end is faster, above it the other; on neither side do their intervals
+    overlap.
     """
 
     bytes: int
@@ -81,9 +81,7 @@ class Crossover(BaseModel):
 
 
 class BenchDocument(StudyDocument):
-    """What `hvscale bench COLLECTIVE --json` prints, by alias, and the bench folder's
-    bench.json.
-    """
+    """The document that `hvscale bench COLLECTIVE --json` prints and writes to bench.json."""
 
     schema_: Literal["hvscale/bench/2"] = "hvscale/bench/2"
     collective: str
@@ -100,11 +98,11 @@ class BenchDocument(StudyDocument):
     confidence: float = CONFIDENCE
     backends: list[BackendRun] = []
     rows: list[BenchRow] = []
-    wrong: list[Wrong] = []
+    wrong: list[WrongResult] = []
     crossovers: list[Crossover] = []
 
 
-def row_of(name: str, measured: Measured, bus_factor: float) -> BenchRow:
+def make_row(name: str, measured: MeasuredSize, bus_factor: float) -> BenchRow:
     times = summarise(measured.seconds)
     algbw = measured.bytes / times.mean / 1e9
     ranks = measured.rank_seconds
@@ -131,42 +129,43 @@ def row_of(name: str, measured: Measured, bus_factor: float) -> BenchRow:
     )
 
 
-def main_rows(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """The rows by which back ends are compared: out of place, or in place where a back end has no
-    others.
-    """
+def rows_to_compare(rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """The rows for comparing back ends: out of place, or in place if a back end has no others."""
     with_two_buffers = {row.backend for row in rows if not row.in_place}
     return [row for row in rows if not row.in_place or row.backend not in with_two_buffers]
 
 
 def crossovers(rows: Sequence[BenchRow]) -> list[Crossover]:
-    """The crossovers of each pair of back ends, by size: the geometric mean of two sizes at which
-    different ones are faster for sure.
+    """The crossovers of each pair of back ends, in the order of sizes.
+
+    A crossover is the geometric mean of two sizes between which the faster back end changes.
     """
     tables: dict[str, dict[int, BenchRow]] = {}
-    for row in main_rows(rows):
+    for row in rows_to_compare(rows):
         tables.setdefault(row.backend, {})[row.bytes] = row
     found = [
-        crossover for one, other in itertools.combinations(tables.values(), 2) for crossover in _between(one, other)
+        crossover
+        for one, other in itertools.combinations(tables.values(), 2)
+        for crossover in _pair_crossovers(one, other)
     ]
     return sorted(found, key=lambda crossover: crossover.bytes)
 
 
-def _between(one: dict[int, BenchRow], other: dict[int, BenchRow]) -> list[Crossover]:
+def _pair_crossovers(one: dict[int, BenchRow], other: dict[int, BenchRow]) -> list[Crossover]:
     found: list[Crossover] = []
-    before: tuple[int, str] | None = None
+    previous: tuple[int, str] | None = None
     for size in sorted(one.keys() & other.keys()):
         faster, slower = sorted((one[size], other[size]), key=lambda row: row.seconds)
-        if not _is_below(faster, slower):
+        if not _is_certainly_faster(faster, slower):
             continue
-        if before is not None and before[1] != faster.backend:
-            middle = round((before[0] * size) ** 0.5)
-            found.append(Crossover(bytes=middle, faster_below=before[1], faster_above=faster.backend))
-        before = size, faster.backend
+        if previous is not None and previous[1] != faster.backend:
+            crossing = round((previous[0] * size) ** 0.5)
+            found.append(Crossover(bytes=crossing, faster_below=previous[1], faster_above=faster.backend))
+        previous = size, faster.backend
     return found
 
 
-def _is_below(faster: BenchRow, slower: BenchRow) -> bool:
+def _is_certainly_faster(faster: BenchRow, slower: BenchRow) -> bool:
     if faster.seconds_high is None or slower.seconds_low is None:
         return faster.seconds < slower.seconds
     return faster.seconds_high < slower.seconds_low

@@ -1,4 +1,4 @@
-"""The buffers of a benchmark, and whether they fit into memory; checked before any is allocated."""
+"""Checks that the buffers of a benchmark fit into memory, before any is allocated."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,8 +17,8 @@ GIB = 1 << 30
 
 
 def available_bytes() -> int:
-    """The bytes still available on this node: the kernel's estimate, or less where a cgroup
-    (version 2) sets a limit.
+    """The bytes available on this node: the kernel's estimate, or what a cgroup (version 2) leaves
+    if that is less.
     """
     free = int(psutil.virtual_memory().available)
     try:
@@ -29,7 +29,7 @@ def available_bytes() -> int:
 
 
 def check_fits(buffer_bytes: int, buffers: int, ranks: int, available: int, where: str) -> None:
-    """Raises RequestError, with the arithmetic, where the buffers of `ranks` ranks do not fit."""
+    """Raises RequestError, with the arithmetic, if the buffers of `ranks` ranks do not fit."""
     how = f"{buffer_bytes} bytes in each buffer x {buffers} buffers x {ranks} ranks"
     check_available(
         buffer_bytes * buffers * ranks,
@@ -41,29 +41,31 @@ def check_fits(buffer_bytes: int, buffers: int, ranks: int, available: int, wher
 
 
 def check_available(needed: int, what: str, how: str, available: int, fix: str) -> None:
-    """Raises RequestError where more bytes are needed than available."""
+    """Raises RequestError if more bytes are needed than available."""
     if needed > available:
         raise RequestError(f"{what}: {how} = {needed / GIB:.2f} GiB, and {available / GIB:.2f} GiB are free; {fix}")
 
 
 SERVER = 0
 CHIEF = 1  # the worker that relays between the server and NCCL
-# The operations of an exchange of parameters, and the rank of the first worker: all-reduce has no
+# The operations of a parameter exchange with the rank of the first worker. All-reduce has no
 # server.
 OPERATIONS = {"broadcast": 1, "gather": 1, "allreduce": 0}
 
 
 def server_in_place(operation: str, rank: int) -> bool:
-    """Whether a rank uses one buffer; a gathering worker has no room for all others' gradients."""
+    """Whether a rank of an exchange uses one buffer. A worker's gather is out of place, because its
+    buffer holds no other worker's gradients.
+    """
     return operation != "gather" or rank == SERVER
 
 
 def server_blocks(operation: str, path: MessagePath, rank: int, np: int) -> tuple[int, int]:
-    """The blocks in the buffers that a rank of an exchange sends from and receives into; a block
-    holds all parameters once.
+    """The sizes of a rank's send and receive buffers in an exchange, in blocks. A block holds all
+    parameters once.
 
-    The server's receive buffer of a gather has a block for each rank, as MPI_Gather requires, its
-    own included.
+    In a gather, the server's receive buffer has a block for each rank including itself, as
+    MPI_Gather requires.
     """
     if operation != "gather":
         return 0, 1
@@ -82,14 +84,14 @@ def check_memory(
     available: int,
     where: str,
 ) -> None:
-    """Raises RequestError, with the arithmetic, where the buffers of these ranks of an exchange do
-    not fit. `block`: in bytes.
+    """Raises RequestError, with the arithmetic, if the buffers of these ranks of an exchange do not
+    fit. `block`: bytes of the parameters.
     """
     at_server, at_workers = 0, 0
     for rank in ranks:
         blocks = sum(server_blocks(operation, path, rank, np))
         if rank < OPERATIONS[operation]:
-            at_server += 2 * blocks if operation == "gather" and backend.gathers_twice else blocks
+            at_server += 2 * blocks if operation == "gather" and backend.gather_copies_twice else blocks
         else:
             at_workers += blocks
     check_available(

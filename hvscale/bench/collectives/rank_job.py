@@ -1,4 +1,4 @@
-"""Starts ranks with a request and reads their results."""
+"""Starts the ranks of a benchmark and reads their results."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ from hvscale.bench.collectives.backends import Backend
 from hvscale.bench.collectives.request import (
     BenchRequest,
     BenchStarted,
-    Measured,
+    MeasuredSize,
     Refused,
     ResultLine,
     request_path,
@@ -28,32 +28,32 @@ COMMAND = ["python", "-m", "hvscale.bench.collectives.rank_side.rank"]
 ON_THIS_MACHINE = tuple(name for name, placement in PLACEMENTS.all().items() if placement.on_this_machine)
 
 
-class NewLines:
-    """The new lines of a file that another process writes. An incomplete line is left for the next
-    read.
+class FileTail:
+    """Reads the new lines of a file that another process writes. An incomplete last line waits for
+    the next read.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.read = path, 0
+        self.path, self.position = path, 0
 
-    def take(self) -> list[bytes]:
+    def new_lines(self) -> list[bytes]:
         if not self.path.exists():
             return []
         with self.path.open("rb") as stream:
-            stream.seek(self.read)
-            whole = stream.read().rpartition(b"\n")[0]
-        self.read += len(whole) + bool(whole)
-        return [line for line in whole.splitlines() if line]
+            stream.seek(self.position)
+            complete = stream.read().rpartition(b"\n")[0]
+        self.position += len(complete) + bool(complete)
+        return [line for line in complete.splitlines() if line]
 
 
-class ResultLines:
-    """The new results of rank 0. `refused`: why the ranks could not measure."""
+class ResultReader:
+    """Reads the new results of rank 0. `refused`: why the ranks could not measure, or ""."""
 
     def __init__(self, run: Path) -> None:
-        self.lines, self.refused = NewLines(results_path(run)), ""
+        self.file, self.refused = FileTail(results_path(run)), ""
 
-    def new(self) -> list[BenchStarted | Refused | Measured]:
-        found = [ResultLine.model_validate_json(b'{"line":' + text + b"}").line for text in self.lines.take()]
+    def new_results(self) -> list[BenchStarted | Refused | MeasuredSize]:
+        found = [ResultLine.model_validate_json(b'{"line":' + text + b"}").line for text in self.file.new_lines()]
         self.refused = next((line.reason for line in found if isinstance(line, Refused)), self.refused)
         return found
 
@@ -63,53 +63,53 @@ def measure_on_ranks(
     request: BenchRequest,
     options: LaunchOptions,
     hooks: LaunchHooks,
-    take: Callable[[BenchStarted | Refused | Measured], None],
+    handle: Callable[[BenchStarted | Refused | MeasuredSize], None],
 ) -> None:
-    """Start ranks that do what is asked; `take` gets each line of rank 0's as it comes. Raises
-    RequestError for what the ranks refuse, UntrustedError where they run on another MPI than the
-    one asked for, and as `launch`.
+    """Start ranks that measure the request, and pass each line of rank 0 to `handle`.
+
+    Raises RequestError if the ranks refuse the request, UntrustedError if they run on another MPI
+    than the requested one, and the errors of `launch`.
     """
     run.path.mkdir(exist_ok=True)
-    asked = request.model_dump_json(by_alias=True)
-    write_text(request_path(run.path), asked)
-    lines, library = ResultLines(run.path), LibraryCheck()
+    write_text(request_path(run.path), request.model_dump_json(by_alias=True))
+    results, library = ResultReader(run.path), LibraryCheck()
 
-    def read_on() -> None:
-        for line in lines.new():
+    def read_results() -> None:
+        for line in results.new_results():
             if isinstance(line, BenchStarted):
                 line.library = library.label(line.library)
-            take(line)
+            handle(line)
 
     def watch(_: RunFolder) -> bool:
         if library.is_mismatch(run):
             return True
         if library.confirmed:
-            read_on()
+            read_results()
         return False
 
     try:
         launch(COMMAND, options.replace(run=run.path), replace(hooks, watch=watch))
     except RankFailedError as error:
         require_asked_library(run.read())
-        read_on()
-        if lines.refused:
-            raise RequestError(lines.refused) from error
+        read_results()
+        if results.refused:
+            raise RequestError(results.refused) from error
         raise
     finally:
         if run.run_json.exists() and not library.is_mismatch(run):
-            read_on()
+            read_results()
     require_asked_library(run.read())
 
 
 def check_installed(backend: Backend, options: LaunchOptions) -> None:
-    """Raises RequestError, saying how to install it, when the back end or its launcher is not
+    """Raises RequestError, with how to install it, if the back end or its launcher is not
     installed.
     """
     flavour = flavours.get(backend.flavour)
-    passed = job_environment(flavour, options.env)
+    environment = job_environment(flavour, options.env)
     try:
-        flavour.find(passed)
+        flavour.find(environment)
     except RequestError as error:
         raise RequestError(f"{backend.name}: {error}") from error
-    if problem := backend.problem(COMMAND, passed):
+    if problem := backend.problem(COMMAND, environment):
         raise RequestError(f"{backend.name}: {problem}")

@@ -19,16 +19,17 @@ LARGEST_COUNT = 2**31 - 1  # MPI's counts are ints
 
 @dataclass(frozen=True)
 class MessageSize:
-    """One message size. `bytes`: the size column. `count`: elements of a block."""
+    """One message size. `bytes`: as in the size column; `count`: elements in a block."""
 
     bytes: int
     count: int
 
 
 def parse_size(option: str, text: str) -> int:
-    """The bytes of `8`, `64K`, `1.5M` or `1G`, in units of 1024 as in nccl-tests.
+    """The bytes of a size such as `8`, `64K`, `1.5M` or `1G`; units are powers of 1024, as in
+    nccl-tests.
 
-    Raises RequestError for anything else, including sizes below 1 or above 2^63 - 1.
+    Raises RequestError for other text and for sizes below 1 or above 2^63 - 1.
     """
     size = read_size(text)
     if not size:
@@ -37,8 +38,8 @@ def parse_size(option: str, text: str) -> int:
 
 
 def series(smallest: str, largest: str, factor: float | None, step: str | None) -> list[int]:
-    """Sizes from `smallest` to `largest` bytes, multiplied by `factor` or increased by `step`
-    bytes. Raises RequestError.
+    """Sizes in bytes from `smallest` to `largest`, each the last one times `factor` or plus `step`.
+    Raises RequestError.
     """
     first, last = parse_size("--min-bytes", smallest), parse_size("--max-bytes", largest)
     if last < first:
@@ -46,16 +47,16 @@ def series(smallest: str, largest: str, factor: float | None, step: str | None) 
     if factor is not None and step is not None:
         raise RequestError("give either --step-factor or --step-bytes, not both")
     if step is not None:
-        return at_most(range(first, last + 1, parse_size("--step-bytes", step)), "raise --step-bytes")
+        return limit_count(range(first, last + 1, parse_size("--step-bytes", step)), "raise --step-bytes")
     times = DEFAULT_FACTOR if factor is None else factor
     if not (times > 1 and math.isfinite(times)):
         raise RequestError(f"--step-factor {times:g}: must be above 1, such as 2")
     sizes = itertools.takewhile(lambda size: size <= last, (first * times**number for number in itertools.count()))
-    return at_most(map(int, sizes), "raise --step-factor")
+    return limit_count(map(int, sizes), "raise --step-factor")
 
 
-def at_most(sizes: Iterable[int], remedy: str) -> list[int]:
-    """The sizes as a list. Raises RequestError for more than a table may have."""
+def limit_count(sizes: Iterable[int], remedy: str) -> list[int]:
+    """The sizes as a list. Raises RequestError if there are more than MOST_SIZES."""
     found = list(itertools.islice(sizes, MOST_SIZES + 1))
     if len(found) > MOST_SIZES:
         raise RequestError(f"more than {MOST_SIZES} message sizes: {remedy} or lower --max-bytes")
@@ -63,7 +64,7 @@ def at_most(sizes: Iterable[int], remedy: str) -> list[int]:
 
 
 def named_sizes(text: str, dtype: Dtype) -> list[int]:
-    """The sizes of `mlbench`, or of a list such as `8,1K,1M`, in bytes. Raises RequestError."""
+    """The sizes in bytes of `mlbench` or of a list such as `8,1K,1M`. Raises RequestError."""
     if text == MLBENCH:
         powers = [MLBENCH_POWER * number / (MLBENCH_SIZES - 1) for number in range(MLBENCH_SIZES)]
         return [round(10**power) * dtype.bytes for power in powers]
@@ -71,12 +72,12 @@ def named_sizes(text: str, dtype: Dtype) -> list[int]:
 
 
 def messages(collective: Collective, dtype: Dtype, np: int, sizes: list[int]) -> list[MessageSize]:
-    """The sizes rounded down to whole blocks of at least one element, each once. Raises
-    RequestError for more than MPI can count.
+    """The sizes rounded down to whole blocks of at least one element, without duplicates. Raises
+    RequestError if a block has more elements than MPI can count.
     """
     if not collective.has_data:
         return [MessageSize(0, 0)]
-    unit = collective.largest(np) * dtype.bytes
+    unit = collective.blocks_in_buffer(np) * dtype.bytes
     found = {}
     for size in sizes:
         count = max(1, size // unit)

@@ -148,7 +148,7 @@ class ServerDocument(InterleavedDocument):
             if run.problem is None:
                 counting[run.variant].append(run)
         measured = {variant: runs for variant, runs in counting.items() if runs}
-        self.rows = [row_of(variant, runs) for variant, runs in measured.items()]
+        self.rows = [make_row(variant, runs) for variant, runs in measured.items()]
         means = {variant: {run.repeat: run.mean for run in runs} for variant, runs in measured.items()}
         numbers: list[int | None] = [*self.workers, *([None] if len(self.workers) > 1 else [])]
         self.extremes = [
@@ -159,7 +159,7 @@ class ServerDocument(InterleavedDocument):
         self.exchanges = list(exchanges(means))
 
 
-def row_of(variant: ExchangeVariant, runs: Sequence[ServerRun]) -> ServerRow:
+def make_row(variant: ExchangeVariant, runs: Sequence[ServerRun]) -> ServerRow:
     """The row of a variant from at least one run."""
     samples = [seconds for run in runs for seconds in run.seconds]
     all_samples = summarise(samples)

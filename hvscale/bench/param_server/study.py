@@ -9,12 +9,12 @@ from typing import Self
 
 from hvscale.bench.collectives import backends, elements
 from hvscale.bench.collectives.backends import Backend
-from hvscale.bench.collectives.controller import DEVICES, PATHS
+from hvscale.bench.collectives.controller import DEVICES, MESSAGE_PATHS
 from hvscale.bench.collectives.memory import OPERATIONS, SERVER, available_bytes, check_memory
 from hvscale.bench.collectives.rank_job import (
     COMMAND,
     ON_THIS_MACHINE,
-    ResultLines,
+    ResultReader,
     check_installed,
     measure_on_ranks,
 )
@@ -22,10 +22,9 @@ from hvscale.bench.collectives.request import (
     BenchRequest,
     BenchStarted,
     Device,
-    FirstWrong,
-    Measured,
+    MeasuredSize,
     MessagePath,
-    Size,
+    RequestedSize,
 )
 from hvscale.bench.collectives.sizes import LARGEST_COUNT, parse_size
 from hvscale.bench.param_server.document import REPLACEMENT, ExchangeVariant, ServerDocument, ServerRun
@@ -154,16 +153,17 @@ class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
 
     def read(self, variant: ExchangeVariant, run: RunFolder, done: ServerRun) -> None:
         self.document.host = run.read().host
-        lines = ResultLines(run.path).new()
+        lines = ResultReader(run.path).new_results()
         for line in lines:
             if isinstance(line, BenchStarted):
                 self.document.libraries[variant.backend] = line.library
-        found = next((line for line in lines if isinstance(line, Measured)), None)
+        found = next((line for line in lines if isinstance(line, MeasuredSize)), None)
         if found is None:
             raise UntrustedError(f"{variant}: nothing was measured: see {run.log(0)}")
         done.seconds, done.wrong = found.seconds, found.wrong
         if found.first_wrong is not None:
-            raise UntrustedError(wrong_words(variant, found, found.first_wrong))
+            wrong = found.first_wrong.describe(found.wrong or 0)
+            raise UntrustedError(f"{variant}: wrong values in {found.bytes} bytes: {wrong}")
 
     def figure(self, done: ServerRun) -> tuple[float | None, str | None]:
         return done.mean if done.problem is None else None, "s"
@@ -183,19 +183,19 @@ def libraries(
     """The requested back ends with each of their paths, by their names in tables. Raises
     RequestError for what is not supported.
     """
-    paths = [check_choice("--path", path, PATHS) for path in options.paths]
+    paths = [check_choice("--path", path, MESSAGE_PATHS) for path in options.paths]
     words = [name.strip() for word in options.backends for name in word.split(",")] or USUAL[device]
     found = {}
     # NCCL is started by an MPI, which carries what the server sends.
-    for backend in backends.named([f"nccl-{mpi}" if word == "nccl" else word for word in words], mpi):
-        if not backend.serves:
+    for backend in backends.select([f"nccl-{mpi}" if word == "nccl" else word for word in words], mpi):
+        if not backend.supports_param_server:
             raise RequestError(
-                f"{backend.name} does not work with a parameter server; {backends.names_with(lambda other: other.serves)} do"
+                f"{backend.name} does not work with a parameter server; {backends.names_where(lambda other: other.supports_param_server)} do"
             )
         for operation in operations:
             every = paths or list(backend.paths.get(device, ()))
-            for path in backends.check(backend, operation, options.dtype, device, every):
-                found[backends.name_of(backend, path)] = backend, path
+            for path in backends.supported_paths(backend, operation, options.dtype, device, every):
+                found[backends.display_name(backend, path)] = backend, path
     return found
 
 
@@ -216,7 +216,7 @@ def request_of(
     variant: ExchangeVariant, backend: Backend, path: MessagePath, document: ServerDocument, count: int
 ) -> BenchRequest:
     """The request to the ranks of a variant. `count`: elements of the parameters."""
-    size = Size(bytes=document.bytes, count=count, iterations=document.iterations, warmup=document.warmup)
+    size = RequestedSize(bytes=document.bytes, count=count, iterations=document.iterations, warmup=document.warmup)
     return BenchRequest(
         collective=variant.operation,
         backend=backend.name,
@@ -224,7 +224,7 @@ def request_of(
         dtype=document.dtype,
         device=document.device,
         root=SERVER,
-        places="both",
+        in_place="both",
         check=document.check,
         until_interval=None,
         sizes=[size],
@@ -244,10 +244,3 @@ def whole_container(place: PlacementOptions, np: int) -> PlacementOptions:
     if "ranks_per_container" not in placements.find(place.name).takes or place.ranks_per_container is not None:
         return place
     return place.model_copy(update={"ranks_per_container": np})
-
-
-def wrong_words(variant: ExchangeVariant, measured: Measured, first: FirstWrong) -> str:
-    return (
-        f"{variant}: wrong values in {measured.bytes} bytes: rank {first.rank} has {first.got:g} in element {first.element}, "
-        f"{first.expected:g} was expected ({measured.wrong} wrong elements)"
-    )

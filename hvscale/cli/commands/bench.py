@@ -175,7 +175,7 @@ def bench(
 def add(collective: Collective) -> None:
     """Its command, which has all options but the collective's name."""
     text = (
-        f"Measure {collective.name}: {collective.meaning}.\n\nExample: "
+        f"Measure {collective.name}: {collective.summary}.\n\nExample: "
         f"`hvscale bench {collective.name} -np 2 --backend openmpi,gloo -e 16M`"
     )
     app.command(collective.name, help=text, cls=launch_command(SUBMISSION, resolved=False))(bench)

@@ -11,7 +11,7 @@ from hvscale.bench.collectives import backends, elements
 from hvscale.bench.collectives.operations import COLLECTIVES
 from hvscale.bench.collectives.rank_side.engine import Engine, Operands
 from hvscale.bench.collectives.rank_side.rank import measure_size
-from hvscale.bench.collectives.request import BenchRequest, Size
+from hvscale.bench.collectives.request import BenchRequest, RequestedSize
 
 backend = backends.find_backend(sys.argv[1])
 engine: Engine | None = None
@@ -19,7 +19,7 @@ for name in sorted(backend.collectives):
     collective = COLLECTIVES.get(name)
     for dtype in backend.dtypes if collective.has_data else ("float32",):
         for count in map(int, sys.argv[2:]):
-            size = Size(bytes=0, count=count, iterations=2, warmup=1)
+            size = RequestedSize(bytes=0, count=count, iterations=2, warmup=1)
             request = BenchRequest(
                 collective=name,
                 backend=backend.name,
@@ -27,15 +27,17 @@ for name in sorted(backend.collectives):
                 dtype=dtype,
                 device="cpu",
                 root=1,
-                places="both",
+                in_place="both",
                 check=True,
                 until_interval=None,
                 sizes=[size],
             )
             engine = engine or backend.open(request)
             kind = elements.find_dtype(dtype)
-            send, receive = (engine.buffer("cpu", collective.largest(engine.np) * count * kind.bytes) for _ in range(2))
-            for in_place in backends.places(backend, name, "both"):
+            send, receive = (
+                engine.buffer("cpu", collective.blocks_in_buffer(engine.np) * count * kind.bytes) for _ in range(2)
+            )
+            for in_place in backends.in_place_modes(backend, name, "both"):
                 operands = Operands(collective, kind, count, engine.rank, engine.np, 1, in_place, send, receive)
                 measured = measure_size(engine, operands, size, request)
                 if engine.rank == 0:

@@ -1,5 +1,5 @@
-"""The back ends that collectives can be measured on. Each file of this folder registers one or more
-back ends.
+"""The back ends that collectives can be measured on. Each file of this folder registers at least
+one.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,15 +20,16 @@ HOST: Mapping[Device, tuple[MessagePath, ...]] = {"cpu": ("host",)}
 
 @dataclass(frozen=True)
 class Backend:
-    """A library that carries messages.
+    """A library that sends messages.
 
-    `flavour`: the --mpi that starts its ranks. `out_of_place`, `in_place`: the collectives it
-    supports with two buffers and with one. `paths`: how messages reach the library, by the memory
-    that holds them, the default first. `buffers`: buffers of the largest size in a rank.
-    `rotates_root`: can be timed with each rank as the root in turn. `serves`: works with a
-    parameter server. `gathers_twice`: the root of its gather holds all blocks twice.
-    `problem(command, environment)`: what is not installed and how to install it; empty when nothing
-    is missing. `open(request)`: opens it inside a rank.
+    `flavour`: the --mpi that starts its ranks.
+    `out_of_place`, `in_place`: the collectives it supports with two buffers and with one.
+    `paths`: how messages reach the library, by the memory that holds them, the default first.
+    `buffers`: the number of buffers of the largest size in a rank.
+    `supports_rotating_root`: whether calls can be timed with each rank as the root in turn.
+    `gather_copies_twice`: whether the root of a gather holds all blocks twice.
+    `problem(command, environment)`: what is not installed and how to install it, or "".
+    `open(request)`: the engine, opened inside a rank.
     """
 
     name: str
@@ -39,9 +40,9 @@ class Backend:
     paths: Mapping[Device, tuple[MessagePath, ...]]
     open: "Callable[[BenchRequest], Engine]"
     buffers: int = 2
-    rotates_root: bool = False
-    serves: bool = False
-    gathers_twice: bool = False
+    supports_rotating_root: bool = False
+    supports_param_server: bool = False
+    gather_copies_twice: bool = False
     problem: Callable[[list[str], dict[str, str]], str] = lambda command, environment: ""
 
     @property
@@ -50,7 +51,7 @@ class Backend:
 
 
 BACKENDS: Registry[Backend] = Registry("back end", __name__)
-# What --backend takes beside the names: the back ends that go with --mpi.
+# Accepted by --backend besides the names: the back ends that depend on --mpi.
 ALIASES = ("mpi", "horovod")
 
 
@@ -59,8 +60,8 @@ def register(backend: Backend) -> Backend:
 
 
 def find_backend(name: str) -> Backend:
-    """The back end of this name. Raises RequestError, suggesting the nearest name, for an unknown
-    one.
+    """The back end of this name. Raises RequestError, suggesting the nearest name, if there is
+    none.
     """
     known = BACKENDS.all()
     if name not in known:
@@ -68,58 +69,64 @@ def find_backend(name: str) -> Backend:
     return known[name]
 
 
-def named(words: list[str], mpi: str) -> list[Backend]:
+def select(words: list[str], mpi: str) -> list[Backend]:
     """The back ends of `--backend a,b --backend c`, each once. `mpi` means the flavour of --mpi,
     `horovod` Horovod over it.
     """
-    meant = {"mpi": mpi, "horovod": f"horovod-{mpi}"}
+    aliases = {"mpi": mpi, "horovod": f"horovod-{mpi}"}
     names = [name.strip() for word in words for name in word.split(",")] or [mpi]
-    return [find_backend(meant.get(name, name)) for name in dict.fromkeys(names)]
+    return [find_backend(aliases.get(name, name)) for name in dict.fromkeys(names)]
 
 
-def names_with(has: Callable[[Backend], bool]) -> str:
-    """The names of the back ends with a property, for error messages."""
-    return ", ".join(name for name, backend in BACKENDS.all().items() if has(backend)) or "none"
+def names_where(condition: Callable[[Backend], bool]) -> str:
+    """The names of the back ends that meet a condition, for error messages."""
+    return ", ".join(name for name, backend in BACKENDS.all().items() if condition(backend)) or "none"
 
 
-def check(backend: Backend, collective: str, dtype: str, device: Device, paths: list[MessagePath]) -> list[MessagePath]:
-    """The paths to measure. Raises RequestError, naming the back ends that support it, for what
-    this one does not.
+def supported_paths(
+    backend: Backend, collective: str, dtype: str, device: Device, paths: list[MessagePath]
+) -> list[MessagePath]:
+    """The paths to measure: those of `paths` that the back end supports, or its default.
+
+    Raises RequestError for an unsupported request, naming the back ends that support it.
     """
     if collective not in backend.collectives:
         raise RequestError(
-            f"{backend.name} does not support {collective}; supported by {names_with(lambda other: collective in other.collectives)}"
+            f"{backend.name} does not support {collective}; supported by {names_where(lambda other: collective in other.collectives)}"
         )
     if dtype not in backend.dtypes:
         raise RequestError(
-            f"{backend.name} does not support {dtype}; supported by {names_with(lambda other: dtype in other.dtypes)}"
+            f"{backend.name} does not support {dtype}; supported by {names_where(lambda other: dtype in other.dtypes)}"
         )
     if device not in backend.paths:
         raise RequestError(
             f"{backend.name} does not support {device} memory: use --device {next(iter(backend.paths))}, or one of "
-            f"{names_with(lambda other: device in other.paths)}"
+            f"{names_where(lambda other: device in other.paths)}"
         )
-    have = backend.paths[device]
-    taken = [path for path in paths if path in have] if paths else list(have[:1])
-    if not taken:
+    supported = backend.paths[device]
+    selected = [path for path in paths if path in supported] if paths else list(supported[:1])
+    if not selected:
         raise RequestError(
-            f"{backend.name} does not support --path {','.join(paths)} on {device} memory; it supports {', '.join(have)}"
+            f"{backend.name} does not support --path {','.join(paths)} on {device} memory; it supports {', '.join(supported)}"
         )
-    return taken
+    return selected
 
 
-def name_of(backend: Backend, path: MessagePath) -> str:
-    """Its name in tables, with the path where the back end has several."""
+def display_name(backend: Backend, path: MessagePath) -> str:
+    """The back end's name in tables, with the path if it has several."""
     return backend.name if path in SINGLE_PATHS else f"{backend.name}-{path}"
 
 
-def places(backend: Backend, collective: str, asked: InPlace) -> list[bool]:
-    """Whether in place, for each of the requested placements of data that the back end supports.
-    Raises RequestError for none.
+def in_place_modes(backend: Backend, collective: str, requested: InPlace) -> list[bool]:
+    """The modes to measure, False for out of place and True for in place.
+
+    Raises RequestError if the back end supports none of the requested modes.
     """
     supported = {False: collective in backend.out_of_place, True: collective in backend.in_place}
     found = [
-        in_place for in_place in {"both": (False, True), "out": (False,), "in": (True,)}[asked] if supported[in_place]
+        in_place
+        for in_place in {"both": (False, True), "out": (False,), "in": (True,)}[requested]
+        if supported[in_place]
     ]
     if not found:
         raise RequestError(

@@ -1,5 +1,5 @@
-"""Horovod's collectives over each library. A call goes through Horovod's coordination of ranks, as
-a gradient does.
+"""Horovod's collectives over each library. As for a gradient, Horovod coordinates the ranks before
+each call.
 """
 
 import os
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from hvscale.bench.collectives.backends import HOST, Backend, register
-from hvscale.bench.collectives.elements import Carried
+from hvscale.bench.collectives.elements import Bits
 from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, PreparedCall, PythonCall
 from hvscale.bench.collectives.request import BenchRequest
 from hvscale.core.errors import RequestError
 from hvscale.launch.flavours import DEFAULT, FLAVOURS
 
-# Horovod accepts bfloat16 but does not add it up.
+# Horovod accepts bfloat16 but cannot sum it.
 DTYPES = ("float32", "float64", "float16")
 OUT_OF_PLACE = frozenset({"allreduce", "broadcast", "allgather", "reduce-scatter", "alltoall", "barrier"})
 IN_PLACE = frozenset({"allreduce", "broadcast"})
@@ -33,7 +33,7 @@ class HorovodEngine(Engine):
             if not torch.cuda.is_available():
                 raise RequestError("no NVIDIA GPU here: use --device cpu")
             torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
-        self.library = f"Horovod {horovod.__version__} over {'NCCL' if request.path == 'nccl' else carrier()}"
+        self.library = f"Horovod {horovod.__version__} over {'NCCL' if request.path == 'nccl' else cpu_library()}"
 
     def allgather(self, document: Document) -> list[Document]:
         found: list[Document] = self.hvd.allgather_object(document, name="hvscale.allgather")
@@ -49,20 +49,20 @@ class HorovodEngine(Engine):
     def prepare_call(self, operands: Operands) -> PreparedCall:
         dtype = operands.dtype
 
-        def received(tensor: Any) -> Carried:
-            """What this rank received: out of place Horovod returns a new tensor."""
+        def result(tensor: Any) -> Bits:
+            """This rank's result: out of place, Horovod returns a new tensor."""
             if tensor is None:
-                return operands.receive.get(dtype.carrier, *operands.received)
-            found: Carried = tensor.cpu().view(self.torch.uint8).numpy().view(dtype.carrier)
+                return operands.receive.get(dtype.bits_type, *operands.received_range)
+            found: Bits = tensor.cpu().view(self.torch.uint8).numpy().view(dtype.bits_type)
             return found
 
-        finish = self.torch.cuda.synchronize if self.on_gpu else lambda: None
-        return PythonCall(self._call(operands), received, self.hvd.barrier, finish)
+        synchronize = self.torch.cuda.synchronize if self.on_gpu else lambda: None
+        return PythonCall(self._call(operands), result, self.hvd.barrier, synchronize)
 
     def _call(self, operands: Operands) -> Callable[[], Any]:
         hvd, root, dtype, name = self.hvd, operands.root, operands.dtype.name, "hvscale.bench"
-        # A rank that sends nothing, in a broadcast, still passes a tensor of the message's size.
-        start, stop = operands.sent
+        # In a broadcast, a rank that sends nothing still passes a tensor of the message's size.
+        start, stop = operands.sent_range
         sent = operands.source.tensor(dtype, start, max(stop, start + operands.count))
         match operands.collective.name:
             case "allreduce" if operands.in_place:
@@ -85,12 +85,12 @@ class HorovodEngine(Engine):
                 raise RequestError(f"Horovod does not support {other}")
 
 
-def carrier() -> str:
+def cpu_library() -> str:
     return "Gloo" if os.environ.get("HOROVOD_CPU_OPERATIONS") == "gloo" else "MPI"
 
 
 def not_installed(command: list[str], environment: dict[str, str]) -> str:
-    # Imported here, because a rank loads this file and must not load the launcher.
+    # Imported here because a rank loads this file and must not load the launcher.
     from hvscale.launch.mpi.horovod_build import horovod_library
 
     found = horovod_library(command, environment)
@@ -101,7 +101,7 @@ def not_installed(command: list[str], environment: dict[str, str]) -> str:
     )
 
 
-def without_nccl(command: list[str], environment: dict[str, str]) -> str:
+def nccl_missing(command: list[str], environment: dict[str, str]) -> str:
     from hvscale.launch.mpi.horovod_build import horovod_library
 
     found = horovod_library(command, environment)
@@ -136,6 +136,6 @@ register(
         paths={"cuda": ("nccl",)},
         open=HorovodEngine,
         buffers=3,
-        problem=without_nccl,
+        problem=nccl_missing,
     )
 )

@@ -1,4 +1,4 @@
-"""MPI of any flavour: its C functions called by address, with mpi4py's handles."""
+"""MPI of any flavour: its C functions are called by address, with mpi4py's handles."""
 
 import ctypes
 import re
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hvscale.bench.collectives.backends import Backend, register
-from hvscale.bench.collectives.elements import DTYPES, Carried, Dtype
+from hvscale.bench.collectives.elements import DTYPES, Bits, Dtype
 from hvscale.bench.collectives.operations import COLLECTIVES, MpiArguments
 from hvscale.bench.collectives.rank_side.buffers import Buffer, CudaBuffer
+from hvscale.bench.collectives.rank_side.c_timer import CFunction, sum_address, time_calls
 from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, PreparedCall
-from hvscale.bench.collectives.rank_side.timed_library import CFunction, sum_address, time_calls
 from hvscale.bench.collectives.request import BenchRequest, Device
 from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.launch.flavours import all_with_mpi
@@ -27,33 +27,31 @@ class MpiError(HvscaleError):
 
 
 def load_mpi() -> Any:
-    """mpi4py's MPI, initialized. Raises RequestError where there is no MPI library, or it lacks
-    what mpi4py needs.
-    """
+    """mpi4py's initialized MPI module. Raises RequestError if mpi4py cannot load an MPI library."""
     try:
         import mpi4py
 
-        # Without locks around each call, as benchmarks in C start it.
+        # MPI takes no lock around each call, as in benchmarks written in C.
         mpi4py.rc.thread_level = "single"
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise RequestError(why_not_loaded(error)) from error
+        raise RequestError(load_problem(error)) from error
     return MPI
 
 
-def why_not_loaded(error: ImportError | RuntimeError) -> str:
-    """The reason mpi4py could not be loaded, in one line, with what to do."""
-    said = "; ".join(str(error).splitlines())
+def load_problem(error: ImportError | RuntimeError) -> str:
+    """Why mpi4py could not be loaded and what to do, in one line."""
+    text = "; ".join(str(error).splitlines())
     if isinstance(error, ModuleNotFoundError):
-        return f"{said} in {sys.prefix}: run `make setup` (MPI=mpich for MPICH and compatible libraries)"
-    missing = re.search(r"undefined symbol: (\w+)", said)
+        return f"{text} in {sys.prefix}: run `make setup` (MPI=mpich for MPICH and compatible libraries)"
+    missing = re.search(r"undefined symbol: (\w+)", text)
     if missing is None:
-        return f"mpi4py cannot load an MPI library: {said}"
+        return f"mpi4py cannot load an MPI library: {text}"
     library = next((file for file in loaded_files() if Path(file).name.startswith("libmpi")), "the MPI library")
-    built = ", as one built without MPI-IO (ROMIO) does" if missing[1].startswith("MPI_File_") else ""
+    cause = " (it was built without MPI-IO)" if missing[1].startswith("MPI_File_") else ""
     return (
-        f"{library} lacks {missing[1]}{built}, so mpi4py cannot be loaded: use an MPI that has it, or measure through Horovod "
-        "(--backend horovod), which does not need it"
+        f"{library} lacks {missing[1]}{cause}, so mpi4py cannot be loaded: use an MPI that has it, or --backend horovod, "
+        "which does not need mpi4py"
     )
 
 
@@ -63,7 +61,7 @@ def loaded_files() -> list[str]:
 
 
 class MpiEngine(Engine):
-    """MPI in a communicator of its own. GPU buffers are passed to MPI, or staged through host
+    """MPI with a duplicated communicator. GPU buffers are passed to MPI or staged through host
     memory.
 
     A parameter server has no GPU buffers.
@@ -76,9 +74,8 @@ class MpiEngine(Engine):
         self.library = " ".join(mpi.Get_library_version().splitlines()[0].partition(",")[0].split())
         self.staged = request.path == "staged"
         self.is_server = request.has_server and self.rank == 0
-        # Preloaded libraries go first, as for any program; then the library that mpi4py is linked
-        # to.
-        self.objects = [ctypes.CDLL(None), ctypes.CDLL(mpi.__file__)]
+        # As in any program, preloaded libraries come before the library that mpi4py is linked to.
+        self.libraries = [ctypes.CDLL(None), ctypes.CDLL(mpi.__file__)]
         self.sums: dict[str, int] = {}
         if request.device == "cuda":
             self._use_gpu(request)
@@ -101,9 +98,9 @@ class MpiEngine(Engine):
     def close(self) -> None:
         self.communicator.Free()
 
-    def function(self, name: str) -> int:
-        """The address of a C function. Raises RequestError where the library does not have it."""
-        for found in self.objects:
+    def function_address(self, name: str) -> int:
+        """The address of a C function. Raises RequestError if the library does not have it."""
+        for found in self.libraries:
             if hasattr(found, name):
                 return int(ctypes.cast(getattr(found, name), ctypes.c_void_p).value or 0)
         raise RequestError(f"{self.library} has no {name}")
@@ -111,27 +108,29 @@ class MpiEngine(Engine):
     def handle(self, mpi_object: Any) -> int:
         return int(self.mpi._handleof(mpi_object))
 
-    def sum_of(self, dtype: Dtype) -> int:
-        """The handle of MPI_SUM, or of our own operation for a type that MPI cannot add up."""
+    def sum_handle(self, dtype: Dtype) -> int:
+        """The handle of MPI_SUM, or of our own operation for a type that MPI cannot sum."""
         if dtype.sum is None:
             return self.handle(self.mpi.SUM)
         if dtype.sum not in self.sums:
-            handle = ctypes.c_size_t(0)  # an int in MPICH's ABI: on a little-endian machine the lower half
+            handle = ctypes.c_size_t(0)  # in MPICH's ABI an int: the lower half on a little-endian machine
             create = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(
-                self.function("MPI_Op_create")
+                self.function_address("MPI_Op_create")
             )
-            self.succeed(create(sum_address(dtype.sum), True, ctypes.addressof(handle)))
+            self.check_status(create(sum_address(dtype.sum), True, ctypes.addressof(handle)))
             self.sums[dtype.sum] = handle.value
         return self.sums[dtype.sum]
 
-    def succeed(self, status: int) -> None:
+    def check_status(self, status: int) -> None:
         """Raises MpiError with the library's text for a status other than 0."""
         if status != 0:
             raise MpiError(f"{self.library} returned an error: {self.mpi.Get_error_string(status)}")
 
     def _use_gpu(self, request: BenchRequest) -> None:
-        """Choose this rank's GPU. Workers are counted over all nodes: in a container of its own a
-        rank sees all GPUs of its node but no other rank.
+        """Choose this rank's GPU by its local rank.
+
+        Workers of a parameter server are counted over all nodes instead: a rank alone in its
+        container sees all GPUs of the node but no other rank.
         """
         import torch
 
@@ -150,11 +149,11 @@ class MpiEngine(Engine):
         if request.path == "nccl" or (self.staged and self.is_server):
             return
         if self.staged:
-            self.objects.append(ctypes.CDLL(next(path for path in loaded_files() if "libcudart" in path)))
+            self.libraries.append(ctypes.CDLL(next(path for path in loaded_files() if "libcudart" in path)))
             return
         try:
-            aware = bool(ctypes.CFUNCTYPE(ctypes.c_int)(self.function("MPIX_Query_cuda_support"))())
-        except RequestError:  # MVAPICH2-GDR does not report it
+            aware = bool(ctypes.CFUNCTYPE(ctypes.c_int)(self.function_address("MPIX_Query_cuda_support"))())
+        except RequestError:  # MVAPICH2-GDR does not have this function
             return
         if not aware:
             raise RequestError(f"{self.library} is not CUDA-aware: use --path staged")
@@ -163,30 +162,30 @@ class MpiEngine(Engine):
 
 
 class MpiCall(PreparedCall):
-    """One MPI call for each root, with a copy before and after it where GPU memory is staged."""
+    """One MPI call for each root, with copies before and after it if GPU memory is staged."""
 
     def __init__(self, engine: MpiEngine, operands: Operands) -> None:
         self.engine, self.operands = engine, operands
-        self.barrier = CFunction(engine.function("MPI_Barrier"), (engine.handle(engine.communicator),))
+        self.barrier = CFunction(engine.function_address("MPI_Barrier"), (engine.handle(engine.communicator),))
         self.calls = [call for root in operands.roots for call in self._calls(replace(operands, root=root))]
 
-    def once(self) -> Carried:
+    def call_once(self) -> Bits:
         self.time(1, 1, False)
-        return self.operands.receive.get(self.operands.dtype.carrier, *self.operands.received)
+        return self.operands.receive.get(self.operands.dtype.bits_type, *self.operands.received_range)
 
     def time(self, samples: int, calls: int, sync_each_call: bool) -> list[float]:
         status, seconds = time_calls(self.calls, self.barrier, samples, calls, sync_each_call)
-        self.engine.succeed(status)
-        return [one / len(self.operands.roots) for one in seconds]
+        self.engine.check_status(status)
+        return [sample / len(self.operands.roots) for sample in seconds]
 
     def _calls(self, operands: Operands) -> list[CFunction]:
         engine = self.engine
         call = self._mpi_call(operands)
         if not engine.staged or engine.is_server:
             return [call]
-        copy = engine.function("cudaMemcpy")
+        copy = engine.function_address("cudaMemcpy")
         size = operands.dtype.bytes
-        (first, last), (start, stop) = operands.sent, operands.received
+        (first, last), (start, stop) = operands.sent_range, operands.received_range
         source, target = operands.source, operands.receive
         assert isinstance(source, CudaBuffer) and isinstance(target, CudaBuffer)  # noqa: S101, PT018
         to_host = (source.host_address + first * size, source.address + first * size, (last - first) * size)
@@ -204,14 +203,14 @@ class MpiCall(PreparedCall):
                 count=operands.count,
                 datatype=engine.handle(getattr(mpi, dtype.mpi)),
                 communicator=engine.handle(engine.communicator),
-                sum=lambda: engine.sum_of(dtype),
+                sum=lambda: engine.sum_handle(dtype),
                 rank=operands.rank,
                 root=operands.root,
                 block_bytes=operands.count * dtype.bytes,
                 in_place=operands.in_place,
             )
         )
-        return CFunction(engine.function(name), arguments)
+        return CFunction(engine.function_address(name), arguments)
 
     def _address(self, buffer: Any) -> int:
         return int(buffer.host_address if isinstance(buffer, CudaBuffer) and self.engine.staged else buffer.address)
@@ -227,7 +226,7 @@ for flavour in all_with_mpi():
             dtypes=tuple(DTYPES),
             paths={"cpu": ("host",), "cuda": ("staged", "aware")},
             open=MpiEngine,
-            rotates_root=True,
-            serves=True,
+            supports_rotating_root=True,
+            supports_param_server=True,
         )
     )

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hvscale.bench.collectives.backends import HOST, Backend, register
-from hvscale.bench.collectives.elements import DTYPES, Carried
+from hvscale.bench.collectives.elements import DTYPES, Bits
 from hvscale.bench.collectives.rank_side.engine import Document, Engine, Operands, PreparedCall, PythonCall
-from hvscale.bench.collectives.request import run_of_this_rank
+from hvscale.bench.collectives.request import own_run_folder
 from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
 from hvscale.launch.flavours import FLAVOURS
@@ -15,33 +15,34 @@ from hvscale.launch.flavours import FLAVOURS
 OUT_OF_PLACE = frozenset({"gather", "allgather", "reduce-scatter", "alltoall", "barrier"})
 # PyTorch's functions for these take one tensor.
 IN_PLACE = frozenset({"allreduce", "reduce", "broadcast", "allgather"})
-INTERFACE = "HOROVOD_GLOO_IFACE"  # set by the launcher for ranks without MPI
+INTERFACE_VARIABLE = "HOROVOD_GLOO_IFACE"  # set by the launcher for ranks without MPI
 
 
 class TorchGroup(Engine):
-    """Ranks find each other through a file in the run folder. Coordination goes over Gloo, whatever
-    carries the messages.
+    """A rank in a process group. Ranks find each other through a file in the run folder.
+
+    `backend`: gloo or nccl, for the measured messages. Coordination always uses Gloo.
     """
 
-    def __init__(self, carrier: str) -> None:
+    def __init__(self, backend: str) -> None:
         import torch
 
         self.torch: Any = torch
         self.dist: Any = torch.distributed
         self.rank, self.np = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
-        if interface := os.environ.get(INTERFACE):
+        if interface := os.environ.get(INTERFACE_VARIABLE):
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 os.environ.setdefault(name, interface)
-        self.on_gpu = carrier == "nccl"
+        self.on_gpu = backend == "nccl"
         if self.on_gpu:
             if not torch.cuda.is_available():
                 raise RequestError("no NVIDIA GPU here: NCCL works on GPU memory only")
             torch.cuda.set_device(int(os.environ["HOROVOD_LOCAL_RANK"]) % torch.cuda.device_count())
-        store = self.dist.FileStore(str(run_of_this_rank() / "rendezvous"), self.np)
-        self.dist.init_process_group(carrier, store=store, rank=self.rank, world_size=self.np)
+        store = self.dist.FileStore(str(own_run_folder() / "rendezvous"), self.np)
+        self.dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.np)
         self.coordination_group = self.dist.new_group(backend="gloo") if self.on_gpu else self.dist.group.WORLD
         version = ".".join(map(str, self.torch.cuda.nccl.version())) if self.on_gpu else ""
-        self.library = f"{carrier} {version} in PyTorch {torch.__version__}".replace("  ", " ")
+        self.library = f"{backend} {version} in PyTorch {torch.__version__}".replace("  ", " ")
 
     def allgather(self, document: Document) -> list[Document]:
         found: list[Any] = [None] * self.np
@@ -54,26 +55,27 @@ class TorchGroup(Engine):
         return found[0]
 
     def close(self) -> None:
-        # A referenced group keeps its threads, which may then abort at the interpreter's exit.
+        # A group that is still referenced keeps its threads, which may abort when Python exits.
         del self.coordination_group
         self.dist.destroy_process_group()
 
     def prepare_call(self, operands: Operands) -> PreparedCall:
-        def received(_: Any) -> Carried:
-            return operands.receive.get(operands.dtype.carrier, *operands.received)
+        def result(_: Any) -> Bits:
+            return operands.receive.get(operands.dtype.bits_type, *operands.received_range)
 
-        finish = self.torch.cuda.synchronize if self.on_gpu else lambda: None
-        return PythonCall(call_of(self.dist, operands), received, self.dist.barrier, finish)
+        synchronize = self.torch.cuda.synchronize if self.on_gpu else lambda: None
+        return PythonCall(call_of(self.dist, operands), result, self.dist.barrier, synchronize)
 
 
 def call_of(dist: Any, operands: Operands) -> Callable[[], Any]:
-    """The call in the default group of `dist`, torch.distributed. Raises RequestError for a
-    collective it does not support.
+    """The call in the default group of torch.distributed (`dist`).
+
+    Raises RequestError for a collective that torch.distributed does not support.
     """
     root, dtype = operands.root, operands.dtype.name
-    whole = operands.receive.tensor(dtype, 0, operands.collective.largest(operands.np) * operands.count)
-    got = operands.receive.tensor(dtype, *operands.received)
-    sent = operands.source.tensor(dtype, *operands.sent)
+    whole = operands.receive.tensor(dtype, 0, operands.collective.blocks_in_buffer(operands.np) * operands.count)
+    got = operands.receive.tensor(dtype, *operands.received_range)
+    sent = operands.source.tensor(dtype, *operands.sent_range)
     match operands.collective.name:
         case "allreduce":
             return lambda: dist.all_reduce(whole)
@@ -109,8 +111,8 @@ register(
         dtypes=tuple(DTYPES),
         paths=HOST,
         open=lambda request: TorchGroup("gloo"),
-        serves=True,
-        gathers_twice=True,  # PyTorch gathers into one tensor, then copies the blocks out of it
+        supports_param_server=True,
+        gather_copies_twice=True,  # PyTorch gathers into one tensor, then copies the blocks out of it
     )
 )
 register(

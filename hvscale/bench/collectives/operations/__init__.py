@@ -1,6 +1,4 @@
-"""The collectives that can be measured. Each file of this folder registers the collective of its
-name.
-"""
+"""The collectives that can be measured, one file each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,17 +7,16 @@ from typing import Literal
 from hvscale.bench.collectives.elements import Pattern
 from hvscale.core.registry import Registry
 
-# What a rank sends or must receive: a pattern for each block of `count` elements.
+# The data that a rank sends or must receive: a pattern for each block of `count` elements.
 Blocks = list[Pattern]
 
 
 @dataclass(frozen=True)
 class MpiArguments:
-    """What a function of MPI may take: addresses of the buffers, handles, and numbers. In place,
-    `send` is MPI_IN_PLACE.
+    """Arguments for MPI's functions: addresses of buffers, handles, and numbers.
 
-    `block_bytes`: the size of `count` elements. `sum()`: the handle of the operation that adds up
-    elements of `datatype`.
+    `send`: MPI_IN_PLACE if in place. `block_bytes`: the size of `count` elements. `sum()`: the
+    handle of the operation that sums elements of `datatype`.
     """
 
     send: int
@@ -40,23 +37,26 @@ class MpiArguments:
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective. A rank sends and receives whole blocks of `count` elements, in nccl-tests'
-    sense of count.
+    """A collective. A rank sends and receives whole blocks of `count` elements, where `count` is
+    defined as in nccl-tests.
 
-    `largest(np)`: blocks in the larger of the two buffers, which give the size column, as in
-    nccl-tests. `sends(rank, np, root)` and `expects(rank, np, root)`: the blocks a rank sends and
-    must receive; None where it receives nothing. `own_block(rank)`: the block of the receive buffer
-    that holds a rank's contribution in place. `bus_factor(np)`: busbw / algbw, from nccl-tests'
-    doc/PERFORMANCE.md. `mpi(arguments)`: the name and arguments of MPI's function. `out_of_place`,
-    `in_place`: whether MPI supports it with two buffers, and with one. `rooted`: a root may run
-    ahead of the others, so there is a barrier before each timed call. `osu_size`: what OSU's
-    benchmark counts as the size.
+    `summary`: what it does, for the help.
+    `bus_factor(np)`: busbw / algbw, from nccl-tests' doc/PERFORMANCE.md.
+    `blocks_in_buffer(np)`: blocks in the larger of the two buffers; they give the size column, as
+    in nccl-tests.
+    `sends(rank, np, root)`, `expects(rank, np, root)`: the blocks a rank sends and must receive;
+    None if it receives nothing.
+    `mpi(arguments)`: the name and the arguments of MPI's function.
+    `own_block(rank)`: the block of the receive buffer with the rank's contribution, in place.
+    `rooted`: ranks may run ahead of each other, so a barrier comes before each timed call.
+    `out_of_place`, `in_place`: whether MPI supports it with two buffers and with one.
+    `osu_size`: what OSU's benchmark prints as the size.
     """
 
     name: str
-    meaning: str
+    summary: str
     bus_factor: Callable[[int], float]
-    largest: Callable[[int], int]
+    blocks_in_buffer: Callable[[int], int]
     sends: Callable[[int, int, int], Blocks]
     expects: Callable[[int, int, int], Blocks | None]
     mpi: Callable[[MpiArguments], tuple[str, tuple[int, ...]]]

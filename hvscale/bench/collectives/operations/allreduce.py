@@ -6,9 +6,9 @@ from hvscale.bench.collectives.operations import Collective, register
 register(
     Collective(
         name="allreduce",
-        meaning="every rank gets the sum over all ranks",
+        summary="every rank gets the sum over all ranks",
         bus_factor=lambda np: 2 * (np - 1) / np,
-        largest=lambda np: 1,
+        blocks_in_buffer=lambda np: 1,
         sends=lambda rank, np, root: [addend(rank, np)],
         expects=lambda rank, np, root: [total(np)],
         reduces=True,

@@ -5,9 +5,9 @@ from hvscale.bench.collectives.operations import Collective, register
 register(
     Collective(
         name="barrier",
-        meaning="no rank continues before all have arrived",
+        summary="no rank continues until all have arrived",
         bus_factor=lambda np: 0,
-        largest=lambda np: 0,
+        blocks_in_buffer=lambda np: 0,
         sends=lambda rank, np, root: [],
         expects=lambda rank, np, root: None,
         has_data=False,

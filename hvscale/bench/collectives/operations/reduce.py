@@ -5,7 +5,7 @@ from hvscale.bench.collectives.operations import Collective, MpiArguments, regis
 
 
 def mpi(to: MpiArguments) -> tuple[str, tuple[int, ...]]:
-    """In place, ranks that are not the root send from where they would receive."""
+    """The call. In place, a rank other than the root sends from its receive buffer."""
     send = to.receive if to.in_place and not to.is_root else to.send
     return "MPI_Reduce", (send, to.receive, to.count, to.datatype, to.sum(), to.root, to.communicator)
 
@@ -13,9 +13,9 @@ def mpi(to: MpiArguments) -> tuple[str, tuple[int, ...]]:
 register(
     Collective(
         name="reduce",
-        meaning="the root gets the sum over all ranks",
+        summary="the root gets the sum over all ranks",
         bus_factor=lambda np: 1,
-        largest=lambda np: 1,
+        blocks_in_buffer=lambda np: 1,
         sends=lambda rank, np, root: [addend(rank, np)],
         expects=lambda rank, np, root: [total(np)] if rank == root else None,
         reduces=True,

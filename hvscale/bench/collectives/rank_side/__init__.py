@@ -1,1 +1,1 @@
-"""The part of a benchmark that runs inside every rank. Never imports the controller."""
+"""The part of a benchmark that runs inside each rank. It never imports the controller."""

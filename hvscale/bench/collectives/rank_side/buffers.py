@@ -1,34 +1,34 @@
-"""Memory that holds messages: of the host or of a GPU."""
+"""Buffers for messages in host or GPU memory."""
 
 import mmap
 from typing import Any, Protocol
 
 import numpy as np
 
-from hvscale.bench.collectives.elements import Carried
+from hvscale.bench.collectives.elements import Bits
 
 
 class Buffer(Protocol):
-    """Memory for messages. `address`: of its first byte, as the library needs it."""
+    """Memory for messages. `address`: the first byte, as the library needs it."""
 
     address: int
 
-    def elements(self, carrier: Any, start: int, stop: int) -> Carried:
-        """A range of elements that this process can write; call `put` afterwards."""
+    def elements(self, bits_type: Any, start: int, stop: int) -> Bits:
+        """A range of elements for this process to write; call `put` afterwards."""
 
-    def put(self, carrier: Any, start: int, stop: int) -> None:
+    def put(self, bits_type: Any, start: int, stop: int) -> None:
         """Copy a range written through `elements` to the library's memory."""
 
-    def get(self, carrier: Any, start: int, stop: int) -> Carried:
-        """A range of elements as the library left it."""
+    def get(self, bits_type: Any, start: int, stop: int) -> Bits:
+        """A range of elements as the library wrote it."""
 
     def tensor(self, dtype: str, start: int, stop: int) -> Any:
         """The same memory as a PyTorch tensor."""
 
 
 class HostBuffer:
-    """Host memory as malloc would give it. NumPy's own has huge pages, which made an all-reduce of
-    16 MiB a quarter faster.
+    """Host memory with ordinary pages, as from malloc. NumPy's allocator uses huge pages, which
+    made an all-reduce of 16 MiB a quarter faster.
     """
 
     def __init__(self, size: int) -> None:
@@ -36,11 +36,11 @@ class HostBuffer:
         self.bytes = np.frombuffer(whole, np.uint8, size)
         self.address = int(self.bytes.ctypes.data)
 
-    def elements(self, carrier: Any, start: int, stop: int) -> Carried:
-        size = np.dtype(carrier).itemsize
-        return self.bytes[start * size : stop * size].view(carrier)
+    def elements(self, bits_type: Any, start: int, stop: int) -> Bits:
+        size = np.dtype(bits_type).itemsize
+        return self.bytes[start * size : stop * size].view(bits_type)
 
-    def put(self, carrier: Any, start: int, stop: int) -> None:
+    def put(self, bits_type: Any, start: int, stop: int) -> None:
         pass
 
     get = elements
@@ -53,9 +53,7 @@ class HostBuffer:
 
 
 class CudaBuffer:
-    """Memory of this rank's GPU, with pinned host memory beside it for `elements` and for
-    staging.
-    """
+    """Memory of this rank's GPU, with a pinned host buffer for `elements` and for staging."""
 
     def __init__(self, size: int) -> None:
         import torch
@@ -64,19 +62,19 @@ class CudaBuffer:
         self.host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         self.address, self.host_address = int(self.device.data_ptr()), int(self.host.data_ptr())
 
-    def elements(self, carrier: Any, start: int, stop: int) -> Carried:
-        size = np.dtype(carrier).itemsize
-        found: Carried = self.host.numpy()[start * size : stop * size].view(carrier)
+    def elements(self, bits_type: Any, start: int, stop: int) -> Bits:
+        size = np.dtype(bits_type).itemsize
+        found: Bits = self.host.numpy()[start * size : stop * size].view(bits_type)
         return found
 
-    def put(self, carrier: Any, start: int, stop: int) -> None:
-        size = np.dtype(carrier).itemsize
+    def put(self, bits_type: Any, start: int, stop: int) -> None:
+        size = np.dtype(bits_type).itemsize
         self.device[start * size : stop * size].copy_(self.host[start * size : stop * size])
 
-    def get(self, carrier: Any, start: int, stop: int) -> Carried:
-        size = np.dtype(carrier).itemsize
+    def get(self, bits_type: Any, start: int, stop: int) -> Bits:
+        size = np.dtype(bits_type).itemsize
         self.host[start * size : stop * size].copy_(self.device[start * size : stop * size])
-        return self.elements(carrier, start, stop)
+        return self.elements(bits_type, start, stop)
 
     def tensor(self, dtype: str, start: int, stop: int) -> Any:
         import torch

@@ -1,4 +1,4 @@
-"""What the ranks of all back ends share: operands, the check of results, and timing from Python."""
+"""Shared by the ranks of all back ends: operands, checking results, and timing from Python."""
 
 import time
 from abc import ABC, abstractmethod
@@ -8,20 +8,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hvscale.bench.collectives.elements import Carried, Dtype, fill, find_wrong
+from hvscale.bench.collectives.elements import Bits, Dtype, fill, find_wrong
 from hvscale.bench.collectives.operations import Blocks, Collective
 from hvscale.bench.collectives.rank_side.buffers import Buffer, CudaBuffer, HostBuffer
-from hvscale.bench.collectives.request import ALL_ROOTS, Device, FirstWrong
+from hvscale.bench.collectives.request import ALL_ROOTS, Device, WrongElement
 
 Document = TypeVar("Document")
 
 
 @dataclass(frozen=True)
 class Operands:
-    """The arguments of one call on one rank. `count`: elements in a block. In place, the sent
-    elements lie in `receive`.
+    """The arguments of one call on one rank.
 
-    `root`: a rank, or ALL_ROOTS, which is for timing only.
+    `count`: elements in a block. `root`: a rank, or ALL_ROOTS (for timing only). In place, the
+    elements to send are in `receive`.
     """
 
     collective: Collective
@@ -38,7 +38,7 @@ class Operands:
     def roots(self) -> Sequence[int]:
         """The roots of the calls that are timed together.
 
-        With all ranks in turn, in descending order, the last rank of a tree or chain is the next
+        ALL_ROOTS gives all ranks in descending order: the last rank of a tree or chain is the next
         root, so no rank can run ahead.
         """
         return range(self.np - 1, -1, -1) if self.root == ALL_ROOTS else [self.root]
@@ -48,12 +48,12 @@ class Operands:
         return self.receive if self.in_place else self.send
 
     @property
-    def sent(self) -> tuple[int, int]:
+    def sent_range(self) -> tuple[int, int]:
         """The range of elements of `source` that this rank sends."""
         return self._range(self._sends, self.collective.own_block(self.rank) if self.in_place else 0)
 
     @property
-    def received(self) -> tuple[int, int]:
+    def received_range(self) -> tuple[int, int]:
         """The range of elements of `receive` that this rank receives."""
         return self._range(self._expects, 0)
 
@@ -69,29 +69,27 @@ class Operands:
         return first * self.count, (first + len(blocks)) * self.count
 
     def prepare(self) -> None:
-        """Fill in what this rank sends. The rest of the receive buffer gets all bits set, a NaN,
-        which nobody sends.
+        """Fill in the elements to send. All other bits of the receive buffer are set to 1, which is
+        a NaN that no rank sends.
         """
-        whole = 0, self.collective.largest(self.np) * self.count
+        whole = 0, self.collective.blocks_in_buffer(self.np) * self.count
         self.receive.elements(np.uint8, 0, whole[1] * self.dtype.bytes).fill(0xFF)
-        self.receive.put(self.dtype.carrier, *whole)
-        start, stop = self.sent
-        target = self.source.elements(self.dtype.carrier, start, stop)
+        self.receive.put(self.dtype.bits_type, *whole)
+        start, stop = self.sent_range
+        target = self.source.elements(self.dtype.bits_type, start, stop)
         for number, pattern in enumerate(self._sends):
             fill(target[number * self.count :][: self.count], self.dtype.encode(pattern))
-        self.source.put(self.dtype.carrier, start, stop)
+        self.source.put(self.dtype.bits_type, start, stop)
 
-    def check(self, found: Carried) -> tuple[int, FirstWrong | None]:
-        """Check every element this rank received: the number of wrong ones, and the first of
-        them.
-        """
+    def check(self, found: Bits) -> tuple[int, WrongElement | None]:
+        """The number of wrong elements in `found`, this rank's result, and the first of them."""
         wrong, first_wrong = 0, None
         for number, pattern in enumerate(self._expects):
             expected = self.dtype.encode(pattern)
             block = found[number * self.count :][: self.count]
             count, first = find_wrong(block, expected)
             if first is not None and first_wrong is None:
-                first_wrong = FirstWrong(
+                first_wrong = WrongElement(
                     rank=self.rank,
                     element=number * self.count + first,
                     got=self.dtype.decode(block[first]),
@@ -102,24 +100,23 @@ class Operands:
 
 
 class PreparedCall(ABC):
-    """A call that is ready to be repeated."""
+    """A call with its arguments, ready to be repeated."""
 
     @abstractmethod
-    def once(self) -> Carried:
-        """Make the call; returns what this rank received."""
+    def call_once(self) -> Bits:
+        """Make the call and return this rank's result."""
 
     @abstractmethod
     def time(self, samples: int, calls: int, sync_each_call: bool) -> list[float]:
-        """The seconds of one call on this rank, for each sample of `calls` calls, with a barrier
-        before each sample.
+        """The mean seconds of a call on this rank, one for each sample of `calls` calls.
 
-        `sync_each_call`: a barrier before each call instead. With all roots in turn a call is one
-        call with each of them, and its seconds are their mean.
+        A barrier comes before each sample, or before each call with `sync_each_call`. With
+        ALL_ROOTS each call is made once with every root, and its seconds are their mean.
         """
 
 
 class Engine(ABC):
-    """A back end in one rank. `library`: the library's name for itself."""
+    """A back end in one rank. `library`: the library's version text."""
 
     rank: int
     np: int
@@ -133,7 +130,7 @@ class Engine(ABC):
 
     @abstractmethod
     def allgather(self, document: Document) -> list[Document]:
-        """The documents of all ranks, by rank."""
+        """The documents of all ranks, in rank order."""
 
     @abstractmethod
     def broadcast_from_root(self, document: Document) -> Document:
@@ -144,36 +141,38 @@ class Engine(ABC):
 
 
 class PythonCall(PreparedCall):
-    """A call made from Python. `received` reads the result of `call`; `finish` waits for the GPU;
-    `barrier` is across all ranks.
+    """A call made from Python.
+
+    `result` reads this rank's result from what `call` returned; `synchronize` waits for the GPU;
+    `barrier` is over all ranks.
     """
 
     def __init__(
         self,
         call: Callable[[], Any],
-        received: Callable[[Any], Carried],
+        result: Callable[[Any], Bits],
         barrier: Callable[[], object],
-        finish: Callable[[], object],
+        synchronize: Callable[[], object],
     ) -> None:
-        self.call, self.received, self.barrier, self.finish = call, received, barrier, finish
+        self.call, self.result, self.barrier, self.synchronize = call, result, barrier, synchronize
 
-    def once(self) -> Carried:
+    def call_once(self) -> Bits:
         returned = self.call()
-        self.finish()
-        return self.received(returned)
+        self.synchronize()
+        return self.result(returned)
 
     def time(self, samples: int, calls: int, sync_each_call: bool) -> list[float]:
-        barriers, together = (calls, 1) if sync_each_call else (1, calls)
-        found = []
+        barriers, calls_per_barrier = (calls, 1) if sync_each_call else (1, calls)
+        seconds = []
         for _ in range(samples):
-            spent = 0.0
+            total = 0.0
             for _ in range(barriers):
                 self.barrier()
-                self.finish()
-                began = time.perf_counter()
-                for _ in range(together):
+                self.synchronize()
+                started = time.perf_counter()
+                for _ in range(calls_per_barrier):
                     self.call()
-                self.finish()
-                spent += time.perf_counter() - began
-            found.append(spent / calls)
-        return found
+                self.synchronize()
+                total += time.perf_counter() - started
+            seconds.append(total / calls)
+        return seconds

@@ -12,7 +12,7 @@ from pydantic import Field, PositiveInt, ValidationError
 
 from hvscale.bench.collectives import backends
 from hvscale.bench.collectives.controller import CollectiveBench, CollectiveOptions
-from hvscale.bench.collectives.document import BenchDocument, main_rows
+from hvscale.bench.collectives.document import BenchDocument, rows_to_compare
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.bench.experiments.entries import Collectives, Launching, WithTable, by, register
 from hvscale.bench.experiments.series import Key, Series, Value
@@ -100,7 +100,7 @@ class CollectiveMeasurement:
         self.failure: HvscaleError | None = None
         self.warnings: list[str] = []
         asked = [self.bench(variant, next(folders(path, variant, 1, new=True))) for variant in variants]
-        self.starts = sum(len(bench.starts) for bench in asked)
+        self.starts = sum(len(bench.launches) for bench in asked)
 
     def bench(self, variant: CollectiveVariant, folder: Path) -> CollectiveBench:
         placement = self.launch.options.placement.model_copy(update={"placement": ",".join(self.entry.placement)})
@@ -119,7 +119,7 @@ class CollectiveMeasurement:
         if variant.collectives == "library":
             return names
         over_mpi = [
-            one.name for one in backends.named(names, self.launch.options.mpi) if flavours.get(one.flavour).has_mpi
+            one.name for one in backends.select(names, self.launch.options.mpi) if flavours.get(one.flavour).has_mpi
         ]
         if not over_mpi:
             raise RequestError(f"--collectives applies to back ends over MPI only; none of {', '.join(names)} is")
@@ -188,7 +188,7 @@ class CollectiveMeasurement:
     def check_same(self, variant: CollectiveVariant, found: BenchDocument, folder: Path) -> None:
         bench = self.bench(variant, folder.with_name(f"{folder.name}-asked"))
         differing = [name for name in SAME if getattr(found, name) != getattr(bench.document, name)]
-        asked = {(start.entry.name, size.bytes) for start in bench.starts for size in start.request.sizes}
+        asked = {(start.entry.name, size.bytes) for start in bench.launches for size in start.request.sizes}
         if asked != {(row.backend, row.bytes) for row in found.rows}:
             differing.append("back ends or sizes")
         if differing:
@@ -201,7 +201,7 @@ class CollectiveMeasurement:
         found: dict[tuple[tuple[Key, Value], ...], dict[int, float]] = {}
         for (variant, repeat), document in self.documents.items():
             failed = {entry.name for entry in document.backends if entry.state != "finished"}
-            for row in main_rows(document.rows):
+            for row in rows_to_compare(document.rows):
                 if row.backend in failed or row.wrong:
                     continue
                 where: dict[Key, Value] = {

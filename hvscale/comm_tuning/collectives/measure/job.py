@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from hvscale.bench.collectives.rank_job import NewLines
+from hvscale.bench.collectives.rank_job import FileTail
 from hvscale.bench.collectives.request import Refused
 from hvscale.comm_tuning.collectives.decide.measurements import AlgorithmChoice, Point
 from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument, TuningJob
@@ -47,7 +47,7 @@ class RankReports:
     """Reads rank 0's reports about once a second."""
 
     def __init__(self, run: Path, take: Callable[[RankReport], None]) -> None:
-        self.lines, self.take, self.next_read = NewLines(reports_path(run)), take, 0.0
+        self.file, self.take, self.next_read = FileTail(reports_path(run)), take, 0.0
         self.library = LibraryCheck()
 
     def watch(self, run: RunFolder) -> bool:
@@ -62,7 +62,7 @@ class RankReports:
         return False
 
     def read(self) -> None:
-        for text in self.lines.take():
+        for text in self.file.new_lines():
             self.take(RankReportLine.model_validate_json(b'{"line":' + text + b"}").line)
 
 

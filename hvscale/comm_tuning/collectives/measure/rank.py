@@ -17,10 +17,10 @@ from hvscale.bench.collectives import elements
 from hvscale.bench.collectives.backends.mpi import MpiCall, MpiEngine
 from hvscale.bench.collectives.memory import available_bytes, check_fits
 from hvscale.bench.collectives.operations import COLLECTIVES
+from hvscale.bench.collectives.rank_side.c_timer import CFunction
 from hvscale.bench.collectives.rank_side.engine import Operands
-from hvscale.bench.collectives.rank_side.rank import check, give_up, refuse_together
-from hvscale.bench.collectives.rank_side.timed_library import CFunction
-from hvscale.bench.collectives.request import ALL_ROOTS, BenchRequest, Refused, run_of_this_rank
+from hvscale.bench.collectives.rank_side.rank import abort, check, raise_on_all_ranks
+from hvscale.bench.collectives.request import ALL_ROOTS, BenchRequest, Refused, own_run_folder
 from hvscale.bench.collectives.sizes import messages
 from hvscale.comm_tuning.collectives.broadcast import DEFAULT_DEPTH, DEFAULT_RADIX, native
 from hvscale.comm_tuning.collectives.decide.cost_model import fit
@@ -94,7 +94,7 @@ class JobMeasurement:
             dtype=DTYPE,
             device="cpu",
             root=ROOT,
-            places="in",
+            in_place="in",
             check=True,
             until_interval=None,
             sizes=[],
@@ -139,7 +139,7 @@ class JobMeasurement:
         Raises RequestError where the buffers do not fit into the memory of a node.
         """
         sizes = self.in_whole_blocks(self.request.sizes)
-        refuse_together(self.engine, self.memory_problem(max(sizes)))
+        raise_on_all_ranks(self.engine, self.memory_problem(max(sizes)))
         self.write, self.buffer = write, self.engine.buffer("cpu", max(sizes))
         self.states: list[SizeState] = []
         finished = self.measure_all(sizes)
@@ -288,7 +288,7 @@ class JobMeasurement:
         """A call of the variant's first choice, with the library's control variables set for it."""
         choice = state.members[variant][0]
         self.control_variables.set(self.variables[choice])
-        count = state.size // (self.collective.largest(self.np) * self.dtype.bytes)
+        count = state.size // (self.collective.blocks_in_buffer(self.np) * self.dtype.bytes)
         operands = Operands(
             self.collective, self.dtype, count, self.rank, self.np, root, True, self.buffer, self.buffer
         )
@@ -301,7 +301,7 @@ class JobMeasurement:
 
 
 def main() -> None:
-    run = run_of_this_rank()
+    run = own_run_folder()
     try:
         request = CollectivesRequest.model_validate_json(request_path(run).read_text())
         measurement = JobMeasurement(request)
@@ -324,11 +324,11 @@ def main() -> None:
         # Several ranks may come here: all write the same reason.
         with reports_path(run).open("a") as results:
             results.write(Refused(reason=str(error)).model_dump_json() + "\n")
-        give_up(f"hvscale: {error}", error.exit_status)
+        abort(f"hvscale: {error}", error.exit_status)
     except HvscaleError as error:
-        give_up(f"hvscale: {error}", error.exit_status)
+        abort(f"hvscale: {error}", error.exit_status)
     except Exception:
-        give_up(traceback.format_exc(), EXIT_RANK_FAILED)
+        abort(traceback.format_exc(), EXIT_RANK_FAILED)
 
 
 if __name__ == "__main__":

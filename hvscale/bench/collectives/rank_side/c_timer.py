@@ -1,4 +1,4 @@
-"""The C library: calls by address timed without Python in between, and the sums that MPI lacks."""
+"""The C library libhvbench: times calls without Python in between, and sums 16-bit types."""
 
 import ctypes
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Call(ctypes.Structure):
 
 @dataclass(frozen=True)
 class CFunction:
-    """A C function by its address, with arguments that each fit a register: addresses, handles,
+    """The address of a C function, and arguments that each fit a register: addresses, handles,
     ints.
     """
 
@@ -38,7 +38,7 @@ class CFunction:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The loaded library. Raises RequestError when it was not built."""
+    """The loaded library. Raises RequestError if it was not built."""
     return load(built_library(LIBRARY))
 
 
@@ -53,10 +53,10 @@ def load(path: Path) -> ctypes.CDLL:
 def time_calls(
     calls: list[CFunction], barrier: CFunction, samples: int, repeats: int, sync_each_call: bool
 ) -> tuple[int, list[float]]:
-    """The status of the first call that failed (0: none), and the seconds that all `calls` took
-    once, for each sample.
+    """The status of the first failed call (0: none), and for each sample the mean seconds of making
+    all `calls` once.
 
-    `sync_each_call`: a barrier before each call, instead of before each sample.
+    `sync_each_call`: a barrier before each call instead of before each sample.
     """
     seconds = (ctypes.c_double * samples)()
     array = (Call * len(calls))(*(call.as_call() for call in calls))
@@ -67,7 +67,7 @@ def time_calls(
 
 
 def sum_address(name: str) -> int:
-    """The address of one of native/bench_timer/sums.h's sums, by the best instructions of this
+    """The address of a sum in native/bench_timer/sums.h, with the best instructions of this
     processor.
     """
     library().hvbench_choose_sums(b"best")
