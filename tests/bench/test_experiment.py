@@ -12,13 +12,12 @@ from hvscale.bench.applications import APPLICATIONS, parse_sizes
 from hvscale.bench.collectives import backends
 from hvscale.bench.experiments import experiment_file
 from hvscale.bench.experiments.document import ExperimentDocument, MeasurementRecord, StatementRow
-from hvscale.bench.experiments.entries import Launching, WithTable
+from hvscale.bench.experiments.entries import LaunchContext, TableEntry
 from hvscale.bench.experiments.entries.app import ApplicationEntry
 from hvscale.bench.experiments.entries.collective import CollectiveEntry
 from hvscale.bench.experiments.entries.command import CommandEntry
 from hvscale.bench.experiments.entries.param_server import ParamServerEntry
-from hvscale.bench.experiments.output import text
-from hvscale.bench.experiments.page import page
+from hvscale.bench.experiments.output import page, text
 from hvscale.bench.experiments.series import Series
 from hvscale.bench.experiments.statements import STATEMENTS, Finding
 from hvscale.bench.experiments.study import ExperimentStudy
@@ -66,7 +65,7 @@ def by_flags(times: Mapping[str, Mapping[str, float]]) -> list[Series]:
 
 def find(found: Sequence[Series], kind: str, **parameters: Any) -> Finding:
     statement = STATEMENTS.get(kind).model_validate({"kind": kind, "claim": "It is so", **parameters})
-    return statement.find(found)
+    return statement.test(found)
 
 
 BOTH = {"of": {"backend": "openmpi"}, "than": {"backend": "gloo"}}
@@ -121,8 +120,8 @@ def test_time_grows(times: dict[int, float], verdict: str) -> None:
             "above 0 %: 2 of 2 intervals; crossover at 8 KiB (openmpi against gloo)",
         ),
         ({8: (1, 2), 4096: (2, 1)}, NOT, "crossover at 4 KiB (openmpi against gloo)"),
-        ({8: (1, 2), 4096: (1, 1)}, UNKNOWN, "no crossover at the sizes measured"),
-        ({8192: (1, 2)}, UNKNOWN, "nothing it is about was measured"),
+        ({8: (1, 2), 4096: (1, 1)}, UNKNOWN, "no crossover at the measured sizes"),
+        ({8192: (1, 2)}, UNKNOWN, "no measurement matches this statement"),
     ],
 )
 def test_small_messages(times: dict[int, tuple[float, float]], verdict: str, reason: str) -> None:
@@ -137,7 +136,7 @@ def test_small_messages(times: dict[int, tuple[float, float]], verdict: str, rea
         ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 2, "-O3": 1}}, HOLDS, "-O2 for sort, -O3 for sum"),
         ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1, "-O3": 2}}, NOT, "-O2 for sort, -O2 for sum"),
         ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1.01, "-O3": 1}}, UNKNOWN, "-O2 for sort, -O3 for sum"),
-        ({"sort": {"-O2": 1, "-O3": 2}}, UNKNOWN, "nothing it is about was measured"),
+        ({"sort": {"-O2": 1, "-O3": 2}}, UNKNOWN, "no measurement matches this statement"),
     ],
 )
 def test_best_flags(times: dict[str, dict[str, float]], verdict: str, reason: str) -> None:
@@ -313,9 +312,9 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_the_place(
     assert "\n" not in str(refused.value)
 
 
-def launching(**options: Any) -> Launching:
+def launching(**options: Any) -> LaunchContext:
     """The launch's options as the command line gives them."""
-    return Launching(LaunchOptions.of(**options), resolve)
+    return LaunchContext(LaunchOptions.of(**options), resolve)
 
 
 def test_a_wrong_request_names_the_entry(tmp_path: Path) -> None:
@@ -323,7 +322,7 @@ def test_a_wrong_request_names_the_entry(tmp_path: Path) -> None:
     path.write_text(WHOLE.replace("openmpi", "opnmpi"))
     with pytest.raises(RequestError, match=r"^small\.sums: --backend opnmpi: unknown back end; did you mean openmpi"):
         ExperimentStudy.of(path, "small", launching(), tmp_path / "folder")
-    with pytest.raises(RequestError, match="its part full has no measurements"):
+    with pytest.raises(RequestError, match="part full has no measurements"):
         ExperimentStudy.of(path, "full", launching(), tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
@@ -363,7 +362,7 @@ def test_the_command_line_goes_before_the_places_of_an_entry(
 ) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(WHOLE.replace("np =", 'placement = ["netns"]\nnodes = 2\nlink = "1gbit"\nnp ='))
-    places, found = experiment_file.read(path).small["sums"].placed(PlacementOptions(**asked))
+    places, found = experiment_file.read(path).small["sums"].resolve_placement(PlacementOptions(**asked))
     assert found.model_dump(exclude_none=True) == options
     assert places == (options["placement"],)
 
@@ -437,7 +436,7 @@ def test_statements_speak_of_what_an_entry_measures(path: Path) -> None:
         "backend": set().union(*map(measured_names, every)),
         "placement": {place for entry in every for place in entry.placement},
         "program": {entry.program for entry in every if isinstance(entry, ApplicationEntry | CommandEntry)},
-        "collectives": {one for entry in every if isinstance(entry, WithTable) for one in entry.collectives},
+        "collectives": {one for entry in every if isinstance(entry, TableEntry) for one in entry.collectives},
     }
     for statement in experiment.statements:
         for selector in (statement.where, getattr(statement, "of", {}), getattr(statement, "than", {})):
@@ -461,7 +460,7 @@ def test_the_programs_are_measured_at_their_own_sizes() -> None:
 def test_the_readme_has_every_statement_and_both_commands(path: Path) -> None:
     readme = path.with_name("README.md").read_text()
     name = path.relative_to(path.parents[2])
-    table = any(entry.wants_table for entry in experiment_file.read(path).small.values())
+    table = any(entry.needs_table for entry in experiment_file.read(path).small.values())
     words = f" --collectives {path.parent.name}-table/collectives.toml" if table else ""
     assert f"hvscale bench experiment {name}{words} --run {path.parent.name}\n" in readme
     assert f"hvscale bench experiment {name} --part full" in readme

@@ -1,3 +1,1 @@
-"""Repeats a published study from one TOML file: makes its measurements with the other bench
-commands and tests its claims.
-"""
+"""Repeats a published study from a TOML file: makes its measurements and tests its claims."""

@@ -10,7 +10,7 @@ from hvscale.studies.document import StudyDocument
 
 
 class MeasurementRecord(BaseModel):
-    """One measurement. `folder`: holds its own document and page. `problem`: why it is
+    """One measurement. `folder`: contains its document and page. `problem`: why it is
     incomplete.
     """
 
@@ -22,9 +22,7 @@ class MeasurementRecord(BaseModel):
 
 
 class StatementRow(Finding):
-    """A claim of the study and the finding on it. `metric`: what the percentages of its comparisons
-    mean.
-    """
+    """A claim of the study and its finding. `metric`: the meaning of the percentages."""
 
     claim: str
     kind: str
@@ -40,10 +38,10 @@ class StatementComparisonRow(StatementComparison):
 
 
 class ExperimentDocument(StudyDocument):
-    """What `hvscale bench experiment --json` prints, by alias, and bench-experiment.json in the
-    experiment's folder.
+    """The document that `hvscale bench experiment --json` prints and writes to
+    bench-experiment.json.
 
-    `collectives`: the decision table's text, None without one.
+    `collectives`: the text of the decision table, or None.
     """
 
     schema_: Literal["hvscale/bench-experiment/2"] = "hvscale/bench-experiment/2"

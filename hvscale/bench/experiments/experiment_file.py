@@ -1,4 +1,4 @@
-"""experiment.toml: what a study measures, in small and at its full size, and what it claims."""
+"""experiment.toml: what a study measures, at small and full size, and what it claims."""
 
 import functools
 import operator
@@ -15,12 +15,14 @@ from hvscale.core.errors import RequestError
 from hvscale.core.suggest import suggest_name
 
 PARTS = ("small", "full")
-SELECTOR = len(("statements", 0, "kind", "where", "np"))  # the length of the place of a selector's value
+SELECTOR = len(("statements", 0, "kind", "where", "np"))  # length of the location of a selector's value
 
 
 class Experiment(BaseModel):
-    """`small`: measurements for a machine with few cores; `full`: the size of the published study.
-    A name is also the folder's.
+    """The contents of the file.
+
+    `small`: measurements for a machine with few cores, by name; `full`: those of the published
+    study. The name is also the folder's.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -31,13 +33,13 @@ class Experiment(BaseModel):
     statements: list[Statement] = []
 
     def part(self, name: str) -> dict[str, Entry]:
-        found: dict[str, Entry] = getattr(self, name)
-        return found
+        entries: dict[str, Entry] = getattr(self, name)
+        return entries
 
 
 @functools.cache
-def form() -> type[Experiment]:
-    """The model of the file, with every registered kind of measurement and claim."""
+def file_model() -> type[Experiment]:
+    """The model of the file, with all registered kinds of measurements and claims."""
     name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
     entry: Any = Annotated[union_of(ENTRIES.all()), Field(discriminator="measure")]
     statement: Any = Annotated[union_of(STATEMENTS.all()), Field(discriminator="kind")]
@@ -51,16 +53,15 @@ def form() -> type[Experiment]:
 
 
 def union_of(models: Mapping[str, type[BaseModel]]) -> Any:
-    """The union of the models."""
     return functools.reduce(operator.or_, models.values())
 
 
 def read(path: Path) -> Experiment:
-    """The experiment in a file. Raises RequestError, naming the place, for a file that cannot be
+    """The experiment in a file. Raises RequestError, naming the place in the file, if it cannot be
     read or is invalid.
     """
     try:
-        return form().model_validate(tomllib.loads(path.read_text()))
+        return file_model().model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
         raise RequestError(f"{path}: {error.strerror}") from error
     except ValidationError as error:
@@ -70,11 +71,10 @@ def read(path: Path) -> Experiment:
 
 
 def problem(error: ValidationError) -> str:
-    """The first error in one line with its place; an unknown key goes before other errors."""
+    """The first error in one line with its place; unknown keys come first."""
     found = error.errors()
     first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-    # The third part of a place inside a measurement or claim is the name of its kind, which the
-    # file has elsewhere.
+    # Pydantic adds the kind of the measurement or claim as the third part of its location.
     loc = first["loc"]
     place = ".".join(str(part) for number, part in enumerate(loc) if number != 2)
     kinds: Mapping[str, type[BaseModel]] = STATEMENTS.all() if loc[0] == "statements" else ENTRIES.all()

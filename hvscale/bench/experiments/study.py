@@ -1,5 +1,5 @@
 """Repeats a published study: makes the measurements of its file in a resumable folder, then tests
-its claims on all of them.
+its claims.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from typing import Self
 
 from hvscale.bench.experiments import experiment_file
 from hvscale.bench.experiments.document import ExperimentDocument, MeasurementRecord, StatementRow
-from hvscale.bench.experiments.entries import Entry, Launching, Measurement, by
+from hvscale.bench.experiments.entries import Entry, LaunchContext, Measurement, with_collectives
 from hvscale.bench.experiments.experiment_file import PARTS, Experiment
 from hvscale.bench.experiments.series import Series
 from hvscale.core.errors import HvscaleError, RequestError
@@ -23,7 +23,7 @@ from hvscale.studies.interleaved import ProgressReporter
 
 @dataclass(frozen=True)
 class NamedProgress:
-    """Reports the runs of one measurement, with its name before each."""
+    """Reports the runs of one measurement, each with the measurement's name."""
 
     name: str
     progress: ProgressReporter
@@ -36,10 +36,10 @@ class NamedProgress:
 
 
 class ExperimentStudy(Study[ExperimentDocument]):
-    """One experiment. Its document is written after every measurement."""
+    """One experiment. Its document is written after each measurement."""
 
     verb = "bench experiment"
-    same = ("title", "part", "collectives")  # each measurement checks its own folder
+    same = ("title", "part", "collectives")  # each measurement checks its folder
     started = "*/*/"
 
     def __init__(self, experiment: Experiment, document: ExperimentDocument, measurements: list[Measurement]) -> None:
@@ -47,27 +47,27 @@ class ExperimentStudy(Study[ExperimentDocument]):
         self.experiment, self.measurements = experiment, measurements
 
     @classmethod
-    def of(cls, toml: Path, part: str, launch: Launching, path: Path | None) -> Self:
-        """`launch`: for all entries; a --placement takes the place of theirs.
+    def of(cls, toml: Path, part: str, launch: LaunchContext, path: Path | None) -> Self:
+        """`launch`: for all entries; its placement, if given, replaces theirs.
 
-        Raises RequestError for what cannot be measured, naming the entry; writes nothing.
+        Raises RequestError, naming the entry, for an invalid request. Writes nothing.
         """
         experiment = experiment_file.read(toml)
         check_choice("--part", part, PARTS)
         entries = experiment.part(part)
         if not entries:
-            raise RequestError(f"{toml}: its part {part} has no measurements")
+            raise RequestError(f"{toml}: part {part} has no measurements")
         folder = (path or default_run_path(["bench-experiment", toml.absolute().parent.name])).absolute()
         table = launch.options.collectives
         check_table(f"{toml}, part {part}", entries, table)
         measurements = []
         for name, entry in entries.items():
-            places, placement = entry.placed(launch.options.placement)
-            own = entry.model_copy(update={"placement": places})
+            names, placement = entry.resolve_placement(launch.options.placement)
             placed = launch.options.replace(placement=placement)
-            asked = replace(launch, options=by("table" if entry.wants_table else "library", placed))
+            options = with_collectives("table" if entry.needs_table else "library", placed)
+            placed_entry = entry.model_copy(update={"placement": names})
             try:
-                measurements.append(own.measurement(folder / name, asked))
+                measurements.append(placed_entry.measurement(folder / name, replace(launch, options=options)))
             except RequestError as error:
                 raise RequestError(f"{part}.{name}: {error}") from error
         records = [MeasurementRecord(name=name, measure=entry.measure, folder=name) for name, entry in entries.items()]
@@ -81,12 +81,12 @@ class ExperimentStudy(Study[ExperimentDocument]):
         return cls(experiment, document, measurements)
 
     def measure(self, reporter: Callable[[int, int], AbstractContextManager[ProgressReporter]], warn: Warn) -> None:
-        """Make the measurements that the folder does not hold yet. `reporter(starts, repeats)` is
+        """Make the measurements that are not in the folder yet. `reporter(starts, repeats)` is
         entered for each.
 
-        After a failure the other measurements are still made; then it is raised, as RankFailedError
-        or UntrustedError. RequestError and RunInterruptedError are raised at once. Measurements
-        made so far are kept in any case.
+        If a measurement fails, the others are still made, then its RankFailedError or
+        UntrustedError is raised. RequestError and RunInterruptedError are raised at once. All
+        results are kept.
         """
         with self.at_work(warn):
             for record, measurement in zip(self.document.measurements, self.measurements, strict=True):
@@ -116,11 +116,11 @@ class ExperimentStudy(Study[ExperimentDocument]):
         return [one for measurement in self.measurements for one in measurement.series()]
 
     def tabulate(self) -> None:
-        """Test the claims on the measurements so far."""
+        """Test the claims on the results so far."""
         series = self.series()
         self.document.statements = [
             StatementRow(
-                **dict(statement.find(series)), claim=statement.claim, kind=statement.kind, metric=statement.metric
+                **dict(statement.test(series)), claim=statement.claim, kind=statement.kind, metric=statement.metric
             )
             for statement in self.experiment.statements
         ]
@@ -129,21 +129,19 @@ class ExperimentStudy(Study[ExperimentDocument]):
         return bool(self.series())
 
     def html(self) -> str:
-        from hvscale.bench.experiments.page import page
+        from hvscale.bench.experiments.output import page
 
         return page(self.document)
 
 
 def check_table(what: str, entries: Mapping[str, Entry], table: Path | None) -> None:
-    """Raises RequestError for a decision table that is needed and missing, or given and not
-    needed.
-    """
-    wanting = [name for name, entry in entries.items() if entry.wants_table]
-    if wanting and table is None:
+    """Raises RequestError if a decision table is missing, or given but not used."""
+    needing = [name for name, entry in entries.items() if entry.needs_table]
+    if needing and table is None:
         raise RequestError(
-            f"{what}: {', '.join(wanting)} needs a decision table: give one with --collectives TABLE; `hvscale tune-collectives` makes it"
+            f"{what}: {', '.join(needing)} needs a decision table: give one with --collectives TABLE; `hvscale tune-collectives` makes it"
         )
-    if table is not None and not wanting:
+    if table is not None and not needing:
         raise RequestError(
             f"{what}: --collectives {table}: no measurement of this part uses a decision table; leave out --collectives"
         )

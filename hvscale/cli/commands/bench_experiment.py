@@ -36,19 +36,20 @@ def bench_experiment(
 
     Example: `hvscale bench experiment experiments/S3/experiment.toml --run S3`
     """
-    from hvscale.bench.experiments.entries import Launching
-    from hvscale.bench.experiments.output import text
+    from hvscale.bench.experiments.entries import LaunchContext
     from hvscale.bench.experiments.study import ExperimentStudy
     from hvscale.launch.options import LaunchHooks
     from hvscale.report.progress import RunProgress
 
     options = launch_options(context)
-    launching = Launching(options, resolve, LaunchHooks(collectives=collectives_hook(options)))
+    launching = LaunchContext(options, resolve, LaunchHooks(collectives=collectives_hook(options)))
     study = ExperimentStudy.of(file, part, launching, run)
     try:
         study.measure(RunProgress, print_warning)
     finally:
         if study.document.statements and study.page.exists():
+            from hvscale.bench.experiments.output import text
+
             print_document(
                 study.document,
                 json,

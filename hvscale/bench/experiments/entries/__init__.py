@@ -1,7 +1,6 @@
-"""The kinds of measurements in an experiment.
+"""The kinds of measurements in an experiment. Each file of this folder registers one kind.
 
-Each file of this folder defines one kind and registers it: its keys in the TOML file, and how it is
-measured.
+A kind defines the keys in the TOML file and how they are measured.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +24,7 @@ StudyT = TypeVar("StudyT", bound=InterleavedStudy[Any, Any, Any])
 
 
 class Measurement(Protocol):
-    """`path`: its folder. `starts`: the starts of ranks in each of the `repeats` rounds."""
+    """`path`: its folder. `starts`: how often ranks are started in each of the `repeats` rounds."""
 
     path: Path
 
@@ -39,15 +38,13 @@ class Measurement(Protocol):
     def host(self) -> Host | None: ...
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
-        """Make the measurements that the folder does not hold yet. Raises what the studies of the
-        commands raise.
-        """
+        """Measure what is not in the folder yet. Raises the errors of the command's study."""
 
     def series(self) -> list[Series]:
-        """The series of all measurements so far."""
+        """The series of all results so far."""
 
 
-class MeasurementInTurns(Generic[StudyT]):
+class InterleavedMeasurement(Generic[StudyT]):
     """A measurement made by an interleaved study."""
 
     def __init__(self, study: StudyT) -> None:
@@ -64,9 +61,10 @@ class MeasurementInTurns(Generic[StudyT]):
 
 
 @dataclass(frozen=True)
-class Launching:
-    """How the measurements are launched: `options` as they were given, and what the caller adds to
-    each launch.
+class LaunchContext:
+    """How the measurements are launched.
+
+    `options`: from the command line. `resolve` and `hooks`: for each launch.
     """
 
     options: LaunchOptions
@@ -75,8 +73,9 @@ class Launching:
 
 
 class Entry(BaseModel, ABC):
-    """One measurement of the TOML file. `measure`: its kind. `placement`: one or more, interleaved.
-    `repeat`: fresh starts of each.
+    """One measurement in the TOML file.
+
+    `measure`: its kind. `placement`: one or more, interleaved. `repeat`: starts of each variant.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -88,41 +87,46 @@ class Entry(BaseModel, ABC):
     repeat: PositiveInt
 
     @property
-    def wants_table(self) -> bool:
-        """Whether part of it is measured with the decision table of --collectives."""
+    def needs_table(self) -> bool:
+        """Whether some variants use the decision table of --collectives."""
         return False
 
-    def placed(self, asked: PlacementOptions) -> tuple[tuple[str, ...], PlacementOptions]:
-        """Its placements and their common options. A --placement on the command line replaces the
-        placements and options of the file.
+    def resolve_placement(self, requested: PlacementOptions) -> tuple[tuple[str, ...], PlacementOptions]:
+        """The names of the placements and their common options.
+
+        `requested`: from the command line. A --placement replaces all placement options of the
+        file; other options replace only their own.
         """
-        if asked.placement is not None:
-            places, own = tuple(name.strip() for name in asked.placement.split(",")), asked
+        if requested.placement is not None:
+            names, base = tuple(name.strip() for name in requested.placement.split(",")), requested
         else:
-            places, own = self.placement, PlacementOptions(nodes=self.nodes, link=self.link)
-        return places, own.model_copy(update={**asked.model_dump(exclude_none=True), "placement": ",".join(places)})
+            names, base = self.placement, PlacementOptions(nodes=self.nodes, link=self.link)
+        return names, base.model_copy(update={**requested.model_dump(exclude_none=True), "placement": ",".join(names)})
 
     @abstractmethod
-    def measurement(self, path: Path, launch: Launching) -> Measurement:
-        """`launch`: as the command line has it, the placement the entry's own. Raises RequestError
-        for what cannot be; writes nothing.
+    def measurement(self, path: Path, launch: LaunchContext) -> Measurement:
+        """The measurement of this entry. `launch`: with this entry's placement.
+
+        Raises RequestError for an invalid request. Writes nothing.
         """
 
 
-class WithTable(Entry, ABC):
-    """A measurement interleaved over `collectives`: the library's own, or those of the decision
-    table on the command line.
+class TableEntry(Entry, ABC):
+    """A measurement that can use a decision table.
+
+    `collectives`: interleaved variants, "library" without and "table" with the table of
+    --collectives.
     """
 
     collectives: Annotated[tuple[Collectives, ...], Field(min_length=1)] = ("library",)
 
     @property
-    def wants_table(self) -> bool:
+    def needs_table(self) -> bool:
         return "table" in self.collectives
 
 
-def by(collectives: Collectives, options: LaunchOptions) -> LaunchOptions:
-    """The options with their table, or without."""
+def with_collectives(collectives: Collectives, options: LaunchOptions) -> LaunchOptions:
+    """The options with or without their decision table."""
     return options if collectives == "table" else options.replace(collectives=None)
 
 
@@ -131,12 +135,12 @@ ENTRIES: Registry[type[Entry]] = Registry("kind of measurement", __name__)
 
 
 def register(kind: Kind) -> Kind:
-    """Decorator for the model of a kind, whose field `measure` holds its name."""
+    """Decorator for the model of a kind; the type of its field `measure` gives the name."""
     [name] = get_args(kind.__annotations__["measure"])
     ENTRIES.register(name, kind)
     return kind
 
 
-def commas(values: Sequence[Any]) -> str:
-    """The values as the command line takes them."""
+def comma_list(values: Sequence[Any]) -> str:
+    """The values in the format of the command line."""
     return ",".join(map(str, values))

@@ -1,4 +1,4 @@
-"""A measurement made by `hvscale bench app`."""
+"""Measurements with `hvscale bench app`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,13 +7,13 @@ from pydantic import Field, PositiveInt
 
 from hvscale.bench.applications.document import ApplicationVariant, network_results, seconds_of
 from hvscale.bench.applications.study import ApplicationStudy
-from hvscale.bench.experiments.entries import Entry, Launching, MeasurementInTurns, commas, register
+from hvscale.bench.experiments.entries import Entry, InterleavedMeasurement, LaunchContext, comma_list, register
 from hvscale.bench.experiments.series import Series
 
 
 @register
 class ApplicationEntry(Entry):
-    """The options of the command, by the same names."""
+    """The options of the command, with the same names."""
 
     measure: Literal["app"]
     program: str
@@ -23,11 +23,11 @@ class ApplicationEntry(Entry):
     counters: bool = True
     repeat: PositiveInt = 10
 
-    def measurement(self, path: Path, launch: Launching) -> "AppMeasurement":
+    def measurement(self, path: Path, launch: LaunchContext) -> "AppMeasurement":
         study = ApplicationStudy.of(
             self.program,
             flags=self.flags,
-            ranks=commas(self.np),
+            ranks=comma_list(self.np),
             repeats=self.repeat,
             size=[f"{name}={value}" for name, value in self.size.items()],
             count=self.counters,
@@ -37,9 +37,9 @@ class ApplicationEntry(Entry):
         return AppMeasurement(study)
 
 
-class AppMeasurement(MeasurementInTurns[ApplicationStudy]):
+class AppMeasurement(InterleavedMeasurement[ApplicationStudy]):
     def series(self) -> list[Series]:
-        """Seconds; for the network program its median pings."""
+        """Seconds of the program; for the program `network` its median ping."""
         document = self.study.document
         found = []
         for variant in document.variants():

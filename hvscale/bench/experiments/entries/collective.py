@@ -1,5 +1,5 @@
-"""A measurement made by `hvscale bench COLLECTIVE`: each np, dtype and placement on all back ends,
-repeated in rounds.
+"""Measurements with `hvscale bench COLLECTIVE`: each np, dtype and placement on all back ends, in
+rounds.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from hvscale.bench.collectives import backends
 from hvscale.bench.collectives.controller import CollectiveBench, CollectiveOptions
 from hvscale.bench.collectives.document import BenchDocument, rows_to_compare
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
-from hvscale.bench.experiments.entries import Collectives, Launching, WithTable, by, register
+from hvscale.bench.experiments.entries import Collectives, LaunchContext, TableEntry, register, with_collectives
 from hvscale.bench.experiments.series import Key, Series, Value
 from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.files import read_text
@@ -26,14 +26,14 @@ from hvscale.studies.base import Warn
 from hvscale.studies.interleaved import ProgressReporter
 from hvscale.studies.placement_comparison.study import options_of_each
 
-# What makes two measurements the same.
+# The fields of the document that a resumed measurement must share with the earlier one.
 SAME = ("collective", "dtype", "device", "in_place", "iterations", "warmup", "launch")
 
 
 @register
-class CollectiveEntry(WithTable):
-    """The options of the command, by the same names. A decision table applies to back ends over MPI
-    only.
+class CollectiveEntry(TableEntry):
+    """The options of the command, with the same names. A decision table applies only to back ends
+    over MPI.
     """
 
     measure: Literal["collective"]
@@ -52,7 +52,7 @@ class CollectiveEntry(WithTable):
     in_place: str = "both"
     repeat: PositiveInt = 5
 
-    def measurement(self, path: Path, launch: Launching) -> "CollectiveMeasurement":
+    def measurement(self, path: Path, launch: LaunchContext) -> "CollectiveMeasurement":
         variants = [
             CollectiveVariant(*one) for one in itertools.product(self.np, self.dtype, self.placement, self.collectives)
         ]
@@ -76,7 +76,7 @@ class CollectiveEntry(WithTable):
 
 @dataclass(frozen=True)
 class CollectiveVariant:
-    """What one start of the benchmark measures."""
+    """What one launch of the benchmark measures."""
 
     np: int
     dtype: str
@@ -88,33 +88,35 @@ class CollectiveVariant:
 
 
 class CollectiveMeasurement:
-    """`documents`: the results by variant and round."""
+    """One entry's measurement. `documents`: the results by variant and round."""
 
     def __init__(
-        self, entry: CollectiveEntry, path: Path, launch: Launching, variants: list[CollectiveVariant]
+        self, entry: CollectiveEntry, path: Path, launch: LaunchContext, variants: list[CollectiveVariant]
     ) -> None:
-        """Raises RequestError for what cannot be measured."""
+        """Raises RequestError for an invalid request."""
         self.entry, self.path, self.repeats = entry, path, entry.repeat
         self.launch, self.variants = launch, variants
         self.documents: dict[tuple[CollectiveVariant, int], BenchDocument] = {}
         self.failure: HvscaleError | None = None
         self.warnings: list[str] = []
-        asked = [self.bench(variant, next(folders(path, variant, 1, new=True))) for variant in variants]
-        self.starts = sum(len(bench.launches) for bench in asked)
+        benches = [self.bench(variant, next(folders(path, variant, 1, new=True))) for variant in variants]
+        self.starts = sum(len(bench.launches) for bench in benches)
 
     def bench(self, variant: CollectiveVariant, folder: Path) -> CollectiveBench:
         placement = self.launch.options.placement.model_copy(update={"placement": ",".join(self.entry.placement)})
-        each, self.warnings = options_of_each(list(self.entry.placement), placement, variant.np)
-        launch = self.launch.options.replace(np=variant.np, run=folder, placement=each[variant.placement])
+        placements, self.warnings = options_of_each(list(self.entry.placement), placement, variant.np)
+        launch = self.launch.options.replace(np=variant.np, run=folder, placement=placements[variant.placement])
         options = self.entry.options(variant.dtype, self.backends(variant))
         return CollectiveBench.of(
-            self.entry.collective, options, by(variant.collectives, launch), self.launch.resolve, self.launch.hooks
+            self.entry.collective,
+            options,
+            with_collectives(variant.collectives, launch),
+            self.launch.resolve,
+            self.launch.hooks,
         )
 
     def backends(self, variant: CollectiveVariant) -> list[str]:
-        """The back ends that can be measured with these collectives. Raises RequestError where
-        there is none.
-        """
+        """The back ends that support these collectives. Raises RequestError if there is none."""
         names = self.entry.backend
         if variant.collectives == "library":
             return names
@@ -130,8 +132,10 @@ class CollectiveMeasurement:
         return next((document.host for document in self.documents.values() if document.host is not None), None)
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
-        """A variant that fails is not started again; its failure is raised after all others have
-        been measured.
+        """Measure what is not in the folder yet.
+
+        A variant that fails is not started again; its error is raised after all others have been
+        measured.
         """
         for text in self.warnings:
             warn(text)
@@ -146,8 +150,8 @@ class CollectiveMeasurement:
                     document = bench.document
                     try:
                         bench.measure(
-                            starting=lambda start, where=variant, round_=repeat: progress.starting(  # type: ignore[misc]
-                                f"{where}, {start.entry.name}", round_
+                            starting=lambda launch, variant=variant, repeat=repeat: progress.starting(  # type: ignore[misc]
+                                f"{variant}, {launch.entry.name}", repeat
                             ),
                             measured=lambda row: None,
                             warn=warn,
@@ -172,7 +176,7 @@ class CollectiveMeasurement:
             raise self.failure
 
     def finished(self, variant: CollectiveVariant, repeat: int) -> BenchDocument | None:
-        """The finished result of an earlier call. Raises RequestError where it measured something
+        """The finished result of an earlier call. Raises RequestError if it measured something
         else.
         """
         for folder in folders(self.path, variant, repeat, new=False):
@@ -186,10 +190,10 @@ class CollectiveMeasurement:
         return None
 
     def check_same(self, variant: CollectiveVariant, found: BenchDocument, folder: Path) -> None:
-        bench = self.bench(variant, folder.with_name(f"{folder.name}-asked"))
+        bench = self.bench(variant, folder.with_name(f"{folder.name}-requested"))
         differing = [name for name in SAME if getattr(found, name) != getattr(bench.document, name)]
-        asked = {(start.entry.name, size.bytes) for start in bench.launches for size in start.request.sizes}
-        if asked != {(row.backend, row.bytes) for row in found.rows}:
+        requested = {(launch.entry.name, size.bytes) for launch in bench.launches for size in launch.request.sizes}
+        if requested != {(row.backend, row.bytes) for row in found.rows}:
             differing.append("back ends or sizes")
         if differing:
             raise RequestError(
@@ -197,14 +201,14 @@ class CollectiveMeasurement:
             )
 
     def series(self) -> list[Series]:
-        """One series per size and back end, without wrong results."""
+        """One series for each size and back end, without wrong results."""
         found: dict[tuple[tuple[Key, Value], ...], dict[int, float]] = {}
         for (variant, repeat), document in self.documents.items():
             failed = {entry.name for entry in document.backends if entry.state != "finished"}
             for row in rows_to_compare(document.rows):
                 if row.backend in failed or row.wrong:
                     continue
-                where: dict[Key, Value] = {
+                labels: dict[Key, Value] = {
                     "operation": document.collective,
                     "backend": row.backend,
                     "collectives": variant.collectives,
@@ -214,13 +218,13 @@ class CollectiveMeasurement:
                     "device": document.device,
                     "bytes": row.bytes,
                 }
-                found.setdefault(tuple(where.items()), {})[repeat] = row.seconds
-        return [Series(dict(where), seconds, "geometric mean") for where, seconds in found.items()]
+                found.setdefault(tuple(labels.items()), {})[repeat] = row.seconds
+        return [Series(dict(labels), seconds, "geometric mean") for labels, seconds in found.items()]
 
 
 def folders(path: Path, variant: CollectiveVariant, repeat: int, *, new: bool) -> Iterator[Path]:
-    """The existing folders of the variant's attempts in this round, or with `new` the first one
-    that does not exist.
+    """The existing folders of the variant's attempts in this round, or with `new` the next free
+    one.
     """
     table = "-table" if variant.collectives == "table" else ""
     name = f"np-{variant.np}-{variant.dtype}-{variant.placement.replace(':', '-')}{table}-repeat-{repeat}"

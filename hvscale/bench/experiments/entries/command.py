@@ -1,5 +1,5 @@
-"""Any command, profiled, in each placement and with each of its collectives in turns: what it
-trains, and the time of its messages.
+"""Measurements of any command: its throughput, run time and time in messages, with the placements
+and `collectives` interleaved.
 """
 
 import itertools
@@ -8,7 +8,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, PositiveInt
 
-from hvscale.bench.experiments.entries import Launching, MeasurementInTurns, WithTable, by, register
+from hvscale.bench.experiments.entries import (
+    InterleavedMeasurement,
+    LaunchContext,
+    TableEntry,
+    register,
+    with_collectives,
+)
 from hvscale.bench.experiments.series import Key, Series, Value
 from hvscale.core.run_folder import Host, RunFolder
 from hvscale.core.statistics import as_columns, estimate
@@ -20,8 +26,8 @@ JOB, THROUGHPUT = "job", "throughput"
 
 
 class CommandRow(BaseModel):
-    """The geometric mean of an operation's seconds over the runs of one name, with its 95 %
-    interval; None with one run.
+    """The seconds of an operation under one name: the geometric mean over the runs with its 95 %
+    interval, None for a single run.
     """
 
     name: str
@@ -33,8 +39,9 @@ class CommandRow(BaseModel):
 
 
 class CommandDocument(ComparisonDocument):
-    """bench-command.json in the measurement's folder. `messages`: by a run's folder the seconds of
-    each operation, as `message_seconds`.
+    """bench-command.json in the measurement's folder.
+
+    `messages`: `message_seconds` by run folder.
     """
 
     schema_: Literal["hvscale/bench-command/1"] = "hvscale/bench-command/1"
@@ -42,9 +49,9 @@ class CommandDocument(ComparisonDocument):
     rows: list[CommandRow] = Field(default_factory=list)
 
     def tabulate(self) -> None:
-        for turn in self.runs:
-            if turn.problem is None and turn.folder not in self.messages:
-                self.messages[turn.folder] = message_seconds(RunFolder(Path(self.folder) / turn.folder))
+        for run in self.runs:
+            if run.problem is None and run.folder not in self.messages:
+                self.messages[run.folder] = message_seconds(RunFolder(Path(self.folder) / run.folder))
         self.rows = [
             CommandRow(
                 name=name,
@@ -57,33 +64,33 @@ class CommandDocument(ComparisonDocument):
         ]
 
     def seconds(self, name: str) -> dict[str, dict[int, float]]:
-        """Seconds by operation and round: of the whole job, per image where the run reports its
-        throughput, and of messages.
+        """Seconds by operation and round: of the whole job, per image if the run reports its
+        throughput, and in messages.
         """
         throughput = self.measured(name, "throughput")
         found = {JOB: self.measured(name, "seconds"), THROUGHPUT: {one: 1 / each for one, each in throughput.items()}}
-        for turn in self.runs:
-            for operation, seconds in self.messages.get(turn.folder, {}).items():
-                if turn.name == name and seconds > 0:
-                    found.setdefault(operation, {})[turn.repeat] = seconds
+        for run in self.runs:
+            for operation, seconds in self.messages.get(run.folder, {}).items():
+                if run.name == name and seconds > 0:
+                    found.setdefault(operation, {})[run.repeat] = seconds
         return {operation: seconds for operation, seconds in found.items() if seconds}
 
 
 def message_seconds(run: RunFolder) -> dict[str, float]:
-    """Seconds of the slowest rank in all messages of each operation, without Horovod's messages for
-    coordination.
+    """Seconds of the slowest rank in all messages of each operation, without Horovod's coordination
+    messages.
     """
-    of_ranks: dict[str, dict[int, float]] = {}
+    by_rank: dict[str, dict[int, float]] = {}
     for row in breakdown(run).rank_rows:
-        seconds = of_ranks.setdefault(row.operation, {})
+        seconds = by_rank.setdefault(row.operation, {})
         seconds[row.rank] = seconds.get(row.rank, 0.0) + row.seconds - row.bitwise_seconds
-    return {operation: max(seconds.values()) for operation, seconds in of_ranks.items()}
+    return {operation: max(seconds.values()) for operation, seconds in by_rank.items()}
 
 
 @register
-class CommandEntry(WithTable):
-    """A user's command. `program`: its name in claims. `metric`: as in `hvscale scale`, to read a
-    throughput from its output.
+class CommandEntry(TableEntry):
+    """A user's command. `program`: its name in claims. `metric`: reads the throughput from its
+    output, as in `hvscale scale`.
     """
 
     measure: Literal["command"]
@@ -93,21 +100,21 @@ class CommandEntry(WithTable):
     metric: str | None = None
     repeat: PositiveInt = 3
 
-    def measurement(self, path: Path, launch: Launching) -> "CommandMeasurement":
-        each, warnings = options_of_each(list(self.placement), launch.options.placement, self.np)
-        wheres: dict[str, dict[Key, Value]] = {}
+    def measurement(self, path: Path, launch: LaunchContext) -> "CommandMeasurement":
+        placements, warnings = options_of_each(list(self.placement), launch.options.placement, self.np)
+        labels: dict[str, dict[Key, Value]] = {}
         jobs = {}
         for placement, collectives in itertools.product(self.placement, self.collectives):
             name = f"{placement}, {collectives}"
-            wheres[name] = {
+            labels[name] = {
                 "program": self.program,
                 "placement": placement,
                 "collectives": collectives,
                 "np": self.np,
             }
-            asked = launch.options.replace(np=self.np, run=path, placement=each[placement])
-            jobs[name] = launch.resolve(self.command, by(collectives, asked))
-        turns = ComparisonStudy(
+            options = launch.options.replace(np=self.np, run=path, placement=placements[placement])
+            jobs[name] = launch.resolve(self.command, with_collectives(collectives, options))
+        study = ComparisonStudy(
             "bench command",
             CommandDocument,
             jobs,
@@ -115,30 +122,30 @@ class CommandEntry(WithTable):
             repeats=self.repeat,
             metric=self.metric,
             bins="study",
-            # A colon in a folder's name would end it, for Docker's mounts and for LD_PRELOAD.
+            # No colons, which separate paths in Docker's mounts and in LD_PRELOAD.
             label=lambda name: name.replace(", ", "-").replace(":", "-"),
             hooks=launch.hooks,
         )
-        turns.document.warnings += warnings
-        return CommandMeasurement(turns, wheres)
+        study.document.warnings += warnings
+        return CommandMeasurement(study, labels)
 
 
-class CommandMeasurement(MeasurementInTurns[ComparisonStudy[CommandDocument]]):
-    """`wheres`: the keys of the series of each name."""
+class CommandMeasurement(InterleavedMeasurement[ComparisonStudy[CommandDocument]]):
+    """`labels`: of the series of each name."""
 
-    def __init__(self, turns: ComparisonStudy[CommandDocument], wheres: dict[str, dict[Key, Value]]) -> None:
-        super().__init__(turns)
-        self.wheres = wheres
+    def __init__(self, study: ComparisonStudy[CommandDocument], labels: dict[str, dict[Key, Value]]) -> None:
+        super().__init__(study)
+        self.labels = labels
 
     @property
     def host(self) -> Host | None:
-        done = next((turn for turn in self.study.document.runs if turn.problem is None), None)
+        done = next((run for run in self.study.document.runs if run.problem is None), None)
         return RunFolder(self.path / done.folder).read().host if done is not None else None
 
     def series(self) -> list[Series]:
         document = self.study.document
         return [
-            Series({**where, "operation": operation}, seconds, "geometric mean")
-            for name, where in self.wheres.items()
+            Series({**labels, "operation": operation}, seconds, "geometric mean")
+            for name, labels in self.labels.items()
             for operation, seconds in document.seconds(name).items()
         ]

@@ -1,4 +1,4 @@
-"""A measurement made by `hvscale bench param-server`."""
+"""Measurements with `hvscale bench param-server`."""
 
 from pathlib import Path
 from typing import Literal
@@ -6,14 +6,14 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from hvscale.bench.collectives.memory import OPERATIONS
-from hvscale.bench.experiments.entries import Entry, Launching, MeasurementInTurns, commas, register
-from hvscale.bench.experiments.series import Series
+from hvscale.bench.experiments.entries import Entry, InterleavedMeasurement, LaunchContext, comma_list, register
+from hvscale.bench.experiments.series import Key, Series, Value
 from hvscale.bench.param_server.study import ServerOptions, ServerStudy
 
 
 @register
 class ParamServerEntry(Entry):
-    """The options of the command, by the same names."""
+    """The options of the command, with the same names."""
 
     measure: Literal["param-server"]
     backend: list[str]
@@ -27,12 +27,12 @@ class ParamServerEntry(Entry):
     iterations: PositiveInt = 10
     warmup: NonNegativeInt = 1
 
-    def measurement(self, path: Path, launch: Launching) -> "ParamServerMeasurement":
+    def measurement(self, path: Path, launch: LaunchContext) -> "ParamServerMeasurement":
         options = ServerOptions(
             backends=tuple(self.backend),
             paths=self.path,
-            operations=commas(self.operation),
-            workers=commas(self.workers),
+            operations=comma_list(self.operation),
+            workers=comma_list(self.workers),
             size=self.bytes,
             dtype=self.dtype,
             device=self.device,
@@ -43,14 +43,21 @@ class ParamServerEntry(Entry):
         return ParamServerMeasurement(ServerStudy.of(options, launch.options, path, launch.resolve))
 
 
-class ParamServerMeasurement(MeasurementInTurns[ServerStudy]):
+class ParamServerMeasurement(InterleavedMeasurement[ServerStudy]):
     def series(self) -> list[Series]:
         document = self.study.document
         found = []
         for variant in document.variants():
             seconds = {run.repeat: run.mean for run in document.runs if run.variant == variant and run.problem is None}
-            where = {"operation": variant.operation, "backend": variant.backend, "placement": variant.placement}
-            more = {"workers": variant.workers, "dtype": document.dtype, "device": document.device}
+            labels: dict[Key, Value] = {
+                "operation": variant.operation,
+                "backend": variant.backend,
+                "placement": variant.placement,
+                "workers": variant.workers,
+                "dtype": document.dtype,
+                "device": document.device,
+                "bytes": document.bytes,
+            }
             if seconds:
-                found.append(Series({**where, **more, "bytes": document.bytes}, seconds, "geometric mean"))  # type: ignore[dict-item]
+                found.append(Series(labels, seconds, "geometric mean"))
         return found

@@ -1,32 +1,42 @@
 """The kinds of claims that studies make about times, each tested on confidence intervals. Each file
-of this folder registers one kind.
+of this folder registers one or more kinds.
 
-Where all comparisons must agree, each is judged by its own 95 % interval: the chance that all of
-them mislead is no larger than the chance that one does (Berger, Technometrics 24(4), 1982). Where
-one of them suffices, it is judged by an interval of 1 - 0.05 / (number of comparisons), because one
+If all comparisons must agree, each is judged by its own 95 % interval: the chance that all of them
+mislead is no larger than the chance that one does (Berger, Technometrics 24(4), 1982). If one
+comparison is enough, it is judged by an interval of 1 - 0.05 / (number of comparisons), because one
 of many may deviate by chance (Bonferroni).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hvscale.bench.experiments.averages import Percent
-from hvscale.bench.experiments.series import Key, Selector, Series, ValueRange, describe, selected, word
+from hvscale.bench.experiments.series import (
+    Key,
+    PercentChange,
+    Selector,
+    Series,
+    ValueRange,
+    change,
+    describe,
+    describe_value,
+    select,
+)
 from hvscale.core.registry import Registry
 from hvscale.core.statistics import CONFIDENCE
 
 Verdict = Literal["holds", "does not hold", "inconclusive"]
-NOTHING = "nothing it is about was measured"
+NOT_MEASURED = "no measurement matches this statement"
 
 
 class StatementComparison(BaseModel):
-    """One figure behind a finding, with its 95 % interval.
+    """One percentage behind a finding, with its 95 % interval.
 
-    `agrees`: whether the interval lies on the claim's side of the limit; None where it contains the
+    `agrees`: whether the interval lies on the claim's side of the limit; None if it contains the
     limit.
     """
 
@@ -38,7 +48,7 @@ class StatementComparison(BaseModel):
 
 
 class Finding(BaseModel):
-    """The result of testing a claim. `limit_percent`: what the comparisons are compared with; the
+    """The result of testing a claim. `limit_percent`: the limit for the comparisons, of which the
     decisive ones come first.
     """
 
@@ -49,23 +59,23 @@ class Finding(BaseModel):
 
 
 @dataclass(frozen=True)
-class Compared:
-    """`percent(confidence)`: a figure with its interval; None where no round has all the series it
-    needs.
+class Quantity:
+    """A percentage to judge. `percent(confidence)`: its value with the interval; None if no round
+    has all the series it needs.
     """
 
-    what: str
-    percent: Callable[[float], Percent | None]
+    name: str
+    percent: Callable[[float], PercentChange | None]
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The limit that an interval must lie above, or below."""
+    """The limit that an interval must be above or below."""
 
     percent: float
     above: bool
 
-    def agrees(self, found: Percent) -> bool | None:
+    def agrees(self, found: PercentChange) -> bool | None:
         if found.low is None or found.high is None:
             return None
         if self.above:
@@ -73,8 +83,8 @@ class Limit:
         return True if found.high < self.percent else False if found.low > self.percent else None
 
     def distance(self, comparison: StatementComparison) -> float:
-        """How far the interval lies beyond the limit on the claim's side; the least value speaks
-        most against the claim.
+        """How far the interval lies beyond the limit on the claim's side, in percent. The smallest
+        value is the strongest evidence against the claim.
         """
         low, high = comparison.percent_low, comparison.percent_high
         if low is None or high is None:
@@ -86,8 +96,10 @@ class Limit:
 
 
 class Statement(BaseModel, ABC):
-    """A claim of the TOML file. `claim`: in the study's words. `kind`: how it is tested. `where`:
-    what it is about; empty for all.
+    """A claim in the TOML file.
+
+    `claim`: in the study's words. `kind`: how it is tested. `where`: the series it is about; empty
+    for all.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -98,20 +110,43 @@ class Statement(BaseModel, ABC):
     metric: ClassVar[str]
 
     @property
-    def bounds(self) -> Selector:
-        """The range the claim is about. It cannot hold if less than this range was measured."""
+    def claimed_range(self) -> Selector:
+        """The range of the claim. The claim cannot hold if a smaller range was measured."""
         return self.where
 
-    def find(self, series: Sequence[Series]) -> Finding:
-        finding = self.test(series)
-        short = beyond_reach(series, self.bounds)
-        if finding.verdict != "holds" or not short:
-            return finding
-        return finding.model_copy(update={"verdict": "inconclusive", "reason": f"{short}; {finding.reason}"})
-
-    @abstractmethod
     def test(self, series: Sequence[Series]) -> Finding:
         """Test the claim on the measured series."""
+        finding = self.test_measured(series)
+        missing = missing_range(series, self.claimed_range)
+        if finding.verdict != "holds" or not missing:
+            return finding
+        return finding.model_copy(update={"verdict": "inconclusive", "reason": f"{missing}; {finding.reason}"})
+
+    @abstractmethod
+    def test_measured(self, series: Sequence[Series]) -> Finding:
+        """Test the claim, whether or not its whole range was measured."""
+
+
+class PairStatement(Statement):
+    """A claim about the time of `of` relative to the time of `than`."""
+
+    of: Annotated[Selector, Field(min_length=1)]
+    than: Annotated[Selector, Field(min_length=1)]
+
+    def pairs(self, series: Sequence[Series], where: Selector | None = None) -> list[tuple[Series, Series]]:
+        """Pairs of a series of `of` and one of `than` whose other labels are the same.
+
+        `where`: instead of the claim's.
+        """
+        where = self.where if where is None else where
+        named = {*self.of, *self.than}
+        bases = select(series, self.than, where)
+        return [
+            (one, base)
+            for one in select(series, self.of, where)
+            for base in bases
+            if base.labels != one.labels and labels_without(one, named) == labels_without(base, named)
+        ]
 
 
 Kind = TypeVar("Kind", bound=type[Statement])
@@ -119,48 +154,51 @@ STATEMENTS: Registry[type[Statement]] = Registry("kind of statement", __name__)
 
 
 def register(kind: Kind) -> Kind:
-    """Decorator for the model of a kind, whose field `kind` holds its name."""
+    """Decorator for the model of a kind; the type of its field `kind` gives the name."""
     [name] = get_args(kind.__annotations__["kind"])
     STATEMENTS.register(name, kind)
     return kind
 
 
-def judge(compared: Sequence[Compared], limit: Limit, *, somewhere: bool = False) -> Finding:
-    """The finding whether all figures lie beyond the limit; with `somewhere`, whether at least one
-    does.
-    """
-    measured = [(one, found) for one in compared if (found := one.percent(CONFIDENCE)) is not None]
+def judge(quantities: Sequence[Quantity], limit: Limit, *, somewhere: bool = False) -> Finding:
+    """Whether all quantities are beyond the limit; with `somewhere`, whether at least one is."""
+    measured = [(one.name, one, found) for one in quantities if (found := one.percent(CONFIDENCE)) is not None]
     if not measured:
-        return Finding(verdict="inconclusive", reason=NOTHING)
-    comparisons = [compare(one.what, found, limit) for one, found in measured]
-    one_of_them = widened(len(measured))
-    sides = [limit.agrees(found) for one, _ in measured if (found := one.percent(one_of_them)) is not None]
-    all_sides = [comparison.agrees for comparison in comparisons]
+        return Finding(verdict="inconclusive", reason=NOT_MEASURED)
+    comparisons = [compare(name, found, limit) for name, _, found in measured]
+    confidence = corrected_confidence(len(measured))
+    corrected = [limit.agrees(found) for _, one, _ in measured if (found := one.percent(confidence)) is not None]
+    agreements = [comparison.agrees for comparison in comparisons]
     comparisons.sort(key=limit.distance, reverse=somewhere)
-    verdict, why = verdict_of(all_sides, sides, somewhere)
+    verdict, why = decide(agreements, corrected, somewhere)
     if all(comparison.percent_low is None for comparison in comparisons):
         why = "a single round gives no confidence interval"
     return Finding(verdict=verdict, reason=f"{limit} %: {why}", limit_percent=limit.percent, comparisons=comparisons)
 
 
-def beyond_reach(series: Sequence[Series], bounds: Selector) -> str:
-    """Which range was not measured to its end, in words; empty where all were."""
-    for key, asked in bounds.items():
-        if isinstance(asked, ValueRange) and isinstance(asked.to, int):
-            rest = {other: value for other, value in bounds.items() if other != key}
-            reached = [one.where[key] for one in selected(series, rest) if key in one.where]
-            numbers = [value for value in reached if isinstance(value, int)]
-            if numbers and max(numbers) < asked.to:
-                return f"measured up to {word(key, max(numbers))}, not {word(key, asked.to)}"
+def change_quantities(pairs: Sequence[tuple[Series, Series]]) -> list[Quantity]:
+    """(of / than - 1) * 100 of each pair."""
+    return [Quantity(name, partial(change, *pair)) for name, pair in zip(names(pairs), pairs, strict=True)]
+
+
+def missing_range(series: Sequence[Series], claimed: Selector) -> str:
+    """Which range was not measured to its end, in words; empty if none."""
+    for key, values in claimed.items():
+        if isinstance(values, ValueRange) and isinstance(values.to, int):
+            others = {other: value for other, value in claimed.items() if other != key}
+            measured = [one.labels[key] for one in select(series, others) if key in one.labels]
+            numbers = [value for value in measured if isinstance(value, int)]
+            if numbers and max(numbers) < values.to:
+                return f"measured up to {describe_value(key, max(numbers))}, not {describe_value(key, values.to)}"
     return ""
 
 
-def widened(number: int) -> float:
-    """The confidence level of intervals of which any one suffices."""
-    return 1 - (1 - CONFIDENCE) / number
+def corrected_confidence(comparisons: int) -> float:
+    """The confidence of each interval if any one of the comparisons is enough (Bonferroni)."""
+    return 1 - (1 - CONFIDENCE) / comparisons
 
 
-def compare(what: str, found: Percent, limit: Limit) -> StatementComparison:
+def compare(what: str, found: PercentChange, limit: Limit) -> StatementComparison:
     return StatementComparison(
         what=what,
         percent=found.percent,
@@ -170,71 +208,55 @@ def compare(what: str, found: Percent, limit: Limit) -> StatementComparison:
     )
 
 
-def verdict_of(each: Sequence[bool | None], sure: Sequence[bool | None], somewhere: bool) -> tuple[Verdict, str]:
-    """`each`: the sides of the limit by 95 % intervals; `sure`: by intervals widened for their
-    number.
+def decide(agreements: Sequence[bool | None], corrected: Sequence[bool | None], somewhere: bool) -> tuple[Verdict, str]:
+    """The verdict and its reason. `agreements`: by 95 % intervals; `corrected`: by intervals
+    widened for their number.
     """
-    number = len(each)
-    beyond, short = each.count(True), each.count(False)
-    if somewhere and True in sure:
-        return "holds", f"{sure.count(True)} of {intervals(number)}, widened for their number"
-    if somewhere and short == number:
+    number = len(agreements)
+    agreeing, opposite = agreements.count(True), agreements.count(False)
+    if somewhere and True in corrected:
+        return "holds", f"{corrected.count(True)} of {intervals(number)}, widened for their number"
+    if somewhere and opposite == number:
         return "does not hold", f"none of {intervals(number)}; all lie on the other side"
-    if not somewhere and beyond == number:
+    if not somewhere and agreeing == number:
         return "holds", f"{number} of {intervals(number)}"
-    if not somewhere and False in sure:
+    if not somewhere and False in corrected:
         return (
             "does not hold",
-            f"{sure.count(False)} of {intervals(number)} on the other side, widened for their number",
+            f"{corrected.count(False)} of {intervals(number)} on the other side, widened for their number",
         )
-    return "inconclusive", f"{beyond} of {intervals(number)}, {short} on the other side"
+    return "inconclusive", f"{agreeing} of {intervals(number)}, {opposite} on the other side"
 
 
 def intervals(number: int) -> str:
     return f"{number} interval{'' if number == 1 else 's'}"
 
 
-def pairs(series: Sequence[Series], of: Selector, than: Selector, where: Selector) -> list[tuple[Series, Series]]:
-    """Pairs of a series of `of` and one of `than` that differ in nothing but the keys that either
-    selector names.
-    """
-    free = {*of, *than}
-    others = selected(series, than, where)
-    return [
-        (one, other)
-        for one in selected(series, of, where)
-        for other in others
-        if other.where != one.where and fixed(one, free) == fixed(other, free)
-    ]
-
-
-def fixed(series: Series, free: set[Key]) -> dict[Key, Any]:
-    return {key: value for key, value in series.where.items() if key not in free}
+def labels_without(series: Series, keys: set[Key]) -> dict[Key, Any]:
+    return {key: value for key, value in series.labels.items() if key not in keys}
 
 
 def groups(found: Sequence[tuple[Series, ...]], along: Key) -> list[list[tuple[Series, ...]]]:
-    """Groups of at least two that differ in nothing but the key `along`, in its order."""
-    by_rest: dict[Any, list[tuple[Series, ...]]] = {}
+    """Groups of at least two whose labels differ only in `along`, in its order."""
+    by_labels: dict[Any, list[tuple[Series, ...]]] = {}
     for each in found:
-        if all(along in one.where for one in each):
-            rest = tuple(frozenset(fixed(one, {along}).items()) for one in each)
-            by_rest.setdefault(rest, []).append(each)
-    ordered = [sorted(each, key=lambda one: one[0].where[along]) for each in by_rest.values()]
+        if all(along in one.labels for one in each):
+            rest = tuple(frozenset(labels_without(one, {along}).items()) for one in each)
+            by_labels.setdefault(rest, []).append(each)
+    ordered = [sorted(each, key=lambda one: one[0].labels[along]) for each in by_labels.values()]
     return [each for each in ordered if len(each) > 1]
 
 
 def names(found: Sequence[tuple[Series, ...]], without: Key | None = None) -> list[str]:
-    """A name for each: the differences within it, then the keys in which it differs from the
-    others.
-    """
-    every = [one.where for each in found for one in each]
-    varying = {key for where in every for key in where if len({str(each.get(key)) for each in every}) > 1}
+    """A name for each: the labels that differ within it, then those that differ from the others."""
+    every = [one.labels for each in found for one in each]
+    varying = {key for labels in every for key in labels if len({str(each.get(key)) for each in every}) > 1}
     result = []
     for each in found:
         own = {
-            key for one in each for key in one.where if any(other.where.get(key) != one.where[key] for other in each)
+            key for one in each for key in one.labels if any(other.labels.get(key) != one.labels[key] for other in each)
         }
-        different = " against ".join(describe(one.where, own) for one in each) if own else ""
-        shared = describe(each[0].where, varying - own - {without})
+        different = " against ".join(describe(one.labels, own) for one in each) if own else ""
+        shared = describe(each[0].labels, varying - own - {without})
         result.append(", ".join(text for text in (different, shared) if text))
     return result

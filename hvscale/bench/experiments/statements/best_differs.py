@@ -4,16 +4,16 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from hvscale.bench.experiments.series import Key, Series, Where, selected, word
+from hvscale.bench.experiments.series import Key, Labels, Series, describe_value, select
 from hvscale.bench.experiments.statements import (
-    NOTHING,
+    NOT_MEASURED,
     Finding,
     Limit,
     Statement,
     compare,
-    fixed,
+    corrected_confidence,
+    labels_without,
     register,
-    widened,
 )
 from hvscale.bench.experiments.statements.faster import saved
 from hvscale.core.statistics import CONFIDENCE
@@ -24,9 +24,9 @@ class BestDiffers(Statement):
     """No single value of `of` has the least time for every value of `between`. Times are summed
     over the other keys.
 
-    It holds when two values of `between` have different best choices, each faster than the other
-    beyond the intervals. It does not hold when one choice is faster than all others everywhere
-    beyond the intervals.
+    It holds if two values of `between` have different best choices, each faster than the other
+    beyond the intervals. It does not hold if one choice is faster than all others everywhere beyond
+    the intervals.
     """
 
     kind: Literal["best-differs"]
@@ -34,71 +34,76 @@ class BestDiffers(Statement):
     between: Key
     metric: ClassVar[str] = "saves %"
 
-    def test(self, series: Sequence[Series]) -> Finding:
-        tables = self.tables(selected(series, self.where))
+    def test_measured(self, series: Sequence[Series]) -> Finding:
+        tables = self.tables(select(series, self.where))
         choices = {choice for table in tables.values() for choice in table}
         if len(tables) < 2 or len(choices) < 2:
-            return Finding(verdict="inconclusive", reason=NOTHING)
-        best = {place: min(table, key=lambda choice: mean(table[choice])) for place, table in tables.items()}
-        best_names = ", ".join(f"{word(self.of, choice)} for {place}" for place, choice in best.items())
-        # The best of each against the best of the others, or against all where the same one is best
+            return Finding(verdict="inconclusive", reason=NOT_MEASURED)
+        best = {value: min(table, key=lambda choice: mean(table[choice])) for value, table in tables.items()}
+        best_names = ", ".join(f"{describe_value(self.of, choice)} for {value}" for value, choice in best.items())
+        # The best of each against the best of the others, or against all if the same one is best
         # everywhere.
         rivals = set(best.values()) if len(set(best.values())) > 1 else choices
         compared = [
-            (place, best[place], rival, (table[best[place]], table[rival]))
-            for place, table in tables.items()
-            for rival in sorted(rivals - {best[place]}, key=str)
+            (value, best[value], rival, (table[best[value]], table[rival]))
+            for value, table in tables.items()
+            for rival in sorted(rivals - {best[value]}, key=str)
             if rival in table
         ]
         limit = Limit(0, above=True)
         comparisons = [
-            compare(f"{place}: {word(self.of, own)} against {word(self.of, rival)}", found, limit)
-            for place, own, rival, pair in compared
+            compare(f"{value}: {describe_value(self.of, own)} against {describe_value(self.of, rival)}", found, limit)
+            for value, own, rival, pair in compared
             if (found := saved(pair, CONFIDENCE)) is not None
         ]
-        sure = {
+        confidence = corrected_confidence(len(compared))
+        proven = {
             (own, rival)
             for _, own, rival, pair in compared
-            if (found := saved(pair, widened(len(compared)))) is not None and limit.agrees(found)
+            if (found := saved(pair, confidence)) is not None and limit.agrees(found)
         }
-        every = len(comparisons) == len(compared) and all(one.agrees for one in comparisons)
+        all_agree = len(comparisons) == len(compared) and all(one.agrees for one in comparisons)
         return Finding(
-            limit_percent=limit.percent, comparisons=comparisons, **verdict(set(best.values()), every, sure, best_names)
+            limit_percent=limit.percent,
+            comparisons=comparisons,
+            **verdict(set(best.values()), all_agree, proven, best_names),
         )
 
     def tables(self, series: Sequence[Series]) -> dict[Any, dict[Any, Series]]:
-        """For each value of `between`, each value of `of` with its summed times."""
+        """For each value of `between`, the summed times of each value of `of`."""
         parts: dict[Any, dict[Any, list[Series]]] = {}
         for one in series:
-            if self.of in one.where and self.between in one.where:
-                parts.setdefault(one.where[self.between], {}).setdefault(one.where[self.of], []).append(one)
-        tables = {place: whole(table, self.of) for place, table in parts.items()}
-        return {place: table for place, table in tables.items() if table}
+            if self.of in one.labels and self.between in one.labels:
+                parts.setdefault(one.labels[self.between], {}).setdefault(one.labels[self.of], []).append(one)
+        tables = {value: complete_sums(table, self.of) for value, table in parts.items()}
+        return {value: table for value, table in tables.items() if table}
 
 
-def whole(parts: dict[Any, list[Series]], of: Key) -> dict[Any, Series]:
-    """The sum for each choice that has all the parts of the others."""
-    held = {choice: {frozenset(fixed(part, {of}).items()) for part in found} for choice, found in parts.items()}
-    every = set().union(*held.values())
-    return {choice: added(found) for choice, found in parts.items() if held[choice] == every}
+def complete_sums(parts: dict[Any, list[Series]], of: Key) -> dict[Any, Series]:
+    """The sum for each choice that was measured with all label combinations of the others."""
+    measured = {
+        choice: {frozenset(labels_without(part, {of}).items()) for part in found} for choice, found in parts.items()
+    }
+    every = set().union(*measured.values())
+    return {choice: sum_series(found) for choice, found in parts.items() if measured[choice] == every}
 
 
-def verdict(best: set[Any], every: bool, sure: set[tuple[Any, Any]], best_names: str) -> dict[str, Any]:
-    """`every`: whether all comparisons of a best choice with a rival agree; `sure`: those that
-    agree by widened intervals.
+def verdict(best: set[Any], all_agree: bool, proven: set[tuple[Any, Any]], best_names: str) -> dict[str, Any]:
+    """`all_agree`: whether each best choice is faster than its rivals by 95 % intervals; `proven`:
+    the (best, rival) pairs that agree by widened intervals.
     """
-    if len(best) == 1 and every:
+    if len(best) == 1 and all_agree:
         return {"verdict": "does not hold", "reason": f"the same choice is best beyond all intervals: {best_names}"}
-    if any((one, other) in sure and (other, one) in sure for one, other in itertools.combinations(best, 2)):
+    if any((one, other) in proven and (other, one) in proven for one, other in itertools.combinations(best, 2)):
         return {"verdict": "holds", "reason": f"each is faster beyond intervals widened for their number: {best_names}"}
     return {"verdict": "inconclusive", "reason": f"the intervals of the best choices overlap: {best_names}"}
 
 
-def added(parts: Sequence[Series]) -> Series:
+def sum_series(parts: Sequence[Series]) -> Series:
     """The sum of series over the rounds that all of them have."""
     rounds = set.intersection(*(set(part.seconds) for part in parts))
-    where: Where = parts[0].where
-    return Series(where, {one: sum(part.seconds[one] for part in parts) for one in sorted(rounds)}, parts[0].average)
+    labels: Labels = parts[0].labels
+    return Series(labels, {one: sum(part.seconds[one] for part in parts) for one in sorted(rounds)}, parts[0].average)
 
 
 def mean(series: Series) -> float:

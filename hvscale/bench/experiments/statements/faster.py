@@ -1,45 +1,103 @@
-"""One of two variants takes less time."""
+"""One variant takes less time than another, or hardly more."""
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from hvscale.bench.experiments.averages import Percent, change
-from hvscale.bench.experiments.series import Selector, Series
-from hvscale.bench.experiments.statements import Compared, Finding, Limit, Statement, judge, names, pairs, register
+from hvscale.bench.experiments.series import Bytes, PercentChange, Selector, Series, ValueRange, change
+from hvscale.bench.experiments.statements import (
+    Finding,
+    Limit,
+    PairStatement,
+    Quantity,
+    change_quantities,
+    corrected_confidence,
+    groups,
+    judge,
+    names,
+    register,
+)
+from hvscale.core.units import human_bytes
 
 
 @register
-class Faster(Statement):
+class Faster(PairStatement):
     """`of` saves more than `by_percent` of the time of `than`: everywhere, or with `somewhere` in
     at least one comparison.
     """
 
     kind: Literal["faster"]
-    of: Annotated[Selector, Field(min_length=1)]
-    than: Annotated[Selector, Field(min_length=1)]
     by_percent: float = 0
     somewhere: bool = False
     metric: ClassVar[str] = "saves %"
 
     @property
-    def bounds(self) -> Selector:
-        """One comparison suffices for `somewhere`, however far the others were measured."""
+    def claimed_range(self) -> Selector:
+        """Empty with `somewhere`: one comparison is enough, whatever range was measured."""
         return {} if self.somewhere else self.where
 
-    def test(self, series: Sequence[Series]) -> Finding:
-        found = pairs(series, self.of, self.than, self.where)
+    def test_measured(self, series: Sequence[Series]) -> Finding:
         limit = Limit(self.by_percent, above=True)
-        return judge(savings(found), limit, somewhere=self.somewhere)
+        return judge(savings(self.pairs(series)), limit, somewhere=self.somewhere)
 
 
-def savings(found: Sequence[tuple[Series, Series]]) -> list[Compared]:
+@register
+class CostsLess(PairStatement):
+    """`of` takes less than `percent` more time than `than`, everywhere."""
+
+    kind: Literal["costs-less"]
+    percent: float
+    metric: ClassVar[str] = "overhead %"
+
+    def test_measured(self, series: Sequence[Series]) -> Finding:
+        return judge(change_quantities(self.pairs(series)), Limit(self.percent, above=False))
+
+
+@register
+class FasterWhenSmall(PairStatement):
+    """`of` is faster than `than` at every size up to `up_to` bytes. The reason names the first
+    crossover.
+    """
+
+    kind: Literal["faster-when-small"]
+    up_to: Bytes
+    metric: ClassVar[str] = "saves %"
+
+    @property
+    def claimed_range(self) -> Selector:
+        return {**self.where, "bytes": ValueRange(to=self.up_to)}
+
+    def test_measured(self, series: Sequence[Series]) -> Finding:
+        finding = judge(savings(self.pairs(series, self.claimed_range)), Limit(0, above=True))
+        if not finding.comparisons:
+            return finding
+        by_size = groups(self.pairs(series), "bytes")
+        sizes = [
+            f"{human_bytes(size)} ({name})"
+            for name, group in zip(names([group[0] for group in by_size], "bytes"), by_size, strict=True)
+            if (size := crossover(group)) is not None
+        ]
+        text = f"crossover at {'; '.join(sizes)}" if sizes else "no crossover at the measured sizes"
+        return finding.model_copy(update={"reason": f"{finding.reason}; {text}"})
+
+
+def savings(pairs: Sequence[tuple[Series, Series]]) -> list[Quantity]:
     """(1 - of / than) * 100 of each pair."""
-    return [Compared(name, partial(saved, pair)) for name, pair in zip(names(found), found, strict=True)]
+    return [Quantity(name, partial(saved, pair)) for name, pair in zip(names(pairs), pairs, strict=True)]
 
 
-def saved(pair: tuple[Series, Series], confidence: float) -> Percent | None:
-    more = change(*pair, confidence)
-    return more.negated() if more is not None else None
+def saved(pair: tuple[Series, Series], confidence: float) -> PercentChange | None:
+    found = change(*pair, confidence)
+    return found.negated() if found is not None else None
+
+
+def crossover(by_size: Sequence[tuple[Series, ...]]) -> int | None:
+    """The first size at which the second variant is faster beyond the interval; None if there is
+    none.
+    """
+    for one, other in by_size:
+        found = change(one, other, corrected_confidence(len(by_size)))
+        size = one.labels["bytes"]
+        if found is not None and found.low is not None and found.low > 0 and isinstance(size, int):
+            return size
+    return None
