@@ -18,8 +18,8 @@ OTHER_MEANINGS = {
     "bench/collectives/backends/__init__.py": {"host"},  # memory that messages lie in
     "bench/collectives/backends/horovod.py": {"gloo"},  # Horovod's word for what carries its messages
     "bench/collectives/backends/mpi.py": {"host"},
+    "bench/collectives/backends/torch_distributed.py": {"gloo"},  # a back end of torch.distributed
     "bench/collectives/controller.py": {"host"},
-    "bench/collectives/rank_side/torch_group.py": {"gloo"},  # a back end of torch.distributed
     "bench/collectives/request.py": {"host"},
     "bench/param_server/study.py": {"gloo"},  # a back end of bench
     "comm_tuning/collectives/measure/rank.py": {"host"},

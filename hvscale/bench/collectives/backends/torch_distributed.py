@@ -15,6 +15,8 @@ from hvscale.launch.flavours import FLAVOURS
 OUT_OF_PLACE = frozenset({"gather", "allgather", "reduce-scatter", "alltoall", "barrier"})
 # PyTorch's functions for these take one tensor.
 IN_PLACE = frozenset({"allreduce", "reduce", "broadcast", "allgather"})
+# PyTorch's ranks need no MPI.
+FLAVOUR = next(name for name, flavour in FLAVOURS.all().items() if not flavour.has_mpi)
 INTERFACE_VARIABLE = "HOROVOD_GLOO_IFACE"  # set by the launcher for ranks without MPI
 
 
@@ -105,7 +107,7 @@ def nccl_problem(command: list[str], environment: dict[str, str]) -> str:
 register(
     Backend(
         name="gloo",
-        flavour="gloo",
+        flavour=FLAVOUR,
         out_of_place=OUT_OF_PLACE,
         in_place=IN_PLACE,
         dtypes=tuple(DTYPES),
@@ -118,8 +120,7 @@ register(
 register(
     Backend(
         name="nccl",
-        # PyTorch's ranks need no MPI.
-        flavour=next(name for name, flavour in FLAVOURS.all().items() if not flavour.has_mpi),
+        flavour=FLAVOUR,
         out_of_place=OUT_OF_PLACE,
         in_place=IN_PLACE,
         dtypes=tuple(DTYPES),
