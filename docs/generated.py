@@ -16,6 +16,7 @@ from typer.main import get_command
 
 import hvscale
 from hvscale.cli.main import PANELS, app
+from hvscale.cli.model_options import ModelCommand
 from hvscale.comm_tuning.knobs.table import RESTARTS, KnobRow, knobs
 
 COMMANDS = "reference/commands"
@@ -96,6 +97,8 @@ def command_section(command: Any, path: str, parent: Any) -> Iterator[str]:
             yield from (f"## hvscale {path} {name}", "")
             yield from command_section(inner, f"{path} {name}", parent)
         return
+    if isinstance(command, ModelCommand):
+        command.complete_help()
     usage = " ".join(piece for param in command.get_params(context) for piece in param.get_usage_pieces(context))
     yield from ("```console", f"$ hvscale {path} [OPTIONS] {usage}".rstrip(), "```", "")
     records = [(kind_of(param), param.get_help_record(context)) for param in command.get_params(context)]

@@ -1,6 +1,4 @@
-"""The command `hvscale`. Each sub-command is the file of its name in commands/, loaded when it is
-called.
-"""
+"""The command `hvscale`. Each sub-command is a file in commands/, loaded when it is called."""
 
 import gc
 import importlib
@@ -13,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from hvscale.cli.app import hide_switch_types
 from hvscale.cli.console import print_error, print_last_lines
 from hvscale.core.errors import HvscaleError, RankFailedError
 
@@ -42,7 +41,14 @@ class Commands(TyperGroup):
             self.commands[cmd_name] = get_command(module.app)
             self.commands[cmd_name].name = cmd_name
             self.commands[cmd_name].rich_help_panel = PANEL_OF[cmd_name]
+            hide_switch_types(self.commands[cmd_name], ctx)
+            gc.freeze()  # no later collection looks at the modules
+            gc.set_threshold(50_000)
         return self.commands.get(cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        hide_switch_types(self, ctx)
+        super().format_help(ctx, formatter)
 
 
 app = typer.Typer(
@@ -50,6 +56,7 @@ app = typer.Typer(
     name="hvscale",
     help="Make data-parallel training over Horovod scale: launch any command on N ranks, see where its communication time goes, find faster "
     "settings and prove the gain.",
+    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )

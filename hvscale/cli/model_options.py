@@ -4,6 +4,7 @@ made of their values.
 
 from collections.abc import Callable, Mapping
 from dataclasses import make_dataclass
+from pathlib import Path
 from types import GenericAlias, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -13,7 +14,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from hvscale.core.numbers import limits
+from hvscale.cli.app import within
 
 
 class ModelCommand(TyperCommand):
@@ -28,6 +29,18 @@ class ModelCommand(TyperCommand):
     def __init__(self, *args: Any, params: list[Any], **settings: Any) -> None:
         made = parameters_of(self.fields, self.argument)
         super().__init__(*args, params=[*params, *made] if self.own_first else [*made, *params], **settings)
+
+    def complete_help(self) -> None:
+        """Fill in the help texts that take long to make; --help calls this."""
+        for param in self.params:
+            field = self.fields.get(param.name or "")
+            extra = field.json_schema_extra if field is not None else None
+            if isinstance(extra, dict) and callable(text := extra.get("help")):
+                param.help = text()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.complete_help()
+        super().format_help(ctx, formatter)
 
     def take_values(self, ctx: Any) -> dict[str, Any]:
         """The values of the options that were given or have a default, by field; the command itself
@@ -82,8 +95,8 @@ def parameter(name: str, field: FieldInfo, is_argument: bool) -> tuple[Any, ...]
         info = typer.Option(
             *flags,
             help=field.description,
-            metavar=str(extra["metavar"]) or None if "metavar" in extra else choices(field.annotation),
-            **limits(field.annotation, field.metadata),
+            metavar=str(extra["metavar"]) if "metavar" in extra else value_name(field.annotation),
+            **within(field.annotation, field.metadata),
         )
     kind = plain_type(field.annotation)
     if field.is_required():
@@ -105,5 +118,9 @@ def plain_type(annotation: Any) -> Any:
     return plain_type(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
 
 
-def choices(annotation: Any) -> str | None:
-    return "|".join(map(str, get_args(annotation))) if get_origin(annotation) is Literal else None
+def value_name(annotation: Any) -> str:
+    """What the help calls an option's value: `a|b`, N, X, PATH or TEXT; empty for a switch."""
+    if get_origin(annotation) is Literal:
+        return "|".join(map(str, get_args(annotation)))
+    kind = plain_type(annotation)
+    return {bool: "", int: "N", float: "X", Path: "PATH"}.get(kind, "TEXT")

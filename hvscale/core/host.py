@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
-
 from hvscale.core.run_folder import Host
 
 
@@ -33,6 +31,12 @@ def cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def memory_bytes() -> int:
+    """The machine's memory. Not by psutil, whose import takes 9 ms."""
+    with Path("/proc/meminfo").open() as lines:
+        return 1024 * int(next(lines).split()[1])
 
 
 @functools.cache
@@ -138,6 +142,6 @@ def describe_host() -> Host:
         kernel=platform.release(),
         cpu=cpu_model(),
         cores=available_cores(),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=memory_bytes(),
         gpus=gpus(),
     )

@@ -7,6 +7,7 @@ import platform
 import shutil
 import signal
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -63,6 +64,8 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
     horovod_build.check_horovod(command, passed, flavour, library)
 
     run = RunFolder.create((options.run or default_run_path(command)).absolute())
+    built_with: Future[list[str]] = Future()  # asked meanwhile, because it takes as long as a start
+    programs.start_thread(lambda: library.transports or flavour.transports(library, passed), built_with)
     record = RunRecord(
         command=command,
         np=options.np,
@@ -91,7 +94,8 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
             hooks.warn(text)
         job = make_job(nodes, record, run, passed)
         start = InitDeadline(run.path, options.np, options.start_timeout)
-        failure = JobSupervisor(job, flavour, record, run, start, settings_reports, caught, hooks).supervise()
+        supervisor = JobSupervisor(job, flavour, record, run, start, settings_reports, built_with, caught, hooks)
+        failure = supervisor.supervise()
     match record.state:
         case "interrupted" if caught:
             raise RunInterruptedError(caught[0], run)

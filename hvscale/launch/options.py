@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Ranks, Seconds
 from hvscale.core.run_folder import RunFolder, RunRecord
-from hvscale.launch import flavours, placements
+from hvscale.launch import flavours
 from hvscale.launch.environment import recordable_requests
 from hvscale.launch.placement_options import PlacementOptions, option
 
@@ -32,50 +32,52 @@ class LaunchOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    np: Annotated[Ranks, option("N", "How many ranks to start.", "-np", "--np")] = 1
-    mpi: Annotated[str, option("FLAVOUR", flavours.mpi_help())] = flavours.DEFAULT
-    transport: Annotated[str | None, option("NAME", flavours.transport_help())] = None
+    np: Annotated[Ranks, option("N", "Number of ranks.", "-np", "--np")] = 1
+    mpi: Annotated[str, option("FLAVOUR", flavours.mpi_help)] = flavours.DEFAULT
+    transport: Annotated[str | None, option("NAME", flavours.transport_help)] = None
     devices: Annotated[
         str,
         option(
             "own|all|split",
-            "GPUs that a rank sees: its own, all, or split: the program its own and the MPI library all.",
+            "GPUs that a rank sees: its own, all, or split (the program sees its own, the MPI library all).",
         ),
     ] = "all"
     env: Annotated[
         tuple[str, ...],
-        option("NAME[=VALUE]", "Pass a variable on to the ranks; the rest of this shell's environment stays here."),
+        option(
+            "NAME[=VALUE]",
+            "Pass a variable to the ranks; repeatable. They get a few standard variables of this shell and no others.",
+        ),
     ] = ()
     set: Annotated[
         tuple[str, ...],
         option(
             "KNOB=VALUE",
-            "Set a knob in the words of every library of the job that has it, such as cuda_ipc=off or "
-            "fusion_threshold=32M; `hvscale knobs` lists them.",
+            "Set a knob in every library of the job that has it, such as cuda_ipc=off or fusion_threshold=32M; "
+            "repeatable. `hvscale knobs` lists them.",
         ),
     ] = ()
     settings: Annotated[
         Path | None,
         option(
             "FILE",
-            "A settings.toml, as `hvscale tune` writes it: what it sets, --set and the other options do not.",
+            "Apply the settings.toml of a tuning study; options of this command line take precedence.",
         ),
     ] = None
     collectives: Annotated[
         Path | None,
         option(
             "TABLE",
-            "Collectives by a decision table: for each number of ranks and message size an own broadcast, or an "
-            "algorithm of the library.",
+            "Choose collective algorithms by the decision table of `hvscale tune-collectives`.",
         ),
     ] = None
-    run: Annotated[Path | None, option("DIR", "The run folder to make; by default a new one under runs/.")] = None
+    run: Annotated[Path | None, option("DIR", "Run folder to create. [default: a new one under runs/]")] = None
     placement: PlacementOptions = PlacementOptions()
     start_timeout: Annotated[
         Seconds | None,
         option(
             "SECONDS",
-            "Give up when a rank has not come through MPI_Init or hvd.init() by then. [default: never]",
+            "Fail if a rank has not finished MPI_Init or hvd.init() within this time. [default: never]",
         ),
     ] = None
 
@@ -151,8 +153,6 @@ def option_fields() -> Iterator[tuple[str, FieldInfo]]:
 
 
 OPTIONS = dict(option_fields())
-# Filled in here, because the placements themselves import PlacementOptions.
-OPTIONS["placement"].description = placements.placement_help()
 
 
 def option_flag(name: str, value: object) -> str:

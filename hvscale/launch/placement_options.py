@@ -1,7 +1,6 @@
-"""Where a job runs, as the user asks for it. The text of each field is the help of its option on
-the command line.
-"""
+"""Where a job runs, as the user asks for it. Each field's text is the help of its option."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,13 +10,18 @@ from hvscale.core.numbers import Ranks
 from hvscale.launch import placements
 
 
-def option(metavar: str, text: str, *flags: str) -> Any:
+def option(metavar: str, text: str | Callable[[], str], *flags: str) -> Any:
     """A field that is an option of the command line.
 
-    `metavar` names its value there (empty for a switch), and `text` is its help. `flags` are its
-    spellings, by default the field's name with dashes.
+    `metavar` names its value there (empty for a switch). `text` is its help, or a function that
+    returns it: only --help then loads every placement. `flags` are its spellings, by default the
+    field's name with dashes.
     """
-    return Field(description=text, json_schema_extra={"metavar": metavar, "flags": list(flags)})
+    extra: dict[str, Any] = {"metavar": metavar, "flags": list(flags)}
+    if isinstance(text, str):
+        return Field(description=text, json_schema_extra=extra)
+    extra["help"] = text
+    return Field(json_schema_extra=extra)
 
 
 class PlacementOptions(BaseModel):
@@ -27,35 +31,36 @@ class PlacementOptions(BaseModel):
 
     placement: Annotated[
         str | None,
-        option("PLACEMENT", "Where the ranks run."),
+        option("PLACEMENT", placements.placement_help),
     ] = None
-    ranks_per_container: Annotated[
-        Ranks | None, option("K", "docker:node: how many ranks share a container. [default: 2]")
-    ] = None
+    ranks_per_container: Annotated[Ranks | None, option("K", "docker:node: ranks per container. [default: 2]")] = None
     nodes: Annotated[
         Ranks | None,
         option(
             "N",
-            "netns: how many network namespaces share the ranks. [default: 2] slurm: how many nodes a job asks for.",
+            "netns: number of network namespaces. [default: 2] slurm: number of nodes of the job.",
         ),
     ] = None
     link: Annotated[
         str | None,
-        option("RATE", "docker, netns: hold what each node sends to this rate, for example 1gbit or 200mbit."),
+        option("RATE", "docker, netns: limit each node's sending rate, such as 1gbit or 200mbit."),
     ] = None
     network: Annotated[
         Literal["bridge", "overlay"] | None,
-        option("bridge|overlay", "docker: a private bridge, or an overlay network of Docker Swarm. [default: bridge]"),
+        option(
+            "bridge|overlay",
+            "docker: connect containers by a private bridge or an overlay network (Docker Swarm). [default: bridge]",
+        ),
     ] = None
     shm_size: Annotated[
-        str | None, option("SIZE", "docker: the size of /dev/shm in each container, for example 512m. [default: 1g]")
+        str | None, option("SIZE", "docker: size of /dev/shm in each container, such as 512m. [default: 1g]")
     ] = None
     cma: Annotated[
         bool | None,
         option(
             "",
-            "docker: let ranks of one container read each other's memory, as MPI does for large messages "
-            "(adds SYS_PTRACE to the container). [default: no-cma, as Docker has it]",
+            "docker: let the ranks of a container read each other's memory, which MPI uses for large messages "
+            "(adds SYS_PTRACE). [default: no-cma, Docker's own default]",
             "--cma/--no-cma",
         ),
     ] = None
@@ -63,35 +68,37 @@ class PlacementOptions(BaseModel):
         Literal["all", "own", "none"] | None,
         option(
             "all|own|none",
-            "docker: the GPUs that a container sees: all, one for each of its ranks, or none. [default: all there are]",
+            "docker: GPUs of a container: all, one for each of its ranks (own), or none. [default: all]",
         ),
     ] = None
     image: Annotated[
         str | None,
-        option("IMAGE", "docker: the image; `hvscale image build` makes the default. [default: hvscale:base]"),
+        option(
+            "IMAGE", "docker: image to start; `hvscale image build` builds the default one. [default: hvscale:base]"
+        ),
     ] = None
     mount: Annotated[
         tuple[Path, ...] | None,
-        option("DIR", "docker: one more folder that the ranks may read, such as a data set; can be given again."),
+        option("DIR", "docker: mount this folder read-only, such as a data set; repeatable."),
     ] = None
 
     hosts: Annotated[
         str | None,
-        option("LIST", "ssh: the hosts with their slots, such as a:4,b:4; stands for --placement ssh."),
+        option("LIST", "ssh: hosts and their slots, such as a:4,b:4; implies --placement ssh."),
     ] = None
     hostfile: Annotated[
         Path | None,
-        option("FILE", "ssh: a file with a line for each host, `a:4` or `a slots=4`; stands for --placement ssh."),
+        option("FILE", "ssh: file with one host per line, `a:4` or `a slots=4`; implies --placement ssh."),
     ] = None
 
     sbatch: Annotated[
         Path | None,
-        option("FILE", "slurm: write the script of a job that does this; with no --submit, do nothing else."),
+        option("FILE", "slurm: write the job script to this file; starts nothing without --submit."),
     ] = None
-    submit: Annotated[bool | None, option("", "slurm: submit it as a job and follow that to its end.")] = None
+    submit: Annotated[bool | None, option("", "slurm: submit the command as a job and wait for its end.")] = None
     sbatch_option: Annotated[
         tuple[str, ...] | None,
-        option("OPTION", "slurm: an option of sbatch for the job, such as --time=1:00:00; can be given again."),
+        option("OPTION", "slurm: option for sbatch, such as --time=1:00:00; repeatable."),
     ] = None
 
     @property
@@ -99,6 +106,8 @@ class PlacementOptions(BaseModel):
         """The placement asked for, or the one that the other options stand for."""
         if self.placement is not None:
             return self.placement
+        if not self.asked():
+            return placements.DEFAULT_PLACEMENT
         known = placements.PLACEMENTS.all().items()
         implied = (name for name, place in known if any(getattr(self, option) for option in place.implied_by))
         return next(implied, placements.DEFAULT_PLACEMENT)

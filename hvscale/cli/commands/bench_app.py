@@ -5,12 +5,11 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import Csv, Json, folder_of, new_app, within
 from hvscale.cli.console import results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
-from hvscale.cli.options import Csv, Json, folder_of
 from hvscale.cli.study import measure
-from hvscale.core.numbers import Repeats, limits
+from hvscale.core.numbers import Repeats
 
 app = new_app()
 # Those of the published study (experiments/S3).
@@ -39,7 +38,7 @@ def bench_app(
         typer.Option(
             metavar="N",
             help="Number of interleaved starts of each variant; quartiles need at least two.",
-            **limits(Repeats),
+            **within(Repeats),
         ),
     ] = 10,
     size: Annotated[

@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import Csv, Json, folder_of, new_app
 from hvscale.cli.console import print_text, print_warning
 from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options, resolve
-from hvscale.cli.options import Csv, Json, folder_of
 from hvscale.cli.study import print_document
 from hvscale.report.csv_file import write_csv
 

@@ -1,7 +1,6 @@
 """`hvscale breakdown`."""
 
-from hvscale.cli.app import new_app
-from hvscale.cli.options import Bins, Csv, Explain, Json, PerRank, RunArgument
+from hvscale.cli.app import Bins, Csv, Explain, Json, PerRank, RunArgument, new_app
 from hvscale.cli.tables import print_breakdown
 
 app = new_app()

@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import Json, new_app
 from hvscale.cli.console import print_json, print_message, print_warning, results, working
-from hvscale.cli.options import Json
 
 app = new_app()
 

@@ -1,8 +1,7 @@
 """`hvscale compare`."""
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import Bins, Csv, Json, RunArgument, new_app
 from hvscale.cli.console import working
-from hvscale.cli.options import Bins, Csv, Json, RunArgument
 from hvscale.cli.tables import print_document
 
 app = new_app()

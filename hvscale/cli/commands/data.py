@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import Csv, Json, new_app, within
 from hvscale.cli.console import messages, print_json, print_message, print_table, results
-from hvscale.cli.options import Csv, Json
 from hvscale.core.errors import EXIT_WRONG_REQUEST, RequestError
-from hvscale.core.numbers import SmallCount, limits
+from hvscale.core.numbers import SmallCount
 from hvscale.report.csv_file import write_csv
 
 app = new_app("Make and check images before training.")
@@ -57,7 +56,7 @@ def check(
         typer.Option(
             metavar="PIXELS",
             help="Width and height of the low-resolution patches that training cuts, in pixels.",
-            **limits(SmallCount),
+            **within(SmallCount),
         ),
     ] = 48,
     json: Json = False,

@@ -1,8 +1,7 @@
 """`hvscale doctor`."""
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import Json, new_app
 from hvscale.cli.console import print_json, results, working
-from hvscale.cli.options import Json
 
 app = new_app()
 

@@ -4,10 +4,9 @@ import functools
 
 import typer
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import Csv, Json, new_app
 from hvscale.cli.console import print_json, print_message, print_table, results
 from hvscale.cli.model_options import config_command
-from hvscale.cli.options import Csv, Json
 from hvscale.report.csv_file import write_csv
 from hvscale.trainer.config import checked
 from hvscale.trainer.inference.config import EvalConfig

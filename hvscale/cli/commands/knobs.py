@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import Csv, Json, new_app
 from hvscale.cli.console import print_json, results
-from hvscale.cli.options import Csv, Json
 from hvscale.report.csv_file import write_csv
 
 app = new_app()

@@ -2,10 +2,9 @@
 
 import typer
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import COMMAND_LAST, Command, new_app
 from hvscale.cli.console import print_message, print_rank_line, print_warning
 from hvscale.cli.launch_options import collectives_hook, launch_command, launch_options
-from hvscale.cli.options import COMMAND_LAST, Command
 
 app = new_app()
 

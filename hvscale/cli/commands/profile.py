@@ -4,10 +4,9 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import COMMAND_LAST, Bins, Command, Csv, Explain, Json, PerRank, new_app
 from hvscale.cli.console import print_message, print_rank_line, print_rank_line_aside, print_warning
 from hvscale.cli.launch_options import collectives_hook, launch_command, launch_options
-from hvscale.cli.options import COMMAND_LAST, Bins, Command, Csv, Explain, Json, PerRank
 from hvscale.cli.tables import print_breakdown
 
 app = new_app()

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import Bins, new_app
 from hvscale.cli.console import print_message, print_warning, working
-from hvscale.cli.options import Bins
 
 app = new_app()
 

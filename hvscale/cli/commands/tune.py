@@ -5,11 +5,10 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import COMMAND_LAST, Command, Csv, Json, folder_of, new_app, within
 from hvscale.cli.console import print_json, print_message, print_warning, results
 from hvscale.cli.launch_options import KNOBS, OF_ONE_JOB, launch_command, launch_options
-from hvscale.cli.options import COMMAND_LAST, Command, Csv, Json, folder_of
-from hvscale.core.numbers import Count, Minutes, Repeats, Seconds, limits
+from hvscale.core.numbers import Count, Minutes, Repeats, Seconds
 from hvscale.report.csv_file import write_csv
 
 app = new_app()
@@ -24,7 +23,7 @@ def tune(
         typer.Option(
             metavar="N",
             help="Number of trials, those of earlier calls included. [default: 40, or unlimited with --minutes]",
-            **limits(Count),
+            **within(Count),
         ),
     ] = None,
     minutes: Annotated[
@@ -32,7 +31,7 @@ def tune(
         typer.Option(
             metavar="M",
             help="Start no new trial after this many minutes. The proof takes extra time.",
-            **limits(Minutes),
+            **within(Minutes),
         ),
     ] = None,
     knobs: Annotated[
@@ -57,14 +56,14 @@ def tune(
         ),
     ] = None,
     first_step_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Fail if no step is seen within this time.", **limits(Seconds))
+        float, typer.Option(metavar="SECONDS", help="Fail if no step is seen within this time.", **within(Seconds))
     ] = 300,
     trial_seconds: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
             help="Longest time of steps in one trial; it ends earlier when its interval is narrow.",
-            **limits(Seconds),
+            **within(Seconds),
         ),
     ] = 30,
     pairs: Annotated[
@@ -72,7 +71,7 @@ def tune(
         typer.Option(
             metavar="N",
             help="Fresh starts of both the best settings and the defaults, interleaved, for the proof.",
-            **limits(Repeats),
+            **within(Repeats),
         ),
     ] = 7,
     run: Annotated[Path | None, folder_of("study")] = None,

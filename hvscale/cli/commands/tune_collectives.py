@@ -5,11 +5,10 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import Csv, Json, folder_of, new_app, within
 from hvscale.cli.console import print_json, print_message, print_warning, results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
-from hvscale.cli.options import Csv, Json, folder_of
-from hvscale.core.numbers import Minutes, limits
+from hvscale.core.numbers import Minutes
 from hvscale.report.csv_file import write_csv
 
 app = new_app()
@@ -53,7 +52,7 @@ def tune_collectives(
         typer.Option(
             metavar="M",
             help="Stop after this time. The same command resumes the study in the folder.",
-            **limits(Minutes),
+            **within(Minutes),
         ),
     ] = None,
     exhaustive: Annotated[

@@ -187,7 +187,7 @@ def names() -> list[str]:
 def mpi_help() -> str:
     """The help of --mpi."""
     known = ", ".join(f"{name} ({flavour.help})" for name, flavour in FLAVOURS.all().items())
-    return f"What starts the ranks: {known}."
+    return f"Library that starts the ranks: {known}."
 
 
 def transport_help() -> str:
@@ -195,7 +195,7 @@ def transport_help() -> str:
     choices = (
         f"{flavour.transports_help} ({name})" for name, flavour in FLAVOURS.all().items() if flavour.transports_help
     )
-    return f"What carries the messages: {'; '.join(choices)}. [default: the library decides]"
+    return f"Transport of the messages: {'; '.join(choices)}. [default: the library decides]"
 
 
 def all_with_mpi() -> list[Flavour]:

@@ -21,7 +21,6 @@ import os
 import pty
 import select
 import signal
-import socket
 import sys
 import termios
 import time
@@ -105,7 +104,7 @@ def write_json(path: str, document: dict[str, object]) -> None:
 
 def write_end(run: str, rank: int, pid: int, end: dict[str, object]) -> None:
     """Record the end of a rank whose command's own end was not seen."""
-    state = {"rank": rank, "host": socket.gethostname(), "pid": pid, "ended_at": time.time()}
+    state = {"rank": rank, "host": os.uname().nodename, "pid": pid, "ended_at": time.time()}
     write_json(rank_file(run, rank), {**state, **end})
 
 
@@ -234,7 +233,7 @@ def supervise(run: str, rank: int, local_rank_variables: list[str], launched: in
         environment["HVSCALE_INIT_MARKER"] += f"/rank-{rank:05d}"
     log = Log(os.path.join(run, "logs", f"rank-{rank:05d}.log"))  # noqa: PTH118
     state_path = rank_file(run, rank)
-    state: dict[str, object] = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid()}
+    state: dict[str, object] = {"rank": rank, "host": os.uname().nodename, "pid": os.getpid()}
 
     offered = offered_devices()
     try:

@@ -1,11 +1,14 @@
 """Starts a job's launchers, follows its ranks and ends it, so that nothing of it is left behind."""
 
+import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -36,7 +39,6 @@ from hvscale.launch.supervision.outcome import (
 from hvscale.launch.supervision.output import RankOutput
 
 POLL_SECONDS = 0.05
-SHORT_JOB_SECONDS = 1.0  # up to here its end is looked for more often
 CHECK_RANKS_SECONDS = 0.25
 # After the first failure the launcher may end the other ranks itself, then it is asked to, then
 # nothing is asked: 10 s are promised in all.
@@ -85,8 +87,8 @@ class JobSupervisor:
     """One job, from its first process to its last. It keeps the record, and run.json, up to date
     meanwhile.
 
-    `start` watches how long the ranks take to start, `caught` holds the signals that this process
-    has got.
+    `init_deadline` limits the time until MPI_Init, `built_with` gives the library's transports, and
+    `caught` holds the signals that this process has received.
     """
 
     def __init__(
@@ -97,13 +99,14 @@ class JobSupervisor:
         run: RunFolder,
         init_deadline: InitDeadline,
         settings_reports: effective_settings.SettingsReports,
+        built_with: Future[list[str]],
         caught: list[int],
         hooks: LaunchHooks,
     ) -> None:
         self.job, self.flavour, self.record, self.run = job, flavour, record, run
         self.init_deadline, self.caught, self.hooks = init_deadline, caught, hooks
         self.output = RankOutput(run, job.np, hooks.show or (lambda number, line: None))
-        self.settings_reports = settings_reports
+        self.settings_reports, self.built_with = settings_reports, built_with
         self.library_reports = reported_library.LibraryReports(run.path, job.np, flavour.name)
         self.stopped = False  # by who watches
 
@@ -159,10 +162,8 @@ class JobSupervisor:
             self.run.write(record)
             try:
                 with suppress(InterruptedWaitError), interruptible():
-                    # Asked while the ranks start, because it takes as long as a start; written with
-                    # the next change.
-                    built_with = record.library.transports or self.flavour.transports(record.library, job.environment)
-                    record.library = record.library.model_copy(update={"transports": built_with})
+                    # Written with the next change.
+                    record.library = record.library.model_copy(update={"transports": self.built_with.result()})
                 with forward_usr1(started):
                     self.follow(started, first, attempt)
             finally:
@@ -182,7 +183,7 @@ class JobSupervisor:
         That is when the user or who watches wants it, a rank has failed and the launcher had its
         grace, no rank began in time, or the start takes too long. `attempt` says which.
         """
-        began, check_ranks_at, give_up_at = time.monotonic(), 0.0, float("inf")
+        check_ranks_at, give_up_at = 0.0, float("inf")
         while is_running(started):
             now = time.monotonic()
             if self.caught or now > give_up_at or self.should_stop():
@@ -195,7 +196,7 @@ class JobSupervisor:
                     self.check_ranks(first, attempt)
                 if attempt.late_ranks or attempt.first_rank_late or attempt.launcher_hangs:
                     return
-            time.sleep(POLL_SECONDS if now - began > SHORT_JOB_SECONDS else POLL_SECONDS / 5)
+            wait_for_launcher_end(started, POLL_SECONDS)
         attempt.ended_on_its_own = True
 
     def check_ranks(self, first: FirstRankDeadline, attempt: Attempt) -> None:
@@ -290,6 +291,19 @@ def forward_usr1(started: flavours.Processes) -> Iterator[None]:
 
 def is_running(started: flavours.Processes) -> bool:
     return None in [process.poll() for process in started]
+
+
+def wait_for_launcher_end(started: flavours.Processes, seconds: float) -> None:
+    """Wait until a running launcher ends, at most `seconds`."""
+    running: list[int] = []
+    try:
+        running += (os.pidfd_open(process.pid) for process in started if process.returncode is None)
+        select.select(running, [], [], seconds)
+    except OSError:  # a kernel before 5.3
+        time.sleep(seconds / 5)
+    finally:
+        for descriptor in running:
+            os.close(descriptor)
 
 
 def has_failure(job: Job, run: RunFolder, started: flavours.Processes, attempt: Attempt) -> bool:
