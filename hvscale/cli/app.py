@@ -1,13 +1,9 @@
 """How commands are made, and the options and arguments that several of them share."""
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-from hvscale.core.errors import RequestError
-from hvscale.core.numbers import limits
 
 
 def new_app(text: str | None = None) -> typer.Typer:
@@ -24,35 +20,17 @@ def new_app(text: str | None = None) -> typer.Typer:
     return app
 
 
-def hide_switch_types(command: Any, context: Any) -> None:
-    """Remove "<bool>" behind each switch in the help of a command and of its sub-commands."""
-    for param in command.get_params(context):
+def simplify_help(command: Any, context: Any) -> None:
+    """Remove "<bool>" behind switches and the ranges of numbers from the help of a command and of
+    its sub-commands. The ranges are still checked.
+    """
+    for param in command.params if context is None else command.get_params(context):
         if getattr(param, "is_flag", False):
             param.metavar = ""
+        param._get_number_range_help_str = lambda: None  # Typer has no setting for it
     for inner in getattr(command, "commands", {}).values():
         if inner is not None:
-            hide_switch_types(inner, context)
-
-
-def within(annotation: Any, metadata: tuple[Any, ...] | list[Any] = (), least: float | None = None) -> dict[str, Any]:
-    """Arguments for typer.Option that check the bounds of a type in hvscale.core.numbers.
-
-    Typer's own `min` and `max` would add the range to the help. `least` replaces the lower bound.
-    """
-    bounds = limits(annotation, metadata)
-    if not bounds:
-        return {}
-    low, high = bounds.get("min", -math.inf) if least is None else least, bounds.get("max", math.inf)
-
-    def check(param: typer.CallbackParam, value: Any) -> Any:
-        for number in value if isinstance(value, list | tuple) else [value]:
-            if number is not None and not low <= number <= high:
-                option = max(param.opts, key=len)
-                wanted = "it is not a number" if math.isnan(number) else f"give a number from {low:.12g} to {high:.12g}"
-                raise RequestError(f"{option} {number}: {wanted}")
-        return value
-
-    return {"callback": check}
+            simplify_help(inner, context)
 
 
 COMMAND_LAST = {"allow_interspersed_args": False}

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from hvscale.cli.app import hide_switch_types
+from hvscale.cli.app import simplify_help
 from hvscale.cli.console import print_error, print_last_lines
 from hvscale.core.errors import HvscaleError, RankFailedError
 
@@ -41,13 +41,13 @@ class Commands(TyperGroup):
             self.commands[cmd_name] = get_command(module.app)
             self.commands[cmd_name].name = cmd_name
             self.commands[cmd_name].rich_help_panel = PANEL_OF[cmd_name]
-            hide_switch_types(self.commands[cmd_name], ctx)
+            simplify_help(self.commands[cmd_name], ctx)
             gc.freeze()  # no later collection looks at the modules
             gc.set_threshold(50_000)
         return self.commands.get(cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        hide_switch_types(self, ctx)
+        simplify_help(self, ctx)
         super().format_help(ctx, formatter)
 
 
@@ -83,7 +83,13 @@ def usage_message(error: typer.TyperException) -> str:
     if param is None or errors is None:  # not an error of pydantic, which is not imported for this
         return error.format_message()
     problem = errors()[0]
-    return f"{max(param.opts, key=len)} {problem['input']}: {problem['msg'].lower()}"
+    value, kind = problem["input"], problem["type"]
+    problems = {"int_parsing": "it is not a whole number", "float_parsing": "it is not a number"}
+    if kind in ("greater_than_equal", "less_than_equal"):
+        text = "it is not a number" if value == "nan" else f"give a number from {param.min:.12g} to {param.max:.12g}"
+    else:
+        text = problems.get(kind, problem["msg"].lower())
+    return f"{max(param.opts, key=len)} {value}: {text}"
 
 
 def main() -> None:

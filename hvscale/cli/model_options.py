@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from hvscale.cli.app import within
+from hvscale.core.numbers import limits
 
 
 class ModelCommand(TyperCommand):
@@ -96,7 +96,7 @@ def parameter(name: str, field: FieldInfo, is_argument: bool) -> tuple[Any, ...]
             *flags,
             help=field.description,
             metavar=str(extra["metavar"]) if "metavar" in extra else value_name(field.annotation),
-            **within(field.annotation, field.metadata),
+            **limits(field.annotation, field.metadata),
         )
     kind = plain_type(field.annotation)
     if field.is_required():

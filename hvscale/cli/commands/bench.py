@@ -8,11 +8,11 @@ import typer
 
 from hvscale.bench.collectives.operations import COLLECTIVES, Collective
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
-from hvscale.cli.app import Csv, Json, new_app, within
+from hvscale.cli.app import Csv, Json, new_app
 from hvscale.cli.commands import bench_app, bench_experiment, bench_param_server
 from hvscale.cli.console import print_json, print_message, print_text, print_warning
 from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options, resolve
-from hvscale.core.numbers import GrowthFactor, Percent, RootRank
+from hvscale.core.numbers import GrowthFactor, Percent, RootRank, limits
 from hvscale.report.csv_file import write_csv
 
 app = new_app("Measure collectives, a parameter server and MPI programs, or repeat a published study.")
@@ -42,7 +42,7 @@ StepFactor = Annotated[
         "--step-factor",
         metavar="FACTOR",
         help="Multiply each size by this factor. [default: 2]",
-        **within(GrowthFactor),
+        **limits(GrowthFactor),
     ),
 ]
 StepBytes = Annotated[
@@ -84,7 +84,7 @@ UntilInterval = Annotated[
     typer.Option(
         metavar="PERCENT",
         help="Stop a size once the 95 % confidence interval of its mean is within this percentage, at the latest after N calls.",
-        **within(Percent),
+        **limits(Percent),
     ),
 ]
 Root = Annotated[
@@ -94,7 +94,7 @@ Root = Annotated[
         "--root",
         metavar="RANK",
         help="Root rank of broadcast, reduce and gather; -1: each rank in turn (MPI only).",
-        **within(RootRank),
+        **limits(RootRank),
     ),
 ]
 InPlace = Annotated[

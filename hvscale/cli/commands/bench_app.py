@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import Csv, Json, folder_of, new_app, within
+from hvscale.cli.app import Csv, Json, folder_of, new_app
 from hvscale.cli.console import results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
 from hvscale.cli.study import measure
-from hvscale.core.numbers import Repeats
+from hvscale.core.numbers import Repeats, limits
 
 app = new_app()
 # Those of the published study (experiments/S3).
@@ -38,7 +38,7 @@ def bench_app(
         typer.Option(
             metavar="N",
             help="Number of interleaved starts of each variant; quartiles need at least two.",
-            **within(Repeats),
+            **limits(Repeats),
         ),
     ] = 10,
     size: Annotated[

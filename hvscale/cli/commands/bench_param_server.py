@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import Csv, Json, folder_of, new_app, within
+from hvscale.cli.app import Csv, Json, folder_of, new_app
 from hvscale.cli.console import results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options, resolve
 from hvscale.cli.study import measure
-from hvscale.core.numbers import Count, CountOrZero, Repeats
+from hvscale.core.numbers import Count, CountOrZero, Repeats, limits
 
 app = new_app()
 
@@ -57,16 +57,16 @@ def bench_param_server(
         typer.Option(
             metavar="N",
             help="Number of interleaved starts of each variant; confidence intervals are over them.",
-            **within(Repeats),
+            **limits(Repeats),
         ),
     ] = 3,
     iterations: Annotated[
-        int, typer.Option("-n", "--iterations", metavar="N", help="Number of timed calls per start.", **within(Count))
+        int, typer.Option("-n", "--iterations", metavar="N", help="Number of timed calls per start.", **limits(Count))
     ] = 10,
     warmup: Annotated[
         int,
         typer.Option(
-            "-w", "--warmup", metavar="N", help="Number of untimed warm-up calls before them.", **within(CountOrZero)
+            "-w", "--warmup", metavar="N", help="Number of untimed warm-up calls before them.", **limits(CountOrZero)
         ),
     ] = 1,
     check: Annotated[

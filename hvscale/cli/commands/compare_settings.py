@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import Bins, Command, Csv, Json, Metric, new_app, within
+from hvscale.cli.app import Bins, Command, Csv, Json, Metric, new_app
 from hvscale.cli.console import results
 from hvscale.cli.launch_options import KNOBS, OF_ONE_JOB, launch_command, launch_options
 from hvscale.cli.study import measure
-from hvscale.core.numbers import Repeats
+from hvscale.core.numbers import Repeats, limits
 from hvscale.report.csv_file import write_csv
 
 app = new_app()
@@ -31,7 +31,7 @@ def compare_settings(
         typer.Option(
             metavar="N",
             help="Fresh starts under each settings, interleaved; a single one gives no confidence interval.",
-            **within(Repeats),
+            **limits(Repeats),
         ),
     ] = 3,
     metric: Metric = None,

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import Csv, Json, new_app, within
+from hvscale.cli.app import Csv, Json, new_app
 from hvscale.cli.console import messages, print_json, print_message, print_table, results
 from hvscale.core.errors import EXIT_WRONG_REQUEST, RequestError
-from hvscale.core.numbers import SmallCount
+from hvscale.core.numbers import SmallCount, limits
 from hvscale.report.csv_file import write_csv
 
 app = new_app("Make and check images before training.")
@@ -56,7 +56,7 @@ def check(
         typer.Option(
             metavar="PIXELS",
             help="Width and height of the low-resolution patches that training cuts, in pixels.",
-            **within(SmallCount),
+            **limits(SmallCount),
         ),
     ] = 48,
     json: Json = False,

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import new_app, within
+from hvscale.cli.app import new_app
 from hvscale.cli.console import print_message, print_rank_line, print_warning, results, working
 from hvscale.cli.launch_options import RunPath
 from hvscale.cli.tables import print_breakdown
-from hvscale.core.numbers import Seconds
+from hvscale.core.numbers import Seconds, limits
 from hvscale.trainer.demo import SECONDS
 
 app = new_app()
@@ -22,7 +22,8 @@ def demo(
         typer.Option(
             metavar="SECONDS",
             help="Train for about this long. On two cores EDSR beats bicubic after 40 s; longer is better.",
-            **within(Seconds, least=1),
+            min=1,
+            max=limits(Seconds)["max"],
         ),
     ] = SECONDS,
     run: RunPath = None,

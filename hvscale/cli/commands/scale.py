@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import COMMAND_LAST, Command, Csv, Json, folder_of, new_app, within
+from hvscale.cli.app import COMMAND_LAST, Command, Csv, Json, folder_of, new_app
 from hvscale.cli.console import results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
 from hvscale.cli.study import measure
-from hvscale.core.numbers import Repeats
+from hvscale.core.numbers import Repeats, limits
 
 app = new_app()
 
@@ -26,7 +26,7 @@ def scale(
         typer.Option(
             metavar="N",
             help="Fresh starts on each number of ranks, interleaved; a single one gives no confidence interval.",
-            **within(Repeats),
+            **limits(Repeats),
         ),
     ] = 3,
     strong: Annotated[

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import COMMAND_LAST, Command, Csv, Json, folder_of, new_app, within
+from hvscale.cli.app import COMMAND_LAST, Command, Csv, Json, folder_of, new_app
 from hvscale.cli.console import print_json, print_message, print_warning, results
 from hvscale.cli.launch_options import KNOBS, OF_ONE_JOB, launch_command, launch_options
-from hvscale.core.numbers import Count, Minutes, Repeats, Seconds
+from hvscale.core.numbers import Count, Minutes, Repeats, Seconds, limits
 from hvscale.report.csv_file import write_csv
 
 app = new_app()
@@ -23,7 +23,7 @@ def tune(
         typer.Option(
             metavar="N",
             help="Number of trials, those of earlier calls included. [default: 40, or unlimited with --minutes]",
-            **within(Count),
+            **limits(Count),
         ),
     ] = None,
     minutes: Annotated[
@@ -31,7 +31,7 @@ def tune(
         typer.Option(
             metavar="M",
             help="Start no new trial after this many minutes. The proof takes extra time.",
-            **within(Minutes),
+            **limits(Minutes),
         ),
     ] = None,
     knobs: Annotated[
@@ -56,14 +56,14 @@ def tune(
         ),
     ] = None,
     first_step_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Fail if no step is seen within this time.", **within(Seconds))
+        float, typer.Option(metavar="SECONDS", help="Fail if no step is seen within this time.", **limits(Seconds))
     ] = 300,
     trial_seconds: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
             help="Longest time of steps in one trial; it ends earlier when its interval is narrow.",
-            **within(Seconds),
+            **limits(Seconds),
         ),
     ] = 30,
     pairs: Annotated[
@@ -71,7 +71,7 @@ def tune(
         typer.Option(
             metavar="N",
             help="Fresh starts of both the best settings and the defaults, interleaved, for the proof.",
-            **within(Repeats),
+            **limits(Repeats),
         ),
     ] = 7,
     run: Annotated[Path | None, folder_of("study")] = None,

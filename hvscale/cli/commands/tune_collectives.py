@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import Csv, Json, folder_of, new_app, within
+from hvscale.cli.app import Csv, Json, folder_of, new_app
 from hvscale.cli.console import print_json, print_message, print_warning, results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
-from hvscale.core.numbers import Minutes
+from hvscale.core.numbers import Minutes, limits
 from hvscale.report.csv_file import write_csv
 
 app = new_app()
@@ -52,7 +52,7 @@ def tune_collectives(
         typer.Option(
             metavar="M",
             help="Stop after this time. The same command resumes the study in the folder.",
-            **within(Minutes),
+            **limits(Minutes),
         ),
     ] = None,
     exhaustive: Annotated[
