@@ -106,7 +106,7 @@ class PlacementOptions(BaseModel):
         """The placement asked for, or the one that the other options stand for."""
         if self.placement is not None:
             return self.placement
-        if not self.asked():
+        if not self.given():
             return placements.DEFAULT_PLACEMENT
         known = placements.PLACEMENTS.all().items()
         implied = (name for name, place in known if any(getattr(self, option) for option in place.implied_by))

@@ -323,7 +323,7 @@ def test_a_full_disk_costs_the_log_but_not_the_job(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-np", "0", "--", "true"], "--np 0: input should be greater than or equal to 1"),
+        (["-np", "0", "--", "true"], "--np 0: give a number from 1 to 1000000"),
         (["-np", "two", "--", "true"], "-np"),
         (["-np", "2"], "COMMAND"),
         (["-np", "2", "--", "no-such-command"], "no-such-command: no such command"),

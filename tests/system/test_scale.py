@@ -365,7 +365,7 @@ def test_output_that_tells_no_throughput_is_named(
         (["--np", "1,two", "--", "true"], "--np 1,two: 'two' is not a number of ranks"),
         (["--np", "1,", "--", "true"], "--np 1,: 'nothing' is not a number of ranks"),
         (["--", "true"], "--np"),
-        (["--np", "1", "--repeat", "0", "--", "true"], "--repeat 0: input should be greater"),
+        (["--np", "1", "--repeat", "0", "--", "true"], "--repeat 0: give a number from 1 to 10000"),
         (["--np", "1", "--metric", "(", "--", "true"], "--metric '(' is not a regular expression"),
         (["--np", "1", "--metric", "speed", "--", "true"], "put the number into a group"),
         (["--np", "1", "--mpi", "lam", "--", "true"], "--mpi lam: unknown flavour"),

@@ -269,7 +269,7 @@ def test_a_command_that_cannot_be_measured_is_reported(
         (("-np", "2", "--fix", "cycle_time"), "--fix cycle_time: the value is missing"),
         (("-np", "2", "--fix", "nccl_protocol=fast"), "nccl_protocol"),
         (("-np", "2", "--pairs", "3"), "--pairs 3: a proof needs at least 7 pairs"),
-        (("-np", "2", "--minutes", "0"), "--minutes 0: input should be greater than or equal to 0.001"),
+        (("-np", "2", "--minutes", "0"), "--minutes 0: give a number from 0.001 to 10000000"),
         (("-np", "2", "--metric", "speed"), "put the number into a group"),
     ],
 )

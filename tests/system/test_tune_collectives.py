@@ -248,7 +248,7 @@ def test_wrong_results_are_never_taken(hvscale: Run, tmp_path: Path) -> None:
         (("-np", "2", "--mpi", "gloo"), "--mpi gloo: its algorithms cannot be chosen"),
         (("-np", "2", "--ops", "broadcast,scan"), "--ops scan: unknown collective. Known: broadcast"),
         (("-np", "2", "--nps", "2,4"), "--nps 2,4: give numbers from 2 to 2 (-np)"),
-        (("-np", "2", "--minutes", "0"), "--minutes 0: input should be greater than or equal to 0.001"),
+        (("-np", "2", "--minutes", "0"), "--minutes 0: give a number from 0.001 to 10000000"),
         (("-np", "2", "-b", "4M", "-e", "1M"), "--min-bytes 4M is more than --max-bytes 1M"),
         (("-np", "2", "-e", "much"), "--max-bytes much: invalid size"),
         (("-np", "2", "--from", "nowhere"), "nowhere"),
