@@ -21,7 +21,7 @@ from hvscale.comm_tuning.collectives.decide.measurements import (
 )
 from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument
 from hvscale.comm_tuning.collectives.report import tables
-from hvscale.comm_tuning.collectives.report.figures import case_figures, cases, gain_ticks, reach
+from hvscale.comm_tuning.collectives.report.figures import axis_range, case_figures, cases, gain_ticks
 from hvscale.comm_tuning.collectives.report.page import page
 from hvscale.report.csv_file import write_csv
 from tests.comm_tuning.collective_studies import (
@@ -85,7 +85,7 @@ def test_the_rules_and_each_size_in_the_terminal(document: TuneCollectivesDocume
     text = printed(document)
     assert all(len(line) <= 80 for line in text.splitlines())
     lines = words(text)
-    assert ["broadcast, np 4, 1 on a node"] in lines
+    assert ["broadcast, np 4, 1 rank per node"] in lines
     assert ["from 181 KiB", "chain 32 KiB, depth 16"] in lines
     assert ["up to 22.6 KiB", "library's own"] in lines
     assert document.decision is not None
@@ -115,9 +115,9 @@ def test_without_a_known_link_nothing_is_said_of_the_wire() -> None:
     assert "wire" not in printed(unknown)
     assert all(row.wire_seconds is None for row in tables.rows(unknown))
     assert "wire (" not in names(unknown, BROADCAST, "latency")
-    within = tables.wire(study(nps=[4]), CollectiveCase("broadcast", 4, 4), MIB)
+    within = tables.wire_bound(study(nps=[4]), CollectiveCase("broadcast", 4, 4), MIB)
     assert within is None
-    assert tables.wire(study(nps=[4]), CollectiveCase("broadcast", 4, 2), MIB) == pytest.approx(8 * MIB / LINK)
+    assert tables.wire_bound(study(nps=[4]), CollectiveCase("broadcast", 4, 2), MIB) == pytest.approx(8 * MIB / LINK)
 
 
 def test_wrong_results_and_open_questions_are_said(document: TuneCollectivesDocument) -> None:
@@ -159,7 +159,7 @@ def test_a_study_without_the_library_s_own_is_shown_undecided(document: TuneColl
     assert "no decision yet" in tables.verdict(found)
     assert tables.rows(found) == []
     assert list(case_figures(found, BROADCAST)) == ["latency"]
-    assert "No decision here" in page(found)
+    assert "No decision for this case" in page(found)
     assert words(printed(found))[0] == ["Cost model"]
 
 
@@ -211,13 +211,13 @@ def test_the_bands_are_the_rules_one_behind_another(document: TuneCollectivesDoc
     for figure in case_figures(document, BROADCAST).values():
         shapes = [it for it in figure.layout.shapes if it.type == "rect"]
         assert len(shapes) == len(rules) > 1
-        left, right = reach(SIZES)
+        left, right = axis_range(SIZES)
         assert (shapes[0].x0, shapes[-1].x1) == (pytest.approx(10**left), pytest.approx(10**right))
         for shape, rule, after in zip(shapes, rules, shapes[1:], strict=False):
             assert shape.x1 == pytest.approx(after.x0) == pytest.approx(rule.last + 1)
     named = case_figures(document, BROADCAST)["latency"].layout.annotations
     assert [it.text.replace("<br>", " ") for it in named] == [
-        tables.describe_choice(tables.of_rule(it)) for it in rules
+        tables.describe_choice(tables.choice_of_rule(it)) for it in rules
     ]
 
 
@@ -244,7 +244,7 @@ def test_a_study_of_one_size_and_one_sample_has_a_page() -> None:
     once = Point(operation="gather", np=2, ranks_per_node=2, bytes=KIB, seconds=[1e-3])
     found = with_points(study(nps=[2], link=None), [once])
     assert cases(found) == [once.case]
-    assert "No difference from the library at any of 1 sizes" in page(found)
+    assert "No significant difference from the library at any of 1 sizes" in page(found)
 
 
 def test_the_page_needs_no_network_and_runs_no_text_of_others(document: TuneCollectivesDocument) -> None:

@@ -127,7 +127,7 @@ def tables(draw: st.DrawFn) -> CollectivesTable:
 
 
 def chosen(table: CollectivesTable, np: int, ranks_per_node: int, size: int) -> Rule | None:
-    """The rule, as docs/explanation/broadcast.md says it is found; None: the library."""
+    """The rule, as docs/reference/collectives-table.md describes; None: the library."""
     broadcasts = [rule for rule in table.rule if rule.operation == "broadcast"]
     if not broadcasts:
         return None

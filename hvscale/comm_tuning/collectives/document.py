@@ -1,4 +1,4 @@
-"""tune-collectives.json: the document of a study of collectives."""
+"""The document of a tuning study of collectives, tune-collectives.json."""
 
 from typing import Literal
 
@@ -13,13 +13,13 @@ from hvscale.studies.document import StudyDocument
 
 
 class TuningJob(BaseModel):
-    """One job: the choices of one collective on `np` ranks under one eager limit (None: the
-    library's own).
+    """One job: it measures one collective on `np` ranks under one eager limit.
 
-    `run`: its latest run folder. `confirmation`: the job repeats, at each size, the chosen choice
-    and the library's own in a fresh start. `finished`: nothing is left to measure; otherwise the
-    job ran out of time or was interrupted, and is resumed. `problem`: why it failed. `excluded`:
-    choices whose ranks failed.
+    `eager_limit_bytes`: None for the library's own. `run`: the latest run folder. `confirmation`:
+    the job measures only the table's choices and the library's own again, in a fresh start.
+    `finished`: everything was measured; if False, the job reached its time limit or was
+    interrupted, and a later call resumes it. `problem`: why it failed. `excluded`: choices in which
+    a rank failed.
     """
 
     np: int
@@ -34,12 +34,11 @@ class TuningJob(BaseModel):
 
 
 class TuneCollectivesDocument(StudyDocument):
-    """What `hvscale tune-collectives --json` prints, by alias, and the folder's
-    tune-collectives.json.
+    """The document that `hvscale tune-collectives --json` prints and writes into the study folder.
 
-    `nps`: the numbers of ranks that are measured. `sizes`: bytes, without the sizes added near
-    crossovers. `library`: the library's name for itself. `link_bits_per_second`: of each node's
-    link, None where unknown. `decision` is None and `fits` empty until something can be decided.
+    `nps`: the numbers of ranks to measure. `sizes`: bytes, without the sizes added near crossovers.
+    `library`: the name that the library reports. `link_bits_per_second`: of each node's link, None
+    if unknown. `decision`: None until the baseline has been measured.
     """
 
     schema_: Literal["hvscale/tune-collectives/2"] = "hvscale/tune-collectives/2"
@@ -58,8 +57,10 @@ class TuneCollectivesDocument(StudyDocument):
     fits: list[Fit] = []
 
     def tabulate(self) -> None:
-        """Decide on the measurements so far."""
+        """Update the fits and the decision from the measurements so far."""
         points = self.measurements.points
         self.fits = list(fit(points).values())
-        known = any(point.choice == LIBRARY and point.eager_limit_bytes is None and not point.wrong for point in points)
-        self.decision = decide(self.measurements) if known else None
+        has_baseline = any(
+            point.choice == LIBRARY and point.eager_limit_bytes is None and not point.wrong for point in points
+        )
+        self.decision = decide(self.measurements) if has_baseline else None

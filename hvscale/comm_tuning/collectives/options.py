@@ -1,6 +1,4 @@
-"""The options of `hvscale tune-collectives`: which collectives, numbers of ranks, sizes and eager
-limits to measure.
-"""
+"""The options of `hvscale tune-collectives`: collectives, numbers of ranks, sizes, eager limits."""
 
 import math
 from collections.abc import Iterator
@@ -23,9 +21,7 @@ SIZE_FACTOR = 4  # between sizes; extra sizes are added near crossovers
 
 
 def parse_operations(text: str) -> list[Operation]:
-    """The collectives of --ops. Raises RequestError, suggesting the nearest name, for an unknown
-    one.
-    """
+    """Parses --ops. Raises RequestError, suggesting the nearest name, for an unknown collective."""
     words = [word.strip() for word in text.split(",")]
     found = [operation for operation in files.OPERATIONS if operation in words]
     if unknown := [word for word in words if word not in files.OPERATIONS]:
@@ -34,8 +30,9 @@ def parse_operations(text: str) -> list[Operation]:
 
 
 def parse_nps(text: str | None, np: int) -> list[int]:
-    """The numbers of ranks of --nps; by default the powers of two up to `np`, and `np`. Raises
-    RequestError.
+    """Parses --nps. Default: the powers of two up to `np`, and `np`.
+
+    Raises RequestError for an invalid value.
     """
     if text is None:
         return sorted({*(1 << power for power in range(1, np.bit_length()) if 1 << power <= np), np})
@@ -46,9 +43,10 @@ def parse_nps(text: str | None, np: int) -> list[int]:
 
 
 def parse_eager_limits(text: str | None, options: LaunchOptions) -> list[int | None]:
-    """The library's own eager limit (None) and those of --eager-limits. Raises RequestError.
+    """Parses --eager-limits. The library's own limit (None) comes first.
 
-    By default one more where messages go over a network whose eager limit can be set.
+    The default adds one limit if messages go over a network whose eager limit can be set. Raises
+    RequestError for an invalid value, and for a library without such a setting.
     """
     spelling = spelling_of(options.mpi, "eager_threshold")
     can_be_set = spelling is not None and options.transport in (None, spelling.transport)
@@ -58,7 +56,7 @@ def parse_eager_limits(text: str | None, options: LaunchOptions) -> list[int | N
         return [None]
     if not can_be_set:
         raise RequestError(
-            f"--eager-limits {text}: the eager limit of {options.mpi} cannot be set here; leave out --eager-limits"
+            f"--eager-limits {text}: the eager limit of {options.mpi} cannot be set here; remove --eager-limits"
         )
     return [None, *sorted({parse_size("--eager-limits", word) for word in text.split(",")})]
 
@@ -66,10 +64,11 @@ def parse_eager_limits(text: str | None, options: LaunchOptions) -> list[int | N
 def sizes_of(
     operations: list[Operation], min_bytes: str, max_bytes: str, from_run: Path | None
 ) -> dict[Operation, list[int]]:
-    """The sizes in bytes by collective. Raises RequestError.
+    """The message sizes in bytes, by collective.
 
-    From `min_bytes` to `max_bytes`, growing by 4x; with a run, the powers of two nearest to its
-    messages in that range.
+    They grow by 4x from `min_bytes` to `max_bytes`. With a run, they are the powers of two nearest
+    to its messages in that range. Raises RequestError for an invalid range, and for a run without
+    such messages.
     """
     first, last = parse_size("--min-bytes", min_bytes), parse_size("--max-bytes", max_bytes)
     if last < first:
@@ -85,7 +84,7 @@ def sizes_of(
     kept = {operation: of_operation for operation, of_operation in sizes.items() if of_operation}
     if not kept:
         raise RequestError(
-            f"--from {from_run}: no {' or '.join(operations)} of {min_bytes} to {max_bytes} in this run: give others with --ops, or leave out --from"
+            f"--from {from_run}: no {' or '.join(operations)} of {min_bytes} to {max_bytes} in this run: choose others with --ops, or remove --from"
         )
     return kept
 
@@ -98,8 +97,9 @@ def growing_sizes(first: int, last: int) -> Iterator[int]:
 
 
 def sizes_in_run(run: RunFolder) -> dict[str, set[int]]:
-    """The powers of two nearest to the message sizes of a run, by collective. Raises RequestError
-    for a run that cannot be read.
+    """The powers of two nearest to the message sizes of a run, by collective.
+
+    Raises RequestError for an unreadable run.
     """
     found: dict[str, set[int]] = {}
     for row in tabulate(read_recording(run), parse_bins("pow2"), run.path.name).rows:

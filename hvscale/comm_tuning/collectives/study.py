@@ -1,6 +1,4 @@
-"""The study of `hvscale tune-collectives`: measures collectives job by job in a resumable folder,
-decides, and writes the table.
-"""
+"""The study of `hvscale tune-collectives`: measures collectives, decides, and writes the table."""
 
 import time
 from collections.abc import Mapping
@@ -32,15 +30,13 @@ from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.studies.base import Study, Warn
 
-SEARCHING = 0.8  # share of --minutes for the search; the rest is for confirming the best choices
-CONFIRMATIONS = 3  # at most so many rounds, because each may bring another choice to the front
-ATTEMPTS = 3  # of a job whose ranks failed in a choice, which the next attempt leaves out
+SEARCH_SHARE = 0.8  # of --minutes; the rest is for confirming the best choices
+MAX_CONFIRMATION_ROUNDS = 3  # after each round, another choice may be the best
+MAX_ATTEMPTS = 3  # of one job; each retry excludes the choice in which a rank failed
 
 
 class CollectivesStudy(Study[TuneCollectivesDocument]):
-    """One study of collectives. `minutes`: time limit for all its jobs together, None for no
-    limit.
-    """
+    """One study of collectives. `minutes`: time limit for all jobs together, None for no limit."""
 
     verb = "tune-collectives"
     same = ("mpi", "np", "launch")  # a later call may add to everything else
@@ -68,8 +64,9 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         path: Path | None,
         options: LaunchOptions,
     ) -> Self:
-        """`options`: with all ranks. Raises RequestError for what cannot be measured; starts and
-        writes nothing.
+        """Check the options and make a new study; this starts and writes nothing.
+
+        `options`: of the job with all ranks. Raises RequestError for invalid options.
         """
         np, mpi = options.np, options.mpi
         if np < 2:
@@ -102,33 +99,35 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
     def measure(self, reporter: TuningReporter, warn: Warn) -> None:
         """Run every unfinished job, confirm the best choices, and write the table.
 
-        A failure is raised after all other jobs. Raises RequestError, RankFailedError,
-        UntrustedError and RunInterruptedError. Measurements made so far are kept and decided on.
+        The error of a failed job is raised after all other jobs. The study keeps the measurements
+        made so far and decides on them. Raises RequestError, RankFailedError, UntrustedError and
+        RunInterruptedError.
         """
         with self.at_work(warn):
             todo = self.todo()
             for number, job in enumerate(todo):
                 if self.document.measurements.points and self.seconds_left() == 0.0:
                     self.warn(
-                        f"{len(todo) - number} of {len(todo)} jobs were not started, the time is up: resume with --run {self.path}"
+                        f"the time limit was reached before {len(todo) - number} of {len(todo)} jobs started: resume with --run {self.path}"
                     )
                     break
-                self.start(job, len(todo) - number, reporter, SEARCHING)
+                self.start(job, len(todo) - number, reporter, SEARCH_SHARE)
             self.confirm(reporter)
             self.check_results()
             self.write_files()
 
     def confirm(self, reporter: TuningReporter) -> None:
-        """Measure chosen choices in a second start: the best of many is partly luck, and starts
-        differ.
+        """Measure the table's choices again in a fresh start.
+
+        The best of many choices is partly luck, and starts differ from each other.
         """
-        for _ in range(CONFIRMATIONS):
+        for _ in range(MAX_CONFIRMATION_ROUNDS):
             self.tabulate()
             jobs = self.unconfirmed()
             for number, (job, choices) in enumerate(jobs):
                 if self.seconds_left() == 0.0:
                     self.warn(
-                        f"the best choices were not confirmed in a fresh start, the time is up: resume with --run {self.path}"
+                        f"the time limit was reached before the best choices were confirmed in a fresh start: resume with --run {self.path}"
                     )
                     return
                 self.start(job, len(jobs) - number, reporter, 1.0, choices)
@@ -136,8 +135,9 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
                 return
 
     def unconfirmed(self) -> list[tuple[TuningJob, dict[int, list[AlgorithmChoice]]]]:
-        """Jobs for the choices of the table that only one start has measured, each beside the
-        library's own choice.
+        """Jobs for the table's choices that only one start has measured, with the choices by size.
+
+        Each size also gets the library's own choice.
         """
         decision = self.document.decision
         if decision is None:
@@ -156,9 +156,7 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         return [(self.job(case.np, case.operation, limit, confirmation=True), sizes) for case, sizes in found.items()]
 
     def todo(self) -> list[TuningJob]:
-        """The unfinished jobs: the largest np first, and the library's own eager limit before
-        others.
-        """
+        """The unfinished jobs: the largest np first, then the library's own eager limit first."""
         document = self.document
         known = {(job.np, job.operation, job.eager_limit_bytes): job for job in document.jobs if not job.confirmation}
         wanted = [
@@ -197,10 +195,11 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         share: float,
         only: dict[int, list[AlgorithmChoice]] | None = None,
     ) -> None:
-        """Run a job, retrying without a choice whose ranks failed. `jobs` jobs get the `share` of
-        the time that is left.
+        """Run a job; if a rank fails, retry without the choice that was running.
+
+        The job gets an equal part of the remaining time: `share` of it, divided by `jobs`.
         """
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             began, left = time.monotonic(), self.seconds_left()
             results = JobResults(self.document, job, reporter, self.warn)
             try:
@@ -211,20 +210,20 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
                 if results.refused:
                     raise RequestError(results.refused) from error
                 job.problem = str(error)
-                blamed = results.trying
-                if blamed is None or blamed == LIBRARY or attempt == ATTEMPTS:
+                culprit = results.trying
+                if culprit is None or culprit == LIBRARY or attempt == MAX_ATTEMPTS:
                     what = f"np {job.np}, {job.operation}"
                     self.failure = self.failure or RankFailedError(f"{what}: {error}", error.last_lines)
                     self.warn(f"{what} failed: {error}")
                     return
-                self.exclude(blamed, job, results)
-                self.warn(f"np {job.np}, {job.operation}: {blamed} failed and is left out: {error}")
+                self.exclude(culprit, job, results)
+                self.warn(f"np {job.np}, {job.operation}: {culprit} failed and is left out: {error}")
             finally:
                 job.seconds += time.monotonic() - began
                 self.write("running")
 
     def exclude(self, choice: AlgorithmChoice, job: TuningJob, results: JobResults) -> None:
-        """Leave out a choice, with its times at other sizes."""
+        """Exclude a choice from the job, and delete its times at all sizes."""
         job.excluded.append(choice)
         measurements = self.document.measurements
         measurements.points = [
@@ -234,7 +233,7 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
     def launch(
         self, job: TuningJob, results: JobResults, seconds: float | None, only: Mapping[int, list[AlgorithmChoice]]
     ) -> None:
-        """Run the job in a new folder. `only`: the choices to measure by size; empty for all."""
+        """Run the job in a new folder. `only`: the choices to measure, by size; empty for all."""
         run = RunFolder(self.free_folder(job.run))
         job.run = run.path.name
         document = self.document
@@ -255,7 +254,7 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         run_job(job, request, run, self.options, results)
 
     def free_folder(self, name: str) -> Path:
-        """A folder that does not exist yet; interrupted jobs keep theirs."""
+        """A folder that does not exist yet; interrupted jobs keep their folders."""
         attempt, path = 1, self.path / name
         while path.exists():
             attempt += 1
@@ -263,13 +262,14 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         return path
 
     def check_results(self) -> None:
-        """Warn about each choice with wrong results; the study fails at the end, after the table
-        was written without it.
+        """Warn about each choice with wrong results, and let the study fail at its end.
+
+        The table is still written, without these choices.
         """
         wrong = [point for point in self.document.measurements.points if point.wrong]
         for point in wrong:
             self.warn(
-                f"{point.operation} of {point.bytes} bytes on {point.np} ranks by {point.choice}: {point.wrong} wrong elements; it is never chosen"
+                f"{point.operation} of {point.bytes} bytes on {point.np} ranks by {point.choice}: {point.wrong} wrong elements; not used"
             )
         if wrong and self.failure is None:
             self.failure = UntrustedError(
@@ -277,8 +277,9 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
             )
 
     def write_files(self) -> None:
-        """Write the table and the library's files into the study's folder. Raises RequestError
-        where they cannot be written.
+        """Write the table and the library's files into the study folder.
+
+        Raises RequestError if they cannot be written.
         """
         self.tabulate()
         decision = self.document.decision
@@ -287,8 +288,8 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         per_node = max((rule.ranks_per_node for rule in decision.table.rule), default=1)
         runs = [RunFolder(self.path / job.run) for job in self.document.jobs]
         library = next(run.read().library for run in runs if run.run_json.exists())
-        of_job = find_libmpi(library, environment_of(self.options))
-        files.write_files(files.TableTarget(self.path, decision.table, self.document.np, per_node, of_job))
+        libmpi = find_libmpi(library, environment_of(self.options))
+        files.write_files(files.TableTarget(self.path, decision.table, self.document.np, per_node, libmpi))
 
     def tabulate(self) -> None:
         self.document.tabulate()
@@ -303,14 +304,14 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
 
     def resume(self, before: TuneCollectivesDocument) -> None:
         """Continue with the document of an earlier call."""
-        kept = self.document
+        new = self.document
         self.document = before.model_copy(
             update={
-                "folder": kept.folder,
-                "operations": list(dict.fromkeys([*before.operations, *kept.operations])),
-                "nps": sorted({*before.nps, *kept.nps}),
-                "eager_limits": list(dict.fromkeys([*before.eager_limits, *kept.eager_limits])),
-                "sizes": {**before.sizes, **kept.sizes},
+                "folder": new.folder,
+                "operations": list(dict.fromkeys([*before.operations, *new.operations])),
+                "nps": sorted({*before.nps, *new.nps}),
+                "eager_limits": list(dict.fromkeys([*before.eager_limits, *new.eager_limits])),
+                "sizes": {**before.sizes, **new.sizes},
             }
         )
         for job in self.document.jobs:
@@ -318,5 +319,5 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
 
 
 def environment_of(options: LaunchOptions) -> dict[str, str]:
-    """The environment in which the launcher finds its programs."""
+    """The environment in which the launcher runs."""
     return job_environment(flavours.get(options.mpi), options.env)

@@ -1,11 +1,11 @@
-"""The decision table that follows from measurements: few rules, none of which rests on noise.
+"""Derives the decision table from measurements: few rules, none of them based on noise.
 
-A choice is proven at a size if it is the library's own, or faster than it with intervals that do
-not overlap. The best choice is the proven one with the least median. A choice is good enough at a
-size if its median is within 3 % of the best, or within 5 % with overlapping intervals: such a
-difference is noise. A table is valid if its choices are good enough everywhere and each of its
-rules is proven somewhere in its range. Of all valid tables a dynamic programme over the sizes finds
-one with the fewest rules.
+A choice is proven at a size if it is the library's own, or if it is faster than that and their
+intervals do not overlap. The best choice is the proven one with the lowest median. A choice is good
+enough at a size if its median is within 3 % of the best, or within 5 % with overlapping intervals:
+such a difference is noise. A table is valid if its choices are good enough at all sizes and each
+rule is proven at some size in its range. Dynamic programming over the sizes finds a valid table
+with the fewest rules.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,23 +29,21 @@ from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, Opera
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 
-MAX_LOSS_RATIO = 1.03  # to the best time at a size: what fewer rules may cost
-NOISE_RATIO = 1.05  # the same where the intervals overlap; a larger ratio counts as a difference even then
-MAX_SLOWDOWN_RATIO = (
-    1.05  # to the library with nothing set: an eager limit that makes any size slower than this is rejected
-)
+MAX_LOSS_RATIO = 1.03  # to the best time at a size: the most that a rule may lose
+NOISE_RATIO = 1.05  # the same if the intervals overlap; a larger ratio always counts as a difference
+# To the library with nothing set: an eager limit with a slower size is rejected.
+MAX_SLOWDOWN_RATIO = 1.05
 
 AtSize = Mapping[AlgorithmChoice, Time]
-Series = Mapping[int, AtSize]  # by bytes
+TimesBySize = Mapping[int, AtSize]  # by message size in bytes
 
 
 class SizeRow(BaseModel):
-    """One size of one case, with median seconds of the library with nothing set, of the table's
-    choice, and of the best choice.
+    """One size of one case. Seconds are medians.
 
-    `gain`: library_seconds / table_seconds. `significant`: the intervals of the two do not overlap.
-    `undecided`: the best choice is more than 3 % faster than the table's but within the noise; more
-    samples are needed.
+    `library_seconds`: of the library with nothing set. `gain`: library_seconds / table_seconds.
+    `significant`: the intervals of these two do not overlap. `undecided`: the best choice is more
+    than 3 % faster than the table's, but within the noise; more samples are needed.
     """
 
     operation: Operation
@@ -62,8 +60,9 @@ class SizeRow(BaseModel):
 
 
 class EagerLimitRow(BaseModel):
-    """One eager limit. `gain`: geometric mean over all sizes; `min_gain`: of the worst size; None
-    where not measured everywhere.
+    """One eager limit. `gain`: the geometric mean over all sizes. `min_gain`: of the worst size.
+
+    Both are None if the limit was not measured for every case.
     """
 
     eager_limit_bytes: int | None
@@ -83,15 +82,15 @@ class Decision(VersionedDocument):
 
 
 def decide(measurements: Measurements) -> Decision:
-    """The decision table for these measurements.
+    """The decision for these measurements.
 
-    Raises RequestError where the library with nothing set was not measured: there is no baseline.
+    Raises RequestError without measurements of the library with nothing set, the baseline.
     """
     points = [point for point in measurements.points if not point.wrong]
     base = {case: at_sizes(series, LIBRARY) for case, series in by_case(points, None).items()}
     base = {case: sizes for case, sizes in base.items() if sizes}
     if not base:
-        raise RequestError("no measurement of the library with nothing set, which is the baseline: measure that first")
+        raise RequestError("no measurement of the baseline, the library with nothing set: measure that first")
     limits = eager_limits(points)
     found = {}
     for limit in limits:
@@ -126,8 +125,9 @@ def eager_limits(points: Iterable[Point]) -> list[int | None]:
 
 
 def by_case(points: Iterable[Point], limit: int | None) -> dict[CollectiveCase, dict[int, dict[AlgorithmChoice, Time]]]:
-    """The times under one eager limit, by case, size and choice; samples of the same choice and
-    size are pooled.
+    """The times under one eager limit, by case, size and choice.
+
+    Samples of the same choice and size are pooled.
     """
     samples: dict[CollectiveCase, dict[int, dict[AlgorithmChoice, list[float]]]] = {}
     for point in points:
@@ -143,19 +143,17 @@ def by_case(points: Iterable[Point], limit: int | None) -> dict[CollectiveCase, 
     }
 
 
-def decidable(series: Series) -> Series:
+def decidable(series: TimesBySize) -> TimesBySize:
     """The sizes at which the library's own choice was measured."""
     return {size: times for size, times in series.items() if LIBRARY in times}
 
 
-def at_sizes(series: Series, choice: AlgorithmChoice) -> dict[int, Time]:
+def at_sizes(series: TimesBySize, choice: AlgorithmChoice) -> dict[int, Time]:
     return {size: times[choice] for size, times in series.items() if choice in times}
 
 
 def proven(times: AtSize) -> list[AlgorithmChoice]:
-    """The library's own choice, and the choices that are faster by their median with intervals that
-    do not overlap.
-    """
+    """The library's own choice, and the choices that are faster beyond both intervals."""
     base = times[LIBRARY]
     return [
         choice
@@ -169,7 +167,7 @@ def best_of(times: AtSize) -> AlgorithmChoice:
 
 
 def good_enough(times: AtSize) -> list[AlgorithmChoice]:
-    """The choices that lose no more than a table with fewer rules may lose."""
+    """The choices whose loss against the best is within the limits."""
     best = times[best_of(times)]
     return [
         choice
@@ -180,8 +178,9 @@ def good_enough(times: AtSize) -> list[AlgorithmChoice]:
 
 
 class TableCost(NamedTuple):
-    """The cost of a table, compared in this order: rules, sizes whose choice is not proven, and the
-    sum of the losses' logarithms.
+    """The cost of a table, compared in this order.
+
+    `unproven`: sizes whose choice is not proven. `loss`: the sum of the losses' logarithms.
     """
 
     rules: int = 0
@@ -190,8 +189,9 @@ class TableCost(NamedTuple):
 
 
 class PartialTable(NamedTuple):
-    """The cheapest table up to a size that ends with one choice. `choices`: by their numbers; of
-    equal costs the first in order.
+    """The cheapest table up to a size that ends with a certain choice.
+
+    `choices`: by number; of tables with equal costs, the first in order.
     """
 
     cost: TableCost
@@ -199,47 +199,47 @@ class PartialTable(NamedTuple):
 
     def then(self, choice: int, loss: float, rules: int, proven: bool) -> "PartialTable":
         before = self.cost
-        # Rounded: sums that differ in their order alone are equal.
+        # Rounded, so that the order of the sum does not matter.
         cost = TableCost(before.rules + rules, before.unproven + (not proven), round(before.loss + loss, 9))
         return PartialTable(cost, (*self.choices, choice))
 
 
-def decide_sizes(series: Series) -> dict[int, AlgorithmChoice]:
-    """The choice at each size, in the fewest rules. Always possible: each size's best choice is
-    proven.
+def decide_sizes(series: TimesBySize) -> dict[int, AlgorithmChoice]:
+    """The choice at each size, with the fewest rules.
+
+    A solution always exists, because each size's best choice is proven.
     """
     known = sorted({choice for times in series.values() for choice in times}, key=lambda choice: choice.order)
-    # By the last choice, and whether its rule is proven somewhere: another rule may follow only
-    # then.
+    # By the last choice and whether its rule is proven yet: only then may another rule follow.
     partials: dict[tuple[int, bool], PartialTable] = {}
     shortest = PartialTable(TableCost(), ())
     for times in series.values():
-        best, sure = times[best_of(times)].median, proven(times)
-        now: dict[tuple[int, bool], PartialTable] = {}
+        best, proven_here = times[best_of(times)].median, proven(times)
+        extended: dict[tuple[int, bool], PartialTable] = {}
         for choice in good_enough(times):
-            number, stands, loss = known.index(choice), choice in sure, log(times[choice].median / best)
-            begun = [(stands, shortest.then(number, loss, 1, stands))]
-            begun += [
-                (stood or stands, partial.then(number, loss, 0, stands))
-                for (last, stood), partial in partials.items()
+            number, is_proven, loss = known.index(choice), choice in proven_here, log(times[choice].median / best)
+            options = [(is_proven, shortest.then(number, loss, 1, is_proven))]
+            options += [
+                (was_proven or is_proven, partial.then(number, loss, 0, is_proven))
+                for (last, was_proven), partial in partials.items()
                 if last == number
             ]
-            for stood, partial in begun:
-                now[number, stood] = min(partial, now.get((number, stood), partial))
-        partials = now
-        shortest = min(partial for (_, stands), partial in partials.items() if stands)
+            for rule_proven, partial in options:
+                extended[number, rule_proven] = min(partial, extended.get((number, rule_proven), partial))
+        partials = extended
+        shortest = min(partial for (_, rule_proven), partial in partials.items() if rule_proven)
     return {size: known[number] for size, number in zip(series, shortest.choices, strict=True)}
 
 
 @dataclass(frozen=True)
 class EagerLimitOutcome:
-    """The choices under one eager limit, and its gains over the library with nothing set.
+    """The choices under one eager limit, and their gains over the library with nothing set.
 
-    `log_gains`: at all sizes at which the baseline was measured. `half_widths`: of the intervals of
-    their logarithms, without the baseline's own noise.
+    `log_gains`: the gains' logarithms at all sizes of the baseline. `half_widths`: half widths of
+    their intervals, without the noise of the baseline.
     """
 
-    series: Mapping[CollectiveCase, Series]
+    series: Mapping[CollectiveCase, TimesBySize]
     chosen: Mapping[CollectiveCase, Mapping[int, AlgorithmChoice]]
     log_gains: tuple[float, ...]
     half_widths: tuple[float, ...]
@@ -248,12 +248,10 @@ class EagerLimitOutcome:
     def of(
         cls,
         base: Mapping[CollectiveCase, Mapping[int, Time]],
-        series: Mapping[CollectiveCase, Series],
+        series: Mapping[CollectiveCase, TimesBySize],
         chosen: Mapping[CollectiveCase, Mapping[int, AlgorithmChoice]],
     ) -> "EagerLimitOutcome":
-        """Gains between measured sizes are interpolated linearly over the logarithm of the
-        bytes.
-        """
+        """Interpolates gains between measured sizes linearly over the logarithm of the bytes."""
         gains: list[float] = []
         half_widths: list[float] = []
         for case in sorted(base):
@@ -276,13 +274,14 @@ class EagerLimitOutcome:
 
 
 def half_width(time: Time) -> float:
-    """Half the width of the interval of the time's logarithm; very large where it is unknown."""
+    """Half the width of the interval of the time's logarithm; very large if it is unknown."""
     return log(time.high / time.low) / 2 if time.low > 0 and time.high < inf else 1e9
 
 
 def best_limit(found: Mapping[int | None, EagerLimitOutcome]) -> int | None:
-    """The eager limit with the greatest gain among those that make no size slower, if it beats the
-    library's own beyond the noise.
+    """The eager limit with the greatest gain among those that make no size slower.
+
+    It must beat the library's own limit (None) beyond the noise.
     """
     own = found[None]
     for limit, outcome in sorted(found.items(), key=lambda one: (-one[1].gain, one[0] or 0)):
@@ -293,15 +292,17 @@ def best_limit(found: Mapping[int | None, EagerLimitOutcome]) -> int | None:
 
 
 def noise_between(one: EagerLimitOutcome, other: EagerLimitOutcome) -> float:
-    """Half width of the interval of the difference of two mean logarithms; independent half widths
-    add up as squares.
+    """Half the width of the interval of the difference of two mean logarithms.
+
+    The squares of independent half widths add up.
     """
     return sqrt(sum(width**2 for width in (*one.half_widths, *other.half_widths))) / len(one.half_widths)
 
 
 def rules_of(case: CollectiveCase, chosen: Mapping[int, AlgorithmChoice]) -> list[Rule]:
-    """The rules of one case. A rule ends at the geometric mean of two sizes; below the smallest
-    size the library decides, above the largest the last rule applies.
+    """The rules of one case; a rule ends at the geometric mean of two sizes.
+
+    Below the smallest size the library decides; above the largest the last rule applies.
     """
     sizes = list(chosen)
     starts = [sizes[0], *(after for before, after in pairwise(sizes) if chosen[before] != chosen[after])]

@@ -1,4 +1,4 @@
-"""Measurements of collectives: the samples of each algorithm at each size."""
+"""Measurements of collectives: samples of each algorithm at each size."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,10 +35,10 @@ from hvscale.core.statistics import estimate
 
 
 class AlgorithmChoice(BaseModel):
-    """One way to run a collective, in the fields of a table's rule.
+    """One choice of algorithm for a collective, in the fields of a table's rule.
 
-    `algorithm` is `library` or one of hvscale's own broadcasts. `library` with all other fields
-    None leaves the choice to the library.
+    `algorithm`: `library` or one of hvscale's own broadcasts. With `library` and all other fields
+    None, the library chooses.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,7 +59,7 @@ class AlgorithmChoice(BaseModel):
 
     @property
     def order(self) -> tuple[tuple[bool, int, str], ...]:
-        """A sort key that is the same in every run; it decides between choices with equal times."""
+        """A sort key that is stable across runs, for choices with equal times."""
         values = (getattr(self, name) for name in type(self).model_fields)
         return tuple((value is not None, value if isinstance(value, int) else 0, str(value)) for value in values)
 
@@ -67,7 +67,7 @@ class AlgorithmChoice(BaseModel):
         return self.model_dump(exclude_none=True)
 
     def __str__(self) -> str:
-        """For people: `chain chunk_bytes=32768 depth=8`, `library's ring segment_bytes=65536`."""
+        """Such as `chain chunk_bytes=32768 depth=8` or `library's ring segment_bytes=65536`."""
         fields = self.fields()
         algorithm, name = fields.pop("algorithm"), fields.pop("library_algorithm", None)
         first = algorithm if name is None else f"library's {name}"
@@ -79,7 +79,7 @@ LIBRARY_AUTO = AlgorithmChoice(library_algorithm=AUTO)
 
 
 class CollectiveCase(NamedTuple):
-    """A collective on a number of ranks in a layout. Each case is decided on its own."""
+    """A collective on a number of ranks in a layout. Each case is decided separately."""
 
     operation: Operation
     np: int
@@ -89,9 +89,9 @@ class CollectiveCase(NamedTuple):
 class Point(BaseModel):
     """One choice at one size, under one eager limit (None: the library's own).
 
-    `bytes`: of the message; for all-gather and gather of all ranks together, as `hvscale bench`
-    counts. `seconds`: one sample each, of the slowest rank. `wrong`: wrong elements; a choice with
-    any is never chosen. `starts`: the starts of ranks the samples come from.
+    `bytes`: of the message; for all-gather and gather, of all ranks together, as in `hvscale
+    bench`. `seconds`: samples of the slowest rank. `wrong`: wrong elements; a choice with any is
+    never used. `starts`: the number of starts that the samples come from.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -113,8 +113,9 @@ class Point(BaseModel):
 
 @dataclass(frozen=True)
 class Time:
-    """Seconds: the median of the samples and the 95 % interval of their geometric mean; 0 and
-    infinity for a single sample.
+    """Seconds: the median of the samples and the 95 % interval of their geometric mean.
+
+    The interval of a single sample is 0 to infinity.
     """
 
     median: float
@@ -136,8 +137,9 @@ class Time:
 
 
 class Measurements(VersionedDocument):
-    """The measurements of `hvscale tune-collectives`. `mpi`: the flavour, or nccl; `library`: the
-    library's name for itself.
+    """The measurements of `hvscale tune-collectives`.
+
+    `mpi`: the flavour, or nccl. `library`: the name that the library reports.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -149,20 +151,20 @@ class Measurements(VersionedDocument):
 
     @model_validator(mode="after")
     def check(self) -> Self:
-        """Checks that every point can become a rule of a table."""
+        """Checks that every point could be a rule of a table."""
         for point in self.points:
             rule = Rule.model_validate({**point.case._asdict(), **point.choice.fields()})
             CollectivesTable(mpi=self.mpi, rule=[rule])
         return self
 
     def write(self, path: Path) -> None:
-        """Raises OSError when the file cannot be written."""
+        """Raises OSError if the file cannot be written."""
         text = self.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n"
         write_atomically(path, lambda stream: stream.write(text.encode()))
 
 
 def read_measurements(path: Path) -> Measurements:
-    """Raises RequestError, naming the case, for a file that cannot be read or is damaged."""
+    """Raises RequestError, naming the field, for a file that is unreadable or invalid."""
     try:
         return Measurements.model_validate_json(read_bytes(path))
     except OSError as error:

@@ -1,1 +1,1 @@
-"""`hvscale tune-collectives`: measures the algorithms of collectives, and decides."""
+"""Measures the algorithms of collectives, on the controller and in the ranks."""

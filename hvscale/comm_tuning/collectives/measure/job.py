@@ -1,4 +1,4 @@
-"""The controller's side of one job: starts its ranks and turns their reports into measurements."""
+"""The controller of one job: starts its ranks and turns their reports into measurements."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.studies.base import Warn
 
 COMMAND = ["python", "-m", "hvscale.comm_tuning.collectives.measure.rank"]
-READ_INTERVAL_SECONDS = 1.0  # between reads of what the ranks have written
+READ_INTERVAL_SECONDS = 1.0  # between reads of the ranks' reports
 
 
 class TuningReporter(Protocol):
@@ -46,12 +46,12 @@ class TuningReporter(Protocol):
 class RankReports:
     """Reads rank 0's reports about once a second."""
 
-    def __init__(self, run: Path, take: Callable[[RankReport], None]) -> None:
-        self.file, self.take, self.next_read = FileTail(reports_path(run)), take, 0.0
+    def __init__(self, run: Path, on_report: Callable[[RankReport], None]) -> None:
+        self.file, self.on_report, self.next_read = FileTail(reports_path(run)), on_report, 0.0
         self.library = LibraryCheck()
 
     def watch(self, run: RunFolder) -> bool:
-        """Whether the ranks run on another library than the requested one, which ends the run."""
+        """Whether the ranks run on another library than requested; then the launch stops."""
         if time.monotonic() < self.next_read:
             return False
         self.next_read = time.monotonic() + READ_INTERVAL_SECONDS
@@ -63,14 +63,13 @@ class RankReports:
 
     def read(self) -> None:
         for text in self.file.new_lines():
-            self.take(RankReportLine.model_validate_json(b'{"line":' + text + b"}").line)
+            self.on_report(RankReportLine.model_validate_json(b'{"line":' + text + b"}").line)
 
 
 class JobResults:
     """Collects a job's reports and adds them to the measurements.
 
-    `trying`: the choice whose first call has not ended yet. `refused`: why the ranks could not
-    measure.
+    `trying`: the choice whose first call is running. `refused`: why the ranks refused to measure.
     """
 
     def __init__(self, document: TuneCollectivesDocument, job: TuningJob, reporter: TuningReporter, warn: Warn) -> None:
@@ -85,13 +84,13 @@ class JobResults:
         job = self.job
         return (point.np, point.operation, point.eager_limit_bytes) == (job.np, job.operation, job.eager_limit_bytes)
 
-    def take(self, report: RankReport) -> None:
+    def add(self, report: RankReport) -> None:
         match report:
             case TuningStarted():
                 self.started, self.document.library = report, report.library
                 if names := dict.fromkeys(choice.library_algorithm or choice.algorithm for choice in report.rejected):
                     self.warn(
-                        f"{self.job.operation}: {report.library} does not support {', '.join(names)}, or they cannot be chosen: not measured"
+                        f"{self.job.operation}: {report.library} does not accept {', '.join(names)}: not measured"
                     )
             case Trying():
                 self.trying = report.choice
@@ -109,14 +108,14 @@ class JobResults:
         self.reporter.report(report)
 
     def merge(self) -> None:
-        """Add the samples to the document's measurements, to those of earlier jobs."""
+        """Add the samples to the document's measurements."""
         measurements, job = self.document.measurements, self.job
         measurements.library = self.document.library
         points = {(point.bytes, point.choice): point for point in measurements.points if self.is_of_job(point)}
         for (size, choice), seconds in self.seconds.items():
             point = points.get((size, choice))
             if point is None:
-                assert self.started is not None  # noqa: S101 - it is the first line
+                assert self.started is not None  # noqa: S101 - the first report
                 point = Point(
                     operation=job.operation,
                     np=job.np,
@@ -137,21 +136,20 @@ class JobResults:
 def run_job(
     job: TuningJob, request: CollectivesRequest, run: RunFolder, options: LaunchOptions, results: JobResults
 ) -> None:
-    """Start the ranks of a job in a new run folder and collect their reports. `options`: of the
-    study, with all ranks.
+    """Start the ranks of a job in a new run folder and collect their reports.
 
-    Raises UntrustedError where the ranks run on another library than the requested one, and as
-    `launch`.
+    `options`: of the study, with all ranks. Raises UntrustedError if the ranks run on another
+    library than requested, and the errors of `launch`.
     """
     run.path.mkdir()
     write_text(request_path(run.path), request.model_dump_json(by_alias=True))
     results.reporter.job(job, request.sizes)
-    reports = RankReports(run.path, results.take)
+    reports = RankReports(run.path, results.add)
     spelling = spelling_of(request.mpi, "eager_threshold")
     limit = spelling.write(job.eager_limit_bytes) if spelling is not None and job.eager_limit_bytes else {}
     try:
-        of_job = job_options(job, options, limit).replace(run=run.path)
-        launch(COMMAND, of_job, LaunchHooks(warn=results.warn, watch=reports.watch))
+        job_launch = job_options(job, options, limit).replace(run=run.path)
+        launch(COMMAND, job_launch, LaunchHooks(warn=results.warn, watch=reports.watch))
     except RankFailedError:
         require_asked_library(run.read())
         raise
@@ -165,8 +163,9 @@ def run_job(
 
 
 def job_options(job: TuningJob, options: LaunchOptions, limit: Mapping[str, str]) -> LaunchOptions:
-    """The launch options of a job: as many ranks per node as with all ranks, and the job's eager
-    limit over the user's.
+    """The launch options of a job.
+
+    The number of ranks per node stays the same, and the job's eager limit overrides the user's.
     """
     placement = options.placement
     if placement.nodes is not None:

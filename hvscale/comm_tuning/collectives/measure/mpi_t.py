@@ -1,7 +1,7 @@
-"""Sets control variables of the MPI library of this process, through MPI's tools interface (MPI_T).
+"""Sets control variables of this process' MPI library through MPI's tools interface (MPI_T).
 
-Open MPI reads the variables that choose algorithms when a communicator is made, MPICH at each call:
-set them before both.
+Open MPI reads the variables that select algorithms when it creates a communicator, MPICH at each
+call.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ VALUE_BYTES = 8  # room for a value, which is an int or a bool
 
 
 class ControlVariableError(HvscaleError):
-    """The library has no tools interface, or rejects a variable or value."""
+    """The library has no tools interface, or it rejects a variable or value."""
 
     exit_status = 3
 
@@ -27,8 +27,8 @@ class ControlVariableError(HvscaleError):
 class ControlVariables:
     """The control variables of one MPI library.
 
-    `numbers`: the numbers behind the library's words for values, by variable and word, as
-    `value_numbers` finds them.
+    `numbers`: the integers that the library's value names stand for, by variable and name, from
+    `value_numbers`.
     """
 
     def __init__(self, library: str, numbers: Mapping[tuple[str, str], int]) -> None:
@@ -39,9 +39,7 @@ class ControlVariables:
         self.current: dict[str, str] = {}
 
     def accepts(self, variables: Mapping[str, str]) -> bool:
-        """Whether the library has these variables and accepts these values. Changes none of
-        them.
-        """
+        """Whether the library has these variables and accepts these values; changes nothing."""
         current = dict(self.current)
         try:
             self.set(variables)
@@ -86,7 +84,7 @@ class ControlVariables:
 
 
 def loaded_library() -> str:
-    """The path of the MPI library loaded in this process. Raises ControlVariableError where none is
+    """The path of the MPI library in this process. Raises ControlVariableError if none is
     loaded.
     """
     files = {
@@ -99,22 +97,25 @@ def loaded_library() -> str:
 
 
 def start_tools(mpi: ctypes.CDLL) -> None:
-    """Initialize the tools interface. Raises ControlVariableError where the library has none."""
+    """Initialize the tools interface. Raises ControlVariableError if the library has none."""
     provided = ctypes.c_int()
     if not hasattr(mpi, "MPI_T_init_thread") or mpi.MPI_T_init_thread(0, ctypes.byref(provided)) != 0:
-        raise ControlVariableError("the MPI library has no tools interface (MPI_T), so its algorithms cannot be chosen")
+        raise ControlVariableError(
+            "the MPI library has no tools interface (MPI_T), so its algorithms cannot be selected"
+        )
 
 
 def handle_of(mpi: ctypes.CDLL, variable: str) -> Any:
-    """The handle of a control variable. Raises ControlVariableError where the library does not have
-    it, or it is not one number.
+    """The handle of a control variable.
+
+    Raises ControlVariableError if the library does not have it, or if it is not a single number.
     """
     index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
     name = variable.removeprefix(MCA).encode()
     if mpi.MPI_T_cvar_get_index(name, ctypes.byref(index)) != 0:
         raise ControlVariableError(f"the library has no {variable}")
     if mpi.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count)) != 0 or count.value != 1:
-        raise ControlVariableError(f"{variable} is not one number")
+        raise ControlVariableError(f"{variable} is not a single number")
     return handle
 
 
@@ -125,15 +126,14 @@ def read_variable(mpi: ctypes.CDLL, handle: Any) -> int:
     return int.from_bytes(bytes(value)[:4], sys.byteorder, signed=True)
 
 
-def value_numbers(library: str, words: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """The numbers behind a library's words for values, such as MPICH's names of algorithms, by
-    variable and word.
+def value_numbers(library: str, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """The integers that a library's value names stand for, by variable and name.
 
-    A new process with the word in its environment reads the number back. A word that the library
-    does not know is left out: for such a word the process reads the same number as for any
-    nonsense.
+    MPICH, for example, has names for algorithms. A new process with the name in its environment
+    reads the integer back. Unknown names are left out: for these the process reads the same integer
+    as for a nonsense name.
     """
-    asked = sorted(set(words))
+    asked = sorted(set(names))
     if not asked:
         return {}
     command = [sys.executable, "-m", __name__, library, *(text for pair in asked for text in pair)]
@@ -146,19 +146,20 @@ def value_numbers(library: str, words: Iterable[tuple[str, str]]) -> dict[tuple[
 
 
 def main() -> None:
-    """Prints the number behind each word. Forks a process for each, because a process reads its
-    environment once.
+    """Prints the integer of each name, from a forked process each.
+
+    A library reads the environment only once per process.
     """
     library, *texts = sys.argv[1:]
     pairs = [*zip(texts[::2], texts[1::2], strict=True)]
     for name, word in pairs:
-        number, of_nonsense = (number_behind(library, name, text) for text in (word, "no such word"))
-        if number is not None and number != of_nonsense:
+        number, nonsense_number = (number_behind(library, name, text) for text in (word, "no such word"))
+        if number is not None and number != nonsense_number:
             print(name, word, number)
 
 
 def number_behind(library: str, name: str, word: str) -> int | None:
-    """The number that a new process with this word in its environment reads."""
+    """The integer that a new process with this word in its environment reads."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

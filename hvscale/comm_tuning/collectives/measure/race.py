@@ -1,7 +1,7 @@
-"""Decides which variant of a collective is measured next at a size.
+"""Decides which variant of a collective to measure next at a size.
 
 First a few variants of each kind, then the neighbours of the good ones, then the finalists until
-their times can be told apart. Nothing here measures, and nothing here knows a library.
+their times differ significantly. This module takes no measurements and knows no library.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -13,31 +13,32 @@ from hvscale.comm_tuning.collectives.decide.decide import MAX_LOSS_RATIO
 from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, AlgorithmChoice, Time
 
 # Ratios of times at one size, each to the best time unless the comment says otherwise.
-NEAR_RATIO = 1.1  # to the best of the same kind: where calls are cheap, such a variant's neighbours are tried too
-CLOSE_RATIO = 1.2  # finalists where calls are not cheap are at most this slow
-POOR_RATIO = 1.5  # a slower variant is not measured again at this size, and its neighbours are not tried
+NEAR_RATIO = 1.1  # to the best of the same kind: for cheap calls, the neighbours of such a variant are tried too
+CLOSE_RATIO = 1.2  # the slowest finalist, if calls are not cheap
+POOR_RATIO = 1.5  # slower than this: not measured again at this size, and its neighbours are not tried
 HOPELESS_RATIO = 2.0  # slower than this at two sizes without improving: not tried at the next size
 FAR_RATIO = 3.0  # slower than this in its first sample: no second sample
 IMPROVING_RATIO = 0.85  # a variant improves if its ratio falls below this share of its ratio at the size before
-NARROW_RATIO = 0.015  # half of a confidence interval, relative to the time: known well enough
+NARROW_RATIO = 0.015  # half of a confidence interval, relative to the time: precise enough
 CHEAP_SECONDS = 0.02
 # (seconds of a call, samples): a variant faster than this gets that many samples before it is
-# judged by the least of them. The first call may take twice as long as all others.
+# judged by its minimum. The first call may take twice as long as later ones.
 SAMPLES_BEFORE_JUDGING = ((CHEAP_SECONDS, 3), (2.0, 2))
 MIN_SAMPLES, MIN_CHEAP_SAMPLES, MAX_SAMPLES = 3, 5, 11  # of a finalist
-MAX_SAMPLING_SECONDS = 5.0  # for one variant at one size, once it has its minimum of samples
+MAX_SAMPLING_SECONDS = 5.0  # for one variant at one size, after its minimum number of samples
 EXHAUSTIVE_SAMPLES = 5
 MAX_FINALISTS = 6
 MIDDLE_PART_BYTES = 32 << 10  # below every library's eager limit
 
-# Our algorithm, or the library's by its name, and the radix of a tree.
+# The algorithm (hvscale's broadcast, or `library`), the library's algorithm, and a tree's radix.
 Kind = tuple[str, str | None, int | None]
 
 
 @dataclass(frozen=True)
 class AlgorithmVariant:
-    """What a choice means at one size: `part` bytes at once, `depth` parts in flight; both None for
-    the whole message at once.
+    """The effect of a choice at one size: `part` bytes per send, `depth` parts in flight.
+
+    Both are None if the whole message is sent at once.
     """
 
     kind: Kind
@@ -54,20 +55,20 @@ def variant_of(choice: AlgorithmChoice, size: int) -> AlgorithmVariant:
 
 
 def variants_at(choices: Iterable[AlgorithmChoice], size: int) -> dict[AlgorithmVariant, list[AlgorithmChoice]]:
-    """The variants at a size, each with the choices that are the same there."""
+    """The variants at a size, each with the choices that are equivalent there."""
     found: dict[AlgorithmVariant, list[AlgorithmChoice]] = {}
     for choice in choices:
         found.setdefault(variant_of(choice, size), []).append(choice)
     return found
 
 
-# Yields the variant to measure next and is sent its seconds; returns the finalists.
+# Yields the next variant to measure, receives its seconds, and returns the finalists.
 Race = Generator[AlgorithmVariant, float, list[AlgorithmVariant]]
 
 
 @dataclass
 class SizeState:
-    """All variants at one size and their times so far, earlier measurements included."""
+    """All variants at one size and their times so far, including earlier measurements."""
 
     size: int
     members: Mapping[AlgorithmVariant, list[AlgorithmChoice]]
@@ -75,10 +76,10 @@ class SizeState:
 
     @property
     def baseline(self) -> AlgorithmVariant:
-        """The library with nothing set, which every other variant is compared with."""
+        """The library with nothing set."""
         return variant_of(LIBRARY, self.size)
 
-    def least(self, variant: AlgorithmVariant) -> float:
+    def minimum(self, variant: AlgorithmVariant) -> float:
         return min(self.times.get(variant, ()), default=inf)
 
     @property
@@ -97,34 +98,30 @@ class SizeState:
 
     def best_of_kind(self, kind: Kind) -> AlgorithmVariant | None:
         measured = [variant for variant in self.of_kind(kind) if variant in self.times]
-        return min(measured, key=self.least, default=None)
+        return min(measured, key=self.minimum, default=None)
 
     def ratio(self, variant: AlgorithmVariant) -> float:
-        """Its time relative to the best of all; infinite where it was not measured."""
-        return self.least(variant) / self.best if variant in self.times else inf
+        """Its time relative to the best variant; infinite if it was not measured."""
+        return self.minimum(variant) / self.best if variant in self.times else inf
 
     def good_of_kind(self, kind: Kind) -> list[AlgorithmVariant]:
-        """The variants whose neighbours are worth trying; none of a kind that is poor."""
+        """The variants whose neighbours are worth trying; none if the kind is poor."""
         best = self.best_of_kind(kind)
         if best is None or self.ratio(best) > POOR_RATIO:
             return []
         if self.best >= CHEAP_SECONDS:
             return [best]
-        return [variant for variant in self.of_kind(kind) if self.least(variant) <= NEAR_RATIO * self.least(best)]
+        return [variant for variant in self.of_kind(kind) if self.minimum(variant) <= NEAR_RATIO * self.minimum(best)]
 
     def nearest(self, kind: Kind, part: int | None, depth: int | None) -> list[AlgorithmVariant]:
-        """The one variant of the kind whose part is nearest; of several depths the nearest one, or
-        the first.
-        """
+        """The variant of the kind with the nearest part, then the nearest depth; at most one."""
         found = self.of_kind(kind)
         return sorted(
             found, key=lambda variant: (log_distance(variant.part, part), log_distance(variant.depth, depth))
         )[:1]
 
     def neighbours(self, variant: AlgorithmVariant) -> list[AlgorithmVariant]:
-        """The variants with the next larger and the next smaller part, and those with other
-        depths.
-        """
+        """The variants with the next larger and smaller parts, and those with other depths."""
         same_kind = self.of_kind(variant.kind)
         parts = sorted({one.part for one in same_kind}, key=lambda part: part or inf)
         at = parts.index(variant.part)
@@ -137,8 +134,9 @@ class SizeState:
 
 
 def log_distance(one: int | None, other: int | None) -> float:
-    """The logarithm of the ratio of two parts or depths; the whole message is far from every
-    part.
+    """The logarithm of the ratio of two parts or depths.
+
+    The whole message (None) is far from every part.
     """
     if one is None or other is None:
         return 0.0 if one is other else 1e3
@@ -147,8 +145,9 @@ def log_distance(one: int | None, other: int | None) -> float:
 
 @dataclass(frozen=True)
 class EarlierSizes:
-    """What smaller sizes showed: the best variant of each kind at the last one, the best first, and
-    the hopeless variants.
+    """The results at smaller sizes: the best of each kind at the last one, and hopeless variants.
+
+    `best` is sorted by time.
     """
 
     best: Mapping[Kind, AlgorithmVariant]
@@ -166,7 +165,7 @@ def earlier_sizes(states: list[SizeState]) -> EarlierSizes:
     best = [variant for kind in last.kinds() if (variant := last.best_of_kind(kind)) is not None]
     every = {variant for state in states for variant in state.times}
     return EarlierSizes(
-        {variant.kind: variant for variant in sorted(best, key=last.least)},
+        {variant.kind: variant for variant in sorted(best, key=last.minimum)},
         frozenset(variant for variant in every if is_hopeless(variant, states)),
     )
 
@@ -174,8 +173,8 @@ def earlier_sizes(states: list[SizeState]) -> EarlierSizes:
 def is_hopeless(variant: AlgorithmVariant, states: list[SizeState]) -> bool:
     """Judged by the last two sizes at which it was measured.
 
-    A variant that was left out at the last size is tried again while calls are cheap: at small
-    sizes its ratio may stand still and improve later.
+    A variant that was not measured at the last size is tried again while calls are cheap: at small
+    sizes its ratio may be constant and improve later.
     """
     if variant not in states[-1].times and states[-1].best < CHEAP_SECONDS:
         return False
@@ -186,35 +185,38 @@ def is_hopeless(variant: AlgorithmVariant, states: list[SizeState]) -> bool:
 def race(state: SizeState, earlier: EarlierSizes, proposed: Mapping[Kind, int], over: Callable[[], bool]) -> Race:
     """Yields the variants to measure; returns the finalists, whose results should be checked.
 
-    `proposed`: the cost model's part for a kind, in bytes. `over()`: whether the time for this size
-    is up; the library's own choice is measured in any case.
+    `proposed`: the cost model's part for a kind, in bytes. `over()`: whether the time limit for
+    this size is reached; the baseline is measured in any case.
     """
     yield from sample(state, [state.baseline])
-    todo = seeds(state, earlier, proposed)
-    while todo and not over():
-        yield from sample(state, todo, over)
-        todo = [
+    pending = seeds(state, earlier, proposed)
+    while pending and not over():
+        yield from sample(state, pending, over)
+        pending = [
             variant
             for kind in state.kinds()
             for good in state.good_of_kind(kind)
             for variant in state.neighbours(good)
             if variant not in state.times and variant not in earlier.hopeless
         ]
-    alive = finalists(state, earlier)
-    turn = 0
-    while not over() and (open_ := undecided(state, alive)):
-        # Each round begins with another variant, so that none always runs after the same one.
-        for variant in (*open_[turn % len(open_) :], *open_[: turn % len(open_)]):
+    remaining = finalists(state, earlier)
+    round_number = 0
+    while not over() and (variants := undecided(state, remaining)):
+        # Each round starts with another variant, so that none always runs after the same one.
+        first = round_number % len(variants)
+        for variant in (*variants[first:], *variants[:first]):
             state.times[variant].append((yield variant))
-        turn += 1
-        alive = [variant for variant in alive if variant == state.baseline or not is_beaten(state, variant, alive)]
-    return alive
+        round_number += 1
+        remaining = [
+            variant for variant in remaining if variant == state.baseline or not is_beaten(state, variant, remaining)
+        ]
+    return remaining
 
 
 def sample(
     state: SizeState, variants: Iterable[AlgorithmVariant], over: Callable[[], bool] = lambda: False
 ) -> Generator[AlgorithmVariant, float, None]:
-    """Measures each variant as often as it needs before it can be judged."""
+    """Measures each variant until it has enough samples to be judged."""
     for variant in variants:
         while len(state.times.get(variant, ())) < samples_before_judging(state, variant):
             seconds = yield variant
@@ -226,15 +228,14 @@ def sample(
 def samples_before_judging(state: SizeState, variant: AlgorithmVariant) -> int:
     if variant not in state.times or state.ratio(variant) > FAR_RATIO:
         return 1
-    return next((number for limit, number in SAMPLES_BEFORE_JUDGING if state.least(variant) < limit), 1)
+    return next((number for limit, number in SAMPLES_BEFORE_JUDGING if state.minimum(variant) < limit), 1)
 
 
 def seeds(state: SizeState, earlier: EarlierSizes, proposed: Mapping[Kind, int]) -> list[AlgorithmVariant]:
-    """Of each kind: the best at the last size, the cost model's proposal, a middle part, and the
-    whole message.
+    """Of each kind: the best at the last size, the model's proposal, a middle part, the whole
+    message.
 
-    The best of the last size comes first, because beside it the others are soon seen to be far
-    behind.
+    The best of the last size comes first: once it is measured, slow variants get only one sample.
     """
     found: dict[AlgorithmVariant, None] = {}
     for kind in dict.fromkeys([*earlier.best, *state.kinds()]):
@@ -249,41 +250,41 @@ def seeds(state: SizeState, earlier: EarlierSizes, proposed: Mapping[Kind, int])
 
 
 def finalists(state: SizeState, earlier: EarlierSizes) -> list[AlgorithmVariant]:
-    """The variants that are measured until they can be told apart.
+    """The variants that are measured until their times differ significantly.
 
-    The library with nothing set, the few best, and the best of the last size unless it is poor
-    here.
+    These are the baseline, the few best, and the best of the last size unless it is poor here.
     """
     margin = POOR_RATIO if state.best < CHEAP_SECONDS else CLOSE_RATIO
-    good = sorted((variant for variant in state.times if state.least(variant) <= margin * state.best), key=state.least)
+    good = sorted(
+        (variant for variant in state.times if state.minimum(variant) <= margin * state.best), key=state.minimum
+    )
     kept = [variant for variant in good if earlier.best.get(variant.kind) == variant][:1]
     return list(dict.fromkeys([state.baseline, *good[:MAX_FINALISTS], *kept]))
 
 
-def is_beaten(state: SizeState, variant: AlgorithmVariant, alive: list[AlgorithmVariant]) -> bool:
-    """Whether it is slower beyond both intervals, and by more than a table with fewer rules may
-    lose.
-    """
+def is_beaten(state: SizeState, variant: AlgorithmVariant, remaining: list[AlgorithmVariant]) -> bool:
+    """Whether it is slower than the best beyond both intervals and by more than MAX_LOSS_RATIO."""
     if len(state.times[variant]) < state.min_samples:
         return False
     time = state.time(variant)
-    best = min((state.time(other) for other in alive), key=lambda one: one.median)
+    best = min((state.time(other) for other in remaining), key=lambda one: one.median)
     return time.low > best.high and time.median > MAX_LOSS_RATIO * best.median
 
 
-def undecided(state: SizeState, alive: list[AlgorithmVariant]) -> list[AlgorithmVariant]:
-    """The finalists that need more samples: too few so far, or an interval that is wide and
-    overlaps that of the best.
+def undecided(state: SizeState, remaining: list[AlgorithmVariant]) -> list[AlgorithmVariant]:
+    """The finalists that need more samples.
+
+    They have too few, or a wide interval that overlaps the interval of the best.
     """
-    times = {variant: state.time(variant) for variant in alive}
-    best = min(alive, key=lambda variant: times[variant].median)
+    times = {variant: state.time(variant) for variant in remaining}
+    best = min(remaining, key=lambda variant: times[variant].median)
     found = []
-    for variant in alive:
+    for variant in remaining:
         samples = len(state.times[variant])
-        rival = next((other for other in alive if other != variant), variant) if variant == best else best
-        known = is_narrow(times[variant]) or (variant != rival and not times[variant].overlaps(times[rival]))
+        rival = next((other for other in remaining if other != variant), variant) if variant == best else best
+        precise = is_narrow(times[variant]) or (variant != rival and not times[variant].overlaps(times[rival]))
         most = min(MAX_SAMPLES, MAX_SAMPLING_SECONDS / times[variant].median)
-        if samples < state.min_samples or (samples < most and not known):
+        if samples < state.min_samples or (samples < most and not precise):
             found.append(variant)
     return found
 
@@ -293,7 +294,7 @@ def is_narrow(time: Time) -> bool:
 
 
 def exhaustive(state: SizeState, over: Callable[[], bool]) -> Race:
-    """Measures all variants equally often, interleaved; slow ones stop early."""
+    """Measures all variants equally often, interleaved; slow ones get fewer samples."""
     for number in range(EXHAUSTIVE_SAMPLES):
         for variant in state.members:
             times = state.times.get(variant, [])
@@ -304,8 +305,9 @@ def exhaustive(state: SizeState, over: Callable[[], bool]) -> Race:
 
 
 def sizes_at_crossovers(states: list[SizeState]) -> list[int]:
-    """A power of two between any two sizes of which neither's best choice is good enough at the
-    other: a rule begins there.
+    """Powers of two between neighbouring sizes whose best choices differ.
+
+    They differ if neither is good enough at the other size: a rule ends between the two.
     """
     found = []
     for one, other in pairwise(states):

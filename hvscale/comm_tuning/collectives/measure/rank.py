@@ -1,8 +1,8 @@
-"""The part of `hvscale tune-collectives` that runs inside every rank: measures the variants that
-rank 0 decides on.
+"""The ranks' side of `hvscale tune-collectives`: measures the variants that rank 0 selects.
 
-Started as `python -m hvscale.comm_tuning.collectives.measure.rank` with HVSCALE_RUN in the
-environment. Rank 0 writes each sample to the run folder at once. Never imports the controller.
+The controller starts it as `python -m hvscale.comm_tuning.collectives.measure.rank`, with
+HVSCALE_RUN in the environment. Rank 0 writes each sample to the run folder immediately. This module
+never imports the controller.
 """
 
 import ctypes
@@ -53,19 +53,19 @@ from hvscale.comm_tuning.collectives.tables.table import MAX_CHUNK
 from hvscale.core.errors import EXIT_RANK_FAILED, HvscaleError, RequestError
 
 ROOT = 0
-SAMPLE_SECONDS = 0.02  # a shorter call is repeated for about this long; the sample is the median
+SAMPLE_SECONDS = 0.02  # shorter calls are repeated for about this long, and their median is the sample
 MAX_CALLS = 200
 ROTATING_ROOT_SECONDS = 2e-4  # shorter calls are measured with each rank as the root in turn
-# The kinds whose part the cost model's best chunk of a chain is proposed for.
+# The kinds for which the cost model proposes a part: a chain's best chunk.
 CHAINS: tuple[Kind, ...] = (("chain", None, None), ("library", "pipeline", None))
 
 
 class OwnBroadcastCall(MpiCall):
-    """A broadcast of hvscale's own, called by its address."""
+    """A call of hvscale's own broadcast, by its address."""
 
     def __init__(self, engine: MpiEngine, operands: Operands, choice: AlgorithmChoice) -> None:
         self.choice = choice
-        # The text has to live as long as the calls.
+        # The buffer must live as long as the calls.
         self.name = ctypes.create_string_buffer(choice.algorithm.encode())
         super().__init__(engine, operands)
 
@@ -78,10 +78,10 @@ class OwnBroadcastCall(MpiCall):
 
 
 class JobMeasurement:
-    """One job's measurement in one rank.
+    """The measurement of one job in one rank.
 
-    All ranks run the same race over the same times. Whatever may differ between ranks, such as the
-    clock, comes from rank 0.
+    All ranks run the same race on the same times. Rank 0 broadcasts whatever may differ between
+    ranks, such as the clock.
     """
 
     def __init__(self, request: CollectivesRequest) -> None:
@@ -112,7 +112,7 @@ class JobMeasurement:
         self._select_choices()
         self.engines: dict[AlgorithmChoice, MpiEngine] = {}
         self.rotates_root: dict[int, bool] = {}
-        self.warm: set[Kind] = set()  # called before, so that connections and memory are there
+        self.warm: set[Kind] = set()  # called before, so their connections and memory exist
 
     def _make_control_variables(self) -> ControlVariables:
         library = loaded_library()
@@ -122,9 +122,7 @@ class JobMeasurement:
         return ControlVariables(library, numbers)
 
     def _select_choices(self) -> None:
-        """Leave out choices that this library does not know, and the two-level algorithm where all
-        ranks are on one level.
-        """
+        """Leave out choices that the library rejects, and two-level with one rank per node."""
         for candidate in self.request.candidates:
             choice = candidate.choice
             if not all(self.engine.allgather(self.control_variables.accepts(candidate.variables))):
@@ -133,10 +131,9 @@ class JobMeasurement:
                 self.variables[choice] = candidate.variables
 
     def measure(self, write: Callable[[RankReport], None]) -> bool:
-        """Measure all sizes, then sizes near crossovers; returns whether nothing is left to
-        measure.
+        """Measure all sizes, then sizes near crossovers; returns whether all were finished.
 
-        Raises RequestError where the buffers do not fit into the memory of a node.
+        Raises RequestError if the buffers do not fit into the memory of a node.
         """
         sizes = self.in_whole_blocks(self.request.sizes)
         raise_on_all_ranks(self.engine, self.memory_problem(max(sizes)))
@@ -166,37 +163,38 @@ class JobMeasurement:
         return ""
 
     def measure_size(self, size: int, sizes_left: int) -> bool:
-        """Measure one size; returns whether its race ended before its time was up.
+        """Measure one size; returns whether its race finished within its time limit.
 
-        `sizes_left`: sizes still to measure, this one included. Larger sizes get more of the time.
+        `sizes_left`: the sizes still to measure, including this one. Larger sizes get more time.
         """
         now = time.monotonic()
         end = None if self.deadline is None else now + 2 * (self.deadline - now) / (sizes_left + 1)
-        ended = [False]
+        time_is_up = False
 
         def over() -> bool:
-            ended[0] = ended[0] or self.engine.broadcast_from_root(end is not None and time.monotonic() > end)
-            return ended[0]
+            nonlocal time_is_up
+            time_is_up = time_is_up or self.engine.broadcast_from_root(end is not None and time.monotonic() > end)
+            return time_is_up
 
         state = self.initial_state(size)
         below = [one for one in self.states if one.size < size]
         proposed = self.engine.broadcast_from_root(self.proposed_parts(size) if self.rank == 0 else {})
         earlier = earlier_sizes(below)
-        course = exhaustive(state, over) if self.request.exhaustive else race(state, earlier, proposed, over)
+        schedule = exhaustive(state, over) if self.request.exhaustive else race(state, earlier, proposed, over)
         self.calls: dict[AlgorithmVariant, int] = {}
         try:
-            variant = next(course)
+            variant = next(schedule)
             while True:
-                variant = course.send(self.sample(state, variant))
+                variant = schedule.send(self.sample(state, variant))
         except StopIteration as finished:
             finalists: list[AlgorithmVariant] = finished.value
         for variant in finalists:
             self.check(state, variant)
         self.states = sorted([*self.states, state], key=lambda one: one.size)
-        return not ended[0]
+        return not time_is_up
 
     def initial_state(self, size: int) -> SizeState:
-        """The variants at this size, with the times of earlier jobs."""
+        """The variants at this size, with the times of earlier starts."""
         members = variants_at(self.variables, size)
         if self.request.only:
             wanted = {variant_of(choice, size) for choice in self.request.only[size]}
@@ -209,8 +207,8 @@ class JobMeasurement:
         return state
 
     def proposed_parts(self, size: int) -> dict[Kind, int]:
-        """A chain's best chunk in bytes, by the cost model fitted to the measurements of this
-        job.
+        """The best chunk of a chain in bytes, from a cost model fitted to this job's
+        measurements.
         """
         points = [
             Point(
@@ -230,7 +228,7 @@ class JobMeasurement:
         return {kind: chunk for kind in CHAINS if chunk is not None}
 
     def sample(self, state: SizeState, variant: AlgorithmVariant) -> float:
-        """The seconds of one call, until the last rank has finished."""
+        """Measure one call; returns its seconds until the last rank has finished."""
         if not state.times.get(variant) and self.rank == 0:
             self.write(Trying(bytes=state.size, choice=state.members[variant][0]))
         seconds = self.steady_seconds(variant, self.prepare_call(state, variant, self.root(state)))
@@ -239,11 +237,11 @@ class JobMeasurement:
         return seconds
 
     def steady_seconds(self, variant: AlgorithmVariant, call: MpiCall) -> float:
-        """The median over several calls, for a fast variant, after half as many untimed calls.
+        """The median seconds of several calls, after half as many warm-up calls.
 
-        The median discounts other activity on the machine. The untimed calls bring links that let a
-        burst through, and caches, into a steady state. Earlier calls tell how many calls are
-        needed; after a slow first call these are too few, so they are repeated.
+        The median reduces the effect of other activity on the machine. The warm-up brings caches,
+        and links that let a burst through, into a steady state. Earlier calls determine the number
+        of calls; after a slow first call that number is too small, so the sample is repeated.
         """
         calls, warm = self.calls.get(variant, 1), variant.kind in self.warm
         while True:
@@ -259,11 +257,11 @@ class JobMeasurement:
         return seconds
 
     def root(self, state: SizeState) -> int:
-        """The root to measure with: each rank in turn for short calls, else rank 0 as in real jobs.
+        """The root of the measured calls: each rank in turn for short calls, else rank 0.
 
-        Ranks leave a barrier microseconds apart, which is as long as a small message takes. So a
-        fixed root may run ahead, or a message may arrive before its rank looks for it, and the call
-        looks faster than it is. Rotating the root prevents both.
+        Ranks leave a barrier microseconds apart, which is as long as a small message takes. A fixed
+        root may start early, or a message may arrive before its receiver waits for it; the call
+        then appears faster than it is. Rotating the root prevents both.
         """
         smaller = (rotates for size, rotates in self.rotates_root.items() if size <= state.size)
         if not self.collective.rooted or not all(smaller):
@@ -278,14 +276,14 @@ class JobMeasurement:
         return float(np.median(np.max(self.engine.allgather(call.time(calls, 1, True)), axis=0)))
 
     def check(self, state: SizeState, variant: AlgorithmVariant) -> None:
-        """Make one call with fresh operands and check every element of the result."""
+        """Call once with fresh operands and check every element of the result."""
         call = self.prepare_call(state, variant, ROOT)
         wrong, _ = check(self.engine, call.operands, call)
         if self.rank == 0:
             self.write(Checked(bytes=state.size, choices=state.members[variant], wrong=wrong))
 
     def prepare_call(self, state: SizeState, variant: AlgorithmVariant, root: int) -> MpiCall:
-        """A call of the variant's first choice, with the library's control variables set for it."""
+        """A call of the variant's first choice; sets the library's control variables for it."""
         choice = state.members[variant][0]
         self.control_variables.set(self.variables[choice])
         count = state.size // (self.collective.blocks_in_buffer(self.np) * self.dtype.bytes)
@@ -295,7 +293,7 @@ class JobMeasurement:
         if choice.algorithm != "library":
             return OwnBroadcastCall(self.engine, operands, choice)
         if choice not in self.engines:
-            # A new communicator takes the control variables as they are set now.
+            # A new communicator uses the current values of the control variables.
             self.engines[choice] = MpiEngine(self.bench_request)
         return MpiCall(self.engines[choice], operands)
 
@@ -308,7 +306,7 @@ def main() -> None:
         with open(reports_path(run) if measurement.rank == 0 else os.devnull, "w") as results:  # noqa: PTH123
 
             def write(report: RankReport) -> None:
-                # At once, so that a job that is killed leaves what it had.
+                # Flushed, so that the reports of a killed job are not lost.
                 results.write(report.model_dump_json(exclude_none=True) + "\n")
                 results.flush()
 
@@ -321,7 +319,7 @@ def main() -> None:
             )
             write(TuningEnded(finished=measurement.measure(write)))
     except RequestError as error:
-        # Several ranks may come here: all write the same reason.
+        # Several ranks may fail: all write the same reason.
         with reports_path(run).open("a") as results:
             results.write(Refused(reason=str(error)).model_dump_json() + "\n")
         abort(f"hvscale: {error}", error.exit_status)

@@ -1,7 +1,6 @@
-"""What one start of ranks is to measure, and the lines in which rank 0 reports what it has
-measured.
+"""The measurement request for one start of ranks, and the reports that rank 0 writes.
 
-The controller writes the request into the run folder before the start.
+The controller writes the request into the run folder before it starts the ranks.
 """
 
 from pathlib import Path
@@ -18,8 +17,9 @@ DTYPE = "float32"  # the type of Horovod's gradients
 
 
 class Candidate(BaseModel):
-    """A choice, and the environment variables that name the control variables and values that set
-    it in the library.
+    """A choice, and the environment variables that select it in the library.
+
+    The ranks set the control variables with these names, not the environment.
     """
 
     choice: AlgorithmChoice
@@ -30,8 +30,8 @@ class CollectivesRequest(VersionedDocument):
     """collectives-request.json.
 
     `sizes`: bytes, ascending. `refine`: add sizes near crossovers. `known`: earlier measurements of
-    this job. `seconds`: time limit, None for no limit. `exhaustive`: measure all candidates at all
-    sizes equally often. `only`: the choices to measure by size, where not all are to be measured.
+    this job. `seconds`: time limit, None for no limit. `exhaustive`: measure all candidates equally
+    often at all sizes. `only`: the choices to measure, by size; empty for all candidates.
     """
 
     schema_: Literal["hvscale/collectives-request/1"] = "hvscale/collectives-request/1"
@@ -48,8 +48,8 @@ class CollectivesRequest(VersionedDocument):
 
 
 class TuningStarted(BaseModel):
-    """The first line: the library's name for itself, the most ranks on one node, and the choices
-    that the library rejects.
+    """The first line. `library`: the name that the library reports. `rejected`: choices that the
+    library does not accept.
     """
 
     kind: Literal["started"] = "started"
@@ -59,8 +59,8 @@ class TuningStarted(BaseModel):
 
 
 class Trying(BaseModel):
-    """A choice is about to be called for the first time at a size: if the job fails now, this
-    choice is to blame.
+    """A choice is called for the first time at a size. If the job fails now, this choice caused
+    it.
     """
 
     kind: Literal["trying"] = "trying"
@@ -69,7 +69,7 @@ class Trying(BaseModel):
 
 
 class Sample(BaseModel):
-    """The seconds of one call on the slowest rank. `choices`: all choices that are the same at this
+    """The seconds of one call on the slowest rank. `choices`: all that are equivalent at this
     size.
     """
 
@@ -80,7 +80,7 @@ class Sample(BaseModel):
 
 
 class Checked(BaseModel):
-    """The number of wrong elements, summed over all ranks."""
+    """The check of the result. `wrong`: the number of wrong elements, summed over all ranks."""
 
     kind: Literal["checked"] = "checked"
     bytes: int
@@ -89,7 +89,7 @@ class Checked(BaseModel):
 
 
 class TuningEnded(BaseModel):
-    """The last line. `finished`: nothing is left to measure; otherwise the time was up."""
+    """The last line. `finished`: everything was measured; False if the time limit was reached."""
 
     kind: Literal["ended"] = "ended"
     finished: bool

@@ -1,1 +1,1 @@
-"""What people see of a study of collectives: tables, figures, the HTML page and progress."""
+"""The progress bar, tables, figures and page of a tuning study of collectives."""

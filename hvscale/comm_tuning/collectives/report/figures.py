@@ -1,4 +1,4 @@
-"""The figures of a study of collectives: latency, bandwidth and gain by size for each case."""
+"""Figures of a tuning study of collectives: latency, bandwidth and gain by size, for each case."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, floor, inf, log10, sqrt
@@ -21,10 +21,10 @@ from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument
 from hvscale.comm_tuning.collectives.report.tables import (
     by_case,
     case_of,
+    choice_of_rule,
     describe_choice,
     describe_limit,
-    of_rule,
-    wire,
+    wire_bound,
 )
 from hvscale.comm_tuning.collectives.tables.table import Rule
 from hvscale.core.units import human_bytes, human_seconds
@@ -34,25 +34,25 @@ CHOSEN = (ORANGE, GREEN, PINK, YELLOW, SKY)
 TABLE, LIBRARY_BAND = BLUE, GREY
 MAX_TICKS, MAX_TICKS_HALF_WIDTH = 12, 6
 CURVE_POINTS = 60
-WIDTH, LETTER = 1000, 6.4  # pixels of the widest figure and of a letter of a band's name, about
+WIDTH, LETTER = 1000, 6.4  # pixels, approximate: of the widest figure, and of a letter in a band's name
 NAME_LINES = 4
 GAIN_TICKS = (0.1, 0.2, 0.5, 0.8, 1.25, 1.5, 2, 3, 4, 6, 10, 20, 50, 100)
-# Measured choices by the eager limit (None: the library's own), each with its time at each size.
-Series = Mapping[tuple[int | None, AlgorithmChoice], Mapping[int, Time]]
+# Times by eager limit (None: the library's own) and choice, then by size.
+ChoiceTimes = Mapping[tuple[int | None, AlgorithmChoice], Mapping[int, Time]]
 
 
 def cases(document: TuneCollectivesDocument) -> list[CollectiveCase]:
-    """The cases that were measured."""
-    return sorted({point.case for point in right(document)})
+    """The measured cases."""
+    return sorted({point.case for point in valid_points(document)})
 
 
-def right(document: TuneCollectivesDocument) -> list[Point]:
+def valid_points(document: TuneCollectivesDocument) -> list[Point]:
     return [point for point in document.measurements.points if not point.wrong]
 
 
 def case_figures(document: TuneCollectivesDocument, case: CollectiveCase) -> dict[str, go.Figure]:
-    """The figures by name; only the latency for a case without a decision."""
-    series = series_of(point for point in right(document) if point.case == case)
+    """The figures by name; a case without a decision has only the latency."""
+    series = series_of(point for point in valid_points(document) if point.case == case)
     rules = [rule for rule in document.decision.table.rule if case_of(rule) == case] if document.decision else []
     rows = by_case(document).get(case, [])
     sizes = sorted({size for times in series.values() for size in times})
@@ -61,19 +61,17 @@ def case_figures(document: TuneCollectivesDocument, case: CollectiveCase) -> dic
     if rows:
         found |= {"bandwidth": bandwidth(document, case, rows), "gain": gain(rows)}
     for name, figure in found.items():
-        whole = name == "latency"
-        ticks = size_ticks(sizes, MAX_TICKS if whole else MAX_TICKS_HALF_WIDTH)
-        figure.update_xaxes(type="log", range=reach(sizes), title_standoff=8, **ticks)
+        full_width = name == "latency"
+        ticks = size_ticks(sizes, MAX_TICKS if full_width else MAX_TICKS_HALF_WIDTH)
+        figure.update_xaxes(type="log", range=axis_range(sizes), title_standoff=8, **ticks)
         entries = sum(trace.showlegend is not False for trace in figure.data)
-        figure.update_layout(height=460 + 9 * entries if whole else 330, hovermode="closest")
-        bands(figure, rules, colours, sizes, named=whole)
+        figure.update_layout(height=460 + 9 * entries if full_width else 330, hovermode="closest")
+        add_bands(figure, rules, colours, sizes, named=full_width)
     return found
 
 
-def series_of(points: Iterable[Point]) -> Series:
-    """The times of each choice by size; samples of the same choice and size are pooled, as for the
-    decision.
-    """
+def series_of(points: Iterable[Point]) -> ChoiceTimes:
+    """The times of each choice by size; samples of the same choice and size are pooled."""
     samples: dict[tuple[int | None, AlgorithmChoice], dict[int, list[float]]] = {}
     for point in points:
         of_choice = samples.setdefault((point.eager_limit_bytes, point.choice), {})
@@ -82,8 +80,8 @@ def series_of(points: Iterable[Point]) -> Series:
 
 
 def colours_of(rules: Iterable[Rule]) -> dict[AlgorithmChoice, str]:
-    """Colours of the choices in the table; the library's own choice is grey."""
-    chosen = dict.fromkeys(of_rule(rule) for rule in rules)
+    """Colours of the choices in the table, without the library's own choice."""
+    chosen = dict.fromkeys(choice_of_rule(rule) for rule in rules)
     named = [choice for choice in chosen if choice not in (LIBRARY, LIBRARY_AUTO)]
     return {choice: CHOSEN[number % len(CHOSEN)] for number, choice in enumerate(named)}
 
@@ -91,13 +89,14 @@ def colours_of(rules: Iterable[Rule]) -> dict[AlgorithmChoice, str]:
 def latency(
     document: TuneCollectivesDocument,
     case: CollectiveCase,
-    series: Series,
+    series: ChoiceTimes,
     rules: Sequence[Rule],
     rows: Sequence[SizeRow],
     colours: Mapping[AlgorithmChoice, str],
 ) -> go.Figure:
-    """Choices of the table are coloured, all others thin and grey; those under another eager limit
-    are hidden at first.
+    """The latency by size. The table's choices are coloured, all others thin and grey.
+
+    Choices under another eager limit are hidden until their legend entry is clicked.
     """
     limit = document.decision.table.eager_limit_bytes if document.decision else None
     figure = go.Figure()
@@ -119,19 +118,21 @@ def latency(
                 **measured(describe_choice(choice), series[limit, choice], {"color": colour, "width": 1.5}, 6)
             )
     figure.add_scatter(
-        **measured("library, nothing set", library, {"color": INK, "width": 2}, 7), error_y=spread(library)
+        **measured("library, nothing set", library, {"color": INK, "width": 2}, 7), error_y=error_bars(library)
     )
     if rows:
         taken = {row.bytes: series[limit, row.choice][row.bytes] for row in rows}
         figure.add_scatter(
-            **measured("the table", taken, {"color": TABLE, "width": 3.5}, 9, "diamond"), error_y=spread(taken)
+            **measured("the table", taken, {"color": TABLE, "width": 3.5}, 9, "diamond"), error_y=error_bars(taken)
         )
     sizes = sorted({size for times in series.values() for size in times})
-    model(figure, document, case, limit, colours, sizes)
-    bound = [wire(document, case, size) for size in sizes]
+    add_model_curves(figure, document, case, limit, colours, sizes)
+    bound = [wire_bound(document, case, size) for size in sizes]
     if all(bound):
         figure.add_scatter(**curve("wire (lower bound)", sizes, bound, {"color": INK, "width": 1.5, "dash": "dashdot"}))
-    time_ticks(figure, [time for times in series.values() for time in times.values()], [it for it in bound if it])
+    time_ticks(
+        figure, [time for times in series.values() for time in times.values()], [second for second in bound if second]
+    )
     return figure
 
 
@@ -154,8 +155,8 @@ def interval(time: Time) -> str:
     return "" if time.high == inf else f" ({human_seconds(time.low)} to {human_seconds(time.high)})"
 
 
-def spread(times: Mapping[int, Time]) -> dict[str, Any]:
-    """The intervals as error bars; a single sample has none."""
+def error_bars(times: Mapping[int, Time]) -> dict[str, Any]:
+    """The intervals as error bars; none for a single sample."""
     known = [(time.median, time.low, time.high) if time.high < inf else (0.0, 0.0, 0.0) for time in times.values()]
     return {
         "type": "data",
@@ -172,7 +173,7 @@ def grouped(group: str, number: int) -> dict[str, Any]:
     return {"legendgroup": group, "showlegend": number == 0} | ({"name": group} if number == 0 else {})
 
 
-def model(
+def add_model_curves(
     figure: go.Figure,
     document: TuneCollectivesDocument,
     case: CollectiveCase,
@@ -180,8 +181,9 @@ def model(
     colours: Mapping[AlgorithmChoice, str],
     sizes: Sequence[int],
 ) -> None:
-    """A dotted curve for each choice of the table with a cost formula; for broadcast also the chain
-    with its best chunk.
+    """A dotted curve for each choice of the table that has a cost formula.
+
+    For broadcast, also for a chain with its best chunk.
     """
     level = level_of(case.np, case.ranks_per_node)
     fit = next((one for one in document.fits if (one.level, one.eager_limit_bytes) == (level, eager_limit)), None)
@@ -235,15 +237,15 @@ def curve(
 
 
 def bandwidth(document: TuneCollectivesDocument, case: CollectiveCase, rows: Sequence[SizeRow]) -> go.Figure:
-    """algbw of the library, the table and the wire."""
+    """The algorithm bandwidth of the library, the table and the wire."""
     figure = go.Figure()
-    style(figure, "size", "algbw, 10^9 bytes a second")
+    style(figure, "size", "algbw, GB/s")
     sizes = [row.bytes for row in rows]
     lines = {
         "library, nothing set": ([row.library_seconds for row in rows], {"color": INK, "width": 2}, 6),
         "the table": ([row.table_seconds for row in rows], {"color": TABLE, "width": 3}, 8),
     }
-    bound = [it for size in sizes if (it := wire(document, case, size))]
+    bound = [second for size in sizes if (second := wire_bound(document, case, size))]
     if bound:
         lines["wire (upper bound)"] = (bound, {"color": INK, "width": 1.5, "dash": "dashdot"}, 0)
     for name, (seconds, line, marker) in lines.items():
@@ -262,7 +264,7 @@ def bandwidth(document: TuneCollectivesDocument, case: CollectiveCase, rows: Seq
 
 
 def gain(rows: Sequence[SizeRow]) -> go.Figure:
-    """Filled markers where the intervals of library and table do not overlap."""
+    """The gain by size; markers are filled if the intervals of library and table do not overlap."""
     figure = go.Figure()
     style(figure, "size", "gain over the library")
     figure.add_scatter(
@@ -304,13 +306,13 @@ def gain(rows: Sequence[SizeRow]) -> go.Figure:
     high = max(1.25, *(1.1 * row.gain for row in rows))
     ticks = gain_ticks(low, high)
     figure.update_yaxes(
-        type="log", range=[log10(low), log10(high)], tickvals=ticks, ticktext=[f"{it:g}" for it in ticks]
+        type="log", range=[log10(low), log10(high)], tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks]
     )
     return figure
 
 
 def gain_ticks(low: float, high: float) -> list[float]:
-    """1, and the ticks that keep a clear distance from it and from each other."""
+    """1, and the ticks that are far enough from it and from each other."""
     clearance = log10(high / low) / MAX_TICKS
     shown = [1.0]
     for tick in GAIN_TICKS:
@@ -319,30 +321,31 @@ def gain_ticks(low: float, high: float) -> list[float]:
     return sorted(shown)
 
 
-def bands(
+def add_bands(
     figure: go.Figure, rules: Sequence[Rule], colours: Mapping[AlgorithmChoice, str], sizes: Sequence[int], named: bool
 ) -> None:
-    """A background band for each rule, with its name above it, or rotated inside where the band is
-    narrow.
+    """A background band for each rule, with its name above the band.
+
+    If the band is narrow, the name is inside and rotated.
     """
-    left, right_ = reach(sizes)
+    left, right = axis_range(sizes)
     highest = 1
     for rule in rules:
         first = max(log10(rule.bytes_min), left)
-        last = right_ if rule.bytes_max is None else min(log10(rule.bytes_max + 1), right_)
+        last = right if rule.bytes_max is None else min(log10(rule.bytes_max + 1), right)
         if first >= last:
             continue
-        choice = of_rule(rule)
+        choice = choice_of_rule(rule)
         colour = colours.get(choice, LIBRARY_BAND)
         figure.add_vrect(x0=10**first, x1=10**last, fillcolor=colour, opacity=0.13, line_width=0, layer="below")
         if named:
-            pixels = WIDTH * (last - first) / (right_ - left)
+            pixels = WIDTH * (last - first) / (right - left)
             lines = wrapped(describe_choice(choice), pixels)
             fits = max(map(len, lines)) * LETTER <= pixels and len(lines) <= NAME_LINES
             highest = max(highest, len(lines) if fits else 1)
             middle = (first + last) / 2
             # The curves run from the lower left to the upper right.
-            below = not fits and middle > (left + right_) / 2
+            below = not fits and middle > (left + right) / 2
             figure.add_annotation(
                 x=middle,
                 y=0 if below else 1,
@@ -361,7 +364,7 @@ def bands(
 
 
 def wrapped(text: str, pixels: float) -> list[str]:
-    """The text in as few lines as fit."""
+    """The text in the fewest lines that fit."""
     lines = [""]
     for word in text.replace("library's ", "library's\n").replace(", ", ",\n").split("\n"):
         longer = f"{lines[-1]} {word}".strip()
@@ -372,9 +375,10 @@ def wrapped(text: str, pixels: float) -> list[str]:
     return [line for line in lines if line]
 
 
-def reach(sizes: Sequence[int]) -> list[float]:
-    """The range of the axis as logarithms: half a step beyond the sizes, so that the first and the
-    last lie inside a band.
+def axis_range(sizes: Sequence[int]) -> list[float]:
+    """The range of the axis as logarithms, half a step beyond the sizes.
+
+    So the first and the last size lie inside a band.
     """
     step = sqrt(sizes[-1] / sizes[-2]) if len(sizes) > 1 else 2
     before = sqrt(sizes[1] / sizes[0]) if len(sizes) > 1 else 2
@@ -382,18 +386,19 @@ def reach(sizes: Sequence[int]) -> list[float]:
 
 
 def size_ticks(sizes: Sequence[int], most: int) -> dict[str, list[Any]]:
-    """At most about `most` ticks, evenly spread: sizes are dense near crossovers."""
-    least = log10(sizes[-1] / sizes[0]) / most
+    """At most about `most` ticks, evenly spread, because sizes are dense near crossovers."""
+    min_distance = log10(sizes[-1] / sizes[0]) / most
     shown = list(sizes[:1])
     for size in sizes[1:]:
-        if log10(size / shown[-1]) >= least:
+        if log10(size / shown[-1]) >= min_distance:
             shown.append(size)
     return {"tickvals": shown, "ticktext": [human_bytes(size) for size in shown]}
 
 
 def time_ticks(figure: go.Figure, times: Sequence[Time], more: Sequence[float]) -> None:
-    """A logarithmic axis over the measured times and the wire's; a model that is far off leaves the
-    figure.
+    """A logarithmic axis over the measured times and the wire's.
+
+    Curves of a model that is far off may leave the figure.
     """
     seconds = [*(time.median for time in times), *more]
     low, high = log10(min(seconds)) - 0.15, log10(max(seconds)) + 0.15
@@ -402,6 +407,6 @@ def time_ticks(figure: go.Figure, times: Sequence[Time], more: Sequence[float]) 
         type="log",
         range=[low, high],
         tickvals=ticks,
-        # A power of ten may come out a little too small for its unit.
+        # A power of ten may be slightly too small for its unit.
         ticktext=[human_seconds(1.0001 * tick) for tick in ticks],
     )

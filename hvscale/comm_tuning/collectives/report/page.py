@@ -1,6 +1,4 @@
-"""A study of collectives as one self-contained HTML page: the decision table, and for each case its
-measurements.
-"""
+"""The study as one self-contained HTML page: the decision table, and the measurements by case."""
 
 import plotly.graph_objects as go
 
@@ -22,7 +20,7 @@ from hvscale.report.page import render_page, study_facts, title
 
 
 def page(document: TuneCollectivesDocument) -> str:
-    """The page. `document` must hold at least one point without wrong results."""
+    """The page as HTML. `document` must contain at least one point without wrong results."""
     figures: dict[str, go.Figure] = {}
     sections = []
     rows = by_case(document)
@@ -33,7 +31,7 @@ def page(document: TuneCollectivesDocument) -> str:
         heading = describe_case(case)
         sections.append(
             {
-                "id": f"place-{number}",
+                "id": f"case-{number}",
                 "heading": heading,
                 "gain": describe_gain(rows.get(case, [])),
                 "charts": list(found),
@@ -52,20 +50,20 @@ def page(document: TuneCollectivesDocument) -> str:
         rules=rules_table(document),
         sections=sections,
         by_size=by_size,
-        others=[shown for shown in (eager_limits_table(document), fits_table(document.fits)) if shown.groups],
+        others=[table for table in (eager_limits_table(document), fits_table(document.fits)) if table.groups],
     )
 
 
 def describe_gain(rows: list[SizeRow]) -> str:
     """The gains of one case in a sentence."""
     if not rows:
-        return "No decision here: the library with nothing set, the baseline, was not measured."
-    most = max(rows, key=lambda row: row.gain)
+        return "No decision for this case: the baseline, the library with nothing set, was not measured."
+    best = max(rows, key=lambda row: row.gain)
     if not any(row.significant for row in rows):
-        return f"No difference from the library at any of {len(rows)} sizes."
-    least = min(rows, key=lambda row: row.gain)
+        return f"No significant difference from the library at any of {len(rows)} sizes."
+    worst = min(rows, key=lambda row: row.gain)
     return (
         f"The table is {human_number(mean_gain(rows))} times as fast as the library with nothing set: geometric mean over {len(rows)} sizes. "
-        f"At most {human_number(most.gain)} times, at {human_bytes(most.bytes)}; at least {human_number(least.gain)} times, "
-        f"at {human_bytes(least.bytes)}."
+        f"The gain is between {human_number(worst.gain)} at {human_bytes(worst.bytes)} and {human_number(best.gain)} at "
+        f"{human_bytes(best.bytes)}."
     )

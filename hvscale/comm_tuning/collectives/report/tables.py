@@ -14,15 +14,16 @@ from hvscale.comm_tuning.collectives.tables.table import Operation, Rule
 from hvscale.core.units import human_bytes, human_number, human_seconds
 from hvscale.report.tables import TableModel, plain_table
 
-# Fields of a choice that are shown with their names; bytes are a chunk's or a segment's.
+# Fields of a choice that are shown with their names.
 NAMED_FIELDS = ("depth", "radix", "channels")
 UNDECIDED = " ?"
 BY_SIZE = "By size"
 
 
 class SizeCsvRow(BaseModel):
-    """One row of the CSV file. `choice`: the table's. `wire_seconds`: the lower bound by the link,
-    None where the link is unknown.
+    """One row of the CSV file.
+
+    `choice`: the table's. `wire_seconds`: the least time the link needs, None if it is unknown.
     """
 
     operation: Operation
@@ -41,7 +42,9 @@ class SizeCsvRow(BaseModel):
 
 def rows(document: TuneCollectivesDocument) -> list[SizeCsvRow]:
     return [
-        SizeCsvRow(**{**dict(row), "choice": str(row.choice)}, wire_seconds=wire(document, case_of(row), row.bytes))
+        SizeCsvRow(
+            **{**dict(row), "choice": str(row.choice)}, wire_seconds=wire_bound(document, case_of(row), row.bytes)
+        )
         for row in size_rows(document)
     ]
 
@@ -54,8 +57,8 @@ def case_of(row: SizeRow | Rule) -> CollectiveCase:
     return CollectiveCase(row.operation, row.np, row.ranks_per_node)
 
 
-def wire(document: TuneCollectivesDocument, case: CollectiveCase, size: int) -> float | None:
-    """The least seconds the links need. None within a node, and where the link is unknown."""
+def wire_bound(document: TuneCollectivesDocument, case: CollectiveCase, size: int) -> float | None:
+    """The least seconds that the links need; None within a node and for an unknown link."""
     if document.link_bits_per_second is None:
         return None
     nodes = -(-case.np // case.ranks_per_node)
@@ -63,8 +66,9 @@ def wire(document: TuneCollectivesDocument, case: CollectiveCase, size: int) -> 
 
 
 def describe_choice(choice: AlgorithmChoice) -> str:
-    """`chain 32 KiB, depth 8`: the bytes are the chunk of one of our broadcasts, or the segment of
-    a library's algorithm.
+    """Such as `chain 32 KiB, depth 8`.
+
+    The bytes are the chunk of hvscale's broadcast, or the segment of a library's algorithm.
     """
     if choice == LIBRARY:
         return "library's own"
@@ -77,13 +81,14 @@ def describe_choice(choice: AlgorithmChoice) -> str:
     return ", ".join([first, *([choice.protocol] if choice.protocol else []), *counts])
 
 
-def of_rule(rule: Rule) -> AlgorithmChoice:
+def choice_of_rule(rule: Rule) -> AlgorithmChoice:
     return AlgorithmChoice.model_validate({name: getattr(rule, name) for name in ("algorithm", *rule.valid_fields)})
 
 
 def describe_case(case: CollectiveCase) -> str:
-    nodes = f"{case.ranks_per_node} on a node" if case.ranks_per_node < case.np else "one node"
-    return f"{case.operation}, np {case.np}, {nodes}"
+    ranks = "1 rank" if case.ranks_per_node == 1 else f"{case.ranks_per_node} ranks"
+    layout = f"{ranks} per node" if case.ranks_per_node < case.np else "one node"
+    return f"{case.operation}, np {case.np}, {layout}"
 
 
 def describe_sizes(rule: Rule) -> str:
@@ -110,22 +115,26 @@ def verdict(document: TuneCollectivesDocument) -> str:
     """The result in one line."""
     decision = document.decision
     if decision is None:
-        return "no decision yet: the library with nothing set, the baseline, was not measured"
-    if all(of_rule(rule) == LIBRARY for rule in decision.table.rule) and decision.table.eager_limit_bytes is None:
-        return "keep the library's own choices: nothing measured is faster beyond the noise"
+        return "no decision yet: the baseline, the library with nothing set, was not measured"
+    if (
+        all(choice_of_rule(rule) == LIBRARY for rule in decision.table.rule)
+        and decision.table.eager_limit_bytes is None
+    ):
+        return "keep the library's own choices: no other choice is significantly faster"
     return f"the table is {human_number(decision.gain)} times as fast as the library with nothing set: geometric mean over all sizes"
 
 
 def tables(document: TuneCollectivesDocument) -> list[TableModel]:
-    """All tables that are not empty. The first two columns hold words, the others figures; a group
-    without a name has no heading.
+    """All tables that are not empty.
+
+    The first two columns contain text, the others numbers. A group without a name has no heading.
     """
     made = [rules_table(document), sizes_table(document), eager_limits_table(document), fits_table(document.fits)]
     return [shown for shown in made if shown.groups]
 
 
 def terminal_tables(document: TuneCollectivesDocument) -> list[Table]:
-    """About 80 columns wide; the table by size is split by case."""
+    """The tables for a terminal of 80 columns; the table by size is split by case."""
     found = []
     for shown in tables(document):
         if shown.title == BY_SIZE:
@@ -152,13 +161,13 @@ def rules_table(document: TuneCollectivesDocument) -> TableModel:
     groups: dict[str, list[list[str]]] = {}
     for rule in document.decision.table.rule if document.decision else []:
         lines = groups.setdefault(describe_case(case_of(rule)), [])
-        lines.append([describe_sizes(rule), describe_choice(of_rule(rule))])
+        lines.append([describe_sizes(rule), describe_choice(choice_of_rule(rule))])
     caption = []
     if document.decision and (limit := document.decision.table.eager_limit_bytes) is not None:
         caption.append(f"with an eager limit of {human_bytes(limit)} for the whole job")
     if any(describe_choice(LIBRARY_AUTO) == takes for lines in groups.values() for _, takes in lines):
         caption.append(
-            "auto: the choice of the library's tunable component; the library's own choice may come from another component"
+            "auto: the automatic choice of the library's tunable component; the library's own choice may use another component"
         )
     return TableModel(title="Algorithm by message size", columns=["size", "algorithm"], groups=groups, caption=caption)
 
@@ -166,50 +175,50 @@ def rules_table(document: TuneCollectivesDocument) -> TableModel:
 def sizes_table(document: TuneCollectivesDocument) -> TableModel:
     """A group for each case, with the geometric mean as its last row."""
     cases = by_case(document)
-    known = any(wire(document, case, 1) for case in cases)
+    with_wire = any(wire_bound(document, case, 1) for case in cases)
     groups = {}
     for case, found in cases.items():
-        last = ["all", "geometric mean", "", "", human_number(mean_gain(found)), *([""] if known else [])]
-        groups[describe_case(case)] = [*(cells(document, row, known) for row in found), last]
-    caption = ["gain: median time of the library with nothing set / of the table, on the slowest rank"]
-    if known:
-        caption.append("wire: the table's time / the least time the link needs")
+        last = ["all", "geometric mean", "", "", human_number(mean_gain(found)), *([""] if with_wire else [])]
+        groups[describe_case(case)] = [*(cells(document, row, with_wire) for row in found), last]
+    caption = ["gain: median time of the library with nothing set / median time of the table, on the slowest rank"]
+    if with_wire:
+        caption.append("wire: the table's time / the least time that the link needs")
     if any(row.undecided for row in size_rows(document)):
         caption.append(
-            f"?: the best choice is more than {100 * (MAX_LOSS_RATIO - 1):.0f} % faster, but within the noise; needs more samples"
+            f"?: the best choice is more than {100 * (MAX_LOSS_RATIO - 1):.0f} % faster, but within the noise; more samples are needed"
         )
     wrong = sum(point.wrong > 0 for point in document.measurements.points)
     if wrong:
         caption.append(f"{wrong} choices with wrong results are left out")
     return TableModel(
         title=BY_SIZE,
-        columns=["size", "algorithm", "library", "table", "gain", *(["wire"] if known else [])],
+        columns=["size", "algorithm", "library", "table", "gain", *(["wire"] if with_wire else [])],
         groups=groups,
         caption=caption,
     )
 
 
-def cells(document: TuneCollectivesDocument, row: SizeRow, known: bool) -> list[str]:
-    """The cells of one row. `known`: whether there is a column for the wire."""
-    bound = wire(document, case_of(row), row.bytes)
+def cells(document: TuneCollectivesDocument, row: SizeRow, with_wire: bool) -> list[str]:
+    """The cells of one row. `with_wire`: whether the table has the column."""
+    bound = wire_bound(document, case_of(row), row.bytes)
     return [
         human_bytes(row.bytes),
         describe_choice(row.choice),
         human_seconds(row.library_seconds),
         human_seconds(row.table_seconds),
         (human_number(row.gain) if row.significant else "no difference") + UNDECIDED * row.undecided,
-        *([human_number(row.table_seconds / bound) if bound else "-"] if known else []),
+        *([human_number(row.table_seconds / bound) if bound else "-"] if with_wire else []),
     ]
 
 
 def eager_limits_table(document: TuneCollectivesDocument) -> TableModel:
-    """The eager limits, which apply to a whole job, and their gains."""
+    """The eager limits and their gains."""
     rows = [eager_limit_cells(row) for row in document.decision.eager_limits] if document.decision else []
     return TableModel(
         title="Eager limits",
         columns=["eager limit", "gain", "worst gain", ""],
         groups={"": rows} if rows else {},
-        caption=["gain: geometric mean over all sizes; worst gain: of the worst size"],
+        caption=["gain: geometric mean over all sizes; worst gain: at the worst size"],
     )
 
 
@@ -218,7 +227,7 @@ def eager_limit_cells(row: EagerLimitRow) -> list[str]:
         describe_limit(row.eager_limit_bytes),
         human_number(row.gain),
         human_number(row.min_gain),
-        "chosen" if row.chosen else "not measured everywhere" if row.gain is None else "",
+        "chosen" if row.chosen else "not measured for every case" if row.gain is None else "",
     ]
 
 
@@ -227,7 +236,7 @@ def describe_limit(eager_limit_bytes: int | None) -> str:
 
 
 def fits_table(fits: list[Fit]) -> TableModel:
-    """The figures of the cost model."""
+    """The parameters of the cost model."""
     rows = [
         [
             fit.level,
