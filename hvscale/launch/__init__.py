@@ -1,6 +1,5 @@
-"""Starts N ranks of any command and ends them: plain arguments and environment variables, no
-knowledge of what they do.
+"""Starts N ranks of any command and ends them, knowing only arguments and environment variables.
 
-`controller.launch` starts a job. Nothing is imported here: code that runs inside a rank may look up
-a flavour without loading the controller.
+`controller.launch` starts a job. This package imports nothing, so that code inside a rank can look
+up a flavour without loading the controller.
 """

@@ -1,6 +1,4 @@
-"""Starts a job, follows it, and ends it: nothing of it is left behind, and its folder is readable
-from the first second to the last.
-"""
+"""Starts a job, follows it and ends it; its run folder is readable at any time."""
 
 import os
 import platform
@@ -32,24 +30,24 @@ VERSIONS_OF = ("hvscale", "horovod", "torch", "numpy")
 
 
 class RunInterruptedError(HvscaleError):
-    """The user ended the run by a signal; its folder is complete up to then. The exit status is 128
-    + signal, as shells have it.
+    """A signal ended the run; its folder is complete up to then.
+
+    The exit status is 128 + signal, as in shells.
     """
 
     def __init__(self, number: int, run: RunFolder, problem: str = "") -> None:
-        ended = f"ended by {signal.Signals(number).name}; what was recorded is in {run.path}"
+        ended = f"interrupted by {signal.Signals(number).name}; the run folder {run.path} holds the results so far"
         super().__init__(f"{ended}; {problem}" if problem else ended)
         self.exit_status = 128 + number
 
 
 def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_HOOKS) -> RunFolder:
-    """Run `command` as `options` say, by default on this machine, and wait for its end.
+    """Run `command` with `options` and wait for its end.
 
-    Raises RequestError before a rank is started, RankFailedError and RunInterruptedError
-    afterwards.
+    Raises RequestError before any rank starts; RankFailedError or RunInterruptedError afterwards.
     """
     if not command:
-        raise RequestError("no command: write it behind --, for example: hvscale launch -np 2 -- python train.py")
+        raise RequestError("no command; write it after --, for example: hvscale launch -np 2 -- python train.py")
     programs.check_limits()
     flavour = flavours.get(options.mpi)
     passed = passed_environment(command, options, flavour)
@@ -105,12 +103,10 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
 
 
 def passed_environment(command: list[str], options: LaunchOptions, flavour: flavours.Flavour) -> dict[str, str]:
-    """What the job gets of this shell's environment. Raises RequestError where it does not find the
-    command.
-    """
+    """The job's environment. Raises RequestError if its PATH does not have the command."""
     passed = job_environment.job_environment(flavour, options.env)
     if shutil.which(command[0], path=passed.get("PATH", os.defpath)) is None:
-        raise RequestError(f"{command[0]}: no such command, or not executable; check the name and PATH")
+        raise RequestError(f"{command[0]}: command not found or not executable; check the name and PATH")
     return passed
 
 
@@ -122,9 +118,7 @@ def add_rank_environment(
     flavour: flavours.Flavour,
     hooks: LaunchHooks,
 ) -> None:
-    """Put into the record's `rank_environment` the variables of what is preloaded into the
-    ranks.
-    """
+    """Add the variables for preloaded libraries to the record's `rank_environment`."""
     for one in (hooks.collectives if options.collectives is not None else None, hooks.instrument):
         if one is not None:
             environment = {**passed, processes.NP_VARIABLE: str(options.np), **record.rank_environment}
@@ -135,12 +129,13 @@ def add_rank_environment(
         except RequestError as error:
             if options.start_timeout is not None:
                 raise
-            record.warnings.append(f"the ranks cannot report the MPI library that they run on: {error}")
+            record.warnings.append(f"ranks cannot report the MPI library they run on: {error}")
 
 
 def submit_and_follow(command: list[str], options: LaunchOptions, hooks: LaunchHooks) -> RunFolder:
-    """Have Slurm run the job, and show what its ranks write. Raises what a launch here would
-    raise.
+    """Submit the job to Slurm and show its ranks' output.
+
+    Raises the errors that `launch` raises.
     """
     run = RunFolder((options.run or default_run_path(command)).absolute())
     script = _slurm_job.job_script("profile" if hooks.instrument else "launch", command, options, run.path)
@@ -149,7 +144,7 @@ def submit_and_follow(command: list[str], options: LaunchOptions, hooks: LaunchH
         try:
             number = _slurm_job.submit(script, run)
         except InterruptedWaitError as error:
-            unsure = "`squeue --me` says whether Slurm has taken the job"
+            unsure = "check with `squeue --me` whether Slurm accepted the job"
             raise RunInterruptedError(caught[0], run, unsure) from error
         try:
             _slurm_job.follow(
@@ -178,8 +173,9 @@ def prepare_nodes(
     stack: ExitStack,
     caught: list[int],
 ) -> Nodes:
-    """Make the nodes, until `stack` is left. Closes the record where they cannot be made or a
-    signal ends the wait for them.
+    """Create the nodes; `stack` removes them.
+
+    If this fails or a signal interrupts it, close the record and raise.
     """
     try:
         with interruptible():
@@ -197,7 +193,7 @@ def prepare_nodes(
 
 
 def make_job(nodes: Nodes, record: RunRecord, run: RunFolder, passed: Mapping[str, str]) -> Job:
-    """The job, with the environment that it gets on these nodes."""
+    """The job with its environment on these nodes."""
     variables = {name: value for name, value in passed.items() if name not in nodes.excluded_variables}
     environment = {
         **variables,
@@ -210,7 +206,7 @@ def make_job(nodes: Nodes, record: RunRecord, run: RunFolder, passed: Mapping[st
 def report_problems(
     record: RunRecord, run: RunFolder, request: placements.PlacementRequest, warn: Callable[[str], None]
 ) -> None:
-    """Say what the placement could not remove."""
+    """Report what the placement could not remove."""
     for text in request.problems:
         warn(text)
     if request.problems:
@@ -227,15 +223,15 @@ def record_nodes(record: RunRecord, nodes: Nodes) -> None:
 
 
 def early_warnings(record: RunRecord, nodes: Nodes, passed: Mapping[str, str]) -> list[str]:
-    """What the user should know before the job starts."""
+    """Warnings for the user before the job starts."""
     warnings = []
     if nodes.on_this_machine and record.np > record.host.cores:
         warnings.append(
             f"{record.np} ranks on {record.host.cores} cores: "
-            "they share cores, so times say little about a machine with enough of them"
+            "ranks share cores, so timings do not represent a machine with one core per rank"
         )
     if dropped := job_environment.dropped_variables(passed):
-        warnings.append(f"not passed on to the ranks: {', '.join(dropped)}; add --env NAME for each that you want")
+        warnings.append(f"not passed to the ranks: {', '.join(dropped)}; add --env NAME to pass one")
     return warnings
 
 

@@ -1,7 +1,4 @@
-"""A job and the nodes that its ranks run on.
-
-Plain data, and how a program is started in a node.
-"""
+"""A job, the nodes that its ranks run on, and how a program is started in a node."""
 
 import json
 import shlex
@@ -23,12 +20,13 @@ STATUS_OF_SSH_ITSELF = 255
 
 
 class RemoteProcess(subprocess.Popen[bytes]):
-    """An agent whose program runs in another node: signals sent to this process reach the program
-    through the agent's stdin.
+    """An agent whose program runs in another node; signals sent to it reach that program.
+
+    The agent gets each signal's number on its stdin.
     """
 
     def send_signal(self, sig: int) -> None:
-        """Nothing happens when the program has ended."""
+        """Send a signal; does nothing if the program has ended."""
         with suppress(OSError):
             if self.stdin is not None:
                 self.stdin.write(b"%d\n" % sig)
@@ -37,11 +35,10 @@ class RemoteProcess(subprocess.Popen[bytes]):
 
 @dataclass(frozen=True)
 class Node:
-    """One place for ranks, with its own address: this machine, a container, a network namespace,
-    another host.
+    """A place for `slots` ranks: this machine, a container, a network namespace or another host.
 
-    `slots` ranks run in it. `agent`: the words to write before a program to start it there; empty
-    means here. `through_shell`: the agent hands one string to a shell, as ssh does.
+    `agent`: the words before a program's own that start it there; empty for this machine.
+    `through_shell`: the agent passes one string to a shell, as ssh does.
     """
 
     name: str
@@ -56,10 +53,9 @@ class Node:
         return [*self.agent, *([shlex.join(program)] if self.through_shell else program)]
 
     def start(self, program: list[str], environment: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start `program` in the caller's working directory with exactly this environment; stdout
-        and stderr go to `log`.
+        """Start `program` in the caller's working directory with exactly this environment.
 
-        Signals to the process reach the program.
+        stdout and stderr go to `log`. Signals sent to the process reach the program.
         """
         if not self.agent:
             return subprocess.Popen(
@@ -74,7 +70,7 @@ class Node:
         process = RemoteProcess(
             self.agent_command(starter), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
         )
-        # Through stdin and not on a command line, where every user of the machine could read it.
+        # Through stdin, because every user of the machine can read command lines.
         order = json.dumps({"program": program, "environment": dict(environment), "directory": str(Path.cwd())})
         with suppress(OSError):  # an agent that could not start says so in its exit status
             if process.stdin is not None:
@@ -85,13 +81,13 @@ class Node:
 
 @dataclass(frozen=True)
 class Nodes:
-    """All nodes of a job, in order of rank, block by block.
+    """The nodes of a job, in order of rank: each node holds a block of consecutive ranks.
 
-    `controller` is an address of this machine that every node reaches. `subnet` (CIDR) is the
-    network for the ranks' messages; None leaves the choice to their library. `settings`: what the
-    placement did, for run.json. `excluded_variables`: variables of the caller that mean nothing in
-    the nodes. `single_copy()`: whether the ranks of a node may read each other's memory. `lost()`:
-    the nodes that were lost since, each with the cause.
+    `controller`: an address of this machine that every node can reach. `subnet` (CIDR): the network
+    for the ranks' messages; None lets the library choose. `settings`: the placement's own settings,
+    for run.json. `excluded_variables`: the caller's variables that do not apply in the nodes.
+    `single_copy()`: whether ranks of a node may read each other's memory. `lost()`: the cause of
+    each node's loss, by node name.
     """
 
     nodes: tuple[Node, ...]
@@ -105,19 +101,17 @@ class Nodes:
 
     @property
     def without_agents(self) -> bool:
-        """True when ranks are plain processes of this machine, without an agent."""
+        """Whether the ranks are plain processes of this machine."""
         return not any(node.agent for node in self.nodes)
 
     @property
     def share_an_address(self) -> bool:
-        """True for nodes that are one machine in all but their names, as in a cluster made for a
-        test.
-        """
+        """Whether several nodes are really one machine, as in a test cluster."""
         return len({node.address for node in self.nodes}) < len(self.nodes)
 
     @property
     def hosts(self) -> str:
-        """`name:slots,name:slots`, as launchers want it."""
+        """`name:slots,name:slots`, the format that launchers take."""
         return ",".join(f"{node.name}:{node.slots}" for node in self.nodes)
 
     def ranks_of(self, name: str) -> list[int]:
@@ -132,16 +126,15 @@ class Nodes:
         return next(node for node in self.nodes if rank in self.ranks_of(node.name))
 
     def write_agent(self, folder: Path) -> Path:
-        """A program that launchers call as they would call ssh: `agent [-OPTION]... NODE COMMAND
-        LINE`. It runs the line in the node.
+        """Write a program that launchers call in place of ssh, and return its path.
 
-        Raises RequestError when the folder's path has a space: launchers split the agent's name
-        there.
+        It takes `[-OPTION]... NODE COMMAND LINE` and runs the line in the node. Raises RequestError
+        if the path contains a space, because launchers split the agent's name there.
         """
         path = folder / "agent"
         if len(str(path).split()) != 1:
             raise RequestError(
-                f"{folder}: launchers cannot call a program in a path with a space: choose it with --run"
+                f"{folder}: launchers cannot start a program whose path contains a space; choose another folder with --run"
             )
         cases = "".join(f"{shlex.quote(node.name)}) {agent_words(node, folder)} ;;\n" for node in self.nodes)
         text = (
@@ -152,7 +145,7 @@ class Nodes:
             f"case $node in\n{cases}esac\n"
             'echo "$node is not a node of this run" >&2; exit 255\n'
         )
-        for node in self.nodes:  # of a first start
+        for node in self.nodes:  # left by a first start
             lost_marker(folder, node.name).unlink(missing_ok=True)
         with open_new(path, 0o700) as stream:
             stream.write(text.encode())
@@ -160,10 +153,9 @@ class Nodes:
 
 
 def agent_words(node: Node, run: Path) -> str:
-    """Shell words that run the line in "$*" in the node; a launcher's line is made for a shell, as
-    ssh has one at the other end.
+    """The shell words that run the line in `$*` in the node; launchers write the line for a shell.
 
-    When ssh loses its host it leaves a file, because Hydra ignores the exit status of its agents.
+    If ssh loses its host, they create a marker file, because Hydra ignores its agents' exit status.
     """
     if not node.through_shell:
         return f'exec {shlex.join(node.agent)} /bin/sh -c "$*"'
@@ -174,22 +166,22 @@ def agent_words(node: Node, run: Path) -> str:
 
 
 def lost_marker(run: Path, node: str) -> Path:
-    """The file that an agent leaves when it has lost its node."""
+    """The file that an agent creates when it has lost its node."""
     return run / "ranks" / f"{node}.lost"
 
 
 def split_evenly(np: int, nodes: int) -> list[int]:
-    """Ranks for each of `nodes` nodes, as even as can be, the first ones holding one more."""
+    """Ranks for each node: an even split, with the remainder on the first nodes."""
     return [np // nodes + (number < np % nodes) for number in range(nodes)]
 
 
 @dataclass(frozen=True)
 class Job:
-    """np ranks of one command.
+    """np ranks of one command on `nodes`, which have np slots in total.
 
-    `environment` is the whole environment of the launcher and of every rank; `rank_environment` is
-    added to it for the user's command alone (a preloaded library must not load into mpirun or into
-    rank.py). The ranks run on `nodes`, which hold np slots in all.
+    `environment`: the whole environment of the launcher and of every rank. `rank_environment`:
+    added for the user's command only, because a preloaded library must not load into mpirun or
+    rank.py.
     """
 
     np: int

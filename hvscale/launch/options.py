@@ -1,4 +1,4 @@
-"""What a user asks of a launch, and what its caller adds: the arguments of `launch`."""
+"""The options of a launch, and the hooks that its caller adds: the arguments of `launch`."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -23,11 +23,11 @@ Watch = Callable[[RunFolder], object]
 
 
 class LaunchOptions(BaseModel):
-    """The options of a launch. The text of each field is its option's help on the command line.
+    """The options of a launch. Each field's text is its option's help on the command line.
 
-    Each field has one name everywhere: `start_timeout` is `--start-timeout` on the command line and
-    `start_timeout` in a JSON document. There the fields of `placement` stand beside the others, and
-    what was not given is left out. A document holds `recorded()` options, without secrets.
+    A field has one name everywhere: `start_timeout` is `--start-timeout` on the command line and
+    `start_timeout` in a JSON document. Documents hold the fields of `placement` beside the others,
+    and only those that were given. They hold `recorded()` options, without secrets.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,9 +84,7 @@ class LaunchOptions(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_placement(cls, values: Any) -> Any:
-        """Accept the fields of `placement` beside the others, as documents and command lines have
-        them.
-        """
+        """Accept the fields of `placement` beside the others, as in documents and options."""
         if not isinstance(values, dict) or isinstance(values.get("placement"), PlacementOptions):
             return values
         of_placement = {name: value for name, value in values.items() if name in PlacementOptions.model_fields}
@@ -101,9 +99,9 @@ class LaunchOptions(BaseModel):
 
     @classmethod
     def of(cls, **values: object) -> Self:
-        """The options that a command line or a file gives; None: not given.
+        """The options given on a command line or in a file; None means not given.
 
-        Raises RequestError, naming the option, for a value that is not possible.
+        Raises RequestError that names the option of an invalid value.
         """
         try:
             return cls.model_validate({name: value for name, value in values.items() if value is not None})
@@ -113,9 +111,7 @@ class LaunchOptions(BaseModel):
             raise RequestError(f"--{name} {first['input']}: {first['msg']}") from error
 
     def command_line(self) -> list[list[str]]:
-        """What a command line says for the options that were given: one list for each time that an
-        option stands there.
-        """
+        """The words of the given options on a command line: one list for each occurrence."""
         return [
             [option_flag(name, one), *([] if isinstance(one, bool) else [str(one)])]
             for name, value in self.model_dump().items()
@@ -130,10 +126,10 @@ class LaunchOptions(BaseModel):
         return self.model_copy(update=changes)
 
     def recorded(self) -> Self:
-        """The options as a document may hold them: no values of secrets, and not the run folder,
-        which changes from start to start.
+        """The options as a document may hold them: without secret values and the run folder.
 
-        Raises RequestError for a variable of `env` that this shell does not have.
+        The run folder differs from start to start. Raises RequestError if a variable of `env` is
+        not set in this shell.
         """
         without_run = self.model_copy(update={"env": tuple(recordable_requests(self.env))})
         without_run.__dict__["run"] = None
@@ -147,7 +143,7 @@ class LaunchOptions(BaseModel):
 
 
 def option_fields() -> Iterator[tuple[str, FieldInfo]]:
-    """Those of LaunchOptions, in the order of --help, with those of its placement in its place."""
+    """The fields of LaunchOptions in the order of --help, with those of its placement expanded."""
     for name, field in LaunchOptions.model_fields.items():
         yield from PlacementOptions.model_fields.items() if name == "placement" else [(name, field)]
 
@@ -156,7 +152,7 @@ OPTIONS = dict(option_fields())
 
 
 def option_flag(name: str, value: object) -> str:
-    """The option of a field on the command line; that of a switch says which way it is turned."""
+    """A field's option on the command line; a switch has one flag for on and one for off."""
     extra: Any = OPTIONS[name].json_schema_extra
     on, _, off = str([*extra["flags"], "--" + name.replace("_", "-")][0]).partition("/")
     return off if value is False else on
@@ -169,8 +165,8 @@ def as_json(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-# Turns --settings and --set into variables and options of the job that `command` is. Whoever starts
-# one command under several flavours calls it for each.
+# Turns --settings and --set into variables and options of the job that runs `command`. A caller
+# that starts one command under several flavours calls it for each.
 Resolve = Callable[[list[str], LaunchOptions], LaunchOptions]
 
 
@@ -180,15 +176,15 @@ def print_warning(text: str) -> None:
 
 @dataclass(frozen=True)
 class LaunchHooks:
-    """What the caller of a launch adds to it.
+    """What the caller adds to a launch.
 
-    `show(rank, line)` gets the ranks' output, `warn(text)` each warning. `watch(run)` is called
-    about 20 times a second, and stops the job when it returns True.
+    `show(rank, line)` gets the ranks' output, and `warn(text)` each warning. `watch(run)` is called
+    about 20 times a second; the job stops when it returns True.
 
-    `instrument(run, record, environment)` returns variables for the command alone, on top of the
-    job's `environment`, and may add to the record's warnings. `collectives` does the same for the
-    table of `LaunchOptions.collectives`, and comes first: `instrument` finds its variables in
-    `environment`.
+    `collectives(run, record, environment)` and then `instrument(run, record, environment)` return
+    variables for the command only, on top of the job's `environment`. `collectives` is called if
+    `LaunchOptions.collectives` is set; `instrument` gets its variables in `environment`. Both may
+    add to the record's warnings.
     """
 
     show: Show | None = None

@@ -25,7 +25,7 @@ def option(metavar: str, text: str | Callable[[], str], *flags: str) -> Any:
 
 
 class PlacementOptions(BaseModel):
-    """None means: not asked for, the placement's own default holds."""
+    """None means not given: the placement's own default applies."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -103,7 +103,7 @@ class PlacementOptions(BaseModel):
 
     @property
     def name(self) -> str:
-        """The placement asked for, or the one that the other options stand for."""
+        """The placement given, or the one that the other options imply."""
         if self.placement is not None:
             return self.placement
         if not self.given():
@@ -113,5 +113,5 @@ class PlacementOptions(BaseModel):
         return next(implied, placements.DEFAULT_PLACEMENT)
 
     def given(self) -> set[str]:
-        """The options that were asked for, beside the placement itself."""
+        """The options that were given, except the placement itself."""
         return {name for name in type(self).model_fields if getattr(self, name) is not None} - {"placement"}

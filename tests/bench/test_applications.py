@@ -122,7 +122,7 @@ def study(name: str, launch: LaunchOptions = NOTHING_ASKED, **asked: Any) -> App
         ),
         ("stencil", {"launch": LaunchOptions.of(placement="host,host")}, "name each once"),
         ("stencil", {"launch": LaunchOptions.of(placement="host,moon")}, "--placement moon: unknown placement"),
-        ("stencil", {"launch": LaunchOptions.of(link="1gbit")}, "--link means nothing to --placement host"),
+        ("stencil", {"launch": LaunchOptions.of(link="1gbit")}, "--link does not apply to --placement host"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(name: str, asked: dict[str, Any], said: str) -> None:

@@ -90,8 +90,8 @@ def test_without_the_first_the_others_still_have_their_figures() -> None:
         (["host", "ssh", "host"], {}, "host,ssh,host: name two"),
         (["host", ""], {}, "host,: name two"),
         (["host", "podman"], {}, "podman: unknown placement. Known: docker:node"),
-        (["host", "netns"], {"network": "overlay"}, "--network means nothing to --placement host: it is for docker:"),
-        (["host", "docker:rank"], {"ranks_per_container": 2}, "--ranks-per-container means nothing to"),
+        (["host", "netns"], {"network": "overlay"}, "--network does not apply to --placement host, only to docker:"),
+        (["host", "docker:rank"], {"ranks_per_container": 2}, "--ranks-per-container does not apply to"),
         (["host", "docker:node"], {}, "the Docker daemon does not answer|docker: not found"),
         (["host", "ssh"], {}, "on which hosts"),
     ],
@@ -113,7 +113,7 @@ def test_an_option_goes_to_the_placements_that_know_it_and_the_others_are_named(
     assert turns.document.launch["host"].placement == PlacementOptions(placement="host")
     assert turns.document.launch["ssh"].placement == PlacementOptions(placement="ssh", hosts="a:1,b:1")
     (warning,) = turns.document.warnings
-    assert warning.startswith("--hosts means nothing to host: it is for ssh alone")
+    assert warning.startswith("--hosts does not apply to host, only to ssh")
 
 
 def test_the_messages_that_the_overhead_goes_into_are_named() -> None:

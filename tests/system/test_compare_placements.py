@@ -46,7 +46,7 @@ def test_placements_are_measured_in_turns_and_what_failed_is_gone_on_with(
     assert done.returncode == 3
     assert done.stderr.splitlines()[-1].strip() == "this rank is unwell"
     assert "hvscale: netns: rank 1 on" in done.stderr
-    assert "--link means nothing to host: it is for netns alone" in done.stderr
+    assert "--link does not apply to host, only to netns" in done.stderr
     document = compared(folder)
     assert (document["state"], document["measured_by"]) == ("failed", "seconds")
     runs = [(run["name"], run["repeat"], run["problem"] is None) for run in document["runs"]]

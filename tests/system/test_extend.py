@@ -72,7 +72,7 @@ def test_a_placement_from_a_file_makes_nodes(hvscale: Run, plugins: str, tmp_pat
     assert (record["placement"], record["placement_settings"]) == ("background", {"nice": 19})
     refused = hvscale("launch", "--placement", "background", "--link", "1gbit", "--", "true", PYTHONPATH=plugins)
     assert refused.returncode == 2
-    assert "--link means nothing to --placement background" in refused.stderr
+    assert "--link does not apply to --placement background" in refused.stderr
 
 
 def test_a_collective_from_a_file_is_measured_and_checked(hvscale: Run, plugins: str, tmp_path: Path) -> None:

@@ -426,7 +426,7 @@ def test_a_daemon_that_is_stopped_during_the_start_ends_it(
             launcher.send_signal(number)
         _, said = launcher.communicate(timeout=120)
     assert launcher.returncode == (128 + number if number else 2), said
-    assert f"hvscale: {'ended by SIGINT' if number else 'the Docker daemon at'}" in said
+    assert f"hvscale: {'interrupted by SIGINT' if number else 'the Docker daemon at'}" in said
     assert "stays; `hvscale cleanup` removes it when the daemon answers again" in said
     record = run_json(tmp_path / "job")
     assert record["state"] == ("interrupted" if number else "failed")
@@ -539,7 +539,7 @@ def test_a_start_in_time_is_not_touched_by_its_limit(hvscale: Run, program: Call
             ["--placement", "moon"],
             "--placement moon: unknown placement. Known: docker:node, docker:rank, host, netns",
         ),
-        (["--link", "1gbit"], "--link means nothing to --placement host: it is for docker:node, docker:rank, netns"),
+        (["--link", "1gbit"], "--link does not apply to --placement host, only to docker:node, docker:rank, netns"),
         (["--placement", "netns", "--link", "fast"], "--link fast: not a rate"),
         (["--placement", "netns", "--nodes", "5"], "--nodes 5 for -np 1"),
         (["--placement", "netns", "--nodes", "0"], "--nodes"),

@@ -154,7 +154,7 @@ def test_without_the_preloaded_library_a_launch_goes_on_with_one_warning(tmp_pat
     done = subprocess.run([*words, "--", "true"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     [warning] = [line for line in done.stderr.splitlines() if "warning" in line]
-    assert "the ranks cannot report the MPI library that they run on: libnone.so is not in this installation" in warning
+    assert "ranks cannot report the MPI library they run on: libnone.so is not in this installation" in warning
     needed = subprocess.run(
         [*words, "--start-timeout", "60", "--", "true"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )

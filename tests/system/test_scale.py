@@ -312,7 +312,7 @@ def test_what_was_measured_before_the_end_is_kept_and_gone_on_from(
         assert scaling.returncode == 130
         assert document["state"] == "interrupted"
         assert "\n1     1" in shown
-        assert "ended by SIGINT" in said.splitlines()[-1]
+        assert "interrupted by SIGINT" in said.splitlines()[-1]
 
     first = (folder / "np-1-repeat-1/run.json").read_bytes()
     again = hvscale(*ask, moody("good"))
@@ -369,9 +369,9 @@ def test_output_that_tells_no_throughput_is_named(
         (["--np", "1", "--metric", "(", "--", "true"], "--metric '(' is not a regular expression"),
         (["--np", "1", "--metric", "speed", "--", "true"], "put the number into a group"),
         (["--np", "1", "--mpi", "lam", "--", "true"], "--mpi lam: unknown flavour"),
-        (["--np", "1", "--env", "NOT_SET", "--", "true"], "--env NOT_SET: no such variable"),
+        (["--np", "1", "--env", "NOT_SET", "--", "true"], "--env NOT_SET: not set in this shell"),
         (["--np", "1", "--submit", "--", "true"], "--submit"),
-        (["--np", "1", "--", "no-such-command"], "no-such-command: no such command"),
+        (["--np", "1", "--", "no-such-command"], "no-such-command: command not found"),
         (["--np", "1", "--", "true", "{8/np}"], "add --strong"),
         (["--np", "1,3", "--strong", "--", "true", "{8/np}"], "{8/np} cannot be divided by np 3"),
         (["--np", "1,3", "--strong", "--", *TRAIN], "--batch-size 16 cannot be divided by np 3"),

@@ -145,7 +145,7 @@ def test_hosts_that_do_not_reach_each_other_are_named(refused: Refuse, ssh: SshH
         (["--hostfile", "none"], "--hostfile none: No such file"),
         (["--hosts", "alpha", "--hostfile", "none"], "give one of them"),
         (["--placement", "ssh"], "on which hosts?"),
-        (["--placement", "netns", "--hosts", "alpha"], "--hosts means nothing to --placement netns"),
+        (["--placement", "netns", "--hosts", "alpha"], "--hosts does not apply to --placement netns"),
     ],
 )
 def test_hosts_that_cannot_be_are_one_line(refused: Refuse, arguments: list[object], said: str) -> None:

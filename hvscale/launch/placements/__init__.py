@@ -117,7 +117,7 @@ def get(options: "PlacementOptions", np: int) -> Placement:
     for option in sorted(options.given() - placement.takes):
         takers = [name for name, other in PLACEMENTS.all().items() if option in other.takes]
         raise RequestError(
-            f"--{option.replace('_', '-')} means nothing to --placement {placement.name}: it is for {', '.join(takers)}"
+            f"--{option.replace('_', '-')} does not apply to --placement {placement.name}, only to {', '.join(takers)}"
         )
     placement.check(options, np)
     return placement

@@ -124,8 +124,8 @@ def options_of_each(
         others = [name for name in names if name not in takers]
         if others:
             warnings.append(
-                f"--{option.replace('_', '-')} means nothing to {', '.join(others)}: it is for {', '.join(takers)} alone, and the overhead "
-                "holds what it does"
+                f"--{option.replace('_', '-')} does not apply to {', '.join(others)}, only to {', '.join(takers)}; "
+                "the overhead includes its effect"
             )
     each = {
         name: PlacementOptions(
