@@ -67,7 +67,7 @@ def dropped_variables(passed: Mapping[str, str], caller: Mapping[str, str] = os.
 
 
 def has_public_value(name: str) -> bool:
-    """Whether documents may hold its value: it affects communication, and its name hints no secret."""
+    """Whether documents may hold its value: a communication variable whose name hints no secret."""
     bindings = [flavour.binding_variable for flavour in FLAVOURS.all().values()]
     known = name.startswith(knob_prefixes()) or name in RECORDED or name in bindings
     return known and not any(word in name.upper() for word in SECRET_WORDS)
