@@ -219,7 +219,7 @@ def test_a_rank_without_a_device_of_its_own_fails_and_says_so(hvscale: Run, tmp_
     command = ("launch", "-np", 3, "--devices", "own", "--run", "job", "--", *SHOW_DEVICES)
     done = hvscale(*command, CUDA_VISIBLE_DEVICES="0,1")
     assert done.returncode == 3
-    assert "local rank 2 has no GPU of its own, its node offers 0,1" in done.stderr
+    assert "local rank 2 has no GPU: its node offers 0,1" in done.stderr
     assert run_json(tmp_path / "job")["failed_rank"] == 2
 
 

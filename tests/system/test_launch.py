@@ -166,7 +166,7 @@ def test_what_a_command_leaves_behind_is_ended_and_said(
     script = program("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
     done = hvscale("launch", "--run", "job", "--", "python", script)
     assert done.returncode == 0
-    assert "processes that the command left running were killed: 1" in done.stderr
+    assert "processes that the command left running, now killed: 1" in done.stderr
     assert processes_of(tmp_path / "job") == []
 
 

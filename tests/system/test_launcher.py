@@ -61,7 +61,7 @@ def test_a_launcher_that_hangs_is_started_once_more(hvscale: Run, tmp_path: Path
     assert "front/mpirun" in said
     record = run_json(tmp_path / "job")
     assert record["state"] == "finished"
-    assert [text for text in record["warnings"] if "started once more" in text] == [
+    assert [text for text in record["warnings"] if "retrying" in text] == [
         said.removeprefix("hvscale: warning: ")
     ]
     assert (tmp_path / "job/logs/launcher-1.log").read_text() == "stuck\n"
@@ -73,7 +73,7 @@ def test_a_launcher_that_always_hangs_is_named(hvscale: Run, tmp_path: Path, fro
         *("launch", "-np", 2, "--run", "job", "--", "true"), **fronted(HANG, 99), HVSCALE_FIRST_RANK_TIMEOUT="0.5"
     )
     assert done.returncode == 3, done.stderr
-    assert "front/mpirun started no rank within 0.5 s and was ended, twice" in done.stderr
+    assert "front/mpirun started no rank within 0.5 s and was killed, twice" in done.stderr
     assert "HVSCALE_FIRST_RANK_TIMEOUT=SECONDS" in done.stderr
     assert starts(tmp_path) == 2
     record = run_json(tmp_path / "job")
@@ -102,7 +102,7 @@ def test_a_signal_ends_a_launcher_that_hangs(tmp_path: Path, fronted: Fronted, n
 def test_a_launcher_that_could_not_listen_is_started_once_more(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
     done = hvscale("launch", "-np", 2, "--run", "job", "--", "echo", "here", **fronted(CANNOT_LISTEN, 1))
     assert done.returncode == 0, done.stderr
-    assert "its listener thread failed to start; started once more" in done.stderr
+    assert "its listener thread failed to start; retrying" in done.stderr
     assert len(done.stdout.splitlines()) == 2
 
 
@@ -122,7 +122,7 @@ def test_a_limit_that_is_no_number_is_one_line(hvscale: Run, tmp_path: Path) -> 
     for name, value in (("HVSCALE_FIRST_RANK_TIMEOUT", "soon"), ("HVSCALE_ANSWER_TIMEOUT", "nan")):
         done = hvscale("launch", "--run", "job", "--", "true", **{name: value})
         assert done.returncode == 2
-        assert f"{name}={value}: not a number of seconds" in done.stderr
+        assert f"{name}={value}: not a valid number of seconds" in done.stderr
         assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "job").exists()
 

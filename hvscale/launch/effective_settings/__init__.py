@@ -1,7 +1,7 @@
-"""What the libraries of a job report as their settings in effect, beside what was asked for.
+"""Collects the settings that a job's libraries report as in effect.
 
-A file in this folder registers a reader for a library that any job may use. A flavour's own reader
-is its `settings_reader`, in the flavour's file.
+A file in this folder registers a reader for a library that any job may use. A flavour's reader is
+its `settings_reader`, in the flavour's file.
 """
 
 import time
@@ -19,9 +19,7 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class LaunchedJob:
-    """A job as its libraries were started: `environment` is what its ranks have, the command's own
-    included.
-    """
+    """A started job; `environment` is that of its command."""
 
     run: RunFolder
     library: Library
@@ -33,21 +31,23 @@ class LaunchedJob:
         return self.run.path / FOLDER
 
     def variables_with_prefix(self, *prefixes: str) -> dict[str, str]:
-        """The variables with one of these prefixes, by name."""
+        """The job's variables with one of these prefixes, by name."""
         return {name: value for name, value in sorted(self.environment.items()) if name.startswith(prefixes)}
 
 
 class SettingsReader(Protocol):
-    """A library that can be asked which settings it uses."""
+    """Reads the settings that a library reports as in effect."""
 
     def reporting_variables(self, job: LaunchedJob) -> dict[str, str]:
-        """Variables that make it report them, without effect on what the job does; the user's own,
-        given with --env, win.
+        """Variables that make the library report its settings and change nothing else.
+
+        The user's values from --env take precedence.
         """
 
     def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
-        """What it reported; None when nothing was asked for, or nothing is there yet. Nothing more
-        comes once the job has `ended`.
+        """What the library reported; None if nothing was asked for or the report is not there yet.
+
+        The report is complete once the job has `ended`.
         """
 
 
@@ -59,8 +59,9 @@ def register(name: str, reader: SettingsReader) -> None:
 
 
 class SettingsReports:
-    """Asks the libraries of a job, and collects what they report as they report it. `own`: the
-    reader of the job's flavour.
+    """Asks a job's libraries for their settings and collects the reports.
+
+    `own`: the reader of the job's flavour.
     """
 
     def __init__(self, job: LaunchedJob, own: SettingsReader | None) -> None:
@@ -69,7 +70,7 @@ class SettingsReports:
         self._look_at = 0.0
 
     def variables(self) -> dict[str, str]:
-        """What the ranks' environment needs in addition for the libraries to report their
+        """Variables to add to the ranks' environment so that the libraries report their
         settings.
         """
         self._job.run.make_subfolder(self._job.folder)
@@ -79,8 +80,9 @@ class SettingsReports:
         return {name: value for name, value in found.items() if name not in self._job.environment}
 
     def new(self, ended: bool = False) -> Iterator[ReportedSettings]:
-        """What was reported since the last call; looks once a second, and once more when the job
-        has ended.
+        """The reports since the last call.
+
+        Looks once a second, and once more when the job has ended.
         """
         now = time.monotonic()
         if now < self._look_at and not ended:
@@ -94,5 +96,5 @@ class SettingsReports:
 
 
 def warnings(reported: ReportedSettings) -> list[str]:
-    """One line for each variable that was not applied."""
+    """A line for each variable that was not applied."""
     return [f"{name}: {why}" for name, why in reported.not_applied.items()]

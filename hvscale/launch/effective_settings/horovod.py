@@ -1,6 +1,4 @@
-"""Horovod reads what it knows and is silent about the rest: a variable that its library does not
-name has no effect.
-"""
+"""Horovod ignores variables that it does not know: those whose names its files do not contain."""
 
 import re
 from pathlib import Path
@@ -29,7 +27,7 @@ class Horovod:
 
 
 def names_in(library: Path) -> set[str]:
-    """The variables that Horovod's library and its Python part name."""
+    """The variables named in Horovod's library and Python files."""
     package = library.parent.parent
     texts = [library.read_bytes(), *(path.read_bytes() for path in package.rglob("*.py"))]
     return {name.decode() for text in texts for name in re.findall(rb"HOROVOD_[A-Z0-9_]+", text)}

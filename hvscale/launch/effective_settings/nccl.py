@@ -1,6 +1,4 @@
-"""NCCL logs each variable that it takes from the environment, into a file of its own for each
-process.
-"""
+"""NCCL logs each variable that it takes from the environment, in one file for each process."""
 
 import re
 
@@ -10,7 +8,7 @@ from hvscale.launch.effective_settings import LaunchedJob, register
 PREFIX = "NCCL_"
 SET = re.compile(r"\b(NCCL_\w+) set by environment to (.*?)\.?$", re.MULTILINE)
 VERSION = re.compile(r"NCCL version (\S+)")
-# What steers the log itself is not reported in it.
+# Variables that control the log are not in it.
 NOT_REPORTED = ("NCCL_DEBUG", "NCCL_PROFILER_PLUGIN")
 
 

@@ -1,4 +1,4 @@
-"""UCX warns, where it is used, of each variable that it does not know."""
+"""UCX warns of each variable that it does not know, when it starts."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from hvscale.launch.effective_settings import LaunchedJob, register
 
 PREFIX = "UCX_"
 UNUSED = re.compile(rb"UCX\s+WARN\s+unused environment variables?: ([^\n]*)")
-LONGEST_LOG_BYTES = 1 << 20  # it speaks at the start of a rank
+LONGEST_LOG_BYTES = 1 << 20  # it prints its warnings when a rank starts
 
 
 class UCX:

@@ -1,3 +1,4 @@
-"""Code that runs inside a rank or on its node, started with the standard library alone. Imports
-nothing of the controller.
+"""Code that runs inside a rank or on its node, with the standard library only.
+
+It imports nothing of the controller.
 """

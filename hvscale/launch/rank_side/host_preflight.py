@@ -1,9 +1,8 @@
-"""Runs once on each host before the ranks do: reports what the host has, and whether it reaches the
-others. Standard library only.
+"""Reports what a host has and which other hosts it can reach, before the ranks start there.
 
-stdin's first line is `{"run": path, "packages": [...]}`; the answer is one line of JSON. The second
-line is `[[address, port], ...]`, the places where the others listen meanwhile; the answer is the
-list of those that were not reached. It ends with stdin.
+Standard library only. The first line of stdin is `{"run": path, "packages": [...]}`; the answer is
+one line of JSON. The second line is `[[address, port], ...]`, where the other hosts listen
+meanwhile; the answer is the list of unreachable addresses. The program ends when stdin closes.
 """
 
 import fcntl
@@ -31,8 +30,8 @@ def versions(packages: list[str]) -> dict[str, str]:
 
 
 def interface_of(address: str) -> tuple[str, str]:
-    """The name and the network (CIDR) of the interface that has an IPv4 address; both empty for
-    none.
+    """The name and network (CIDR) of the interface with this IPv4 address; both empty if none has
+    it.
     """
 
     def ask(what: int, name: str) -> str:
@@ -49,7 +48,7 @@ def interface_of(address: str) -> tuple[str, str]:
 
 
 def unreachable(others: list[list[object]]) -> list[str]:
-    """The addresses that no connection can be made to."""
+    """The addresses that refuse a connection or do not answer."""
     failed = []
     for address, port in others:
         try:
@@ -61,8 +60,8 @@ def unreachable(others: list[list[object]]) -> list[str]:
 
 def main() -> None:
     question = json.loads(sys.stdin.readline())
-    # "client address, client port, server address, server port", from the server itself: no name
-    # has to be resolved.
+    # "client address, client port, server address, server port", from the ssh server itself, so
+    # that no name must be resolved.
     controller, _, address, _ = os.environ["SSH_CONNECTION"].split()
     name, network = interface_of(address)
     with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as listening:

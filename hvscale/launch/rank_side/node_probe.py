@@ -1,4 +1,5 @@
-"""Runs once in each node before the ranks do, and prints as JSON what they will find there.
+"""Prints as JSON what the ranks will find in a node, before they start there.
+
 Standard library only, no import of hvscale.
 """
 
@@ -20,7 +21,7 @@ class Piece(ctypes.Structure):
 
 
 def interfaces() -> dict[str, str]:
-    """IPv4 address of each network interface: the name by the address."""
+    """The name of each network interface, by its IPv4 address."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
@@ -33,8 +34,9 @@ def interfaces() -> dict[str, str]:
 
 
 def cma_works() -> bool:
-    """Whether one process may read another's memory (process_vm_readv), which MPI libraries use for
-    large messages inside a node.
+    """Whether a process may read another's memory (process_vm_readv).
+
+    MPI libraries use it for large messages inside a node.
     """
     text = b"cma"
     source, target = ctypes.create_string_buffer(text), ctypes.create_string_buffer(len(text))
@@ -52,7 +54,7 @@ def cma_works() -> bool:
 
 
 def shm_bytes() -> int:
-    """The size of /dev/shm; 0 where there is none."""
+    """The size of /dev/shm in bytes; 0 if it does not exist."""
     try:
         room = os.statvfs("/dev/shm")  # noqa: S108 - the place itself is asked for
     except OSError:

@@ -1,17 +1,16 @@
-"""Runs inside the job, once for each rank: starts the user's command and records its output and its
-end.
+"""Runs in the job once for each rank: starts the user's command and records its output and end.
 
 Standard library only and no import of hvscale, because a rank may run where only the run folder and
 Python are available. The flavour's launcher starts it as `python -I -S rank.py RUN RANK_VARIABLES
-LOCAL_RANK_VARIABLES`; the last two are the variables, separated by commas, in which that launcher
-may write this rank's number and its number on the node. It reads the command from RUN/run.json,
-writes RUN/logs/rank-NNNNN.log while the command runs, and RUN/ranks/rank-NNNNN.json when the
-command starts and when it ends. Its own exit status is the command's, or 128 + signal.
+LOCAL_RANK_VARIABLES`. The last two are comma-separated lists of variables that may hold this rank's
+number and its number on the node. It reads the command from RUN/run.json, writes
+RUN/logs/rank-NNNNN.log while the command runs, and RUN/ranks/rank-NNNNN.json when the command
+starts and when it ends. Its exit status is the command's, or 128 + signal.
 
-It is two processes: the one that the launcher started, and below it, in a session of its own, the
-supervisor, which is the command's parent. Hydra answers an abort with SIGKILL to the process group
-that it started. The supervisor is not in that group, so it still records the rank's last output and
-its end.
+It consists of two processes: the one that the launcher started, and its child in another session,
+the supervisor, which is the command's parent. After an abort, Hydra sends SIGKILL to the process
+group that it started. The supervisor is not in that group, so it still records the rank's last
+output and end.
 """
 
 import contextlib
@@ -30,14 +29,13 @@ from types import FrameType
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 CHECK_SECONDS = 1.0
 DRAIN_SECONDS = 0.5
-# How long a command may take to end once its launcher has gone, so that an aborting one keeps its
+# Time for a command to end after its launcher has gone, so that an aborting command keeps its
 # status.
 ABORT_SECONDS = 0.3
 PR_SET_PDEATHSIG = 1
-# Python ignores the last two from its own start on, and an ignored signal stays ignored across
-# exec.
+# Python ignores the last two from its start, and an ignored signal stays ignored across exec.
 DEFAULT_IN_COMMAND = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
-BYTES = "surrogateescape"  # a path or a name may hold bytes that are no UTF-8: they are written as they are
+BYTES = "surrogateescape"  # writes paths and names that are not valid UTF-8 unchanged
 STATUS_WRONG_REQUEST = 2
 STATUS_NOT_FOUND = 127
 
@@ -51,8 +49,9 @@ def number_from(names: list[str]) -> int:
 
 
 def offered_devices() -> int:
-    """How many NVIDIA GPUs this process could open: their device files, of which a container may
-    have some only.
+    """The number of NVIDIA GPUs that this process could open, counted by their device files.
+
+    A container may have only some of them.
     """
     return sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir("/dev"))  # noqa: PTH208
 
@@ -64,8 +63,9 @@ def device_variables(
     offered: int,
     local_rank_variables: list[str],
 ) -> dict[str, str]:
-    """What gives this rank its devices. ValueError when it has none of its own although its node
-    has GPUs.
+    """The variables that select this rank's GPUs.
+
+    Raises ValueError if the node has GPUs, but none for this rank.
     """
     if policy == "all":
         return {}
@@ -74,7 +74,7 @@ def device_variables(
     devices = listed.split(",") if listed else []
     if devices and local >= len(devices):
         raise ValueError(
-            f"hvscale: --devices {policy}: local rank {local} has no GPU of its own, its node offers {listed}; "
+            f"hvscale: --devices {policy}: local rank {local} has no GPU: its node offers {listed};  "
             "start fewer ranks on it, or use --devices all"
         )
     variables = {VISIBLE: devices[local] if devices else str(local)}
@@ -88,8 +88,9 @@ def rank_file(run: str, rank: int) -> str:
 
 
 def write_json(path: str, document: dict[str, object]) -> None:
-    """Whole or not at all: the controller may read at any moment. A full disk must not end the
-    job.
+    """Write the file atomically, because the controller may read it at any time.
+
+    A full disk must not end the job.
     """
     temporary = f"{path}.{os.getpid()}"
     try:
@@ -103,7 +104,7 @@ def write_json(path: str, document: dict[str, object]) -> None:
 
 
 def write_end(run: str, rank: int, pid: int, end: dict[str, object]) -> None:
-    """Record the end of a rank whose command's own end was not seen."""
+    """Record the end of a rank whose supervisor did not see its command end."""
     state = {"rank": rank, "host": os.uname().nodename, "pid": pid, "ended_at": time.time()}
     write_json(rank_file(run, rank), {**state, **end})
 
@@ -116,9 +117,7 @@ def signal_name(number: int) -> str:
 
 
 class Log:
-    """The rank's log file. When it can no longer be written, the output goes to stderr instead and
-    the job continues.
-    """
+    """The rank's log file. If it cannot be written, output goes to stderr and the job continues."""
 
     def __init__(self, path: str) -> None:
         self.descriptor = 2
@@ -147,8 +146,10 @@ class Log:
 
 
 def start_command(command: list[str], environment: dict[str, str]) -> tuple[int, int]:
-    """Fork the command with stdout and stderr on a pseudo-terminal, so that C programs flush line
-    by line as under mpirun.
+    """Fork the command with stdout and stderr on a pseudo-terminal, and return its pid and the
+    master.
+
+    C programs then flush line by line, as under mpirun.
     """
     master, slave = pty.openpty()
     tty.setraw(slave, termios.TCSANOW)
@@ -172,10 +173,11 @@ def start_command(command: list[str], environment: dict[str, str]) -> tuple[int,
 
 
 def copy_until_end(pid: int, master: int, launched: int, log: Log) -> tuple[int, bool, float]:
-    """Copy the command's output into the log until it ends; returns its wait status, whether its
-    launcher had gone, and when it wrote last.
+    """Copy the command's output into the log until the command ends.
 
-    `launched` is a pipe that closes with the launched process: the command is then killed.
+    `launched` is a pipe that closes when the launched process ends; the command is then killed.
+    Returns the command's wait status, whether its launcher had gone, and the time of its last
+    output.
     """
     status: int | None = None
     give_up_at = kill_at = float("inf")
@@ -188,12 +190,12 @@ def copy_until_end(pid: int, master: int, launched: int, log: Log) -> tuple[int,
             watched.remove(launched)
             kill_at = time.monotonic() + ABORT_SECONDS
             if status is None:
-                os.kill(pid, signal.SIGCONT)  # a stopped one may have output left, too
+                os.kill(pid, signal.SIGCONT)  # a stopped command may have output left
         readable = master in ready
         if readable:
             try:
                 data = os.read(master, 65536)
-            except OSError:  # Linux reports EIO when the last holder of the terminal has closed it
+            except OSError:  # Linux reports EIO when no process has the terminal open
                 data = b""
             if data:
                 log.write(data)
@@ -207,7 +209,7 @@ def copy_until_end(pid: int, master: int, launched: int, log: Log) -> tuple[int,
             elif time.monotonic() > kill_at:
                 os.kill(pid, signal.SIGKILL)
         elif not readable or time.monotonic() > give_up_at:
-            break  # a child of the command still holds the terminal: its output is not waited for
+            break  # a child of the command still has the terminal open; do not wait for it
     if status is None:
         _, status = os.waitpid(pid, 0)
     return status, kill_at < float("inf"), last_output_at
@@ -223,8 +225,9 @@ def forward_signals_to(pid: int) -> None:
 
 
 def supervise(run: str, rank: int, local_rank_variables: list[str], launched: int) -> int:
-    """The supervisor: run the command, write its log, its start and its end. Returns the command's
-    exit status, or 128 + signal.
+    """Run the command and write its log, its start and its end.
+
+    Returns the command's exit status, or 128 + signal.
     """
     with open(os.path.join(run, "run.json")) as stream:  # noqa: PTH118, PTH123
         job = json.load(stream)
@@ -264,11 +267,11 @@ def supervise(run: str, rank: int, local_rank_variables: list[str], launched: in
 
 
 def wait_for(supervisor: int, done: int, run: str, rank: int) -> int:
-    """The supervisor's exit status; when the launcher goes first, this process goes, too, and the
-    supervisor ends the command.
+    """Return the supervisor's exit status.
 
-    A supervisor that was killed is reported in its place: Hydra ends no job for a rank's bad
-    status.
+    If the launcher ends first, this process ends too, and the supervisor kills the command. If the
+    supervisor was killed, this process records that: Hydra does not end a job when a rank's status
+    is not 0.
     """
     launcher = os.getppid()
     while not select.select([done], [], [], CHECK_SECONDS)[0]:

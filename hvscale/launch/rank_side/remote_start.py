@@ -1,10 +1,9 @@
-"""Runs inside a node and starts a program there for an agent: agents pass on neither an environment
-nor signals, and ssh no working directory.
+"""Starts a program in a node for an agent: agents pass on neither an environment nor signals.
 
-Standard library only, no import of hvscale. The first line of stdin is `{"program": [...],
-"environment": {...}, "directory": "..."}`; each line after it is a signal's number for the program.
-The end of stdin means that the controller or the agent is gone: the program is killed. The exit
-status is the program's, or 128 + signal.
+ssh does not pass on the working directory either. Standard library only, no import of hvscale. The
+first line of stdin is `{"program": [...], "environment": {...}, "directory": "..."}`; each later
+line is the number of a signal for the program. When stdin closes, the controller or the agent has
+gone, and the program is killed. The exit status is the program's, or 128 + signal.
 """
 
 import contextlib
@@ -21,12 +20,12 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def read_request() -> tuple[dict[str, object], bytes]:
-    """The first line, and what has come behind it already."""
+    """The first line of stdin, and the bytes read after it."""
     data = b""
     while b"\n" not in data:
         new = os.read(0, 65536)
         if not new:
-            raise SystemExit("hvscale: the start agent closed its connection before it sent what to start")
+            raise SystemExit("hvscale: the agent closed its connection before it sent the program to start")
         data += new
     line, _, rest = data.partition(b"\n")
     return json.loads(line), rest
@@ -57,7 +56,7 @@ def start(program: list[str], environment: dict[str, str]) -> int:
 
 
 def forward_signals(pid: int, pending: bytes) -> None:
-    """Until the program has ended."""
+    """Forward signals from stdin until the program ends; kill it when stdin closes."""
     ended = os.pidfd_open(pid)
     while True:
         *lines, pending = pending.split(b"\n")

@@ -1,1 +1,1 @@
-"""How the controller watches a job: its processes, output, signals and time limits."""
+"""Supervises a running job: its processes, output, signals and time limits."""

@@ -1,6 +1,4 @@
-"""Whether any rank starts: a launcher may hang, or fail to listen for its ranks, before it has
-started one.
-"""
+"""A deadline for the first rank: a launcher may hang or fail before it starts any rank."""
 
 import time
 from pathlib import Path
@@ -13,9 +11,7 @@ from hvscale.launch.supervision.outcome import Failure, launcher_name
 
 
 class FirstRankDeadline:
-    """The limit within which one start of a job has to begin its first rank; it counts from the
-    object's creation.
-    """
+    """The time limit for a job's first rank, counted from the object's creation."""
 
     def __init__(self, job: Job) -> None:
         self.run = RunFolder(job.run)
@@ -24,8 +20,9 @@ class FirstRankDeadline:
         self._has_begun = False
 
     def has_begun(self) -> bool:
-        """Whether rank.py runs, or ran, for some rank. Its log counts, too: on a full disk it
-        cannot write more.
+        """Whether rank.py has run for any rank.
+
+        The log counts too: on a full disk rank.py cannot write anything else.
         """
         self._has_begun = (
             self._has_begun
@@ -38,27 +35,25 @@ class FirstRankDeadline:
         return not self.has_begun() and time.monotonic() > self.until
 
     def retry_reason(self, library: Library, hung: bool, ended_badly: bool) -> str:
-        """Why no rank has started, once the launcher has ended, when a second start may work; empty
-        otherwise.
+        """Why no rank started, once the launcher has ended, if a retry may help; empty otherwise.
 
-        `hung`: the launcher was ended because `is_late`. `ended_badly`: it ended with another
-        status than 0.
+        `hung`: the launcher was ended because `is_late`. `ended_badly`: its exit status was not 0.
         """
         if self.has_begun():
             return ""
         if hung:
-            return f"{launcher_name(library)} started no rank within {self.seconds:g} s and was ended"
+            return f"{launcher_name(library)} started no rank within {self.seconds:g} s and was killed"
         transient = flavours.get(library.flavour).transient_failure
         if ended_badly and transient is not None and transient[0] in self.log.read_bytes():
             return f"{launcher_name(library)} started no rank because {transient[1]}"
         return ""
 
     def failure(self, library: Library, reason: str) -> Failure:
-        """What to report when the second start failed, too."""
-        words = f"`{library.launcher} -np 1 true` must work here" if library.launcher else "look at the log"
+        """The failure to report if the retry fails too."""
+        words = f"check that `{library.launcher} -np 1 true` works" if library.launcher else "see the log"
         return Failure(
             None,
-            f"{reason}, twice: {words}; {programs.FIRST_RANK_VARIABLE}=SECONDS gives a slow start more time",
+            f"{reason}, twice: {words}, or allow more time with {programs.FIRST_RANK_VARIABLE}=SECONDS",
             self.log,
         )
 
@@ -67,7 +62,7 @@ class FirstRankDeadline:
         return self.run.logs / "launcher.log"
 
     def keep_log(self) -> Path:
-        """Rename the launcher's log, so that a second start does not overwrite it; returns the new
-        path.
+        """Rename the launcher's log so that the retry does not overwrite it; return the
+        new path.
         """
         return self.log.rename(self.run.logs / "launcher-1.log")

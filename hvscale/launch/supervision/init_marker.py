@@ -1,7 +1,6 @@
-"""Whether every rank gets through the start of its communication (MPI_Init, hvd.init) in time: seen
-from outside, by files the ranks leave.
+"""Shows by marker files whether each rank has begun and finished MPI_Init or hvd.init().
 
-The preloaded library that leaves them also reports the MPI library: see reported_library.py.
+The preloaded library that creates them also reports the MPI library: see reported_library.py.
 """
 
 import time
@@ -11,8 +10,8 @@ from pathlib import Path
 from hvscale.core.built_library import built_library, preloaded
 
 LIBRARY = "libhvinit-marker.so"
-# Where a rank's files lie, without their endings: rank.py makes it from the folder that the
-# controller names.
+# The path of a rank's files without their extension. The controller sets the folder, and rank.py
+# adds the rank.
 VARIABLE = "HVSCALE_INIT_MARKER"
 
 
@@ -21,45 +20,47 @@ def folder(run: Path) -> Path:
 
 
 def begun_file(run: Path, rank: int) -> Path:
-    """The file that a rank leaves as it begins to look for the others."""
+    """The file that a rank creates when it enters MPI_Init."""
     return folder(run) / f"rank-{rank:05d}.init-begun"
 
 
 def done_file(run: Path, rank: int) -> Path:
-    """The file that a rank leaves once it has found them."""
+    """The file that a rank creates when MPI_Init has succeeded."""
     return folder(run) / f"rank-{rank:05d}.init-done"
 
 
 def environment(run: Path, others: Mapping[str, str]) -> dict[str, str]:
-    """What the ranks' commands need in their environment to leave these files; `others` is what
-    they have in LD_PRELOAD and so on.
+    """Variables that make the ranks' commands create these files.
 
-    Raises RequestError when the library is missing or lies where LD_PRELOAD cannot name it.
+    `others`: the commands' own LD_PRELOAD and so on. Raises RequestError if the library is missing,
+    or at a path that LD_PRELOAD cannot name.
     """
     preload = preloaded(built_library(LIBRARY), others)
-    # A program that was built with a sanitizer would not start behind a preloaded library. The
-    # user's own word comes last and wins.
+    # A program built with a sanitizer refuses to start behind a preloaded library. The user's value
+    # comes last and takes precedence.
     sanitizer = ":".join(filter(None, ["verify_asan_link_order=0", others.get("ASAN_OPTIONS")]))
     return {VARIABLE: str(folder(run)), **preload, "ASAN_OPTIONS": sanitizer}
 
 
 class InitDeadline:
-    """Counts from the moment in which the first rank was seen; `seconds` None never ends."""
+    """A time limit of `seconds` for MPI_Init on all ranks, from the first rank's start; None: no
+    limit.
+    """
 
     def __init__(self, run: Path, np: int, seconds: float | None) -> None:
         self.run, self.np, self.seconds = run, np, seconds
         self.until: float | None = None
 
     def start_clock(self) -> None:
-        """The first rank runs."""
+        """Start counting; the first rank runs."""
         if self.until is None:
             self.until = time.monotonic() + (self.seconds if self.seconds is not None else float("inf"))
 
     def late_ranks(self, ended: set[int]) -> list[int]:
-        """The ranks that the start still waits for at its deadline: those that have not begun it,
-        or else all that are in it.
+        """The ranks that miss the deadline: those that have not begun MPI_Init, otherwise all
+        inside it.
 
-        `ended` ranks are not waited for.
+        `ended` ranks do not count.
         """
         if self.until is None or time.monotonic() < self.until:
             return []
@@ -69,7 +70,11 @@ class InitDeadline:
         return [rank for rank in missing if not begun_file(self.run, rank).exists()] or missing
 
     def describe(self, late: list[int]) -> str:
-        """What is known about the first of them, for an error."""
+        """What the first late rank is waiting for, for an error."""
         if begun_file(self.run, late[0]).exists():
-            return f"is still in MPI_Init or hvd.init() {self.seconds:g} s after the start: the ranks do not reach each other"
-        return f"has not called MPI_Init or hvd.init() {self.seconds:g} s after the start, so the others wait for it"
+            return (
+                f"is still in MPI_Init or hvd.init() {self.seconds:g} s after the start: ranks cannot reach each other"
+            )
+        return (
+            f"has not called MPI_Init or hvd.init() {self.seconds:g} s after the start, and the other ranks wait for it"
+        )

@@ -1,4 +1,4 @@
-"""Signals that ask a launch to end: they are recorded, and end the waits of its start."""
+"""Records signals that ask a launch to end, and interrupts waits while the job starts."""
 
 import signal
 from collections.abc import Iterator
@@ -7,8 +7,9 @@ from types import FrameType
 
 
 class InterruptedWaitError(BaseException):
-    """A signal has ended a wait. Not an Exception, so that nothing mistakes it for a failure of
-    what was waited for.
+    """A signal interrupted a wait.
+
+    Not an Exception, so that no handler takes it for a failure of the operation.
     """
 
 
@@ -28,8 +29,9 @@ def _note_signal() -> None:
 
 @contextmanager
 def catch_signals() -> Iterator[list[int]]:
-    """Within, SIGINT, SIGTERM and SIGHUP are noted in the list instead of ending this process;
-    under nohup, SIGHUP stays ignored.
+    """Context: SIGINT, SIGTERM and SIGHUP are appended to the list and do not end this process.
+
+    Under nohup, SIGHUP stays ignored.
     """
     caught: list[int] = []
 
@@ -37,7 +39,7 @@ def catch_signals() -> Iterator[list[int]]:
         caught.append(number)
         _note_signal()
         if _is_interruptible:
-            disable_interrupts()  # a second one must not reach what cleans up after the first
+            disable_interrupts()  # a second signal must not interrupt the cleanup
             raise InterruptedWaitError
 
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -53,9 +55,7 @@ def catch_signals() -> Iterator[list[int]]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within, the first signal that `catch_signals` catches raises InterruptedWaitError in the
-    main thread.
-    """
+    """Context: the first caught signal raises InterruptedWaitError in the main thread."""
     _set_interruptible(True)
     try:
         yield
@@ -65,8 +65,9 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Within, a signal ends no wait; it does so when the block is left. For code that starts
-    something and records that it did.
+    """Context: a signal raises InterruptedWaitError only when the block ends.
+
+    For code that starts something and records it.
     """
     was_interruptible, noted = _is_interruptible, _signal_count
     _set_interruptible(False)
@@ -80,5 +81,5 @@ def defer_interrupts() -> Iterator[None]:
 
 
 def disable_interrupts() -> None:
-    """From here on signals are recorded and end no wait, so that cleaning up is not interrupted."""
+    """From now on only record signals, so that they do not interrupt cleanup."""
     _set_interruptible(False)

@@ -1,4 +1,4 @@
-"""Starts a job's launchers, follows its ranks and ends it, so that nothing of it is left behind."""
+"""Starts a job's launchers, follows its ranks and ends the job, leaving no process behind."""
 
 import os
 import select
@@ -40,8 +40,8 @@ from hvscale.launch.supervision.output import RankOutput
 
 POLL_SECONDS = 0.05
 CHECK_RANKS_SECONDS = 0.25
-# After the first failure the launcher may end the other ranks itself, then it is asked to, then
-# nothing is asked: 10 s are promised in all.
+# After the first failure: time for the launcher to end the other ranks itself, then to end after
+# SIGTERM, before SIGKILL. The whole takes at most 10 s.
 LAUNCHER_GRACE_SECONDS = 2.0
 TERMINATE_GRACE_SECONDS = 4.0
 RANK_RECORDS_SECONDS = 1.0
@@ -49,13 +49,13 @@ RANK_RECORDS_SECONDS = 1.0
 
 @dataclass
 class Attempt:
-    """One start of a job, as it went: what `follow` saw, and the launchers' exit statuses.
+    """One start of a job.
 
-    `ended_on_its_own`: hvscale did not end it. `late_ranks`: ranks that were not through MPI_Init
-    in time. `first_rank_late`: no rank began in time. `rank_failed`: a rank failed while all
-    launchers ran. `launcher_hangs`: a launcher ran on long after all ranks had ended.
-    `leftover_processes`: processes that had to be killed. `start_failure`: the failure, when no
-    rank began.
+    `ended_on_its_own`: hvscale did not end it. `late_ranks`: ranks that missed the MPI_Init
+    deadline. `first_rank_late`: no rank started in time. `rank_failed`: a rank failed while all
+    launchers ran. `launcher_hangs`: a launcher ran on long after all ranks had ended. `statuses`:
+    the launchers' exit statuses. `leftover_processes`: processes that had to be killed.
+    `start_failure`: the failure if no rank started.
     """
 
     ended_on_its_own: bool = False
@@ -69,7 +69,7 @@ class Attempt:
     start_failure: Failure | None = None
 
     def note_ranks_ended(self, all_ended: bool) -> None:
-        """Its launchers may take a while longer than its ranks, but not for ever."""
+        """Launchers may end a while after their ranks, but not any time later."""
         if all_ended and self.all_ended_at is None:
             self.all_ended_at = time.monotonic()
         self.launcher_hangs = (
@@ -78,17 +78,15 @@ class Attempt:
 
     @property
     def killed_by(self) -> int:
-        """The signal that killed a launcher from outside; 0 when none did."""
+        """The signal that killed a launcher from outside, or 0."""
         unasked = self.ended_on_its_own and not self.rank_failed
         return next((-status for status in self.statuses if status < 0 and unasked), 0)
 
 
 class JobSupervisor:
-    """One job, from its first process to its last. It keeps the record, and run.json, up to date
-    meanwhile.
+    """One job, from its first process to its last. It keeps the record and run.json up to date.
 
-    `init_deadline` limits the time until MPI_Init, `built_with` gives the library's transports, and
-    `caught` holds the signals that this process has received.
+    `caught`: the signals that this process has received.
     """
 
     def __init__(
@@ -108,18 +106,15 @@ class JobSupervisor:
         self.output = RankOutput(run, job.np, hooks.show or (lambda number, line: None))
         self.settings_reports, self.built_with = settings_reports, built_with
         self.library_reports = reported_library.LibraryReports(run.path, job.np, flavour.name)
-        self.stopped = False  # by who watches
+        self.stopped = False  # by the watch hook
 
     def supervise(self) -> Failure | None:
-        """Start the job, follow it and end it, and bring the record to its last state.
-
-        Returns what went wrong, None when nothing did.
-        """
+        """Start the job, follow it, end it and close the record. Returns the failure, if any."""
         try:
             attempt = self.start_with_retry()
         finally:
             self.output.finish()
-            if self.job.nodes.on_this_machine:  # killed ranks leave it behind
+            if self.job.nodes.on_this_machine:  # killed ranks leave segments behind
                 temporary = Path(self.job.environment.get("TMPDIR") or tempfile.gettempdir())
                 shared_memory.remove_unused(temporary, self.record.started_at.timestamp())
         self.note_settings(ended=True)
@@ -127,26 +122,24 @@ class JobSupervisor:
         self.record.ranks = read_ranks(self.run)
         failure = None if self.caught or self.stopped else self.find_failure(attempt)
         self.close(failure, 0 if attempt.ended_on_its_own else self.caught[0] if self.caught else 0)
-        # In other nodes it may be an agent that has not quite ended yet.
+        # In other nodes it may be an agent that is about to end.
         if (
             attempt.ended_on_its_own
             and attempt.leftover_processes
             and not any(attempt.statuses)
             and self.job.nodes.without_agents
         ):
-            self.warn(f"processes that the command left running were killed: {attempt.leftover_processes}")
+            self.warn(f"processes that the command left running, now killed: {attempt.leftover_processes}")
         self.run.write(self.record)
         return failure
 
     def start_with_retry(self) -> Attempt:
-        """Start the job, follow it and end it. When its launcher started no rank for a reason that
-        passes, once more.
-        """
+        """Run the job; retry once if its launcher started no rank for a transient reason."""
         attempt, first = self.start_once()
         reason = first.retry_reason(self.record.library, attempt.first_rank_late, any(attempt.statuses))
         if not reason or self.caught:
             return attempt
-        self.warn(f"{reason}; started once more, the first start's log is {first.keep_log()}")
+        self.warn(f"{reason}; retrying, the log of the first start is {first.keep_log()}")
         attempt, first = self.start_once()
         if reason := first.retry_reason(self.record.library, attempt.first_rank_late, any(attempt.statuses)):
             attempt.start_failure = first.failure(self.record.library, reason)
@@ -171,17 +164,18 @@ class JobSupervisor:
         return attempt, first
 
     def rank_variables(self) -> tuple[str, str]:
-        """The variables that number the ranks, and those that number them on their node, as rank.py
-        takes them.
+        """The variables with a rank's number, and those with its local number, as rank.py takes
+        them.
         """
         ranks, local_ranks = zip(*((one.rank, one.local_rank) for one in self.flavour.rank_variables), strict=True)
         return ",".join(ranks), ",".join(local_ranks)
 
     def follow(self, started: flavours.Processes, first: FirstRankDeadline, attempt: Attempt) -> None:
-        """Return when the job has ended by itself, or is to be ended.
+        """Return when the job has ended, or when it must be ended.
 
-        That is when the user or who watches wants it, a rank has failed and the launcher had its
-        grace, no rank began in time, or the start takes too long. `attempt` says which.
+        The latter holds if the user or the watch hook stops it, a rank has failed and the launcher
+        had its grace period, no rank started in time, or MPI_Init takes too long. `attempt` records
+        which.
         """
         check_ranks_at, give_up_at = 0.0, float("inf")
         while is_running(started):
@@ -200,7 +194,7 @@ class JobSupervisor:
         attempt.ended_on_its_own = True
 
     def check_ranks(self, first: FirstRankDeadline, attempt: Attempt) -> None:
-        """Note whether the ranks begin, start and end in time."""
+        """Note whether the ranks start, finish MPI_Init and end in time."""
         if not first.has_begun():
             attempt.first_rank_late = first.is_late()
             return
@@ -212,17 +206,17 @@ class JobSupervisor:
         attempt.note_ranks_ended(len([entry for entry in ranks if entry.ended_at]) == self.init_deadline.np)
 
     def should_stop(self) -> bool:
-        """Show and note what is new; whether who watches has seen enough."""
+        """Show and record what is new. Returns whether the watch hook stops the job."""
         self.output.poll()
         self.note_settings()
         self.note_libraries()
         watch = self.hooks.watch
-        # A failed rank explains more than the watcher can.
+        # A failed rank explains more than the watch hook can.
         self.stopped = watch is not None and watch(self.run) is True and first_failed(read_ranks(self.run)) is None
         return self.stopped
 
     def note_settings(self, ended: bool = False) -> None:
-        """Put into the record which settings the libraries say they use."""
+        """Record the settings that the libraries report."""
         for reported in self.settings_reports.new(ended):
             self.record.settings_in_effect.append(reported)
             for text in effective_settings.warnings(reported):
@@ -230,7 +224,7 @@ class JobSupervisor:
             self.run.write(self.record)
 
     def note_libraries(self, ended: bool = False) -> None:
-        """Put into the record on which MPI libraries the ranks run."""
+        """Record the MPI libraries that the ranks report."""
         found = self.library_reports.new(ended) if self.flavour.has_mpi else None
         if found is None:
             return
@@ -251,8 +245,9 @@ class JobSupervisor:
         )
 
     def close(self, failure: Failure | None, interrupted_by: int) -> None:
-        """Bring the record to its last state; `interrupted_by`: the signal that ended the job, 0
-        when none did.
+        """Bring the record to its last state.
+
+        `interrupted_by`: the signal that interrupted the job, or 0.
         """
         record = self.record
         record.ended_at = datetime.now(UTC)
@@ -274,8 +269,9 @@ class JobSupervisor:
 
 @contextmanager
 def forward_usr1(started: flavours.Processes) -> Iterator[None]:
-    """Within, SIGUSR1 goes to the launchers, which hand it to the ranks: schedulers send it to ask
-    a job to save and stop.
+    """Context: SIGUSR1 goes to the launchers, which pass it to the ranks.
+
+    Schedulers send it to ask a job to save and stop.
     """
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -307,8 +303,9 @@ def wait_for_launcher_end(started: flavours.Processes, seconds: float) -> None:
 
 
 def has_failure(job: Job, run: RunFolder, started: flavours.Processes, attempt: Attempt) -> bool:
-    """Whether a launcher ended badly, a node was lost, or a rank failed; notes in `attempt` when a
-    rank did while all launchers ran.
+    """Whether a launcher failed, a node was lost or a rank failed.
+
+    Notes in `attempt` a rank that failed while all launchers ran.
     """
     if any(process.returncode for process in started):
         return True
@@ -316,14 +313,15 @@ def has_failure(job: Job, run: RunFolder, started: flavours.Processes, attempt: 
         return True
     if first_failed(read_ranks(run)) is None:
         return False
-    # Ranks fail, too, when their launcher has been killed.
+    # Ranks also fail when their launcher has been killed.
     attempt.rank_failed = all(process.poll() is None for process in started)
     return True
 
 
 def terminate(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
-    """Ask what still runs to end, then end it. Gives the exit statuses of `started`, and how many
-    other processes had to be killed.
+    """Send SIGTERM to what still runs, then kill it.
+
+    Returns the exit statuses of `started`, and how many other processes had to be killed.
     """
     deadline = time.monotonic() + TERMINATE_GRACE_SECONDS
     for process in started:
@@ -341,9 +339,7 @@ def terminate(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
 
 
 def terminate_agents(started: flavours.Processes) -> None:
-    """Let what still runs kill its program elsewhere and end with it; one that goes through what
-    does not answer any more is killed itself.
-    """
+    """Let agents kill their remote programs and end; kill an agent that does not end."""
     running = [process for process in started if process.poll() is None]
     for process in running:
         process.kill()
@@ -355,8 +351,8 @@ def terminate_agents(started: flavours.Processes) -> None:
 
 
 def wait_for_rank_records(run: Path) -> None:
-    """Give ranks that a launcher has killed, as Hydra does after an abort, the moment in which
-    their keepers write how they ended.
+    """After a launcher killed the ranks, wait briefly until their supervisors record how they
+    ended.
     """
     deadline = time.monotonic() + RANK_RECORDS_SECONDS
     while time.monotonic() < deadline and processes.of_run(run):

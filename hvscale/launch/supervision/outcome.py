@@ -1,4 +1,4 @@
-"""How a run's ranks ended, and what made the run fail."""
+"""How a run's ranks ended, and why the run failed."""
 
 import signal
 import time
@@ -20,8 +20,10 @@ LOST_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run failed. `rank`: the one that caused it, None when none did; `what`: the cause in
-    words; `log`: where to read more.
+    """Why a run failed.
+
+    `rank`: the rank that caused it, or None. `what`: the cause in words. `log`: the file that tells
+    more.
     """
 
     rank: int | None
@@ -30,7 +32,9 @@ class Failure:
     exit_status: int = EXIT_RANK_FAILED
 
     def error(self, run: RunFolder) -> RankFailedError:
-        """With the last lines of its log, or of the launcher's when the rank wrote nothing."""
+        """The error with the last lines of its log, or of the launcher's if the rank
+        wrote nothing.
+        """
         for log in (self.log, run.logs / "launcher.log"):
             if lines := last_lines(log):
                 what = f"{self.what}; {'its' if log == self.log else 'the'} last lines, from {log}:"
@@ -39,9 +43,7 @@ class Failure:
 
 
 def read_ranks(run: RunFolder) -> list[RankEnd]:
-    """What the ranks have written about themselves so far, in order of rank; a damaged file counts
-    as not written.
-    """
+    """The ranks' own records so far, in order of rank; damaged files are skipped."""
     ranks = []
     for path in sorted((run.path / "ranks").glob("rank-?????.json")):
         with suppress(OSError, ValueError):  # of JSON and of pydantic
@@ -50,10 +52,10 @@ def read_ranks(run: RunFolder) -> list[RankEnd]:
 
 
 def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
-    """The rank that ended badly before the others did, by its own host's clock.
+    """The rank that failed first, by its own host's clock.
 
-    When the launcher killed all at once, as Hydra does after an abort, it is the one that wrote
-    last: its abort message.
+    If the launcher killed all ranks, as Hydra does after an abort, it is the rank with the last
+    output: its abort message.
     """
     failed = [entry for entry in ranks if entry.signal or entry.exit_status]
     by_itself = [entry for entry in failed if not entry.killed_by_launcher]
@@ -74,25 +76,24 @@ def init_timeout(job: Job, init_deadline: InitDeadline, late: list[int]) -> Fail
 
 
 def launcher_name(library: Library) -> str:
-    """What started the ranks, in words."""
-    return library.launcher or f"the start of {library.flavour}'s ranks"
+    """The launcher, in words."""
+    return library.launcher or f"hvscale's launcher for {library.flavour}"
 
 
 def launcher_killed(library: Library, run: RunFolder, killed_by: int) -> Failure | None:
-    """The launcher's own end when a signal from outside killed it: its ranks died of that.
-    `killed_by` is 0 when none did.
+    """The launcher's failure if a signal from outside killed it, and its ranks with it.
+
+    `killed_by` is 0 if none did.
     """
     if not killed_by or not library.launcher:
         return None
-    hint = ": look in the kernel's log (dmesg) whether memory ran out" if killed_by == signal.SIGKILL else ""
+    hint = "; check the kernel log (dmesg) for out-of-memory kills" if killed_by == signal.SIGKILL else ""
     how = f"{describe_exit(-killed_by)}, which took its ranks down{hint}"
     return Failure(None, f"{library.launcher} {how}", run.logs / "launcher.log")
 
 
 def hanging_launcher(job: Job, library: Library) -> Failure:
-    """What keeps a launcher running after all ranks have ended: what its agents go through, where
-    that does not answer any more.
-    """
+    """Why the launcher still runs after all ranks ended: a node was lost, or the launcher hangs."""
     log = RunFolder(job.run).logs / "launcher.log"
     for name, cause in job.nodes.lost().items():
         return Failure(None, f"all ranks have ended, but {name} is lost: {cause}", log)
@@ -101,13 +102,14 @@ def hanging_launcher(job: Job, library: Library) -> Failure:
 
 
 def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: list[int]) -> Failure | None:
-    """What explains the rest: a node that was lost, else the first rank that failed, else the
-    launcher, else a rank that stopped reporting.
+    """The first cause of the failure.
+
+    In order: a lost node, the first rank that failed, the launcher, a rank that stopped reporting.
     """
     run = RunFolder(job.run)
     first = first_failed(ranks)
-    # Open MPI's mpirun ends with status 0 when it loses a node: the ranks of other nodes have to
-    # report how they ended.
+    # Open MPI's mpirun ends with status 0 when it loses a node, so each rank on another node must
+    # report how it ended.
     ended = {entry.rank for entry in ranks if entry.exit_status is not None}
     silent = [] if job.nodes.without_agents else [rank for rank in range(job.np) if rank not in ended]
     if first is None and not silent and not any(statuses):
@@ -125,13 +127,14 @@ def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: lis
         return Failure(None, f"{who} {how}", run.logs / "launcher.log")
     who = f"rank {silent[0]} on {job.nodes.node_of(silent[0]).name}"
     return Failure(
-        silent[0], f"{who} has not said how it ended: it was lost, or cannot write into {run.path}", run.log(silent[0])
+        silent[0], f"{who} did not report how it ended: it was lost, or cannot write to {run.path}", run.log(silent[0])
     )
 
 
 def find_lost_nodes(job: Job, some_are_silent: bool) -> dict[str, str]:
-    """How nodes were lost. Where ranks are silent, those who know of it get a moment: Docker notes
-    a container's end after its processes'.
+    """The cause of each lost node.
+
+    If ranks are silent, wait a moment: Docker reports a container's end later than its processes'.
     """
     deadline = time.monotonic() + (LOST_SECONDS if some_are_silent else 0)
     while not (lost := job.nodes.lost()) and time.monotonic() < deadline:
@@ -140,7 +143,5 @@ def find_lost_nodes(job: Job, some_are_silent: bool) -> dict[str, str]:
 
 
 def describe_exit(status: int) -> str:
-    """A process's exit status in words; negative is the signal that killed it, as subprocess has
-    it.
-    """
+    """An exit status in words; negative is the signal that killed the process, as in subprocess."""
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

@@ -1,4 +1,4 @@
-"""The ranks' log files, followed while the job runs."""
+"""Follows the ranks' log files while the job runs."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,21 +8,19 @@ from hvscale.core.files import open_regular
 from hvscale.core.run_folder import RunFolder
 
 TAIL_BYTES = 64 * 1024
-# The longest line that is shown as one: a longer one is shown in pieces, so that no rank can fill
-# this process's memory.
+# Longer lines are split, so that a rank cannot fill this process's memory.
 PIECE_BYTES = 64 * 1024
-# Read of one log before the others and the user's Ctrl-C have their turn.
+# Bytes to read from one log before turning to the others and to Ctrl-C.
 READ_BYTES = 4 * 1024 * 1024
-# Of a line in an error message.
+# The longest line in an error message.
 SHOWN_CHARACTERS = 2000
 
 
 class RankOutput:
-    """Hands every whole line that a rank writes to `show(rank, line)`; `\\r` keeps what a terminal
-    would leave standing.
+    r"""Passes every whole line that a rank writes to `show(rank, line)`.
 
-    A line of more than PIECE_BYTES is handed over in pieces of that size, each as a line of its
-    own. The log file itself is whole.
+    After `\r`, only what a terminal would still show is kept. A line of more than PIECE_BYTES is
+    passed in pieces of that size; the log file is not changed.
     """
 
     def __init__(self, run: RunFolder, np: int, show: Callable[[int, str], None]) -> None:
@@ -32,12 +30,12 @@ class RankOutput:
         self.show = show
 
     def poll(self) -> None:
-        """Show what is new, at most READ_BYTES of each rank."""
+        """Show new output, at most READ_BYTES of each rank."""
         for rank in self.logs:
             self._show_new(rank, READ_BYTES)
 
     def finish(self) -> None:
-        """Show all that is left."""
+        """Show all remaining output."""
         for rank in self.logs:
             self._show_new(rank, None)
             if rest := self.unfinished[rank]:
@@ -61,8 +59,9 @@ class RankOutput:
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """The lines of a log, as a terminal would leave them standing and in pieces as RankOutput shows
-    them; none where there is no log.
+    """The lines of a log as RankOutput shows them; none if there is no log.
+
+    Raises RequestError if the log cannot be read.
     """
     unfinished = b""
     try:
@@ -79,8 +78,9 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def split_lines(text: bytes) -> tuple[list[bytes], bytes]:
-    """The whole lines, and what has no end yet; both in pieces where they are too long, the same
-    pieces wherever reading stopped.
+    """The whole lines, and the unfinished rest; both split if too long.
+
+    The pieces do not depend on where reading stopped.
     """
     *whole, rest = text.split(b"\n")
     lines = []
@@ -92,8 +92,9 @@ def split_lines(text: bytes) -> tuple[list[bytes], bytes]:
 
 
 def split_long_line(line: bytes) -> tuple[list[bytes], bytes]:
-    """The pieces of a line that is too long, and what is left: at most PIECE_BYTES, and a `\\r`
-    that takes effect with what comes next.
+    r"""The pieces of a line that is too long, and the rest.
+
+    The rest has at most PIECE_BYTES, and keeps a final `\r`, which applies to what comes next.
     """
     if len(line) <= PIECE_BYTES:
         return [], line
@@ -108,7 +109,7 @@ def split_long_line(line: bytes) -> tuple[list[bytes], bytes]:
 
 
 def end_of_piece(line: bytes) -> int:
-    """Where a piece ends: not inside a character of several bytes."""
+    """The end of a piece, never inside a multi-byte character."""
     end = PIECE_BYTES
     while end > PIECE_BYTES - 4 and line[end] & 0xC0 == 0x80:
         end -= 1
@@ -120,8 +121,9 @@ def visible(line: bytes) -> str:
 
 
 def last_lines(path: Path, count: int = 20) -> list[str]:
-    """The last lines of a log, without reading a long one whole; empty when there is none. Of a
-    long line its end alone.
+    """The last lines of a log, read from its end; empty if there is none.
+
+    A long line is cut to its end.
     """
     try:
         with open_regular(path) as log:

@@ -1,6 +1,4 @@
-"""The processes of one job: found by the run they carry in their environment, ended without
-remainder.
-"""
+"""Finds the processes of a job by the run in their environment, and kills them."""
 
 import ctypes
 import os
@@ -19,9 +17,7 @@ KILL_POLL_SECONDS = 0.02
 
 @contextmanager
 def adopt_orphans() -> Iterator[None]:
-    """Within, orphans of the job become this process's children, so that a rank which leaves its
-    parent is still found.
-    """
+    """Context: orphans of the job become this process's children, so that `of_run` finds them."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
@@ -31,7 +27,7 @@ def adopt_orphans() -> Iterator[None]:
 
 
 def of_run(run: Path) -> list[int]:
-    """The ids of our living descendants that carry the run in their environment."""
+    """Our living descendants with this run in their environment."""
     variable = os.fsencode(f"{RUN_VARIABLE}={run}")
     return [pid for pid in descendants(os.getpid()) if variable in environment_of(pid)]
 
@@ -63,8 +59,9 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def kill_all(run: Path) -> int:
-    """SIGKILL to every process of the run until none is left, at most `KILL_SECONDS`; gives how
-    many were alive at first.
+    """Send SIGKILL to the run's processes until none is left, for at most `KILL_SECONDS`.
+
+    Returns how many were alive at first.
     """
     alive = of_run(run) or of_run(run)
     at_first = len(alive)
@@ -79,9 +76,7 @@ def kill_all(run: Path) -> int:
 
 
 def reap_orphans() -> None:
-    """Collect the adopted processes that have ended. To be called once every process that somebody
-    waits for was waited for.
-    """
+    """Collect the adopted processes that have ended; call it after every other wait."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

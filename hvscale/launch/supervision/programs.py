@@ -1,6 +1,6 @@
 """Runs system programs and calls, several at a time, within time limits that a site can change.
 
-A failed program is one line that names the program and the cause.
+If a program fails, the error is one line with its name and the cause.
 """
 
 import math
@@ -24,10 +24,8 @@ TOOL_SECONDS = 60
 
 
 def require(program: str, package: str, purpose: str) -> str:
-    """The path of a program. Raises RequestError, naming the Debian package that brings it, when it
-    is not in PATH.
-    """
-    # Debian keeps administration programs in folders that a user's PATH may lack.
+    """The path of a program. Raises RequestError, with its Debian package, if it is not in PATH."""
+    # Debian installs administration programs in folders that a user's PATH may not have.
     found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
     if found is None:
         raise RequestError(
@@ -37,8 +35,9 @@ def require(program: str, package: str, purpose: str) -> str:
 
 
 def call(words: Sequence[str]) -> str:
-    """Run a program and give its stdout. Raises RequestError with its last line of stderr when it
-    fails.
+    """Run a program and return its stdout.
+
+    Raises RequestError with the last line of its stderr if it fails.
     """
     try:
         done = subprocess.run(
@@ -47,7 +46,7 @@ def call(words: Sequence[str]) -> str:
             text=True,
             stdin=subprocess.DEVNULL,
             timeout=TOOL_SECONDS,
-            start_new_session=True,  # Ctrl-C must not reach what frees a run's network
+            start_new_session=True,  # Ctrl-C must not interrupt the removal of a run's network
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RequestError(f"{words[0]} cannot be run: {error}") from error
@@ -57,9 +56,9 @@ def call(words: Sequence[str]) -> str:
     return done.stdout
 
 
-# 128 ranks on two busy cores: the first one begins 0.1 to 1.7 s after the launcher.
+# With 128 ranks on two busy cores, the first starts 0.1 to 1.7 s after the launcher.
 FIRST_RANK_SECONDS = 60.0
-# Launchers start one agent for each node; ssh, `docker exec` and srun take up to a second each on a
+# Launchers start an agent for each node; ssh, `docker exec` and srun each take up to a second on a
 # busy machine.
 FIRST_RANK_SECONDS_PER_NODE = 2.0
 FIRST_RANK_VARIABLE = "HVSCALE_FIRST_RANK_TIMEOUT"
@@ -68,23 +67,23 @@ ANSWER_VARIABLE = "HVSCALE_ANSWER_TIMEOUT"
 
 
 def first_rank_seconds(remote_nodes: int) -> float:
-    """How long a launcher may take to start its first rank.
+    """The time limit for a launcher to start its first rank.
 
-    Raises RequestError when the variable for it is not a number of seconds.
+    Raises RequestError if its variable is not a number of seconds.
     """
     return read_seconds(FIRST_RANK_VARIABLE, FIRST_RANK_SECONDS + FIRST_RANK_SECONDS_PER_NODE * remote_nodes)
 
 
 def answer_seconds() -> float:
-    """How long a host, the Docker daemon or Slurm may take to answer before the ranks start.
+    """The time limit for a host, the Docker daemon or Slurm to answer.
 
-    Raises RequestError when the variable for it is not a number of seconds.
+    Raises RequestError if its variable is not a number of seconds.
     """
     return read_seconds(ANSWER_VARIABLE, ANSWER_SECONDS)
 
 
 def check_limits() -> None:
-    """Raises RequestError when one of the variables is not a number of seconds."""
+    """Raises RequestError if one of the variables is not a number of seconds."""
     first_rank_seconds(0)
     answer_seconds()
 
@@ -98,7 +97,9 @@ def read_seconds(variable: str, default: float) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise RequestError(f"{variable}={text}: not a number of seconds; write for example {variable}=120, or unset it")
+        raise RequestError(
+            f"{variable}={text}: not a valid number of seconds; use for example {variable}=120, or unset it"
+        )
     return value
 
 
@@ -108,16 +109,15 @@ AT_ONCE = 8
 
 
 def run_all(commands: Sequence[Sequence[str]], seconds: float) -> list[subprocess.CompletedProcess[str] | None]:
-    """Run programs at the same time; returns how each ended, None for one that had to be killed
-    after `seconds`.
+    """Run programs at the same time; return how each ended, None for one killed after `seconds`.
 
-    None of them stays when the wait is interrupted. Raises OSError when one cannot be started.
+    An interrupted wait kills them all. Raises OSError if one cannot be started.
     """
     deadline = time.monotonic() + seconds
     with ExitStack() as stack:
         started = []
         for words in commands:
-            # Files and not pipes: what a program leaves running may hold a pipe open.
+            # Files, not pipes: a process that the program leaves running may keep a pipe open.
             files = [stack.enter_context(tempfile.TemporaryFile("w+", errors="replace")) for _ in range(2)]
             with interrupts.defer_interrupts():
                 process = subprocess.Popen(
@@ -142,9 +142,7 @@ def ended(
 
 
 def end_session(process: "subprocess.Popen[Any]") -> None:
-    """SIGKILL to a program that was started in a session of its own, and to what it has started
-    there.
-    """
+    """Send SIGKILL to a program that leads a session, and to its process group."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -152,8 +150,8 @@ def end_session(process: "subprocess.Popen[Any]") -> None:
 
 
 def start_thread(function: Callable[[], Result], result: "Future[Result]") -> None:
-    """Call `function` in a thread of its own: a signal that ends the wait for its result does not
-    end the call.
+    """Call `function` in a thread; a signal that interrupts the wait for `result` does
+    not stop it.
     """
 
     def work() -> None:
@@ -166,10 +164,9 @@ def start_thread(function: Callable[[], Result], result: "Future[Result]") -> No
 
 
 def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`function` of each item, `AT_ONCE` at the same time; raises what the first that failed
-    raised.
+    """Call `function` on each item, `AT_ONCE` at a time; raise the first item's error.
 
-    The threads are daemons: an interrupted wait does not wait for theirs.
+    The threads are daemons, so an interrupted wait does not wait for them.
     """
     waiting: SimpleQueue[tuple[Item, Future[Result]]] = SimpleQueue()
     results: list[Future[Result]] = []
