@@ -61,9 +61,7 @@ def test_a_launcher_that_hangs_is_started_once_more(hvscale: Run, tmp_path: Path
     assert "front/mpirun" in said
     record = run_json(tmp_path / "job")
     assert record["state"] == "finished"
-    assert [text for text in record["warnings"] if "retrying" in text] == [
-        said.removeprefix("hvscale: warning: ")
-    ]
+    assert [text for text in record["warnings"] if "retrying" in text] == [said.removeprefix("hvscale: warning: ")]
     assert (tmp_path / "job/logs/launcher-1.log").read_text() == "stuck\n"
     assert processes_below(tmp_path) == []
 
