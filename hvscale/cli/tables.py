@@ -9,6 +9,8 @@ from hvscale.cli.console import print_json, print_message, print_warning, result
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from hvscale.core.run_folder import RunFolder
+
 
 def print_breakdown(
     breakdown: Any, per_rank: bool = False, json: bool = False, csv: Path | None = None, unasked: bool = True
@@ -26,6 +28,26 @@ def print_breakdown(
     print_document(breakdown, shown, write_breakdown_csv, json, csv)
     if unasked and not breakdown.explained:
         print_message("a large run, so nothing is said beyond its table: --explain does")
+
+
+def print_gradients(run: "RunFolder") -> None:
+    """Print one line about the gradients that a run recorded, on stderr.
+
+    Raises RequestError when it recorded none.
+    """
+    from numpy import median
+
+    from hvscale.core.units import human_bytes, human_seconds
+    from hvscale.profiling.analyze.gradients import read_job_gradients
+
+    gradients = read_job_gradients(run)
+    for text in gradients.warnings:
+        print_warning(text)
+    print_message(
+        f"gradients: {len(gradients.tensors)} tensors, {human_bytes(gradients.bytes)} a step; "
+        f"{len(gradients.numbers)} steps of {len(gradients.ranks)} ranks, median {human_seconds(float(median(gradients.seconds)))}, "
+        f"of which {human_seconds(float(median(gradients.blocked)))} waiting for gradients"
+    )
 
 
 def print_document(

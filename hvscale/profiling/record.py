@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import hvscale.profiling.rank_side
 from hvscale.core.built_library import built_library, preloaded
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
@@ -65,6 +66,22 @@ def nccl_environment(run: RunFolder, environment: Mapping[str, str] = os.environ
     if environment.get("NCCL_PROFILER_PLUGIN"):
         return {}
     return {"NCCL_PROFILER_PLUGIN": str(nccl_plugin_path()), "HVPROF_DIRECTORY": str(run.hvprof.absolute())}
+
+
+def gradients_environment(run: RunFolder, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment variables that make a Python program record its Horovod gradients.
+
+    `environment`: the rank's environment so far. A program that does not import `horovod.torch`
+    records nothing. Raises RequestError if PYTHONPATH cannot hold the recorder's folder.
+    """
+    folder = str(Path(hvscale.profiling.rank_side.__path__[0]).absolute())
+    if os.pathsep in folder:
+        raise RequestError(f"{folder}: PYTHONPATH cannot hold a path with a colon: install hvscale elsewhere")
+    others = environment.get("PYTHONPATH", "")
+    return {
+        "PYTHONPATH": f"{folder}{os.pathsep}{others}" if others else folder,
+        "HVSCALE_GRADIENTS": str(run.hvprof.absolute()),
+    }
 
 
 def trim_profiles(run: RunFolder) -> None:

@@ -9,17 +9,22 @@ from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.launch.controller import launch
 from hvscale.launch.mpi.probe import has_large_counts
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
-from hvscale.profiling.record import nccl_environment
+from hvscale.profiling.record import gradients_environment, nccl_environment
 
 
 def profiled_launch(
-    command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_HOOKS, *, timeline: bool = False
+    command: list[str],
+    options: LaunchOptions,
+    hooks: LaunchHooks = NO_HOOKS,
+    *,
+    timeline: bool = False,
+    gradients: bool = False,
 ) -> RunFolder:
     """`launch` with hvprof preloaded into every rank; under Gloo, which it cannot see, with
     Horovod's timeline instead.
 
-    `timeline`: have Horovod write it under MPI, too, beside hvprof's files. Where the ranks use
-    NCCL, its calls are recorded, too.
+    `timeline`: have Horovod write it under MPI as well, beside hvprof's files. `gradients`: record
+    when each rank enqueues its gradients. Where the ranks use NCCL, its calls are recorded too.
 
     What was recorded until then can be tabulated also when this raises what `launch` raises.
     """
@@ -31,7 +36,8 @@ def profiled_launch(
         large_counts = has_large_counts(command, environment, record.library)
         mpi = {} if under_gloo else profiling.preload_environment(run, environment, large_counts=large_counts)
         horovod = profiling.timeline_environment(run) if timeline or under_gloo else {}
-        return {**mpi, **horovod, **nccl_environment(run, environment)}
+        hook = gradients_environment(run, environment) if gradients else {}
+        return {**mpi, **horovod, **nccl_environment(run, environment), **hook}
 
     try:
         return launch(command, options, replace(hooks, instrument=instrument))

@@ -7,7 +7,7 @@ import typer
 from hvscale.cli.app import COMMAND_LAST, Bins, Command, Csv, Explain, Json, PerRank, new_app
 from hvscale.cli.console import print_message, print_rank_line, print_rank_line_aside, print_warning
 from hvscale.cli.launch_options import collectives_hook, launch_command, launch_options
-from hvscale.cli.tables import print_breakdown
+from hvscale.cli.tables import print_breakdown, print_gradients
 
 app = new_app()
 
@@ -21,6 +21,14 @@ def profile(
         typer.Option(
             "--timeline",
             help="Have Horovod write its timeline under MPI, too: it tells negotiation, queueing and copies. Under Gloo it always does.",
+        ),
+    ] = False,
+    gradients: Annotated[
+        bool,
+        typer.Option(
+            "--gradients",
+            help="Record when each rank enqueues its gradients and how long it waits for them, for any program "
+            "that uses horovod.torch. Default: off.",
         ),
     ] = False,
     bins: Bins = "study",
@@ -45,9 +53,11 @@ def profile(
     show = print_rank_line_aside if json else print_rank_line
     options = launch_options(context)
     hooks = LaunchHooks(show=show, warn=print_warning, collectives=collectives_hook(options))
-    finished = profiled_launch(command, options, hooks, timeline=timeline)
+    finished = profiled_launch(command, options, hooks, timeline=timeline, gradients=gradients)
     table = explained_breakdown(finished, bins, explain)
     print_breakdown(table, per_rank, json, csv, unasked=explain is None)
+    if gradients:
+        print_gradients(finished)
     print_message(f"run folder: {finished.path}")
     require_complete(finished, table.incomplete)
     require_asked_library(finished.read())

@@ -1,0 +1,251 @@
+"""Records when a rank enqueues its gradients and how long it waits for them.
+
+It writes $HVSCALE_GRADIENTS/gradients-NNNNN.hvg, one frame for each step, so that a killed rank
+loses at most its last step. docs/reference/gradients-format.md describes the file. Any failure ends
+the recording with one line on stderr and never the program.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import struct
+import sys
+import threading
+import time
+import zlib
+from array import array
+from collections.abc import Callable, Sequence
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+MAGIC = b"hvgrad\r\n"
+VERSION = 1
+FRAME = struct.Struct("<4sII")  # kind, bytes of the payload, its CRC-32
+STEP = struct.Struct("<QQQII")  # step, start and end in ns, number of enqueues, number of waits
+MOST_BYTES = 64 << 20  # of one rank's file; 136 tensors take 1.7 KB a step
+MOST_ENQUEUES = 1 << 20  # in one step: more means that no step was recognised
+
+
+class Step:
+    """The columns of one step: its enqueues, and its waits."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.tensors, self.enqueued = array("I"), array("Q")
+        # A wait: consecutive calls of synchronize() with no enqueue between them.
+        self.positions, self.handles = array("I"), array("I")
+        self.begins, self.ends, self.blocked = array("Q"), array("Q"), array("Q")
+
+    def columns(self) -> bytes:
+        """Return the columns in the order of the file."""
+        narrow = (self.tensors, self.positions, self.handles)
+        wide = (self.enqueued, self.begins, self.ends, self.blocked)
+        return b"".join(column.tobytes() for column in (*narrow, *wide))
+
+    def split(self, enqueues: int, waits: int, start: int) -> Step:
+        """Cut the step after so many enqueues and waits; return the rest as the next step."""
+        rest = Step(start)
+        for name in ("tensors", "enqueued"):
+            column = getattr(self, name)
+            setattr(rest, name, column[enqueues:])
+            setattr(self, name, column[:enqueues])
+        for name in ("positions", "handles", "begins", "ends", "blocked"):
+            column = getattr(self, name)
+            setattr(rest, name, column[waits:])
+            setattr(self, name, column[:waits])
+        rest.positions = array("I", (position - enqueues for position in rest.positions))
+        return rest
+
+
+class Recorder:
+    """The recording of one process."""
+
+    def __init__(self, directory: str, horovod: ModuleType) -> None:
+        self.directory, self.horovod = directory, horovod
+        self.process, self.size, self.file, self.written = os.getpid(), 0, -1, 0
+        self.active, self.lock = True, threading.Lock()
+        self.numbers: dict[tuple[object, ...], int] = {}  # of tensors, by name, size and group
+        self.step: Step | None = None
+        self.count = 0
+        self.seen: set[int] = set()  # tensors of this step
+        self.mark_ns = 0  # when an optimizer last ended a step()
+        self.mark: tuple[int, int] | None = None  # enqueues and waits of this step before that
+        self.unnamed = 0  # tensors without a name since the last mark
+
+    def enqueue(self, tensors: Sequence[Any], name: str | None, process_set: int) -> None:
+        """Note `tensors`, which Horovod has just enqueued."""
+        now = time.monotonic_ns()
+        if not self.active:
+            return
+        with self.lock:
+            try:
+                self._enqueue(now, tensors, name, process_set)
+            except Exception as error:
+                self._stop(error)
+
+    def _enqueue(self, now: int, tensors: Sequence[Any], name: str | None, process_set: int) -> None:
+        if self.process != os.getpid():  # a forked child
+            self.active = False
+            return
+        if self.step is None:
+            self._open()
+            self.step = Step(self.mark_ns or now)
+        if name is None:
+            name = f"unnamed.{self.unnamed}"
+            self.unnamed += 1
+        for index, tensor in enumerate(tensors):
+            key = (name, index, tensor.numel(), tensor.dtype, len(tensors), process_set)
+            number = self.numbers.get(key)
+            if number is None:
+                number = self._describe(key, tensor)
+            elif index == 0 and number in self.seen:
+                self.step = self._close_step(self.step, now)
+            self.seen.add(number)
+            self.step.tensors.append(number)
+            self.step.enqueued.append(now)
+        if len(self.step.tensors) > MOST_ENQUEUES:
+            raise ValueError("no step was recognised: no tensor's name was enqueued twice")
+
+    def wait(self, begin: int, end: int) -> None:
+        """Note a call of synchronize()."""
+        step = self.step
+        if not self.active or step is None:
+            return
+        with self.lock:
+            if step.positions and step.positions[-1] == len(step.tensors):
+                step.handles[-1] += 1
+                step.ends[-1] = end
+                step.blocked[-1] += end - begin
+            else:
+                step.positions.append(len(step.tensors))
+                step.handles.append(1)
+                step.begins.append(begin)
+                step.ends.append(end)
+                step.blocked.append(end - begin)
+
+    def mark_step(self, *_: object) -> None:
+        """Note the end of an optimizer's step()."""
+        with self.lock:
+            self.mark_ns = time.monotonic_ns()
+            self.unnamed = 0
+            if self.step is not None:
+                self.mark = (len(self.step.tensors), len(self.step.positions))
+
+    def _close_step(self, step: Step, now: int) -> Step:
+        """Write `step`, which ends at the last mark, or now; return the next one."""
+        if self.mark is not None and self.mark[0]:
+            end, rest = self.mark_ns, step.split(*self.mark, self.mark_ns)
+        else:
+            end, rest = now, Step(now)
+        self.mark, self.seen = None, set(rest.tensors)
+        if self.horovod.size() != self.size:
+            raise ValueError("the number of ranks has changed")
+        head = STEP.pack(self.count, step.start, end, len(step.tensors), len(step.positions))
+        self.count += 1
+        self._write(b"STEP", head + step.columns())
+        return rest
+
+    def _describe(self, key: tuple[Any, ...], tensor: Any) -> int:
+        name, index, count, dtype, group_size, process_set = key
+        number = self.numbers[key] = len(self.numbers)
+        description = {
+            "name": name if group_size == 1 else f"{name}[{index}]",
+            "dtype": str(dtype).rpartition(".")[2],
+            "bytes": count * tensor.element_size(),
+            "group": name if group_size > 1 else None,
+            "process_set": process_set,
+            "device": tensor.device.type,
+        }
+        self._write(b"TNSR", json.dumps(description).encode())
+        return number
+
+    def _open(self) -> None:
+        rank, self.size = self.horovod.rank(), self.horovod.size()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        for suffix in ("", f".{self.process}"):  # the rank's earlier process keeps its file
+            path = f"{self.directory}/gradients-{rank:05}{suffix}.hvg"
+            try:
+                self.file = os.open(path, flags, 0o666)
+                break
+            except FileExistsError:
+                if suffix:
+                    raise
+        versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in ("horovod", "torch")}
+        header = {
+            "version": VERSION,
+            "rank": rank,
+            "size": self.size,
+            "local_size": self.horovod.local_size(),
+            **versions,
+        }
+        self._write(b"HEAD", MAGIC + json.dumps(header).encode())
+        atexit.register(self.close)
+
+    def _write(self, kind: bytes, payload: bytes) -> None:
+        if self.written + FRAME.size + len(payload) > MOST_BYTES:
+            self.active = False  # the recording holds the first steps
+            return
+        data = FRAME.pack(kind, len(payload), zlib.crc32(payload)) + payload
+        self.written += len(data)
+        while data:
+            data = data[os.write(self.file, data) :]
+
+    def close(self) -> None:
+        """Write the last step if an optimizer ended it, and stop."""
+        if not self.active or self.process != os.getpid():
+            return
+        with self.lock:
+            try:
+                if self.step is not None and self.mark is not None and self.mark[0]:
+                    self._close_step(self.step, self.mark_ns)
+                self.active = False
+            except Exception as error:
+                self._stop(error)
+
+    def _stop(self, error: Exception) -> None:
+        self.active = False
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        sys.stderr.write(f"hvscale: gradients are no longer recorded: {reason}\n")
+
+
+def wrap(horovod: ModuleType) -> None:
+    """Wrap the all-reduces and synchronize() of the module `horovod.torch.mpi_ops`."""
+    recorder = Recorder(os.environ["HVSCALE_GRADIENTS"], horovod)
+    for name in ("allreduce_async_", "allreduce_async"):
+        setattr(horovod, name, _recorded(getattr(horovod, name), recorder, grouped=False))
+    for name in ("grouped_allreduce_async_", "grouped_allreduce_async"):
+        setattr(horovod, name, _recorded(getattr(horovod, name), recorder, grouped=True))
+    synchronize = horovod.synchronize
+
+    @wraps(synchronize)
+    def timed(handle: int) -> Any:
+        begin = time.monotonic_ns()
+        try:
+            return synchronize(handle)
+        finally:
+            recorder.wait(begin, time.monotonic_ns())
+
+    horovod.synchronize = timed  # type: ignore[attr-defined]
+    from torch.optim import optimizer
+
+    # Before PyTorch 2.0, a step ends where a tensor of its name is enqueued again.
+    register = getattr(optimizer, "register_optimizer_step_post_hook", None)
+    if register is not None:
+        register(recorder.mark_step)
+
+
+def _recorded(function: Callable[..., int], recorder: Recorder, grouped: bool) -> Callable[..., int]:
+    """Wrap an all-reduce, whose arguments are its tensor or tensors, average, name, ..."""
+
+    @wraps(function)
+    def enqueue(tensors: Any, *args: Any, **kwargs: Any) -> int:
+        handle = function(tensors, *args, **kwargs)
+        name = args[1] if len(args) > 1 else kwargs.get("name")
+        process_set = getattr(kwargs.get("process_set"), "process_set_id", 0)
+        recorder.enqueue(list(tensors) if grouped else (tensors,), name, process_set)
+        return handle
+
+    return enqueue

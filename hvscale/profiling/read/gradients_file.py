@@ -1,0 +1,155 @@
+"""Reads the recording of one rank's gradients (docs/reference/gradients-format.md), whole or
+truncated.
+"""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+
+from hvscale.core.errors import RequestError
+from hvscale.core.files import open_regular
+from hvscale.core.numbers import MOST_RANKS
+from hvscale.profiling.rank_side.gradient_recorder import FRAME, MAGIC, MOST_BYTES, STEP, VERSION
+
+Int64 = NDArray[np.int64]
+LARGEST = 2**62
+NARROW, WIDE = np.dtype("<u4"), np.dtype("<u8")
+
+
+class GradientTensor(BaseModel):
+    """A tensor that a rank all-reduces, as the file describes it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    dtype: str
+    bytes: NonNegativeInt
+    group: str | None
+    """Tensors of one grouped all-reduce share this name; None outside a group."""
+    process_set: NonNegativeInt
+    device: str
+
+
+class Header(BaseModel):
+    """The start of a file: the rank, its job and its libraries."""
+
+    version: int
+    rank: int = Field(ge=0, lt=MOST_RANKS)
+    size: PositiveInt = Field(le=MOST_RANKS)
+    local_size: PositiveInt
+    horovod: str | None
+    torch: str | None
+
+
+@dataclass(frozen=True)
+class GradientStep:
+    """One step of one rank. All times are seconds after its start."""
+
+    number: int
+    seconds: float
+    tensors: Int64
+    """(n,): numbers of the tensors in the order in which they were enqueued."""
+    enqueued: NDArray[np.float64]
+    """(n,): when each was enqueued."""
+    positions: Int64
+    """(m,): how many enqueues precede each wait."""
+    handles: Int64
+    """(m,): how many tensors each wait waits for, the oldest first."""
+    begins: NDArray[np.float64]
+    ends: NDArray[np.float64]
+    blocked: NDArray[np.float64]
+    """(m,): time inside `synchronize()` between begin and end."""
+
+
+@dataclass(frozen=True)
+class RankGradients:
+    """The gradients of one rank."""
+
+    header: Header
+    tensors: list[GradientTensor]
+    steps: list[GradientStep]
+    warning: str | None
+    """Why the end of the file is not used."""
+
+
+def read_gradients(path: Path) -> RankGradients:
+    """Read a file up to its first damaged frame.
+
+    Raises RequestError, naming `path`, when it cannot be read or no recording starts it.
+    """
+    try:
+        with open_regular(path) as stream:
+            return _read(path, stream)
+    except OSError as error:
+        raise RequestError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _read(path: Path, stream: BinaryIO) -> RankGradients:
+    frames = _frames(stream)
+    kind, payload = next(frames, (b"", b""))
+    if kind != b"HEAD" or not payload.startswith(MAGIC):
+        raise RequestError(f"{path} is not a recording of gradients, or its start is damaged")
+    try:
+        header = Header.model_validate_json(payload[len(MAGIC) :])
+    except ValidationError as error:
+        raise RequestError(f"{path} is damaged: its header does not describe a rank") from error
+    if header.version != VERSION:
+        raise RequestError(
+            f"{path} has format version {header.version}, and this hvscale reads version {VERSION}: "
+            "read it with the hvscale that recorded it"
+        )
+    tensors: list[GradientTensor] = []
+    steps: list[GradientStep] = []
+    used = stream.tell()
+    try:
+        for kind, payload in frames:
+            if kind == b"TNSR":
+                tensors.append(GradientTensor.model_validate_json(payload))
+            elif kind == b"STEP":
+                steps.append(_step(payload, len(tensors)))
+            else:
+                raise ValueError("unknown frame")
+            used = stream.tell()
+    except ValueError:
+        pass  # the steps before the damage are used
+    unused = stream.seek(0, 2) - used
+    warning = f"{path.name}: its last {unused} bytes are damaged; {len(steps)} steps are used" if unused else None
+    return RankGradients(header, tensors, steps, warning)
+
+
+def _frames(stream: BinaryIO) -> Iterator[tuple[Literal[b"HEAD", b"TNSR", b"STEP"] | bytes, bytes]]:
+    """Kind and payload of each frame; ends at the first damaged one."""
+    while len(head := stream.read(FRAME.size)) == FRAME.size:
+        kind, size, check = FRAME.unpack(head)
+        if size > MOST_BYTES:
+            return
+        payload = stream.read(size)
+        if len(payload) < size or zlib.crc32(payload) != check:
+            return
+        yield kind, payload
+
+
+def _step(payload: bytes, known_tensors: int) -> GradientStep:
+    """Read a step. Raises ValueError when its columns do not fit together."""
+    if len(payload) < STEP.size:
+        raise ValueError("no step")
+    number, start, end, enqueues, waits = STEP.unpack_from(payload)
+    narrow, wide = enqueues + 2 * waits, enqueues + 3 * waits
+    if len(payload) != STEP.size + narrow * NARROW.itemsize + wide * WIDE.itemsize:
+        raise ValueError("columns of another length")
+    numbers = np.frombuffer(payload, NARROW, narrow, STEP.size).astype(np.int64)
+    times = np.frombuffer(payload, WIDE, wide, STEP.size + narrow * NARROW.itemsize)
+    if max(start, end, *times.tolist(), 0) > LARGEST or end < start:
+        raise ValueError("a time that no clock shows")
+    tensors, positions, handles = np.split(numbers, [enqueues, enqueues + waits])
+    if (tensors >= known_tensors).any() or (positions > enqueues).any():
+        raise ValueError("a tensor that was not described")
+    *moments, blocked = np.split(times.astype(np.int64), [enqueues, enqueues + waits, enqueues + 2 * waits])
+    enqueued, begins, ends = ((moment - start) / 1e9 for moment in moments)
+    return GradientStep(number, (end - start) / 1e9, tensors, enqueued, positions, handles, begins, ends, blocked / 1e9)

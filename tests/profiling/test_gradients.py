@@ -1,0 +1,155 @@
+"""The reader of recorded gradients, before files that are whole, cut or damaged."""
+
+import json
+import tempfile
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.analyze.gradients import read_job_gradients
+from hvscale.profiling.rank_side.gradient_recorder import FRAME, MAGIC, Step
+from hvscale.profiling.rank_side.gradient_recorder import STEP as HEAD
+from hvscale.profiling.read.gradients_file import RankGradients, read_gradients
+
+NS = 1_000_000
+
+
+def frame(kind: bytes, payload: bytes) -> bytes:
+    return FRAME.pack(kind, len(payload), zlib.crc32(payload)) + payload
+
+
+def header(**changes: object) -> bytes:
+    words = {"version": 1, "rank": 0, "size": 2, "local_size": 2, "horovod": "0.28.1", "torch": None, **changes}
+    return frame(b"HEAD", MAGIC + json.dumps(words).encode())
+
+
+def tensor(name: str, count: int = 4) -> bytes:
+    words = {"name": name, "dtype": "float32", "bytes": 4 * count, "group": None, "process_set": 0, "device": "cpu"}
+    return frame(b"TNSR", json.dumps(words).encode())
+
+
+def step(number: int, tensors: list[int], start: int = 0) -> bytes:
+    """A step whose tensors are enqueued 1, 2, ... ms after its start and then waited for."""
+    made = Step(start)
+    made.tensors.extend(tensors)
+    made.enqueued.extend(start + NS * (index + 1) for index in range(len(tensors)))
+    made.positions.append(len(tensors))
+    made.handles.append(len(tensors))
+    made.begins.append(start + 100 * NS)
+    made.ends.append(start + 103 * NS)
+    made.blocked.append(2 * NS)
+    payload = HEAD.pack(number, start, start + 200 * NS, len(tensors), 1) + made.columns()
+    return frame(b"STEP", payload)
+
+
+FRAMES = [header(), tensor("a"), tensor("b", 9), *(step(number, [0, 1], 1000 * NS * number) for number in range(5))]
+WHOLE = b"".join(FRAMES)
+
+
+def read(content: bytes) -> RankGradients:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "gradients-00000.hvg")
+        path.write_bytes(content)
+        return read_gradients(path)
+
+
+def job(folder: Path, *ranks: bytes) -> RunFolder:
+    run = RunFolder(folder)
+    run.hvprof.mkdir()
+    for number, content in enumerate(ranks):
+        (run.hvprof / f"gradients-{number:05}.hvg").write_bytes(content)
+    return run
+
+
+def test_a_whole_file_gives_seconds_after_each_steps_start() -> None:
+    found = read(WHOLE)
+    assert found.warning is None
+    assert [(one.name, one.bytes) for one in found.tensors] == [("a", 16), ("b", 36)]
+    last = found.steps[4]
+    assert (last.number, last.seconds, last.tensors.tolist()) == (4, 0.2, [0, 1])
+    assert last.enqueued.tolist() == [0.001, 0.002]
+    assert (last.begins.tolist(), last.ends.tolist(), last.blocked.tolist()) == ([0.1], [0.103], [0.002])
+
+
+@given(st.integers(len(FRAMES[0]), len(WHOLE)))
+def test_a_cut_file_keeps_its_whole_steps_and_says_so(length: int) -> None:
+    found = read(WHOLE[:length])
+    ends = [sum(map(len, FRAMES[: 4 + number])) for number in range(5)]
+    whole = sum(end <= length for end in ends)
+    assert [one.number for one in found.steps] == list(range(whole))
+    at_a_frame = length in {sum(map(len, FRAMES[:number])) for number in range(1, len(FRAMES) + 1)}
+    assert (found.warning is None) == at_a_frame
+    assert at_a_frame or f"{whole} steps are used" in str(found.warning)
+
+
+@given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
+def test_a_damaged_byte_costs_at_most_what_follows_it(position: int, change: int) -> None:
+    content = bytearray(WHOLE)
+    content[position] ^= change
+    try:
+        found = read(bytes(content))
+    except RequestError:
+        assert position < len(FRAMES[0])
+        return
+    before = sum(sum(map(len, FRAMES[: 4 + number])) <= position for number in range(5))
+    assert [one.number for one in found.steps] == list(range(before))
+    assert found.warning is not None
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"STEP", b"TNSR", b"HEAD", b"????"]))
+def test_a_frame_of_anything_ends_the_recording(payload: bytes, kind: bytes) -> None:
+    """Its check is right, so whoever wrote it meant it."""
+    found = read(WHOLE + frame(kind, payload))
+    assert len(found.steps) == 5
+
+
+def test_a_file_of_another_version_says_which_one_reads_it() -> None:
+    with pytest.raises(RequestError, match="has format version 2, and this hvscale reads version 1"):
+        read(header(version=2))
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 500, frame(b"HEAD", MAGIC + b"{}"), header(size=0), header(rank=-1)])
+def test_a_file_without_a_recording_is_refused(content: bytes) -> None:
+    with pytest.raises(RequestError, match="damaged"):
+        read(content)
+
+
+def test_a_job_needs_two_whole_steps(tmp_path: Path) -> None:
+    one = header() + tensor("a") + step(0, [0])
+    with pytest.raises(RequestError, match="must train for at least three steps"):
+        read_job_gradients(job(tmp_path, one, one))
+
+
+def test_ranks_with_other_tensors_disagree(tmp_path: Path) -> None:
+    def rank(number: int, name: str) -> bytes:
+        return header(rank=number) + tensor(name) + b"".join(step(count, [0]) for count in range(4))
+
+    with pytest.raises(RequestError, match="the ranks disagree on the tensors of a step"):
+        read_job_gradients(job(tmp_path, rank(0, "a"), rank(1, "b")))
+
+
+def test_ranks_of_jobs_of_other_sizes_are_refused(tmp_path: Path) -> None:
+    other = WHOLE.replace(FRAMES[0], header(rank=1, size=3))
+    with pytest.raises(RequestError, match="jobs of 2 and 3 ranks"):
+        read_job_gradients(job(tmp_path, WHOLE, other))
+
+
+def test_a_damaged_rank_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    found = read_job_gradients(job(tmp_path, WHOLE, b"nothing"))
+    assert (len(found.ranks), found.size, found.numbers) == (1, 2, [1, 2, 3, 4])
+    assert "gradients-00001.hvg is not a recording of gradients" in found.warnings[0]
+
+
+def test_times_stand_by_rank_step_and_tensor(tmp_path: Path) -> None:
+    """Rank 1 enqueues in the other order."""
+    other = header(rank=1) + tensor("b", 9) + tensor("a") + b"".join(step(number, [0, 1]) for number in range(5))
+    found = read_job_gradients(job(tmp_path, WHOLE, other))
+    assert [one.name for one in found.tensors] == ["a", "b"]
+    assert found.enqueued.shape == (2, 4, 2)
+    assert found.enqueued[:, 0].tolist() == [[0.001, 0.002], [0.002, 0.001]]
+    assert found.bytes == 52

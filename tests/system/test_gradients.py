@@ -1,0 +1,182 @@
+"""`hvscale profile --gradients` against programs whose gradients are known."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.analyze.gradients import JobGradients, read_job_gradients
+from hvscale.profiling.read.gradients_file import GradientTensor, read_gradients
+from tests.conftest import Run
+
+STEPS = 8
+START = "import time, torch, horovod.torch as hvd\nhvd.init()\n"
+LAYERS = "torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)"
+# 4 x 3 + 3 and 3 x 2 + 2 float32.
+BYTES = {"0.weight": 48, "0.bias": 12, "1.weight": 24, "1.bias": 8}
+
+TRAINING = f"""{START}
+model = torch.nn.Sequential({LAYERS})
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters(), %s
+)
+for step in range({STEPS}):
+    time.sleep(0.02)
+    optimizer.zero_grad()
+    model(torch.ones(5, 4)).sum().backward()
+    optimizer.step()
+"""
+BY_HAND = f"""{START}
+parts = [torch.ones(100, dtype=torch.float64), torch.ones(7, dtype=torch.float16)]
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+for step in range({STEPS}):
+    for part in parts:
+        hvd.allreduce(part)
+    optimizer.step()
+"""
+TWO_OPTIMIZERS = f"""{START}
+one, other = torch.nn.Linear(4, 3), torch.nn.Linear(2, 2)
+optimizers = [
+    hvd.DistributedOptimizer(torch.optim.SGD(m.parameters(), lr=0.1), named_parameters=m.named_parameters(name))
+    for name, m in (("one", one), ("other", other))
+]
+for step in range({STEPS}):
+    for optimizer, model, data in zip(optimizers, (one, other), (torch.ones(5, 4), torch.ones(5, 2))):
+        optimizer.zero_grad()
+        model(data).sum().backward()
+        optimizer.step()
+    if step == 5:
+        hvd.allreduce(torch.ones(1), name="metric")
+"""
+
+
+@pytest.fixture
+def record(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Callable[..., JobGradients]:
+    """Run a program on two ranks and read its gradients."""
+
+    def run(text: str, *options: str) -> JobGradients:
+        done = hvscale("profile", "--gradients", "-np", 2, "--run", "job", *options, "--", "python", program(text))
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"^gradients: \d+ tensors, ", done.stderr, re.M)
+        return read_job_gradients(RunFolder(tmp_path / "job"))
+
+    return run
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
+def test_an_optimizers_gradients_have_names_sizes_and_times(record: Callable[..., JobGradients], mpi: str) -> None:
+    found = record(TRAINING % "", "--mpi", mpi)
+    assert {tensor.name: tensor.bytes for tensor in found.tensors} == BYTES
+    described = found.ranks[0].recording.tensors
+    assert len(described) == len(BYTES)
+    assert described[0] == GradientTensor(
+        name=described[0].name,
+        dtype="float32",
+        bytes=BYTES[described[0].name],
+        group=None,
+        process_set=0,
+        device="cpu",
+    )
+    assert found.size == len(found.ranks) == 2
+    # The first step is left out; the optimizer's end marks the last one.
+    assert found.numbers == list(range(1, STEPS))
+    assert (found.seconds > 0.02).all()
+    assert (found.enqueued > 0.02).all()
+    assert (found.enqueued <= found.seconds[..., None]).all()
+    assert ((found.blocked > 0) & (found.blocked < found.seconds - 0.02)).all()
+    for rank in found.ranks:
+        for number in found.numbers:
+            step = rank.steps[number]
+            # One wait, after all gradients, for each of them.
+            assert (step.positions.tolist(), step.handles.tolist()) == ([4], [4])
+            assert step.begins[0] >= step.enqueued.max()
+            assert step.ends[0] <= step.seconds
+
+
+def test_the_groups_of_an_optimizer_are_recorded(record: Callable[..., JobGradients]) -> None:
+    found = record(TRAINING % "groups=2")
+    groups = {tensor.group for tensor in found.tensors}
+    assert len(groups) == 2
+    assert None not in groups
+    assert sorted(tensor.bytes for tensor in found.tensors) == sorted(BYTES.values())
+
+
+def test_tensors_without_a_name_are_told_apart_by_their_order(record: Callable[..., JobGradients]) -> None:
+    found = record(BY_HAND)
+    assert [(tensor.dtype, tensor.bytes) for tensor in found.tensors] == [("float64", 800), ("float16", 14)]
+    # Each all-reduce is waited for before the next one.
+    step = found.ranks[1].steps[found.numbers[0]]
+    assert (step.positions.tolist(), step.handles.tolist()) == ([1, 2], [1, 1])
+    assert len(found.numbers) == STEPS - 1
+
+
+def test_a_step_may_hold_two_optimizers_and_a_metric_is_left_out(record: Callable[..., JobGradients]) -> None:
+    found = record(TWO_OPTIMIZERS)
+    assert {tensor.name for tensor in found.tensors} == {"one.weight", "one.bias", "other.weight", "other.bias"}
+    # The metric of step 5 is enqueued after the last optimizer's end, so it begins step 6.
+    assert found.numbers == [1, 2, 3, 4, 5, 7]
+    assert found.left_out == 1
+
+
+def test_our_trainer_records_the_same_way(hvscale: Run, tmp_path: Path) -> None:
+    done = hvscale(
+        *("profile", "--gradients", "-np", 2, "--run", "job", "--"),
+        *("hvscale", "train", "edsr", "--n-resblocks", 1, "--n-feats", 8),
+        *("--batch-size", 1, "--patch-size", 8, "--steps", 5),
+    )
+    assert done.returncode == 0, done.stderr
+    found = read_job_gradients(RunFolder(tmp_path / "job"))
+    steps = (tmp_path / "job" / "steps.jsonl").read_text().splitlines()
+    assert len(found.numbers) == len(steps) - 1
+    assert "head.0.weight" in {tensor.name for tensor in found.tensors}
+
+
+def test_a_killed_rank_leaves_its_whole_steps(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+    text = (
+        TRAINING % ""
+        + "    if step == 5 and hvd.rank() == 1: import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = hvscale("profile", "--gradients", "-np", 2, "--run", "job", "--", "python", program(text))
+    assert done.returncode == 3, done.stderr
+    # Step 5 would be written when step 6 begins.
+    assert [step.number for step in read_gradients(tmp_path / "job/hvprof/gradients-00001.hvg").steps] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert read_job_gradients(RunFolder(tmp_path / "job")).numbers == [1, 2, 3, 4]
+
+
+def test_a_file_that_cannot_grow_ends_the_recording_and_not_the_job(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1200, 1200))\n"
+    text = (TRAINING % "").replace("for step", limit + "for step", 1) + "print('trained')\n"
+    done = hvscale("profile", "--gradients", "-np", 2, "--run", "job", "--", "python", program(text))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("trained") == 2
+    assert "hvscale: gradients are no longer recorded: File too large" in done.stdout + done.stderr
+    steps = read_gradients(tmp_path / "job/hvprof/gradients-00000.hvg").steps
+    assert [step.number for step in steps] == list(range(len(steps)))
+    assert 1 < len(steps) < STEPS - 1
+
+
+def test_the_sites_own_customization_runs_and_one_rank_has_no_gradients(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Horovod's optimizer exchanges nothing in a job of one rank."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = True\n")
+    shown = "import builtins, sys\nprint(builtins.customized, [path for path in sys.path if 'rank_side' in path])\n"
+    done = hvscale(
+        *("profile", "--gradients", "-np", 1, "--env", f"PYTHONPATH={site}", "--run", "job", "--"),
+        *("python", program(TRAINING % "" + shown)),
+    )
+    assert "True []" in done.stdout
+    assert done.returncode == 2
+    assert "job holds no gradients: record them with" in done.stderr
