@@ -1,6 +1,4 @@
-"""What Horovod is built from and how: the key of the built wheel, and the environment of the
-build.
-"""
+"""How to build Horovod: the versions and options, the cache key of the wheel, and the variables."""
 
 import hashlib
 import json
@@ -12,15 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda import Cuda
-from lock_file import LockedPackage, read_locked_package
 from machine import Compilers, build_jobs
 from mpi import Mpi
-from registry import registry_variables
+from packages import LockedPackage, read_locked_package, registry_variables
 
 CMAKE_FILES = Path(__file__).resolve().parent / "horovod"
-# What a build may see of the caller's environment; anything else could change the wheel without
-# changing its key.
-VARIABLES_HANDED_ON = (
+# The caller's variables that a build may see. Others could change the wheel without changing its
+# key.
+INHERITED_VARIABLES = (
     *("HOME", "USER", "LANG", "LC_ALL", "LD_LIBRARY_PATH"),  # a site's compiler may need its libraries' path
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC", "XDG_CONFIG_HOME"),
@@ -29,7 +26,7 @@ VARIABLES_HANDED_ON = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that one built wheel of Horovod depends on."""
+    """Everything on which a wheel of Horovod depends."""
 
     horovod: LockedPackage
     torch_version: str
@@ -38,16 +35,13 @@ class Recipe:
     compilers: Compilers
 
     def ingredients(self) -> dict[str, object]:
-        """All that the wheel depends on, by name; two builds with the same ingredients are
-        interchangeable.
-        """
+        """Return the dependencies by name; builds with the same ingredients are interchangeable."""
         return {
             "horovod": self.horovod.requirement,
             "torch": self.torch_version,
             "mpi": {
                 "version": self.mpi.name,
-                # A site's MPI is also its folder; the wheel lies in each environment at the same
-                # place.
+                # Only a site's MPI depends on its folder: the wheel's path is relative.
                 "home": None if self.mpi.dependency_group else str(self.mpi.mpicxx.parent.parent),
             },
             "python": {"implementation": sys.implementation.cache_tag, "abi": sysconfig.get_config_var("SOABI")},
@@ -60,12 +54,12 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """The name of the wheel's folder in the cache: readable in front, unique behind."""
+        """The name of the wheel's cache folder: a readable prefix and a hash."""
         text = json.dumps(self.ingredients(), sort_keys=True)
         return f"torch-{self.torch_version}-{self.mpi.label}-{sys.implementation.cache_tag}-{digest(text.encode())}"
 
     def options(self) -> dict[str, str]:
-        """Horovod's own build variables that do not depend on where the environment lies."""
+        """Horovod's build variables that do not depend on the environment's path."""
         options = {
             "HOROVOD_WITH_PYTORCH": "1",
             "HOROVOD_WITH_MPI": "1",
@@ -73,8 +67,7 @@ class Recipe:
             "HOROVOD_WITHOUT_TENSORFLOW": "1",
             "HOROVOD_WITHOUT_MXNET": "1",
             "HOROVOD_WITHOUT_NVTX": "1",
-            # Horovod would ask the compiler what this processor has; said here, it is part of the
-            # key.
+            # By default Horovod asks the compiler; here the flags become part of the key.
             "HOROVOD_BUILD_ARCH_FLAGS": processor_flags(),
         }
         if self.cuda:
@@ -84,16 +77,14 @@ class Recipe:
         return options
 
     def build_variables(self, environment: Path, work: Path) -> dict[str, str]:
-        """The whole environment of the build: chosen parts of the caller's, and what the recipe
-        sets.
-        """
+        """Return all variables of the build: the inherited ones and the recipe's."""
         variables = {
-            name: value for name, value in os.environ.items() if name in VARIABLES_HANDED_ON or name.startswith("PIP_")
+            name: value for name, value in os.environ.items() if name in INHERITED_VARIABLES or name.startswith("PIP_")
         }
         variables |= registry_variables() | self.options()
         mpi = self.mpi.build_variables(work)
-        # CMake takes mpicc from PATH: it has to be mpicxx's neighbour, under the same path, and
-        # cmake the environment's own.
+        # CMake finds mpicc in PATH: it must be the one beside mpicxx, under the same path. The
+        # environment's cmake must come first.
         mpi_programs, own_programs = Path(mpi["HVSCALE_BUILD_MPICXX"]).parent, environment / "bin"
         both = [mpi_programs, own_programs] if self.mpi.dependency_group else [own_programs, mpi_programs]
         tools = [*both, *([self.cuda.home / "bin"] if self.cuda else [])]
@@ -116,22 +107,20 @@ class Recipe:
 
 
 def choose_recipe(lock_file: Path, mpi: Mpi, cuda: Cuda | None, compilers: Compilers) -> Recipe:
-    """The recipe for the versions that uv.lock pins."""
+    """Return the recipe for the versions that uv.lock pins."""
     horovod = read_locked_package(lock_file, "horovod")
     return Recipe(horovod, read_locked_package(lock_file, "torch").version, mpi, cuda, compilers)
 
 
 def processor_flags() -> str:
-    """Which of the instruction sets that Horovod has code for this processor has."""
+    """Compiler flags for the instruction sets that both Horovod and this processor support."""
     known = {"f16c", "avx", "fma"}
     line = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
     return " ".join(f"-m{name}" for name in sorted(known & set(line.split())))
 
 
 def nccl_for_linking(cuda: Cuda, environment: Path, work: Path) -> Path:
-    """NCCL's folder; for PyTorch's wheel, which lacks the name that a linker looks for, a folder of
-    links beside the build.
-    """
+    """Return NCCL's folder. PyTorch's wheel lacks libnccl.so, so `work` gets a folder of links."""
     if cuda.nccl_home:
         return cuda.nccl_home
     wheel = next(environment.glob("lib/python3*/site-packages/nvidia/nccl"))
@@ -143,5 +132,5 @@ def nccl_for_linking(cuda: Cuda, environment: Path, work: Path) -> Path:
 
 
 def digest(content: bytes) -> str:
-    """Enough of a SHA-256 to tell recipes apart."""
+    """Return the first 12 hexadecimal digits of the SHA-256."""
     return hashlib.sha256(content).hexdigest()[:12]

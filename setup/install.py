@@ -1,10 +1,9 @@
-"""Sets up hvscale: the environment in .venv from uv.lock, and Horovod built for it or taken from
-the cache of built wheels.
+"""Set up hvscale: create .venv from uv.lock, and build Horovod or take its wheel from the cache.
 
     python3 setup/install.py [--dev]
 
-This file keeps to what Python 3.6 can parse, so that an old interpreter gives the line below and
-not a SyntaxError.
+Python 3.6 can parse this file, so that an old interpreter prints the error below and not a
+SyntaxError.
 """
 
 import sys
@@ -14,14 +13,14 @@ OLDEST_PYTHON = (3, 11)
 
 def refuse_old_python():
     # type: () -> None
-    """End with status 2 and one line when this interpreter is older than the project allows."""
+    """Exit with status 2 and one line if this interpreter is too old."""
     if tuple(sys.version_info[:2]) >= OLDEST_PYTHON:
         return
     found = ".".join(str(part) for part in sys.version_info[:2])
     sys.stderr.write(
-        "hvscale set-up: Python " + found + " is too old, 3.11 or later is needed: install it "
+        "hvscale set-up: Python " + found + " is too old: install 3.11 or later "
         "(Debian, Ubuntu: apt install python3.11 python3.11-dev python3.11-venv; Fedora, RHEL: "
-        "dnf install python3.11 python3.11-devel) and name it: make setup PYTHON=python3.11\n"
+        "dnf install python3.11 python3.11-devel) and type: make setup PYTHON=python3.11\n"
     )
     sys.exit(2)
 

@@ -1,4 +1,4 @@
-"""Runs a long command with its output in a log file and the elapsed time on the terminal."""
+"""Messages and errors of the set-up, and long commands whose output goes to a log file."""
 
 import os
 import re
@@ -8,8 +8,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from messages import SetUpError, say
 
 GUARD = Path(__file__).resolve().with_name("guard.py")
 SECONDS_BEFORE_ELAPSED_LINE = 2
@@ -22,12 +20,24 @@ NETWORK_FAILURE = re.compile(
 ERROR_LINE = re.compile(r"\berror\b|\bfatal\b|undefined reference|No space left", re.IGNORECASE)
 
 
-def run_logged(what: str, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path) -> None:
-    """Run a command with its output in `log`; on a terminal show the elapsed time.
+class SetUpError(Exception):
+    """Printed as one line without a traceback: what is wrong and how to fix it."""
 
-    Raises SetUpError, which names the log and its last error line, when the command ends with a
-    status other than zero. Whatever ends this function early ends the command and all that it
-    started, too.
+
+class InterruptedBySignal(BaseException):
+    """Raised on SIGINT, SIGTERM or SIGHUP, so that each step cleans up on the way out."""
+
+
+def say(text: str) -> None:
+    """Print one line to stderr."""
+    print(f"hvscale set-up: {text}", file=sys.stderr, flush=True)
+
+
+def run_logged(task: str, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path) -> None:
+    """Run a command with its output in `log`; show the elapsed time on a terminal.
+
+    An exception in this function also kills the command and its child processes. Raises SetUpError
+    with the log and its first error line if the command fails.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
@@ -41,17 +51,15 @@ def run_logged(what: str, command: Sequence[str], log: Path, environment: Mappin
             start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the group
         )
         try:
-            status = wait_showing_elapsed_time(process, what)
+            status = wait_showing_elapsed_time(process, task)
         finally:
             end_process_group(process)
     if status != 0:
-        raise explained_failure(what, log)
+        raise failure(task, log)
 
 
-def wait_showing_elapsed_time(process: "subprocess.Popen[bytes]", what: str) -> int:
-    """Return the exit status; rewrite one line with minutes and seconds when standard error is a
-    terminal.
-    """
+def wait_showing_elapsed_time(process: "subprocess.Popen[bytes]", task: str) -> int:
+    """Wait for the process and return its exit status; show the elapsed time on a terminal."""
     start = time.monotonic()
     shown = False
     while True:
@@ -60,7 +68,7 @@ def wait_showing_elapsed_time(process: "subprocess.Popen[bytes]", what: str) -> 
         except subprocess.TimeoutExpired:
             elapsed = int(time.monotonic() - start)
             if sys.stderr.isatty() and elapsed >= SECONDS_BEFORE_ELAPSED_LINE:
-                print(f"\r  {what}: {elapsed // 60}:{elapsed % 60:02d}", end="", file=sys.stderr, flush=True)
+                print(f"\r  {task}: {elapsed // 60}:{elapsed % 60:02d}", end="", file=sys.stderr, flush=True)
                 shown = True
         else:
             if shown:
@@ -69,9 +77,7 @@ def wait_showing_elapsed_time(process: "subprocess.Popen[bytes]", what: str) -> 
 
 
 def end_process_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill what is left of the group and wait until it is gone, so that nothing writes into a
-    folder being removed.
-    """
+    """Kill the rest of the process group and wait, so that nothing writes to a removed folder."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         try:
@@ -85,29 +91,27 @@ def end_process_group(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def explained_failure(what: str, log: Path) -> SetUpError:
-    """Say in one line why a command failed, from the text that it left in its log."""
+def failure(task: str, log: Path) -> SetUpError:
+    """Make an error of one line from the log of a failed command."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     unreachable = next((line for line in lines if NETWORK_FAILURE.search(line)), None)
     if unreachable:
         return SetUpError(
-            f"no network: the package registry could not be reached while {what}. Connect, or name a proxy, a mirror or a "
-            f"certificate (HTTPS_PROXY, UV_DEFAULT_INDEX, SSL_CERT_FILE): {unreachable[:160]} (log: {log})"
+            f"no network: cannot reach the package registry while {task}. Connect, or set a proxy, a mirror or a certificate "
+            f"(HTTPS_PROXY, UV_DEFAULT_INDEX, SSL_CERT_FILE): {unreachable[:160]} (log: {log})"
         )
-    # The first error is the cause; what follows it is mostly make and pip passing it on.
+    # The first error is the cause; make and pip mostly repeat it.
     cause = next((i for i, line in enumerate(lines) if ERROR_LINE.search(line)), len(lines) - 1)
-    # CMake and Python tell the place first and end it with a colon, the reason stands below.
+    # CMake and Python print the place and a colon first, and the reason on the next line.
     words = lines[cause : cause + 2] if lines and lines[cause].endswith(":") else lines[cause : cause + 1]
-    return SetUpError(f"failed while {what}: {' '.join(words)[:300] or 'it printed nothing'} (log: {log})")
+    return SetUpError(f"failed while {task}: {' '.join(words)[:300] or 'it printed nothing'} (log: {log})")
 
 
-def say_then_run(what: str, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path) -> None:
-    """Announce a step that may take long, run it, and say how long it took when that was
-    noticeable.
-    """
-    say(what)
+def say_then_run(task: str, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path) -> None:
+    """Announce a long step, run it, and print how long it took."""
+    say(task)
     start = time.monotonic()
-    run_logged(what, command, log, environment, folder)
+    run_logged(task, command, log, environment, folder)
     elapsed = time.monotonic() - start
     if elapsed >= SECONDS_BEFORE_ELAPSED_LINE:
         say(f"done in {elapsed:.0f} s")

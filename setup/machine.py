@@ -1,4 +1,4 @@
-"""Checks that the machine has what a set-up needs, by running each tool."""
+"""Check that the machine has the tools for a set-up, by running each of them."""
 
 import os
 import shutil
@@ -7,41 +7,41 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from messages import SetUpError
+from logged_run import SetUpError
 
 PYTHON_HEADERS = Path(sysconfig.get_path("include"))
 OLD_CXX_COMPILER = (
     "{compiler} does not compile C++20, which PyTorch's headers need: install g++ 11 or later "
-    "(Debian, Ubuntu: apt install g++; Fedora, RHEL: dnf install gcc-c++) or name another compiler with CXX"
+    "(Debian, Ubuntu: apt install g++; Fedora, RHEL: dnf install gcc-c++) or set CXX to another compiler"
 )
 
 
 @dataclass(frozen=True)
-class Need:
-    """Something that a set-up needs, and the packages that bring it."""
+class Tool:
+    """A tool for the set-up, and the packages that contain it."""
 
     name: str
     debian: str
     fedora: str
 
 
-MAKE = Need("make", "make", "make")
-C_COMPILER = Need("C compiler", "gcc", "gcc")
-CXX_COMPILER = Need("C++ compiler", "g++", "gcc-c++")
-HEADERS = Need("Python.h", "python3-dev", "python3-devel")
-PIP = Need("pip, venv or uv", "python3-venv", "python3-pip")
+MAKE = Tool("make", "make", "make")
+C_COMPILER = Tool("C compiler", "gcc", "gcc")
+CXX_COMPILER = Tool("C++ compiler", "g++", "gcc-c++")
+HEADERS = Tool("Python.h", "python3-dev", "python3-devel")
+PIP = Tool("pip, venv or uv", "python3-venv", "python3-pip")
 
 
-def lacking(needs: list[Need]) -> SetUpError:
-    """One line that names all that is missing and the packages to install."""
-    what = ", ".join(f"no {need.name}" for need in needs)
-    debian, fedora = " ".join(need.debian for need in needs), " ".join(need.fedora for need in needs)
-    return SetUpError(f"{what}: install it (Debian, Ubuntu: apt install {debian}; Fedora, RHEL: dnf install {fedora})")
+def missing_error(tools: list[Tool]) -> SetUpError:
+    """Make an error of one line that names all missing tools and the packages to install."""
+    names = ", ".join(f"no {tool.name}" for tool in tools)
+    debian, fedora = " ".join(tool.debian for tool in tools), " ".join(tool.fedora for tool in tools)
+    return SetUpError(f"{names}: type apt install {debian} (Debian, Ubuntu) or dnf install {fedora} (Fedora, RHEL)")
 
 
 @dataclass(frozen=True)
 class Compilers:
-    """The compilers that Horovod and hvscale's C parts are built with."""
+    """The compilers for Horovod and hvscale's C code."""
 
     c: str
     cxx: str
@@ -49,9 +49,7 @@ class Compilers:
 
 
 def first_line_of(command: list[str], line_with: str = "") -> str | None:
-    """Return the first line that a command prints (and that holds `line_with`), None when it cannot
-    be run or fails.
-    """
+    """Return the first output line that contains `line_with`, None if the command fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.CalledProcessError):
@@ -60,17 +58,18 @@ def first_line_of(command: list[str], line_with: str = "") -> str | None:
     return lines[0] if lines else None
 
 
-def find_tools(*, uv_can_be_had: bool) -> Compilers:
-    """Find make and both compilers, CC and CXX first; SetUpError names at once all that is to be
-    installed.
+def find_tools(*, uv_available: bool) -> Compilers:
+    """Find make and both compilers; CC and CXX take precedence.
+
+    Raises SetUpError with all missing tools.
     """
     cxx = find_compiler([os.environ.get("CXX", ""), "c++", "g++"])
     c = find_compiler([os.environ.get("CC", ""), "cc", "gcc"])
-    found = {MAKE: first_line_of(["make", "--version"]), CXX_COMPILER: cxx, C_COMPILER: c, PIP: uv_can_be_had}
-    missing = [need for need, tool in found.items() if not tool]
+    found = {MAKE: first_line_of(["make", "--version"]), CXX_COMPILER: cxx, C_COMPILER: c, PIP: uv_available}
+    missing = [tool for tool, value in found.items() if not value]
     if cxx and c and not missing:
         return Compilers(c[0], *cxx)
-    raise lacking(missing if (PYTHON_HEADERS / "Python.h").exists() else [*missing, HEADERS])
+    raise missing_error(missing if (PYTHON_HEADERS / "Python.h").exists() else [*missing, HEADERS])
 
 
 def find_compiler(names: list[str]) -> tuple[str, str] | None:
@@ -83,22 +82,22 @@ def find_compiler(names: list[str]) -> tuple[str, str] | None:
     return None
 
 
-def check_that_horovod_can_be_compiled(compilers: Compilers) -> None:
-    """Compile two small programs: a missing header is then found before minutes of building."""
+def check_compiler(compilers: Compilers) -> None:
+    """Compile two small programs, to find a missing header before a build of minutes."""
     if not compiles(compilers.cxx, "#include <concepts>\nint main() { return 0; }\n"):
         raise SetUpError(OLD_CXX_COMPILER.format(compiler=compilers.cxx))
     if not compiles(compilers.cxx, "#include <Python.h>\nint main() { return 0; }\n", "-I", str(PYTHON_HEADERS)):
-        raise lacking([HEADERS])
+        raise missing_error([HEADERS])
 
 
 def compiles(compiler: str, source: str, *options: str) -> bool:
-    """Tell whether a C++20 program passes the compiler's checks."""
+    """Return whether the compiler accepts a C++20 program."""
     command = [compiler, "-std=c++20", "-fsyntax-only", *options, "-x", "c++", "-"]
     return subprocess.run(command, input=source, text=True, capture_output=True, check=False).returncode == 0
 
 
 def build_jobs() -> int:
-    """How many compilers may run at once: one for each core, and 2 GiB of memory for each."""
+    """Return the number of parallel compilers: one per core, and at least 2 GiB of memory each."""
     cores = len(os.sched_getaffinity(0))
     available_kib = next(
         int(line.split()[1])

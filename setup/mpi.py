@@ -1,68 +1,63 @@
-"""The MPI that Horovod is built against, one for each ABI: the locked wheel inside the environment,
-or the site's own.
-"""
+"""The MPI that Horovod is built against: the locked wheel in the environment, or the site's."""
 
 import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from lock_file import read_locked_package
+from logged_run import SetUpError
 from machine import first_line_of
-from messages import SetUpError
+from packages import read_locked_package
 
 
 @dataclass(frozen=True)
 class Mpi:
-    """What a build needs to know of an MPI.
+    """An MPI to build against.
 
-    `library_folders` say where libmpi is in the dynamic linker's words: $ORIGIN is the folder of
-    Horovod's own library.
+    library_folders: run path entries for libmpi; $ORIGIN is the folder of Horovod's library.
     """
 
     name: str  # for people: "Open MPI 5.0.11"
     label: str  # in a file name: "openmpi-5.0.11"
     mpicxx: Path
-    dependency_group: str | None  # of pyproject.toml, when the MPI is a wheel
+    dependency_group: str | None  # of pyproject.toml; None: the site's MPI
     library_folders: tuple[str, ...]
 
     def build_variables(self, work: Path) -> dict[str, str]:
-        """What setup/horovod/toolchain.cmake and mpicxx read; `work` is a folder that lasts as long
-        as the build.
+        """Return the variables for setup/horovod/toolchain.cmake and mpicxx.
+
+        work: a folder that exists until the build ends.
         """
         if self.dependency_group is None:
             return {"HVSCALE_BUILD_MPICXX": str(self.mpicxx)}
-        # CMake splits what mpicxx prints at spaces, and the clone's path may hold one: have it
-        # print links without.
+        # CMake splits mpicxx's output at spaces, which the clone's path may contain: use a link.
         link = work / "mpi"
         link.symlink_to(self.mpicxx.parent.parent)
-        # Open MPI's are told; MPICH's go by the path they are called by.
+        # Open MPI reads these variables; MPICH derives its folders from the path of mpicxx.
         folders = {"OPAL_INCLUDEDIR": str(link / "include"), "OPAL_LIBDIR": str(link / "lib")}
         return {"HVSCALE_BUILD_MPICXX": str(link / "bin" / self.mpicxx.name), **folders}
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One of the environments that can stand side by side in a clone: an MPI wheel, or the site's
-    own MPI in its place.
-    """
+class MpiChoice:
+    """A value of --mpi: an environment with an MPI wheel, or the site's MPI instead."""
 
     name: str  # for people: "Open MPI"
     folder: str  # of the environment, in the clone
-    package: str  # of the wheel, and its dependency group in pyproject.toml
-    site_variable: str  # names the site's MPI
-    site_libraries: tuple[str, ...] | None  # one of these must be in it; None: any MPI will do
+    package: str  # the wheel, and its dependency group in pyproject.toml
+    site_variable: str  # the variable with the folder of the site's MPI
+    site_libraries: tuple[str, ...] | None  # the folder must contain one of these; None: any MPI
 
 
 CHOICES = {
-    "openmpi": Choice("Open MPI", ".venv", "openmpi", "HVSCALE_MPI_HOME", None),
-    # Debian's MPICH says its own name in its library's.
-    "mpich": Choice("MPICH", ".venv-mpich", "mpich", "HVSCALE_MPICH_HOME", ("libmpi.so.12", "libmpich.so.12")),
+    "openmpi": MpiChoice("Open MPI", ".venv", "openmpi", "HVSCALE_MPI_HOME", None),
+    # Debian names MPICH's library libmpich.so.
+    "mpich": MpiChoice("MPICH", ".venv-mpich", "mpich", "HVSCALE_MPICH_HOME", ("libmpi.so.12", "libmpich.so.12")),
 }
 
 
-def choose_mpi(choice: Choice, environment: Path, lock_file: Path) -> Mpi:
-    """The site's MPI when the choice's variable names its folder, else the wheel."""
+def choose_mpi(choice: MpiChoice, environment: Path, lock_file: Path) -> Mpi:
+    """Return the site's MPI if the choice's variable is set, else the wheel."""
     home = os.environ.get(choice.site_variable)
     if home:
         return site_mpi(choice, Path(home).expanduser().absolute())
@@ -72,22 +67,22 @@ def choose_mpi(choice: Choice, environment: Path, lock_file: Path) -> Mpi:
         label=f"{choice.package}-{version}",
         mpicxx=environment / "bin" / "mpicxx",
         dependency_group=choice.package,
-        # From lib/python3.N/site-packages/horovod/torch up to lib.
+        # From lib/python3.N/site-packages/horovod/torch to lib.
         library_folders=("$ORIGIN/../../../..",),
     )
 
 
-def site_mpi(choice: Choice, home: Path) -> Mpi:
-    """Ask an installed MPI what it is and where its library lies.
+def site_mpi(choice: MpiChoice, home: Path) -> Mpi:
+    """Read the version and library folders of an installed MPI.
 
-    Raises SetUpError when it does not work, or has another ABI than the environment is for.
+    Raises SetUpError if it does not work or has the wrong ABI.
     """
     mpicxx = home / "bin" / "mpicxx"
     flags = first_line_of([str(mpicxx), "-show"])
     version = version_of(home / "bin" / "mpirun")
     if flags is None or version is None:
         raise SetUpError(
-            f"{choice.site_variable}={home}: no working bin/mpicxx and bin/mpirun there: name the folder that holds both "
+            f"{choice.site_variable}={home}: no working bin/mpicxx and bin/mpirun; set it to the folder that contains both "
             "(Debian, Ubuntu: apt install libopenmpi-dev openmpi-bin and HVSCALE_MPI_HOME=/usr)"
         )
     named = [flag[2:] for flag in shlex.split(flags) if flag.startswith("-L")]
@@ -96,15 +91,13 @@ def site_mpi(choice: Choice, home: Path) -> Mpi:
     needed = choice.site_libraries
     if needed and not any(Path(folder, library).exists() for folder in candidates for library in needed):
         raise SetUpError(
-            f"{choice.site_variable}={home}: {version} has no {needed[0]}, the library that MPICH, MVAPICH2 and "
-            "Intel MPI share: name the folder of one of them, or unset it for the MPICH wheel"
+            f"{choice.site_variable}={home}: {version} has no {needed[0]}, the library of MPICH, MVAPICH2 and Intel MPI; "
+            "set it to the folder of one of them, or unset it to use the MPICH wheel"
         )
     return Mpi(f"the MPI in {home} ({version})", "site-mpi", mpicxx, None, folders)
 
 
 def version_of(mpirun: Path) -> str | None:
-    """The line in which `mpirun --version` tells the version; with MPICH and its kin it is not the
-    first.
-    """
+    """Return the version line of `mpirun --version`; MPICH and its derivatives print it later."""
     command = [str(mpirun), "--version"]
     return first_line_of(command, line_with="Version:") or first_line_of(command)

@@ -1,10 +1,9 @@
-"""The cache of built Horovod wheels, outside the clone: each is built once for a machine and
-appears whole or not at all.
+"""The cache of Horovod wheels, outside the clone: each wheel is built once per machine.
 
-<cache>/horovod/<key>/horovod-*.whl, key.json     a finished build <cache>/horovod/logs/<key>.log
-what the last build printed <cache>/horovod/.building-*                       a build under way; a
-leftover when nobody holds the lock <cache>/horovod/.lock                             held by the
-one set-up that builds
+<cache>/horovod/<key>/horovod-*.whl, key.json   a finished build
+<cache>/horovod/logs/<key>.log                  the log of the last build
+<cache>/horovod/.building-*                     a build in progress, or a leftover if unlocked
+<cache>/horovod/.lock                           the lock of the set-up that builds
 """
 
 import fcntl
@@ -17,57 +16,50 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from horovod_recipe import Recipe
-from logged_run import say_then_run
-from messages import SetUpError, say
+from logged_run import SetUpError, say, say_then_run
 
 
 def cache_folder() -> Path:
-    """Where wheels and a private uv are kept: HVSCALE_CACHE, or hvscale in the user's cache
-    folder.
-    """
+    """Return HVSCALE_CACHE, or the folder hvscale in the user's cache folder."""
     users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvscale"
     cache = Path(os.environ.get("HVSCALE_CACHE") or users).expanduser().absolute()
     if " " in str(cache):
-        # Horovod is built in there, and CMake splits what mpicxx prints at spaces.
-        raise SetUpError(f"the cache's path must not hold a space ({cache}): name another folder with HVSCALE_CACHE")
+        # Horovod is built in the cache, and CMake splits mpicxx's output at spaces.
+        raise SetUpError(f"the path of the cache contains a space ({cache}): set HVSCALE_CACHE to another folder")
     return cache
 
 
 def find_wheel(cache: Path, key: str) -> Path | None:
-    """The finished wheel for a key, or None."""
+    """Return the finished wheel for a key, or None."""
     return next((cache / "horovod" / key).glob("horovod-*.whl"), None)
 
 
 def build_wheel(cache: Path, recipe: Recipe, environment: Path) -> Path:
-    """Build the wheel with the Python and the tools of `environment`, unless another set-up did so
-    meanwhile.
+    """Build the wheel with the Python and tools of `environment`, unless another set-up just did.
 
-    Raises SetUpError, which names the log, when the build fails.
+    Raises SetUpError with the log if the build fails.
     """
     folder = cache / "horovod"
     folder.mkdir(parents=True, exist_ok=True)
-    with sole_builder(folder):
+    with build_lock(folder):
         for leftover in folder.glob(".building-*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        built_meanwhile = find_wheel(cache, recipe.key)
-        if built_meanwhile:
-            return built_meanwhile
+        existing = find_wheel(cache, recipe.key)
+        if existing:
+            return existing
         with tempfile.TemporaryDirectory(prefix=".building-", dir=folder, ignore_cleanup_errors=True) as temporary:
             finished = Path(temporary) / "finished"
             compile_into(finished, Path(temporary), recipe, environment, folder / "logs" / f"{recipe.key}.log")
             (finished / "key.json").write_text(json.dumps(recipe.ingredients(), indent=2) + "\n")
-            # A folder without a wheel under the key would be an earlier version's: the rename needs
-            # the place empty.
+            # The rename needs a free name: remove a folder without a wheel from an earlier version.
             shutil.rmtree(folder / recipe.key, ignore_errors=True)
             finished.rename(folder / recipe.key)
     return next((folder / recipe.key).glob("horovod-*.whl"))
 
 
 @contextmanager
-def sole_builder(folder: Path) -> Iterator[None]:
-    """Hold the cache's lock: one build at a time, also among several clones; the system frees it
-    when this process dies.
-    """
+def build_lock(folder: Path) -> Iterator[None]:
+    """Lock the cache: all clones build one wheel at a time. The lock ends with this process."""
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,7 +70,7 @@ def sole_builder(folder: Path) -> Iterator[None]:
 
 
 def compile_into(finished: Path, work: Path, recipe: Recipe, environment: Path, log: Path) -> None:
-    """Let pip fetch the source distribution with the locked hash and compile it."""
+    """Let pip download the source distribution with the locked hash and compile it."""
     requirements = work / "requirements.txt"
     requirements.write_text(recipe.horovod.requirement + "\n")
     scratch = work / "tmp"
@@ -92,12 +84,12 @@ def compile_into(finished: Path, work: Path, recipe: Recipe, environment: Path, 
         "--require-hashes",
         "--no-deps",
     ]
-    # pip's own cache knows a built wheel by its name alone, whatever PyTorch it was built against.
-    only_fresh = ["--no-cache-dir", "--no-binary", "horovod", "--no-build-isolation"]
-    say(f"the build's log is {log}")
+    # pip's cache identifies a wheel by its name, whatever PyTorch it was built against.
+    no_cache = ["--no-cache-dir", "--no-binary", "horovod", "--no-build-isolation"]
+    say(f"build log: {log}")
     say_then_run(
         f"building Horovod {recipe.horovod.version} for PyTorch {recipe.torch_version} and {recipe.mpi.name} (about 3 minutes)",
-        [*pip_wheel, *only_fresh, "--requirement", str(requirements), "--wheel-dir", str(finished)],
+        [*pip_wheel, *no_cache, "--requirement", str(requirements), "--wheel-dir", str(finished)],
         log,
         recipe.build_variables(environment, scratch),
         work,

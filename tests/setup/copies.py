@@ -1,4 +1,4 @@
-"""Copies of this clone in which a test runs setup/install.py, and the PATH it runs with."""
+"""Copies of this clone in which tests run setup/install.py, with a chosen PATH."""
 
 import os
 import shutil
@@ -7,24 +7,22 @@ import sys
 from pathlib import Path
 
 CLONE = Path(__file__).resolve().parents[2]
-FILES_OF_A_SET_UP = ("pyproject.toml", "uv.lock", "CMakeLists.txt", "Makefile", "README.md", "LICENSE")
+SETUP_FILES = ("pyproject.toml", "uv.lock", "CMakeLists.txt", "Makefile", "README.md", "LICENSE")
 TOOLS = ("bash", "sh", "env", "make", "cc", "c++", "gcc", "as", "ld", "uv", "rm", "ls", "cat", "grep", "sed", "uname")
 
 
 def copy_clone(folder: Path) -> Path:
-    """Copy what a set-up reads, without .venv."""
+    """Copy the files that a set-up reads, without .venv."""
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
     for name in ("setup", "hvscale", "native"):
         shutil.copytree(CLONE / name, folder / name, ignore=ignored)
-    for name in FILES_OF_A_SET_UP:
+    for name in SETUP_FILES:
         shutil.copy(CLONE / name, folder / name)
     return folder
 
 
 def link_tools(folder: Path) -> Path:
-    """Make a folder that can be the whole PATH: links to the tools, of which a test removes or
-    replaces some.
-    """
+    """Make a folder of links to the tools, to be the whole PATH; tests remove or replace some."""
     folder.mkdir()
     for name in TOOLS:
         found = shutil.which(name)
@@ -33,35 +31,33 @@ def link_tools(folder: Path) -> Path:
     return folder
 
 
-def replace(tool: Path, script: str) -> None:
-    """Put a shell script in a tool's place."""
+def replace_tool(tool: Path, script: str) -> None:
+    """Replace a tool by a shell script."""
     tool.unlink()
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
 
 
-def variables(cache: Path, **more: str) -> dict[str, str]:
-    """The environment of a set-up that uses a cache of its own and none of the caller's choices."""
-    own_choices = ("HVSCALE_", "VIRTUAL_ENV", "UV_PROJECT", "MAKEFLAGS", "CUDA_")
+def setup_environment(cache: Path, **more: str) -> dict[str, str]:
+    """Return the variables of a set-up with its own cache and none of the caller's settings."""
+    caller_settings = ("HVSCALE_", "VIRTUAL_ENV", "UV_PROJECT", "MAKEFLAGS", "CUDA_")
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(own_choices) and name not in ("CC", "CXX")
+        if not name.startswith(caller_settings) and name not in ("CC", "CXX")
     }
     return kept | {"HVSCALE_CACHE": str(cache)} | more
 
 
-def give_private_uv(cache: Path) -> None:
-    """What the machine's own cache has of uv: where PATH has none, a set-up with an empty cache
-    would fetch it first.
-    """
+def link_private_uv(cache: Path) -> None:
+    """Link uv from the machine's cache, so that a set-up does not download it."""
     users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvscale"
     cache.mkdir()
     for folder in Path(os.environ.get("HVSCALE_CACHE") or users).glob("uv-*"):
         (cache / folder.name).symlink_to(folder)
 
 
-def install(copy: Path, environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the set-up of a copy to its end."""
+def run_setup(copy: Path, environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the set-up of a copy and wait for it."""
     command = [sys.executable, str(copy / "setup" / "install.py"), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)

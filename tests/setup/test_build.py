@@ -1,6 +1,4 @@
-"""Horovod's build cut off, failing, and not needed: all with the real pip, CMake and compiler, in
-their first seconds.
-"""
+"""Interrupted, failing and cached builds of Horovod, with the real pip, CMake and compiler."""
 
 import json
 import os
@@ -14,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.setup.copies import CLONE, copy_clone, install, link_tools, replace, variables
+from tests.setup.copies import CLONE, copy_clone, link_tools, replace_tool, run_setup, setup_environment
 
 MPICH = CLONE / ".venv-mpich"
 CONFIGURING = "CXX compiler identification"
@@ -22,7 +20,7 @@ CONFIGURING = "CXX compiler identification"
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One copy for all tests here: its .venv is filled once, from uv's cache of downloads."""
+    """One copy for all tests of this file; uv fills its .venv once, from its cache."""
     folder = copy_clone(tmp_path_factory.mktemp("build") / "with a space")
     yield folder
     shutil.rmtree(folder)
@@ -34,9 +32,9 @@ def cache(tmp_path: Path) -> Path:
 
 
 def start_build(copy: Path, cache: Path) -> "subprocess.Popen[str]":
-    """Start a set-up with an empty cache and return when CMake is at work."""
+    """Start a set-up with an empty cache and return when CMake runs."""
     command = [sys.executable, str(copy / "setup" / "install.py")]
-    process = subprocess.Popen(command, env=variables(cache), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=setup_environment(cache), stderr=subprocess.PIPE, text=True)
     assert wait_for(lambda: any(CONFIGURING in log.read_text() for log in cache.glob("horovod/logs/*.log")), 120), (
         process.poll()
     )
@@ -52,13 +50,13 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
     return condition()
 
 
-def half_made(cache: Path) -> list[str]:
-    """What is in the cache of wheels besides the lock and the logs."""
+def unfinished_builds(cache: Path) -> list[str]:
+    """List the files of the wheel cache except for the lock and the logs."""
     return sorted(path.name for path in (cache / "horovod").iterdir() if path.name not in (".lock", "logs"))
 
 
-def processes_at_work_in(folder: Path) -> list[str]:
-    """The command lines of running processes that name a folder or stand in it."""
+def processes_using(folder: Path) -> list[str]:
+    """Return the command lines of processes that name a folder or run in it."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -72,51 +70,51 @@ def processes_at_work_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_build_leaves_nothing_half_made(copy: Path, cache: Path, number: signal.Signals) -> None:
+def test_interrupted_build_leaves_no_files(copy: Path, cache: Path, number: signal.Signals) -> None:
     process = start_build(copy, cache)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "interrupted" in said.splitlines()[-1]
     assert "Traceback" not in said
-    assert half_made(cache) == []
-    assert processes_at_work_in(cache) == []
+    assert unfinished_builds(cache) == []
+    assert processes_using(cache) == []
 
 
-def test_killed_build_stops_and_the_next_start_cleans_up(copy: Path, cache: Path, tmp_path: Path) -> None:
+def test_next_set_up_cleans_up_after_a_killed_build(copy: Path, cache: Path, tmp_path: Path) -> None:
     process = start_build(copy, cache)
     process.kill()
     process.communicate(timeout=30)
-    assert wait_for(lambda: processes_at_work_in(cache) == [], 10), "compilers run on without their set-up"
-    leftovers = half_made(cache)
+    assert wait_for(lambda: processes_using(cache) == [], 10), "compilers still run after the set-up was killed"
+    leftovers = unfinished_builds(cache)
     assert [name.split("-")[0] for name in leftovers] == [".building"]
 
-    install(copy, variables(cache, PATH=str(path_with_failing_compiler(tmp_path))))
-    assert half_made(cache) == []
+    run_setup(copy, setup_environment(cache, PATH=str(path_with_failing_compiler(tmp_path))))
+    assert unfinished_builds(cache) == []
 
 
-def test_failed_build_names_its_log_and_leaves_nothing_half_made(copy: Path, cache: Path, tmp_path: Path) -> None:
-    done = install(copy, variables(cache, PATH=str(path_with_failing_compiler(tmp_path))))
+def test_failed_build_names_its_log_and_leaves_no_files(copy: Path, cache: Path, tmp_path: Path) -> None:
+    done = run_setup(copy, setup_environment(cache, PATH=str(path_with_failing_compiler(tmp_path))))
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
     (log,) = cache.glob("horovod/logs/*.log")
     assert str(log) in last
     assert "CMake Error" in last
     assert "compiler refuses" in log.read_text()
-    assert half_made(cache) == []
+    assert unfinished_builds(cache) == []
 
 
 def path_with_failing_compiler(tmp_path: Path) -> Path:
-    """A PATH whose C++ compiler passes the set-up's checks and then compiles nothing."""
+    """Return a PATH whose C++ compiler passes the set-up's checks and then fails."""
     tools = link_tools(tmp_path / "bin")
     compiler = shutil.which("c++")
-    answer_checks = f'for word; do case $word in --version|-fsyntax-only) exec {compiler} "$@";; esac; done'
-    replace(tools / "c++", f"{answer_checks}\necho compiler refuses >&2\nexit 1")
+    pass_checks = f'for word; do case $word in --version|-fsyntax-only) exec {compiler} "$@";; esac; done'
+    replace_tool(tools / "c++", f"{pass_checks}\necho compiler refuses >&2\nexit 1")
     return tools
 
 
-def test_second_clone_takes_the_built_wheel_and_its_own_mpi(copy: Path) -> None:
-    done = install(copy, dict(os.environ))  # with the cache of this machine
+def test_second_clone_uses_the_cached_wheel_and_its_own_mpi(copy: Path) -> None:
+    done = run_setup(copy, dict(os.environ))  # with the cache of this machine
     assert done.returncode == 0, done.stderr
     assert "building" not in done.stderr
     assert key_of_installed_horovod(copy) == key_of_installed_horovod(CLONE)
@@ -129,13 +127,11 @@ def test_second_clone_takes_the_built_wheel_and_its_own_mpi(copy: Path) -> None:
     assert all(library.startswith(str(copy / ".venv")) for library in libraries), libraries
 
 
-def test_the_mpich_environment_stands_beside_the_other(copy: Path) -> None:
-    """With a space in the clone's path, the two environments do not mix; the wheel is in this
-    machine's cache.
-    """
+def test_the_mpich_environment_is_separate(copy: Path) -> None:
+    """The path of the clone contains a space; the wheel comes from this machine's cache."""
     if not MPICH.exists():
         pytest.skip("no MPICH environment in this clone: make setup-dev MPI=mpich")
-    done = install(copy, dict(os.environ), "--mpi", "mpich")
+    done = run_setup(copy, dict(os.environ), "--mpi", "mpich")
     assert done.returncode == 0, done.stderr
     assert "building" not in done.stderr
     assert (copy / ".venv-mpich" / "lib" / "libmpi.so.12").exists()
@@ -144,22 +140,20 @@ def test_the_mpich_environment_stands_beside_the_other(copy: Path) -> None:
     assert key_of_installed_horovod(copy, ".venv-mpich") == key_of_installed_horovod(CLONE, ".venv-mpich")
 
 
-def test_environment_whose_filling_was_cut_off_is_made_anew(copy: Path) -> None:
-    """What a kill -9 in the middle of uv's work leaves: a note beside .venv, and files that nobody
-    vouches for.
-    """
+def test_environment_of_a_killed_set_up_is_recreated(copy: Path) -> None:
+    """A SIGKILL during uv leaves the marker file and incomplete packages."""
     half_installed = copy / ".venv" / "half-installed"
     half_installed.parent.mkdir(exist_ok=True)
     half_installed.touch()
     (copy / ".venv-setup" / "installing").touch()
-    done = install(copy, dict(os.environ))
+    done = run_setup(copy, dict(os.environ))
     assert done.returncode == 0, done.stderr
-    assert "making .venv anew" in done.stderr
+    assert "recreating .venv" in done.stderr
     assert not half_installed.exists()
     assert key_of_installed_horovod(copy) == key_of_installed_horovod(CLONE)
 
 
 def key_of_installed_horovod(clone: Path, environment: str = ".venv") -> str:
-    """The name of the cache's folder that the environment's wheel came from."""
+    """Return the name of the cache folder of the environment's wheel."""
     (record,) = (clone / environment).glob("lib/python3*/site-packages/horovod-*.dist-info/direct_url.json")
     return Path(json.loads(record.read_text())["url"]).parent.name

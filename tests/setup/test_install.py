@@ -1,6 +1,6 @@
-"""The set-up seen from outside: what it says when something is missing.
+"""Errors of the set-up: missing tools, no network, invalid settings.
 
-Each test runs setup/install.py of a small copy of this clone, with a cache of its own.
+Each test runs setup/install.py in a small copy of this clone, with its own cache.
 """
 
 import ast
@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.setup.copies import CLONE, copy_clone, give_private_uv, install, link_tools, replace, variables
+from tests.setup.copies import (
+    CLONE,
+    copy_clone,
+    link_private_uv,
+    link_tools,
+    replace_tool,
+    run_setup,
+    setup_environment,
+)
 
 
 @pytest.fixture
@@ -25,11 +33,11 @@ def cache(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def path_of_links(tmp_path: Path) -> Path:
+def tools(tmp_path: Path) -> Path:
     return link_tools(tmp_path / "bin")
 
 
-def assert_one_line(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
+def assert_error(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
     for word in words:
@@ -46,33 +54,31 @@ def assert_one_line(done: "subprocess.CompletedProcess[str]", *words: str) -> No
     ],
 )
 def test_missing_tool_is_named_with_its_packages(
-    copy: Path, cache: Path, path_of_links: Path, lacking: list[str], debian: str, fedora: str
+    copy: Path, cache: Path, tools: Path, lacking: list[str], debian: str, fedora: str
 ) -> None:
     for name in lacking:
-        (path_of_links / name).unlink()
-    assert_one_line(install(copy, variables(cache, PATH=str(path_of_links))), debian, fedora)
+        (tools / name).unlink()
+    assert_error(run_setup(copy, setup_environment(cache, PATH=str(tools))), debian, fedora)
 
 
-def test_compiler_without_cxx20_is_found_before_the_build(copy: Path, cache: Path, path_of_links: Path) -> None:
-    replace(path_of_links / "c++", '[ "$1" = --version ] && echo "old 4.8" && exit; exit 1')
-    assert_one_line(install(copy, variables(cache, PATH=str(path_of_links))), "C++20", "apt install g++")
+def test_compiler_without_cxx20_is_found_before_the_build(copy: Path, cache: Path, tools: Path) -> None:
+    replace_tool(tools / "c++", '[ "$1" = --version ] && echo "old 4.8" && exit; exit 1')
+    assert_error(run_setup(copy, setup_environment(cache, PATH=str(tools))), "C++20", "apt install g++")
     assert not (copy / ".venv").exists()
 
 
-def test_missing_python_headers_are_found_before_the_build(copy: Path, cache: Path, path_of_links: Path) -> None:
+def test_missing_python_headers_are_found_before_the_build(copy: Path, cache: Path, tools: Path) -> None:
     compiler = shutil.which("c++")
     without_headers = f'for word; do [ "$word" = -I ] && exec {compiler} -fsyntax-only -x c++ - -include Python.h; done'
-    replace(path_of_links / "c++", f'{without_headers}\nexec {compiler} "$@"')
-    assert_one_line(
-        install(copy, variables(cache, PATH=str(path_of_links))), "apt install python3-dev", "python3-devel"
-    )
+    replace_tool(tools / "c++", f'{without_headers}\nexec {compiler} "$@"')
+    assert_error(run_setup(copy, setup_environment(cache, PATH=str(tools))), "apt install python3-dev", "python3-devel")
 
 
 def test_old_python_gets_one_line(copy: Path) -> None:
     as_python_3_9 = "import runpy, sys; sys.version_info = (3, 9, 18); sys.argv = sys.argv[1:]; "
     run_main = "runpy.run_path(sys.argv[0], run_name='__main__')"
     command = [sys.executable, "-c", as_python_3_9 + run_main, str(copy / "setup" / "install.py")]
-    assert_one_line(
+    assert_error(
         subprocess.run(command, capture_output=True, text=True, check=False),
         "Python 3.9 is too old",
         "3.11",
@@ -81,18 +87,18 @@ def test_old_python_gets_one_line(copy: Path) -> None:
     )
 
 
-def test_old_python_can_parse_the_first_file() -> None:
+def test_old_python_can_parse_install_py() -> None:
     assert ast.parse((CLONE / "setup" / "install.py").read_text(), feature_version=(3, 6)).body
 
 
-def test_make_hands_on_the_chosen_python(copy: Path, cache: Path, tmp_path: Path) -> None:
+def test_make_passes_the_chosen_python(copy: Path, cache: Path, tmp_path: Path) -> None:
     fake = tmp_path / "python"
     fake.write_text('#!/bin/sh\necho "run: $*"\n')
     fake.chmod(0o755)
     done = subprocess.run(
         ["make", "--no-print-directory", "setup", f"PYTHON={fake}"],
         cwd=copy,
-        env=variables(cache),
+        env=setup_environment(cache),
         capture_output=True,
         text=True,
         check=True,
@@ -100,10 +106,10 @@ def test_make_hands_on_the_chosen_python(copy: Path, cache: Path, tmp_path: Path
     assert done.stdout.strip() == "run: setup/install.py --mpi openmpi"
 
 
-def test_no_network_is_said_in_one_line(copy: Path, cache: Path, tmp_path: Path) -> None:
+def test_no_network_is_one_line(copy: Path, cache: Path, tmp_path: Path) -> None:
     unreachable = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "UV_HTTP_RETRIES": "0"}
-    give_private_uv(cache)
-    done = install(copy, variables(cache, UV_CACHE_DIR=str(tmp_path / "empty"), **unreachable))
+    link_private_uv(cache)
+    done = run_setup(copy, setup_environment(cache, UV_CACHE_DIR=str(tmp_path / "empty"), **unreachable))
     assert done.returncode == 2
     progress, reason = done.stderr.splitlines()
     assert "installing the Python packages" in progress
@@ -111,43 +117,44 @@ def test_no_network_is_said_in_one_line(copy: Path, cache: Path, tmp_path: Path)
     assert "HTTPS_PROXY" in reason
 
 
-def test_no_network_without_uv_is_said_too_and_leaves_no_half_of_it(
-    copy: Path, cache: Path, path_of_links: Path
-) -> None:
-    (path_of_links / "uv").unlink(missing_ok=True)
+def test_no_network_without_uv_leaves_no_files(copy: Path, cache: Path, tools: Path) -> None:
+    (tools / "uv").unlink(missing_ok=True)
     unreachable = {
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
         "PIP_RETRIES": "0",
         "PIP_NO_CACHE_DIR": "1",
         "PIP_FIND_LINKS": "",
     }
-    done = install(copy, variables(cache, PATH=str(path_of_links), **unreachable))
+    done = run_setup(copy, setup_environment(cache, PATH=str(tools), **unreachable))
     assert done.returncode == 2
     assert "no network" in done.stderr.splitlines()[-1]
     assert [path.name for path in cache.iterdir()] == ["uv.log"]
 
 
-def test_site_mpi_that_is_none_is_refused(copy: Path, cache: Path, tmp_path: Path) -> None:
-    assert_one_line(
-        install(copy, variables(cache, HVSCALE_MPI_HOME=str(tmp_path))), "HVSCALE_MPI_HOME", "bin/mpicxx", "apt install"
+def test_site_mpi_without_mpicxx_is_rejected(copy: Path, cache: Path, tmp_path: Path) -> None:
+    assert_error(
+        run_setup(copy, setup_environment(cache, HVSCALE_MPI_HOME=str(tmp_path))),
+        "HVSCALE_MPI_HOME",
+        "bin/mpicxx",
+        "apt install",
     )
 
 
-def test_site_mpi_of_another_abi_is_refused_for_the_mpich_environment(copy: Path, cache: Path) -> None:
-    """The Open MPI of this clone's environment as a site's MPI."""
-    done = install(copy, variables(cache, HVSCALE_MPICH_HOME=str(CLONE / ".venv")), "--mpi", "mpich")
-    assert_one_line(done, "HVSCALE_MPICH_HOME", "libmpi.so.12", "Open MPI")
+def test_site_mpi_of_another_abi_is_rejected(copy: Path, cache: Path) -> None:
+    """Use the Open MPI of this clone as the site's MPI."""
+    done = run_setup(copy, setup_environment(cache, HVSCALE_MPICH_HOME=str(CLONE / ".venv")), "--mpi", "mpich")
+    assert_error(done, "HVSCALE_MPICH_HOME", "libmpi.so.12", "Open MPI")
     assert not (copy / ".venv-mpich").exists()
 
 
-def test_an_unknown_mpi_is_refused(copy: Path, cache: Path) -> None:
-    done = install(copy, variables(cache), "--mpi", "lam")
+def test_unknown_mpi_is_rejected(copy: Path, cache: Path) -> None:
+    done = run_setup(copy, setup_environment(cache), "--mpi", "lam")
     assert done.returncode == 2
     assert "invalid choice: 'lam'" in done.stderr
 
 
-def test_nccl_without_a_toolkit_is_refused(copy: Path, cache: Path, path_of_links: Path) -> None:
+def test_nccl_without_a_toolkit_is_rejected(copy: Path, cache: Path, tools: Path) -> None:
     if Path("/usr/local/cuda/bin/nvcc").exists():
         pytest.skip("this machine has a CUDA toolkit")
-    environment = variables(cache, PATH=str(path_of_links), HVSCALE_NCCL="1")
-    assert_one_line(install(copy, environment), "HVSCALE_CUDA_HOME")
+    environment = setup_environment(cache, PATH=str(tools), HVSCALE_NCCL="1")
+    assert_error(run_setup(copy, environment), "HVSCALE_CUDA_HOME")
