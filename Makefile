@@ -1,24 +1,24 @@
 # PYTHON chooses the interpreter for .venv: make setup PYTHON=python3.12
 PYTHON ?= python3
-# Not ?=, because clusters' modules set MPI to something else: make setup MPI=mpich
+# Not ?=, because cluster modules set a variable MPI: make setup MPI=mpich
 MPI = openmpi
 
-# These run in .venv, whatever MPI says.
+# These always run in .venv.
 demo test check lint docs: override MPI = openmpi
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-docs setup-mpich demo check test lint docs clean
 
-help: ## print this list
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
-setup: ## install everything into .venv and build Horovod, once for this machine; MPI=mpich: into .venv-mpich
+setup: ## install hvscale into .venv and build Horovod once per machine; MPI=mpich: into .venv-mpich
 	@$(PYTHON) setup/install.py --mpi $(MPI)
 
-setup-dev: ## the same, and what the tests need
+setup-dev: ## like setup, with the packages for tests and linters
 	@$(PYTHON) setup/install.py --mpi $(MPI) --dev
 
-# The tests start ranks under both MPIs.
+# The tests run ranks under both MPIs.
 setup-mpich:
 	@$(PYTHON) setup/install.py --mpi mpich --dev
 
@@ -28,7 +28,7 @@ setup-docs:
 demo: setup ## train, profile and report in about a minute
 	@.venv/bin/hvscale demo
 
-check: lint ## run the linters and the unit tests: what to run before each commit
+check: lint ## run the linters and the unit tests, before each commit
 	@.venv/bin/python -m pytest --numprocesses 2 -m "not ranks" --ignore=tests/system --ignore=tests/setup
 
 test: setup-dev setup-mpich lint ## run the linters and all tests
@@ -39,10 +39,10 @@ lint: setup-dev ## check style and types
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy
 
-docs: setup-docs ## build the documentation's site into site/
+docs: setup-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 	@echo "open site/index.html"
 
-clean: ## remove .venv, .venv-mpich, site and what tools left; the cache of built wheels stays
+clean: ## remove .venv, .venv-mpich, site and tool caches; keep the cache of built wheels
 	@rm -rf .venv .venv-setup site .venv-mpich .venv-mpich-setup build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find hvscale tests setup -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,4 @@
-"""A hook of MkDocs: makes the pages of commands, knobs and JSON schemas from the code, and takes in
-the pages outside docs/.
-"""
+"""MkDocs hook: generate pages for commands, knobs and JSON schemas, and add pages outside docs/."""
 
 import importlib
 import json
@@ -21,15 +19,15 @@ from hvscale.comm_tuning.knobs.table import RESTARTS, KnobRow, knobs
 
 COMMANDS = "reference/commands"
 CLONE = Path(__file__).parent.parent
-# Pages outside docs/, by their place in the site.
-OUTSIDE = {
+# Pages outside docs/, and their paths in the site.
+EXTERNAL_PAGES = {
     "benchmarks/RESULTS.md": "results/benchmarks.md",
     **{f"experiments/{name}/README.md": f"results/{name}.md" for name in ("S2", "S3", "S4", "S5")},
 }
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of the commands into the navigation, below their index."""
+    """Add the pages of the commands to the navigation."""
     pages = [{name: f"{COMMANDS}/{name}.md"} for names in PANELS.values() for name in names]
     for section in config.nav or []:
         for entry in section.get("Reference", []):
@@ -39,24 +37,22 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages to those of docs/."""
-    for path, text in pages():
+    """Add the generated pages to the site."""
+    for path, text in generated_pages():
         files.append(File.generated(config, path, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point links to pages outside docs/ at their places in the site."""
-    for path, place in OUTSIDE.items():
+    """Rewrite links to pages outside docs/ to their paths in the site."""
+    for path, place in EXTERNAL_PAGES.items():
         markdown = markdown.replace(f"](../../{path}", f"](../{place}")
     return markdown
 
 
-def outside_pages() -> Iterator[tuple[str, str]]:
-    """The results of benchmarks and studies, with links that hold in the site; a study's file
-    stands beside it.
-    """
-    for path, place in OUTSIDE.items():
+def external_pages() -> Iterator[tuple[str, str]]:
+    """The results of benchmarks and studies with rewritten links, and the studies' TOML files."""
+    for path, place in EXTERNAL_PAGES.items():
         text = (CLONE / path).read_text().replace("](../../docs/", "](../").replace("](../docs/", "](../")
         study = (CLONE / path).with_name("experiment.toml")
         if study.exists():
@@ -65,15 +61,15 @@ def outside_pages() -> Iterator[tuple[str, str]]:
         yield place, text
 
 
-def pages() -> Iterator[tuple[str, str]]:
+def generated_pages() -> Iterator[tuple[str, str]]:
     yield from command_pages()
     yield "reference/knobs.md", knobs_page()
     yield from schema_pages()
-    yield from outside_pages()
+    yield from external_pages()
 
 
 def command_pages() -> Iterator[tuple[str, str]]:
-    """A page for each command, and the list of all of them by panel."""
+    """A page for each command, and an index of all commands by panel."""
     root: Any = get_command(app)
     context = root.make_context("hvscale", [], resilient_parsing=True)
     index = ["# Commands", "", "Each page shows what `hvscale COMMAND --help` prints.", ""]
@@ -81,14 +77,14 @@ def command_pages() -> Iterator[tuple[str, str]]:
         index += [f"## {panel}", "", "| Command | |", "| --- | --- |"]
         for name in names:
             command = root.get_command(context, name)
-            index.append(f"| [`{name}`]({name}.md) | {cell(first_sentence(command))} |")
+            index.append(f"| [`{name}`]({name}.md) | {table_cell(first_sentence(command))} |")
             yield f"{COMMANDS}/{name}.md", f"# hvscale {name}\n\n" + "\n".join(command_section(command, name, context))
         index.append("")
     yield f"{COMMANDS}/index.md", "\n".join(index)
 
 
 def command_section(command: Any, path: str, parent: Any) -> Iterator[str]:
-    """The help of a command, and of a group the sections of its sub-commands."""
+    """The help of a command; for a group, the sections of its sub-commands."""
     context = type(parent)(command, info_name=path, parent=parent)
     yield from (help_text(command), "")
     if getattr(command, "commands", None):
@@ -103,12 +99,12 @@ def command_section(command: Any, path: str, parent: Any) -> Iterator[str]:
     yield from ("```console", f"$ hvscale {path} [OPTIONS] {usage}".rstrip(), "```", "")
     records = [(kind_of(param), param.get_help_record(context)) for param in command.get_params(context)]
     for kind in ("Argument", "Option"):
-        rows = [record for own, record in records if own == kind and record and record[0] != "--help"]
+        rows = [record for record_kind, record in records if record_kind == kind and record and record[0] != "--help"]
         if rows:
             yield from (
                 f"| {kind} | |",
                 "| --- | --- |",
-                *(f"| `{' '.join(left.split())}` | {cell(right)} |" for left, right in rows),
+                *(f"| `{' '.join(left.split())}` | {table_cell(right)} |" for left, right in rows),
                 "",
             )
 
@@ -125,25 +121,25 @@ def first_sentence(command: Any) -> str:
     return help_text(command).split("\n\n")[0].replace("\n", " ")
 
 
-def cell(text: str) -> str:
-    """Text that may stand in a cell of a Markdown table."""
+def table_cell(text: str) -> str:
+    """Escape a text for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def knobs_page() -> str:
-    """Each knob, and how every library spells it."""
+    """All knobs, with the variables of each library."""
     lines = [
         "# Knobs",
         "",
-        "What `--set KNOB=VALUE` takes, with each library's own names. `hvscale knobs` prints the same.",
+        "The names and values for `--set KNOB=VALUE`, with each library's own names. `hvscale knobs` prints the same.",
         "",
     ]
-    last = ""
+    previous = ""
     for row in knobs().rows:
-        if row.knob != last:
+        if row.knob != previous:
             head = "| Library | Variable (default) | Values | Read at | Notes | Source |"
             lines += ["", f"## {row.knob}", "", f"{row.meaning}", "", head, "| --- | --- | --- | --- | --- | --- |"]
-            last = row.knob
+            previous = row.knob
         lines.append(knob_line(row))
     return "\n".join(lines) + "\n"
 
@@ -154,30 +150,30 @@ def knob_line(row: KnobRow) -> str:
     )
     notes = "; ".join(filter(None, [f"only over {row.transport}" if row.transport else "", row.note]))
     cells = (row.library, variables, f"{row.values} {row.unit}".strip(), RESTARTS[row.restart], notes, row.source)
-    return "| " + " | ".join(cell(text.replace("<", "&lt;").replace("*", "\\*")) for text in cells) + " |"
+    return "| " + " | ".join(table_cell(text.replace("<", "&lt;").replace("*", "\\*")) for text in cells) + " |"
 
 
 def schema_pages() -> Iterator[tuple[str, str]]:
-    """The JSON schema of every document, and the list of them."""
+    """The JSON schema of each document, and an index of them."""
     lines = [
         "# JSON schemas",
         "",
-        "Every document names its schema in the key `schema`. These files describe them in JSON Schema, made from the",
+        "Each document names its schema in the key `schema`. These files are JSON Schemas, generated from the",
         "classes that write and read the documents.",
         "",
-        "| Document | What it is | Schema |",
+        "| Document | Contents | Schema |",
         "| --- | --- | --- |",
     ]
     for name, model in sorted(documents().items()):
         file = name.removeprefix("hvscale/").replace("/", "-") + ".json"
         doc = (model.__doc__ or "").strip().split("\n\n")[0]
-        lines.append(f"| `{name}` | {cell(doc)} | [{file}](schemas/{file}) |")
+        lines.append(f"| `{name}` | {table_cell(doc)} | [{file}](schemas/{file}) |")
         yield f"reference/schemas/{file}", json.dumps(model.model_json_schema(by_alias=True), indent=2) + "\n"
     yield "reference/schemas.md", "\n".join(lines) + "\n"
 
 
 def documents() -> dict[str, type[BaseModel]]:
-    """The class of each document by the name in its key `schema`."""
+    """Return the classes of the documents by the name in their key `schema`."""
     package = Path(hvscale.__file__).parent
     found = {}
     for file in sorted(package.rglob("*.py")):

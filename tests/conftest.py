@@ -1,4 +1,4 @@
-"""What every test starts from: the installed command, run as a user runs it."""
+"""Fixtures and helpers of all tests: run the installed command, read run folders, wait."""
 
 import json
 import os
@@ -14,8 +14,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-# A busy machine fails no test, and where nobody looks a test fails for what was changed: CI takes
-# the same examples each time.
+# No deadline, because machines may be busy. CI uses the same examples each time, so that a failure
+# comes from the change under test.
 settings.register_profile("hvscale", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("hvscale")
 
@@ -26,41 +26,42 @@ needs_mpich = pytest.mark.skipif(
     not (MPICH_PREFIX / "bin" / "hvscale").exists(), reason="no MPICH environment here: make setup-dev MPI=mpich"
 )
 Run = Callable[..., subprocess.CompletedProcess[str]]
-# They look at, and change, what the whole machine has of networks, containers and jobs: one after
-# another.
-OF_THE_MACHINE = {
+# These files change networks, containers and jobs of the whole machine: one runs at a time.
+EXCLUSIVE_FILES = {
     f"tests/system/test_{name}.py"
     for name in ("compare_placements", "doctor", "placements", "slurm", "ssh_hosts", "tune_places", "written_tables")
 }
 
-# What starts real ranks or compiles C outside tests/system: `make check` leaves it out.
+# Tests outside tests/system that start ranks or compile C: `make check` skips them.
 RANKS_FIXTURES = {"any_mpi", "mpi_abi", "mpi_with_large_counts", "mpich", "open_mpi", "two_ranks"}
 RANKS_FILES = {
     "bench/test_applications.py",
     "bench/test_sums.py",
     "bench/test_torch_group.py",
     "comm_tuning/test_broadcast.py",
-    "comm_tuning/test_told.py",
+    "comm_tuning/test_mpi_t.py",
     "launch/test_reported_library.py",
     "profiling/test_nccl.py",
     "profiling/test_sanitizers.py",
-    "trainer/test_alone.py",
     "trainer/test_horovod_flags.py",
+    "trainer/test_single_process.py",
     "trainer/test_two_ranks.py",
 }
 
 
-class ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """A file's tests run in one process, and those of the machine in one too."""
+class ExclusiveFileScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Run each file's tests in one process, and all exclusive files in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "the machine" if file in OF_THE_MACHINE else file
+        return "exclusive" if file in EXCLUSIVE_FILES else file
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark with `ranks` what starts real ranks or compiles C."""
+    """Mark tests that start ranks or compile C with `ranks`."""
     tests = Path(__file__).parent
+    listed = {tests.parent / name for name in EXCLUSIVE_FILES} | {tests / name for name in RANKS_FILES}
+    assert not [path for path in listed if not path.exists()], "EXCLUSIVE_FILES or RANKS_FILES name a missing file"
     for item in items:
         file = item.path.relative_to(tests).as_posix()
         fixtures = set(getattr(item, "fixturenames", ()))
@@ -68,13 +69,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.ranks)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
-    return ByFile(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ExclusiveFileScheduling:
+    return ExclusiveFileScheduling(config, log)
 
 
 @pytest.fixture
 def hvscale(tmp_path: Path) -> Run:
-    """`hvscale("launch", "-np", "2", ...)` in a fresh folder; never raises for an exit status."""
+    """`hvscale("launch", "-np", "2", ...)` runs in a fresh folder and returns the process."""
 
     def run(*arguments: object, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -91,7 +92,7 @@ def hvscale(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a Python program into the test's folder and gives its path."""
+    """Write a Python program to the test's folder and return its path."""
 
     def write(text: str) -> Path:
         path = tmp_path / "program.py"
@@ -107,9 +108,7 @@ def run_json(run: Path) -> dict[str, Any]:
 
 
 def env_asked(record: dict[str, Any]) -> dict[str, str]:
-    """The variables that a run.json says were asked for, "(hidden)" where the value is not
-    recorded.
-    """
+    """Return the requested variables of a run.json; "(hidden)" if the value is not recorded."""
     pairs = (request.partition("=") for request in record["launch"].get("env", []))
     return {name: value if equals else "(hidden)" for name, equals, value in pairs}
 
@@ -119,7 +118,7 @@ def knobs_asked(record: dict[str, Any]) -> dict[str, str]:
 
 
 def processes_below(folder: Path) -> list[psutil.Process]:
-    """Every living process of a run inside the folder."""
+    """Return all living processes of runs in the folder."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -134,11 +133,11 @@ def processes_below(folder: Path) -> list[psutil.Process]:
 def wait_until(happened: Callable[[], bool], seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, f"timeout of {seconds} s"
         time.sleep(0.05)
 
 
 @pytest.fixture(autouse=True)
-def a_cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decoded images are not to stay on the machine."""
+def private_image_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep decoded images in the test's folder."""
     monkeypatch.setenv("HVSCALE_DECODED", str(tmp_path / "decoded"))

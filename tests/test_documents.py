@@ -1,4 +1,4 @@
-"""Documents that nobody has written: nested a hundred thousand levels deep."""
+"""Hostile documents: nested 100,000 levels deep, or with invalid UTF-8."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_a_deeply_nested_toml_file_is_one_line(read: object, tmp_path: Path) -> 
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_bytes_that_are_no_utf_8_come_back_from_a_document() -> None:
+def test_invalid_utf_8_survives_a_round_trip() -> None:
     written = to_json(Library(flavour="caf\udce9", version="1"))
     assert written.isascii()
     assert from_json(Library, written).flavour == "caf\udce9"

@@ -1,6 +1,4 @@
-"""Imports run one way, down, without a cycle, and a rank never loads what controls ranks from
-outside.
-"""
+"""Imports run one way without cycles, and a rank never loads the controller."""
 
 import ast
 import subprocess
@@ -15,7 +13,7 @@ import hvscale
 
 PACKAGE = Path(hvscale.__file__).parent
 FOUNDATION = {"launch", "profiling", "models", "report"}
-MAY_IMPORT: dict[str, set[str]] = {  # beside core, which every room stands on
+MAY_IMPORT: dict[str, set[str]] = {  # beside core, which every room may import
     "core": set(),
     "launch": set(),
     "profiling": set(),
@@ -38,9 +36,7 @@ FILES = {module_name(file): file for file in sorted(PACKAGE.rglob("*.py"))}
 
 
 def imported_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Every import statement, those inside functions included, but not those for type checkers
-    alone.
-    """
+    """All import statements, also in functions, except those under TYPE_CHECKING."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
@@ -55,7 +51,7 @@ def modules_imported_by(name: str) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         else:
-            assert node.level == 0, f"{name}: write the whole name instead of a relative import"
+            assert node.level == 0, f"{name}: use an absolute import"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {one if one in FILES else str(node.module) for one in names}
     return found & set(FILES) - {name}
@@ -68,13 +64,13 @@ def room_of(name: str) -> str:
     return [*name.split("."), ""][1]
 
 
-def test_every_module_lies_in_a_room() -> None:
+def test_every_module_is_in_a_room() -> None:
     assert {room_of(name) for name in FILES} == {"", *MAY_IMPORT}
     assert [name for name in FILES if name.count(".") == 1 and FILES[name].name != "__init__.py"] == []
 
 
 @pytest.mark.parametrize("room", MAY_IMPORT)
-def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
+def test_a_room_imports_only_rooms_below_it(room: str) -> None:
     allowed = {"", room, "core", *MAY_IMPORT[room]}
     wrong = {
         name: sorted(found)
@@ -98,6 +94,6 @@ def test_a_rank_does_not_load_the_controller() -> None:
     assert subprocess.check_output([sys.executable, "-c", asked], text=True).strip() == "False"
 
 
-def test_training_alone_loads_neither_horovod_nor_what_is_elastic() -> None:
+def test_single_process_training_loads_neither_horovod_nor_elastic_modules() -> None:
     asked = "import sys, hvscale.trainer.training; print([name for name in sys.modules if name == 'horovod' or 'elastic' in name])"
     assert subprocess.check_output([sys.executable, "-c", asked], text=True).strip() == "[]"

@@ -1,6 +1,4 @@
-"""Every number that an option takes is finite and has bounds, and what is no such number is one
-line and status 2.
-"""
+"""All numeric options have finite bounds; an invalid number is one line and status 2."""
 
 import math
 import sys
@@ -27,12 +25,12 @@ from hvscale.launch.placements.ssh import parse_hosts
 from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.trainer.data.sources import parse_range
 
-NO_NUMBERS = ("nan", "inf", "-inf", "1e400", "", "two", "3;5", "9" * 5000, "-1e30")
-DOUBTFUL = ("-1", "0", "1e3", "0.5", "1_0", "٣", str(10**20), str(2**63))
+INVALID = ("nan", "inf", "-inf", "1e400", "", "two", "3;5", "9" * 5000, "-1e30")
+BORDERLINE = ("-1", "0", "1e3", "0.5", "1_0", "٣", str(10**20), str(2**63))
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command that does something, by its words."""
+    """Yield every command that is not a group, with its path."""
     if not hasattr(command, "list_commands"):
         yield path, command
         return
@@ -53,12 +51,12 @@ def numeric_options() -> list[tuple[tuple[str, ...], Any, Any]]:
 OPTIONS = numeric_options()
 
 
-def words(command: Any, option: Any, value: str) -> list[str]:
-    """The option with the value, and something for each argument that must be there."""
+def arguments(command: Any, option: Any, value: str) -> list[str]:
+    """Return the option with the value, and placeholders for required arguments and options."""
     required = [one for one in command.params if one.required and one is not option]
-    arguments = ["word" for one in required if one.param_type_name == "argument"]
+    placeholders = ["word" for one in required if one.param_type_name == "argument"]
     others = [word for one in required if one.param_type_name == "option" for word in (one.opts[0], "1")]
-    return [f"{option.opts[-1]}={value}", *others, *arguments]
+    return [f"{option.opts[-1]}={value}", *others, *placeholders]
 
 
 def test_every_number_has_finite_bounds() -> None:
@@ -74,34 +72,34 @@ def test_every_number_has_finite_bounds() -> None:
     assert outside == []
 
 
-def test_what_is_no_number_within_the_bounds_is_refused() -> None:
+def test_numbers_outside_the_bounds_are_rejected() -> None:
     accepted, wrong = [], []
     for path, command, option in OPTIONS:
-        for value in (*NO_NUMBERS, *DOUBTFUL):
+        for value in (*INVALID, *BORDERLINE):
             try:
-                context = command.make_context(path[-1], words(command, option, value))
+                context = command.make_context(path[-1], arguments(command, option, value))
             except typer.TyperException as error:
                 if len(error.format_message().splitlines()) != 1 or error.exit_code != 2:
                     wrong.append((path, option.opts[-1], value, error.format_message()))
                 continue
             found = context.params[option.name]
             accepted.append((option.opts[-1], value, found))
-            if value in NO_NUMBERS or not option.min <= found <= option.max:
+            if value in INVALID or not option.min <= found <= option.max:
                 wrong.append((path, option.opts[-1], value, found))
     assert wrong == []
-    # Were all refused, nothing would have been tried.
+    # Valid numbers are accepted, so the loop has tested something.
     assert ("--stall-timeout", "0", 0) in accepted
     assert ("--seconds", "1e3", 1000) in accepted
 
 
-def test_a_refused_number_is_one_line_and_status_2(
+def test_an_invalid_number_is_one_line_and_status_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for path, command, option in {
         option.opts[-1]: (path, command, option) for path, command, option in OPTIONS
     }.values():
-        monkeypatch.setattr(sys, "argv", ["hvscale", *path, *words(command, option, "nan")])
+        monkeypatch.setattr(sys, "argv", ["hvscale", *path, *arguments(command, option, "nan")])
         with pytest.raises(SystemExit) as ended:
             main.main()
         shown = capsys.readouterr()
@@ -112,7 +110,7 @@ def test_a_refused_number_is_one_line_and_status_2(
     assert list(tmp_path.iterdir()) == []
 
 
-READERS: dict[str, Callable[[str], object]] = {
+PARSERS: dict[str, Callable[[str], object]] = {
     "--min-bytes": lambda text: parse_size("--min-bytes", text),
     "--sizes": lambda text: named_sizes(text, DTYPES["float32"]),
     "--step-bytes": lambda text: series("1", "1K", None, text),
@@ -129,15 +127,15 @@ READERS: dict[str, Callable[[str], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_sizes_rates_and_lists_that_no_machine_has_are_refused(name: str) -> None:
-    for value in (*NO_NUMBERS, "-1", "1e3", "²", f"{2**63}", f"{10**20}", f"{2**34}G"):
+@pytest.mark.parametrize("name", PARSERS)
+def test_invalid_sizes_rates_and_lists_are_rejected(name: str) -> None:
+    for value in (*INVALID, "-1", "1e3", "²", f"{2**63}", f"{10**20}", f"{2**34}G"):
         with pytest.raises(RequestError, match=name.strip()) as refused:
-            READERS[name](value)
+            PARSERS[name](value)
         assert len(str(refused.value).splitlines()) == 1
 
 
-def test_a_series_of_too_many_sizes_is_refused() -> None:
+def test_a_series_of_too_many_sizes_is_rejected() -> None:
     for factor, step in ((1.00001, None), (None, "1")):
         with pytest.raises(RequestError, match="more than 10000 message sizes"):
             series("4", "256M", factor, step)

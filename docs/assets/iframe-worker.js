@@ -1,10 +1,10 @@
-/* Search without a server: browsers refuse to start a worker from a file:// page, so its script
-   runs in a hidden frame instead. The theme looks for this file's name and for this class's. */
+/* Search without a server: browsers refuse to start a worker from a file:// page, so this runs its
+   script in a hidden frame. The theme looks for the names of this file and of the class. */
 if (location.protocol === "file:") {
   class IFrameWorker extends EventTarget {
     constructor(address) {
       super();
-      this.waiting = []; // messages for a script that has not loaded yet
+      this.waiting = []; // messages sent before the script is loaded
       this.frame = document.createElement("iframe");
       this.frame.hidden = true;
       this.frame.srcdoc = "<!doctype html><body></body>";

@@ -1,4 +1,4 @@
-"""`hvscale --help` and what is said about a wrong command."""
+"""`hvscale --help`, and the error for an unknown command."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Places for ranks, and a browser, started by the tests and taken down with them."""
+"""Fixtures for system tests: Docker, Slurm, ssh hosts, network namespaces and a browser."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ CHROMIUM_FLAGS = (
 
 @pytest.fixture
 def hvscale_warm(tmp_path: Path) -> Run:
-    """As `hvscale`, for what one process does with torch."""
+    """As `hvscale`, in a forked process that has torch loaded; only for single-process commands."""
 
     def run(*arguments: object, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
         return warm.run([*map(str, arguments)], tmp_path, {**os.environ, "COLUMNS": "200", **environment}, timeout)
@@ -36,9 +36,7 @@ def namespaces() -> None:
 
 @pytest.fixture(scope="session")
 def docker_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Docker daemon that has the image: one that runs already, or the tests'
-    own.
-    """
+    """The address of a Docker daemon with the image: a running one, or one for the tests."""
     if address := places.running_daemon():
         places.build_image(address)
         yield address
