@@ -93,7 +93,7 @@ def test_without_the_first_the_others_still_have_their_figures() -> None:
         (["host", "netns"], {"network": "overlay"}, "--network does not apply to --placement host, only to docker:"),
         (["host", "docker:rank"], {"ranks_per_container": 2}, "--ranks-per-container does not apply to"),
         (["host", "docker:node"], {}, "the Docker daemon does not answer|docker: not found"),
-        (["host", "ssh"], {}, "on which hosts"),
+        (["host", "ssh"], {}, "--placement ssh needs hosts"),
     ],
 )
 def test_a_wrong_request_is_refused_before_anything_starts(

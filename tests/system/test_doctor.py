@@ -114,7 +114,7 @@ def test_what_each_placement_lacks_on_a_machine_without_its_tools(tmp_path: Path
     assert "apt install openssh-client" in found["ssh"]["fix"]
     assert not found["slurm"]["good"]
     if os.geteuid() != 0:
-        assert "takes root" in found["netns"]["fix"]
+        assert "needs root" in found["netns"]["fix"]
 
 
 def test_a_daemon_an_image_and_namespaces_that_are_there(docker_host: str, namespaces: None) -> None:

@@ -377,4 +377,4 @@ def test_horovod_built_for_another_mpi_is_refused(hvscale: Run, tmp_path: Path) 
     hvd.write_text("not a library")
     damaged = hvscale("launch", "-np", "2", "--", python, "-c", "pass")
     assert damaged.returncode == 2
-    assert "cannot be read as a library" in damaged.stderr
+    assert "is not a valid library" in damaged.stderr

@@ -427,7 +427,7 @@ def test_a_daemon_that_is_stopped_during_the_start_ends_it(
         _, said = launcher.communicate(timeout=120)
     assert launcher.returncode == (128 + number if number else 2), said
     assert f"hvscale: {'interrupted by SIGINT' if number else 'the Docker daemon at'}" in said
-    assert "stays; `hvscale cleanup` removes it when the daemon answers again" in said
+    assert "remains; run `hvscale cleanup` when the daemon answers again" in said
     record = run_json(tmp_path / "job")
     assert record["state"] == ("interrupted" if number else "failed")
     assert any("hvscale cleanup" in text for text in record["warnings"])
@@ -464,8 +464,8 @@ def test_a_daemon_that_goes_while_ranks_run_has_failed_the_run(
         relay.kill()
         _, said = launcher.communicate(timeout=120)
     assert launcher.returncode == 3, said
-    assert re.search("hvscale: rank 0 on .* is lost: the Docker daemon does not answer any more", said), said
-    assert "stays; `hvscale cleanup` removes it when the daemon answers again" in said
+    assert re.search("hvscale: rank 0 on .* is lost: the Docker daemon no longer answers", said), said
+    assert "remains; run `hvscale cleanup` when the daemon answers again" in said
     record = run_json(tmp_path / "job")
     assert (record["state"], record["exit_status"]) == ("failed", 3)
     assert hvscale("cleanup").returncode == 0
@@ -499,7 +499,7 @@ def test_a_daemon_that_is_stopped_while_ranks_run_keeps_no_run_waiting(
     finally:
         os.kill(pid, signal.SIGCONT)
     assert launcher.returncode == 3, said
-    assert "the Docker daemon does not answer any more" in said
+    assert "the Docker daemon no longer answers" in said
     assert run_json(tmp_path / "job")["exit_status"] == 3
     wait_until(lambda: subprocess.run(["docker", "--host", address, "version"], capture_output=True).returncode == 0)
     assert hvscale("cleanup").returncode == 0
@@ -544,7 +544,7 @@ def test_a_start_in_time_is_not_touched_by_its_limit(hvscale: Run, program: Call
         (["--placement", "netns", "--nodes", "5"], "--nodes 5 for -np 1"),
         (["--placement", "netns", "--nodes", "0"], "--nodes"),
         (["--placement", "docker:rank", "--ranks-per-container", "2"], "--ranks-per-container means nothing"),
-        (["--placement", "docker:rank", "--shm-size", "big"], "--shm-size big: not a size"),
+        (["--placement", "docker:rank", "--shm-size", "big"], "--shm-size big: not a valid size"),
         (["--placement", "docker:rank", "--network", "token-ring"], "--network token-ring"),
     ],
 )
@@ -579,7 +579,7 @@ def test_an_image_that_is_missing_is_one_line(hvscale: Run, docker_host: str, tm
         line = refused(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=docker_host)
     finally:
         subprocess.run([*docker, "tag", "kept:here", "hvscale:base"], check=True)
-    assert "make it once with `hvscale image build`" in line
+    assert "build it once with `hvscale image build`" in line
     assert not (tmp_path / "job").exists()
 
 
@@ -599,7 +599,7 @@ def test_a_name_that_is_taken_is_one_line_and_stays(hvscale: Run, tmp_path: Path
         assert everything_there(os.environ.get("DOCKER_HOST"), tmp_path) == before
     finally:
         subprocess.run(remove, check=True, capture_output=True)
-    assert f"{name} exists already: `hvscale cleanup` removes what a killed run left" in line
+    assert f"{name} already exists: run `hvscale cleanup` to remove what a killed run left" in line
     assert run_json(tmp_path / "job")["state"] == "failed"
 
 

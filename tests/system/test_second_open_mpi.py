@@ -44,7 +44,7 @@ def test_a_library_that_is_nowhere_is_named(hvscale: Run, of_another_release: Pa
         pytest.skip("this machine has an Open MPI of its own, which is found")
     nowhere = hvscale("launch", "-np", "2", "--", of_another_release, "-c", "pass")
     assert nowhere.returncode == 2
-    assert "needs libmpi.so.40, which is nowhere to be found" in nowhere.stderr
+    assert "needs libmpi.so.40, which was not found" in nowhere.stderr
 
 
 def test_horovod_linked_to_another_release_is_refused(hvscale: Run, of_another_release: Path, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_more_ranks_than_the_allocation_has_are_refused(tmp_path: Path) -> None:
     done = inside_an_allocation(2, "launch", "-np", 4, "--placement", "slurm", "--", "true", cwd=tmp_path)
     assert done.returncode == 2
     assert (
-        "hvscale: -np 4, but the allocation has 2 tasks: ask Slurm for more (`-n 4`), or for fewer ranks" in done.stderr
+        "hvscale: -np 4, but the allocation has 2 tasks: request more (`-n 4`), or use fewer ranks" in done.stderr
     )
 
 
@@ -153,7 +153,7 @@ def test_a_job_that_slurm_does_not_take_is_one_line(hvscale: Run, tmp_path: Path
     done = hvscale("launch", "--submit", "--sbatch-option", "--partition=none", "--run", "job", "--", "true")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "hvscale: Slurm does not take the job" in line
+    assert "hvscale: Slurm rejected the job" in line
     assert "partition" in line
 
 
@@ -182,7 +182,7 @@ def test_a_submitted_job_that_has_not_begun_keeps_its_folder_from_another(hvscal
         wait_until(lambda: bool(subprocess.check_output(listed)), 60)
         second = hvscale(*submit)
         assert (second.returncode, len(second.stderr.splitlines())) == (2, 1), second.stderr
-        assert f"{tmp_path}/job belongs to a Slurm job already" in second.stderr
+        assert f"{tmp_path}/job already belongs to a Slurm job" in second.stderr
         assert len(subprocess.check_output(listed).split()) == 1
     finally:
         subprocess.run(["scancel", *subprocess.check_output(listed, text=True).split()], check=True)

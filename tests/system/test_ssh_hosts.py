@@ -108,7 +108,7 @@ def test_a_host_that_falls_silent_while_ranks_run_is_named(
         for process in processes_below(tmp_path):  # nobody reaches them on a host that is lost
             process.kill()
     assert launcher.returncode == 3, said
-    assert "hvscale: rank 1 on beta is lost: it does not answer by ssh any more" in said
+    assert "hvscale: rank 1 on beta is lost: it no longer answers by ssh" in said
     record = run_json(tmp_path / "job")
     assert (record["state"], record["failed_rank"]) == ("failed", 1)
 
@@ -122,7 +122,7 @@ def test_a_host_that_does_not_answer_is_named(refused: Refuse) -> None:
 def test_a_host_without_the_environment_is_named(refused: Refuse) -> None:
     line = refused("-np", 2, "--hosts", "alpha:1,bare:1")
     assert "host bare cannot run" in line
-    assert "the environment must lie at the same path on every host" in line
+    assert "the environment must be at the same path on every host" in line
 
 
 def test_hosts_that_do_not_reach_each_other_are_named(refused: Refuse, ssh: SshHosts) -> None:
@@ -133,7 +133,7 @@ def test_hosts_that_do_not_reach_each_other_are_named(refused: Refuse, ssh: SshH
         line = refused("-np", 2, "--hosts", "alpha:1,beta:1")
     finally:
         subprocess.run([*in_alpha, "del", "unreachable", *route], check=True)
-    assert f"host alpha does not reach beta ({ssh.addresses['beta']})" in line
+    assert f"host alpha cannot reach beta ({ssh.addresses['beta']})" in line
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_hosts_that_do_not_reach_each_other_are_named(refused: Refuse, ssh: SshH
         (["--hosts", "-oProxyCommand=x"], "is not a host"),
         (["--hostfile", "none"], "--hostfile none: No such file"),
         (["--hosts", "alpha", "--hostfile", "none"], "give one of them"),
-        (["--placement", "ssh"], "on which hosts?"),
+        (["--placement", "ssh"], "--placement ssh needs hosts"),
         (["--placement", "netns", "--hosts", "alpha"], "--hosts does not apply to --placement netns"),
     ],
 )
@@ -164,4 +164,4 @@ def test_a_run_folder_that_a_host_does_not_see_is_said(hvscale: Run, ssh: SshHos
     finally:
         subprocess.run(["umount", hidden], check=True)
     assert done.returncode == 2
-    assert f"host alpha does not see {hidden}/job: choose a folder that all hosts share" in done.stderr
+    assert f"host alpha does not see {hidden}/job: use --run with a folder that all hosts share" in done.stderr

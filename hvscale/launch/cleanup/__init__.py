@@ -1,1 +1,1 @@
-"""Finds and removes what a killed run left on the machine."""
+"""Finds and removes what killed runs left on the machine."""

@@ -1,6 +1,4 @@
-"""What runs left outside their folders because their controller was killed: found by its label, and
-removed.
-"""
+"""Finds by its label, and removes, what killed controllers left outside their run folders."""
 
 import shutil
 import tempfile
@@ -19,8 +17,9 @@ from hvscale.launch.placements import netns
 
 
 class Leftover(BaseModel):
-    """One thing that was there: `kind` is container, network, swarm, namespaces, shared memory or
-    session folder.
+    """One leftover.
+
+    `kind` is container, network, swarm, namespaces, shared memory or session folder.
     """
 
     kind: str
@@ -36,10 +35,9 @@ class Cleanup(VersionedDocument):
 
 
 def clean_up(remove: bool = True) -> tuple[list[Leftover], list[str]]:
-    """Find what killed runs left and, with `remove`, remove it; what belongs to a living run is not
-    touched.
+    """Find what killed runs left and, with `remove`, remove it; live runs are not touched.
 
-    Gives what was found, and a line for each place that could not be looked at.
+    Returns the leftovers, and a line for each place that could not be searched.
     """
     found: list[Leftover] = []
     problems: list[str] = []
@@ -52,8 +50,10 @@ def clean_up(remove: bool = True) -> tuple[list[Leftover], list[str]]:
 
 
 def docker_leftovers(remove: bool) -> Iterator[Leftover]:
-    """Nothing where the daemon is not running: its containers do not run then either. They are
-    found when it does again.
+    """Containers, networks and a swarm.
+
+    Nothing if the daemon is not running, because its containers then do not run either. They are
+    found when it runs again.
     """
     if shutil.which("docker") is None:
         return
@@ -73,7 +73,7 @@ def docker_leftovers(remove: bool) -> Iterator[Leftover]:
 
 
 def namespace_leftovers(remove: bool) -> Iterator[Leftover]:
-    """Nothing where there is no `ip`: no namespace was made there either."""
+    """Network namespaces; nothing without `ip`, which creates them."""
     if shutil.which("ip") is None:
         return
     for label, prefix in netns.remove_leftovers(remove):
@@ -81,8 +81,9 @@ def namespace_leftovers(remove: bool) -> Iterator[Leftover]:
 
 
 def shared_memory_leftovers(remove: bool) -> Iterator[Leftover]:
-    """What a launcher left that was killed, whoever started it: a segment names neither its run nor
-    its job.
+    """Segments and session folders that killed launchers left.
+
+    A segment does not name its run, so those of jobs that hvscale did not start are found too.
     """
     for path in shared_memory.unused(Path(tempfile.gettempdir())):
         kind = "session folder" if path.is_dir() else "shared memory"

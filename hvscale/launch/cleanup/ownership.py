@@ -1,4 +1,4 @@
-"""Who owns what a run makes outside its folder: labels, and locks between processes of one user."""
+"""Labels and locks for what a run creates outside its folder."""
 
 import fcntl
 import hashlib
@@ -18,8 +18,9 @@ PREFIX = "hvscale"
 
 @dataclass(frozen=True)
 class RunLabel:
-    """`controller` is `<process id>@<its start, clock ticks since boot>`: an id alone is given
-    again to others.
+    """The run and its controller process, on everything that the run creates outside its folder.
+
+    `controller` is `<process id>@<start time in clock ticks since boot>`, because ids are reused.
     """
 
     run: str
@@ -39,12 +40,12 @@ class RunLabel:
 
     @property
     def filters(self) -> list[str]:
-        """The labels as Docker wants them to find what carries them."""
+        """The labels in the form of Docker's filters."""
         return [f"{name}={value}" for name, value in self.labels.items()]
 
     @property
     def id(self) -> str:
-        """Eight characters that name the run where a path is too long."""
+        """Eight characters that identify the run, for names that cannot hold a path."""
         return hashlib.sha256(os.fsencode(self.run)).hexdigest()[:8]
 
     def name(self, part: object) -> str:
@@ -52,17 +53,15 @@ class RunLabel:
 
     @property
     def is_live(self) -> bool:
-        """Whether the controller that made it still runs."""
+        """Whether the controller still runs."""
         pid, _, start = self.controller.partition("@")
         return pid.isdigit() and start_of(int(pid)) == start
 
 
 def start_of(pid: int) -> str | None:
-    """When a process of this machine was started, in clock ticks since boot; None when there is
-    none.
-    """
+    """A process's start time in clock ticks since boot; None if it does not exist."""
     try:
-        # The program's name, in parentheses, may hold spaces: the fields are counted behind it.
+        # The program's name, in parentheses, may contain spaces, so count the fields after it.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
         return None
@@ -74,19 +73,20 @@ POLL_SECONDS = 0.02
 
 @contextmanager
 def machine_lock(name: str) -> Iterator[None]:
-    """Hold the lock `name` within. It is free again when its holder ends, however it ends.
+    """Context: hold the lock `name` among all processes of this machine's user.
 
-    Raises RequestError when another process holds it for a minute, or when its file is somebody
-    else's.
+    It protects what a machine has once: its routes and its Docker swarm. It is released when its
+    holder ends in any way. Raises RequestError if another process holds it for a minute, or if its
+    file belongs to another user.
     """
     path = lock_file(name)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise RequestError(f"cannot open the lock {path}: {error.strerror}; remove the file") from error
+        raise RequestError(f"cannot open the lock file {path}: {error.strerror}; remove it") from error
     try:
         if os.fstat(descriptor).st_uid != os.geteuid():
-            raise RequestError(f"the lock {path} belongs to another user: remove the file")
+            raise RequestError(f"the lock file {path} belongs to another user; remove it")
         acquire(descriptor, path)
         yield
     finally:
@@ -94,8 +94,9 @@ def machine_lock(name: str) -> Iterator[None]:
 
 
 def lock_file(name: str) -> Path:
-    """In a folder that only root may write for root; others share one, where a file of their own
-    number is theirs.
+    """The lock's path: root's in a folder that only root can write to, others' in a shared folder.
+
+    Names in the shared folder contain the user's id.
     """
     if os.geteuid() == 0:
         return Path("/run") / f"hvscale-{name}.lock"
@@ -110,7 +111,7 @@ def acquire(descriptor: int, path: Path) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise RequestError(
-                    f"another hvscale has held {path} for {WAIT_SECONDS:g} s: end it (`fuser {path}` names it), then try again"
+                    f"another hvscale process has held {path} for {WAIT_SECONDS:g} s; end it (`fuser {path}` shows it) and retry"
                 ) from None
             time.sleep(POLL_SECONDS)
         else:

@@ -1,9 +1,8 @@
-"""What MPI libraries leave on this machine when their processes are killed: segments in /dev/shm,
-and Open MPI's session folders.
+"""Removes what killed MPI processes leave: segments in /dev/shm, and Open MPI's session folders.
 
-A rank has its segments open or mapped as long as it lives, so one that no process has is nobody's:
-no other rank will open what a dead one made. That is seen in /proc, where a process of this user
-shows all its files. Names that no MPI uses are never touched.
+A rank has its segments open or mapped while it lives, and no rank opens those of a dead one. So a
+segment that no process uses can be removed. /proc shows all files of this user's processes. Names
+that no MPI uses are never touched.
 """
 
 import os
@@ -14,13 +13,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-FOLDER = Path("/dev/shm")  # noqa: S108 - where the C library has it
-# Of MPICH, Open MPI 5 and 4, and UCX below either.
+FOLDER = Path("/dev/shm")  # noqa: S108 - the C library's folder
+# MPICH's, those of Open MPI 5 and 4, and UCX's under either.
 SEGMENT = re.compile(r"mpich_shm_[0-9a-f]+_\d+|(sm|vader)_segment\..+\.\d+\.[0-9a-f]+\.\d+|ucx_shm_posix_[0-9a-f]+")
-# Open MPI 5 names it after the process that made it.
+# Open MPI 5 names it after the process that created it.
 SESSION = re.compile(r"ompi\.(\d+)")
-# The kernel's own number; in another PID namespace there may be processes that use the segments
-# unseen.
+# The kernel's constant. In another PID namespace, processes outside may use the segments unseen.
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 FileId = tuple[int, int]
@@ -31,19 +29,19 @@ class UnreadableProcessError(Exception):
 
 
 def unused(temporary: Path, since: float = 0.0) -> list[Path]:
-    """This user's segments, and session folders below `temporary`, that no living process uses.
+    """This user's segments, and session folders in `temporary`, that no live process uses.
 
-    `since`: only those that were made or changed after this time (s since 1970). Empty where /proc
-    does not show every process.
+    `since`: only those created or changed after this time (s since 1970). Empty if /proc does not
+    show every process.
     """
     if Path("/proc/self/ns/pid").stat().st_ino != INITIAL_PID_NAMESPACE:
         return []
-    # Listed before the processes: who makes one later is not asked about it.
+    # Listed before the processes, so that segments created later are not considered.
     things = dict([*segments(since), *session_folders(temporary, since)])
     if not things:
         return []
     try:
-        # Twice: a process that forks and ends during one look hides its child from that one.
+        # Twice, because a process that forks and ends while /proc is read hides its child.
         used = set(files_in_use()) | set(files_in_use())
     except UnreadableProcessError:
         return []
@@ -51,13 +49,13 @@ def unused(temporary: Path, since: float = 0.0) -> list[Path]:
 
 
 def remove_unused(temporary: Path, since: float) -> None:
-    """What `unused` finds."""
+    """Remove what `unused` finds."""
     for path in unused(temporary, since):
         remove(path)
 
 
 def remove(path: Path) -> None:
-    """Nothing happens when somebody else has removed it."""
+    """Remove a file or folder; does nothing if it no longer exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -72,7 +70,7 @@ def segments(since: float) -> Iterator[tuple[Path, set[FileId]]]:
 
 
 def session_folders(temporary: Path, since: float) -> Iterator[tuple[Path, set[FileId]]]:
-    """With the files in them; without those whose creator may still run."""
+    """Session folders with their files, except those whose creator may still run."""
     for path, status in own_entries(temporary, SESSION, since):
         if stat.S_ISDIR(status.st_mode) and not is_alive(path.name.rpartition(".")[2]):
             inside = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
@@ -106,13 +104,12 @@ def file_id(path: Path) -> FileId | None:
 
 
 def files_in_use() -> Iterator[FileId]:
-    """The files that living processes have open or mapped, of every process that could have opened
-    this user's.
+    """Files that live processes have open or mapped, of all processes that could use this user's.
 
-    Raises UnreadableProcessError when one of them does not show its own.
+    Raises UnreadableProcessError if one of them does not show its files.
     """
     for process in Path("/proc").iterdir():
-        if process.name.isdigit() and process.name != "1":  # init, which may hide its files, is no rank
+        if process.name.isdigit() and process.name != "1":  # init may hide its files, and is not a rank
             try:
                 yield from mapped(process)
                 yield from opened(process)
@@ -121,11 +118,13 @@ def files_in_use() -> Iterator[FileId]:
                     if process.stat().st_uid == os.geteuid():
                         raise UnreadableProcessError from None
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
 
 
 def mapped(process: Path) -> Iterable[FileId]:
-    """From lines like `7f2c8e000000-7f2c8e200000 rw-s 00000000 00:1a 35 /dev/shm/name`."""
+    """The mapped files, from lines like `7f2c8e000000-7f2c8e200000 rw-s 00000000 00:1a 35
+    /dev/shm/name`.
+    """
     found = set()
     for line in (process / "maps").read_bytes().splitlines():
         device, inode = line.split(None, 5)[3:5]

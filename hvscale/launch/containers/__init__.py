@@ -1,1 +1,1 @@
-"""Docker: its daemon, the image that ranks run in, and what of this machine a container sees."""
+"""Docker: its daemon, the image that ranks run in, and the folders that a container sees."""

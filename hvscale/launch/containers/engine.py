@@ -1,4 +1,4 @@
-"""Talking to the Docker daemon; every failure is one line that says how to fix it."""
+"""Talks to the Docker daemon; every failure is one line that says how to fix it."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from hvscale.core.errors import RequestError
 from hvscale.launch.cleanup.ownership import RUN, RunLabel
 from hvscale.launch.supervision import interrupts, programs
 
-REMOVAL_IN_PROGRESS = 409  # Docker's answer when somebody else is at it
+REMOVAL_IN_PROGRESS = 409  # Docker's status while another client removes it
 REMOVAL_SECONDS = 30
 PING_SECONDS = 5.0
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
@@ -21,13 +21,14 @@ _pending: "list[futures.Future[Any]]" = []
 
 
 def address() -> str:
-    """Where the daemon listens, for Docker's client and for its command-line tool."""
+    """The daemon's address, for Docker's client library and its command-line tool."""
     return os.environ.get("DOCKER_HOST") or DEFAULT_SOCKET
 
 
 def command() -> list[str]:
-    """The words that start Docker's command-line tool against that daemon. Raises RequestError when
-    it is not in PATH.
+    """The words that start Docker's command-line tool for that daemon.
+
+    Raises RequestError if it is not in PATH.
     """
     tool = shutil.which("docker")
     if tool is None:
@@ -37,10 +38,11 @@ def command() -> list[str]:
 
 @contextmanager
 def connection() -> Iterator[Any]:
-    """A `docker.DockerClient`. Raises RequestError when the daemon does not answer, or when a call
-    inside fails.
+    """Context: a `docker.DockerClient`.
+
+    Raises RequestError if the daemon does not answer, or if a call inside fails.
     """
-    # Imported here: it takes a quarter of a second, and other placements need none of it.
+    # Imported here: it takes 0.25 s, and other placements do not need it.
     import docker
     import requests
 
@@ -51,9 +53,9 @@ def connection() -> Iterator[Any]:
     try:
         yield with_daemon
     except docker.errors.APIError as error:
-        raise RequestError(f"Docker refuses: {error.explanation or error}") from error
+        raise RequestError(f"Docker refused the request: {error.explanation or error}") from error
     except requests.exceptions.ConnectionError as error:
-        raise RequestError(f"the Docker daemon at {address()} has gone while it was used: look at its log") from error
+        raise RequestError(f"the Docker daemon at {address()} closed the connection: check its log") from error
     except requests.exceptions.Timeout as error:
         raise RequestError(timeout_message()) from error
     finally:
@@ -61,7 +63,7 @@ def connection() -> Iterator[Any]:
 
 
 def answers(client: Any) -> bool:
-    """Whether the daemon answers now: a stopped one accepts connections and does not answer."""
+    """Whether the daemon answers now: a stopped one accepts connections but does not answer."""
     import docker
     import requests
 
@@ -75,10 +77,10 @@ def answers(client: Any) -> bool:
 
 
 def create_tracked(create: Callable[[], Made]) -> Made:
-    """Call `create`, which makes something in Docker, and return what it returns.
+    """Call `create`, which creates something in Docker, and return its result.
 
-    A signal ends the wait for it, but the daemon may still be at it: `free` waits for the answer
-    before it looks for what was made.
+    A signal ends the wait, but the daemon may still be working: `remove_all` waits for its answer
+    before it looks for what was created.
     """
     call: futures.Future[Made] = futures.Future()
     _pending.append(call)  # before it begins: a signal may come at any moment
@@ -89,8 +91,9 @@ def create_tracked(create: Callable[[], Made]) -> Made:
 
 
 def remove_all(client: Any, label: RunLabel, problems: list[str], remove: Callable[[], object]) -> None:
-    """Call `remove`, which removes what the run has made in Docker; what stays is said in
-    `problems`, once.
+    """Call `remove`, which removes what the run created in Docker.
+
+    What is left is reported in `problems`, once.
     """
     import docker
     import requests
@@ -110,20 +113,20 @@ def remove_all(client: Any, label: RunLabel, problems: list[str], remove: Callab
 
 def leftover_message(label: RunLabel) -> str:
     return (
-        f"what the run made there ({label.name('*')}) stays; `hvscale cleanup` removes it when the daemon answers again"
+        f"what the run created there ({label.name('*')}) remains; run `hvscale cleanup` when the daemon answers again"
     )
 
 
 def abandoned_containers(client: Any) -> list[Any]:
-    """Containers whose controllers are gone."""
+    """Containers whose controllers no longer run."""
     listed = client.containers.list(all=True, filters={"label": RUN}, ignore_removed=True)
     abandoned = [container for container in listed if not RunLabel.read(container.labels).is_live]
     return [container for container in abandoned if still_exists(container)]
 
 
 def still_exists(thing: Any) -> bool:
-    """False for a container or network that went since it was listed: its controller has removed
-    it, and then ended.
+    """Whether a listed container or network still exists; its controller may have removed
+    it since.
     """
     import docker
 
@@ -135,9 +138,7 @@ def still_exists(thing: Any) -> bool:
 
 
 def remove_container(container: Any) -> None:
-    """SIGKILL to all that runs in it, and away with it; nothing happens when somebody else did
-    it.
-    """
+    """Kill and remove a container; does nothing if it no longer exists."""
     import docker
 
     with suppress(docker.errors.NotFound):
@@ -151,8 +152,8 @@ def remove_container(container: Any) -> None:
 
 def timeout_message() -> str:
     return (
-        f"the Docker daemon at {address()} has not answered within {programs.answer_seconds():g} s: look at its log, "
-        f"or give it longer with {programs.ANSWER_VARIABLE}=SECONDS"
+        f"the Docker daemon at {address()} has not answered within {programs.answer_seconds():g} s: check its log, "
+        f"or allow more time with {programs.ANSWER_VARIABLE}=SECONDS"
     )
 
 
@@ -160,10 +161,10 @@ def connection_error(error: Exception) -> str:
     import requests
 
     if "Permission denied" in str(error):
-        return f"{address()} may not be used by this user: add it to the group docker (`usermod -aG docker NAME`), then log in again"
+        return f"{address()} is not accessible to this user: join the group docker (`usermod -aG docker NAME`), then log in again"
     if isinstance(error.__cause__, requests.exceptions.Timeout):
         return timeout_message()
     return (
         f"the Docker daemon does not answer at {address()}: start it (`systemctl start docker`, or `dockerd` as root), "
-        "or say with DOCKER_HOST where it listens"
+        "or set DOCKER_HOST to its address"
     )

@@ -1,5 +1,7 @@
-"""The small image that ranks run in: this machine's distribution with what Python, PyTorch and Open
-MPI need, nothing of hvscale.
+"""Builds the small image that ranks run in.
+
+It holds this machine's distribution with what Python, PyTorch and Open MPI need, and nothing of
+hvscale.
 """
 
 import os
@@ -16,33 +18,33 @@ from hvscale.core.errors import RequestError
 from hvscale.launch.supervision.programs import call, require
 
 DEFAULT_IMAGE = "hvscale:base"
-# Python for environments that rest on the distribution's, with the libraries that any other Python
-# uses, too; tc for --link.
+# Python for environments based on the distribution's, with the libraries that any Python uses; tc
+# for --link.
 PACKAGES = ("ca-certificates", "iproute2", "libgomp1", "libstdc++6", "python3")
 IMAGE_LABEL = "hvscale.image"
 WITHOUT_DEBOOTSTRAP = (
-    "where Docker can pull, `docker build --tag hvscale:base docker/` makes it from Debian's own image"
+    "if Docker can pull images, `docker build --tag hvscale:base docker/` builds it from Debian's image"
 )
 LAST_LINES = 3
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where packages come from, as apt is set up on this machine."""
+    """The package source that apt uses on this machine."""
 
     mirror: str
     suite: str
 
 
 def require_image(client: Any, name: str) -> Any:
-    """Raises RequestError, saying how to get it, when Docker does not have the image."""
+    """The image. Raises RequestError, with how to get it, if Docker does not have it."""
     import docker
 
     try:
         return client.images.get(name)
     except docker.errors.ImageNotFound as error:
         remedy = (
-            "make it once with `hvscale image build`"
+            "build it once with `hvscale image build`"
             if name == DEFAULT_IMAGE
             else f"`docker pull {name}`, or choose another with --image"
         )
@@ -50,9 +52,7 @@ def require_image(client: Any, name: str) -> Any:
 
 
 def source() -> Source:
-    """The mirror that apt takes this distribution's main packages from. Raises RequestError where
-    there is no apt.
-    """
+    """The mirror of this distribution's main packages. Raises RequestError without apt."""
     require("apt-get", "apt", "hvscale image build")
     codename = next(
         (
@@ -73,19 +73,16 @@ def source() -> Source:
 
 
 def cache_folder() -> Path:
-    """Where made images wait for the next daemon: the folder that the set-up keeps built wheels in,
-    too.
-    """
+    """The folder for built images, in the cache that the set-up uses for its wheels."""
     named = os.environ.get("HVSCALE_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvscale"
     return (Path(named) if named else base) / "images"
 
 
 def build(client: Any, name: str) -> str:
-    """Make the image, unless Docker has it, from the cached archive where there is one. Gives its
-    id.
+    """Build the image, unless Docker has it, and return its id.
 
-    Raises RequestError when it cannot be made.
+    Uses the cached archive if there is one. Raises RequestError if it cannot be built.
     """
     import docker
 
@@ -105,10 +102,10 @@ def build(client: Any, name: str) -> str:
 
 
 def make_archive(origin: Source, archive: Path) -> None:
-    """A minimal system as a tar file, whole or not at all."""
+    """Create a minimal system as a tar file, atomically."""
     debootstrap = require("debootstrap", "debootstrap", f"hvscale image build ({WITHOUT_DEBOOTSTRAP})")
     if os.geteuid() != 0:
-        raise RequestError(f"hvscale image build unpacks a system, which takes root: use sudo; {WITHOUT_DEBOOTSTRAP}")
+        raise RequestError(f"hvscale image build needs root to unpack a system: use sudo; {WITHOUT_DEBOOTSTRAP}")
     archive.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(archive.parent) as work:
         system = work / "system"
@@ -140,7 +137,7 @@ def make_archive(origin: Source, archive: Path) -> None:
 
 
 def with_apt_proxy() -> dict[str, str]:
-    """This environment, with apt's proxy for what debootstrap fetches."""
+    """This environment with apt's proxy, for debootstrap."""
     proxy = call(["apt-config", "shell", "proxy", "Acquire::http::Proxy"]).partition("=")[2].strip().strip("'")
     return {**os.environ, **({"http_proxy": proxy} if proxy else {})}
 

@@ -1,5 +1,6 @@
-"""What of this machine a container sees, at the same paths: the programs read-only, the run folder
-and the working directory to be written.
+"""The folders of this machine that a container sees, at the same paths.
+
+Programs are read-only; the run folder and the working directory are writable.
 """
 
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 import hvscale
 from hvscale.core.errors import RequestError
 
-# Of these an image has its own.
+# An image has its own versions of these folders.
 IMAGE_FOLDERS = tuple(
     map(Path, ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr", "/var"))
 )
@@ -28,8 +29,8 @@ def is_image_folder(folder: Path) -> bool:
 
 
 def prefix_of(program: Path) -> list[Path]:
-    """The installation that a program belongs to (`<prefix>/bin/<program>`), and the one that a
-    virtual environment rests on.
+    """The installation of a program (`<prefix>/bin/<program>`), and a virtual
+    environment's base.
     """
     prefix = program.parent.parent if program.parent.name in ("bin", "sbin") else program.parent
     found = [prefix]
@@ -42,8 +43,9 @@ def prefix_of(program: Path) -> list[Path]:
 
 
 def read_only_folders(command: list[str], environment: Mapping[str, str], launcher: str | None) -> set[Path]:
-    """The folders that the ranks' programs lie in: this Python, the command's, the launcher's, and
-    those that variables name.
+    """The folders of the ranks' programs.
+
+    They hold this Python, the command, the launcher, and what variables name.
     """
     found = [Path(sys.prefix), Path(sys.base_prefix), *map(Path, hvscale.__path__)]
     for program in (shutil.which(command[0], path=environment.get("PATH")), launcher):
@@ -53,7 +55,7 @@ def read_only_folders(command: list[str], environment: Mapping[str, str], launch
     found += [Path(environment[name]) for name in FOLDER_VARIABLES if environment.get(name)]
     for name in SEARCH_VARIABLES:
         found += [Path(folder) for folder in environment.get(name, "").split(os.pathsep) if folder]
-    # A script named by its full path, and a folder of data.
+    # A script given by its full path, and a data folder.
     for word in command[1:]:
         path = Path(word)
         if path.is_absolute() and path.exists():
@@ -67,12 +69,13 @@ def read_only_folders(command: list[str], environment: Mapping[str, str], launch
 def volumes(
     command: list[str], environment: Mapping[str, str], launcher: str | None, run: Path, more: tuple[Path, ...]
 ) -> dict[str, str]:
-    """`ro` or `rw` by folder. Raises RequestError when the working directory is one that an image
-    has itself.
+    """The mode, `ro` or `rw`, by folder.
+
+    Raises RequestError if the image has its own version of the working directory.
     """
     here = Path.cwd()
     if is_image_folder(here):
-        raise RequestError(f"{here} cannot be given to a container, which has its own: start from a folder of yours")
+        raise RequestError(f"{here} cannot be mounted into a container, which has its own; start from another folder")
     for folder in more:
         if not folder.is_dir():
             raise RequestError(f"--mount {folder}: no such folder")
@@ -82,11 +85,11 @@ def volumes(
     chosen |= dict.fromkeys((here, run), "rw")
     for folder in chosen:
         if "\\udc" in ascii(str(folder)):
-            raise RequestError(f"{folder}: Docker takes names in UTF-8 only; rename it, or choose another folder")
-    # A folder inside another that is given in the same way needs no mount of its own.
+            raise RequestError(f"{folder}: Docker accepts only UTF-8 names; rename it, or choose another folder")
+    # A folder inside another with the same mode needs no mount.
     return {str(folder): mode for folder, mode in chosen.items() if mode != mode_around(folder, chosen)}
 
 
 def mode_around(folder: Path, chosen: Mapping[Path, str]) -> str | None:
-    """The mode of the nearest folder around this one that is given too."""
+    """The mode of the nearest mounted folder around this one."""
     return next((chosen[parent] for parent in folder.parents if parent in chosen), None)

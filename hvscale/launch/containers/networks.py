@@ -1,6 +1,4 @@
-"""A private network for the containers of a run: a bridge of this machine, or an overlay of Docker
-Swarm.
-"""
+"""A private network for a run's containers: a bridge, or an overlay network of Docker Swarm."""
 
 import ipaddress
 import time
@@ -12,27 +10,27 @@ from hvscale.core.errors import RequestError
 from hvscale.launch.cleanup.ownership import RUN, RunLabel, machine_lock
 from hvscale.launch.containers import engine
 
-# The bridge by which containers of an overlay network reach this machine. Docker makes it with the
+# The bridge between containers of an overlay network and this machine. Docker creates it with the
 # first swarm, and does not remove it.
 GATEWAY = "docker_gwbridge"
 MADE_GATEWAY = "hvscale.made-gateway"
 REMOVAL_SECONDS = 15
-# Held while a run joins the swarm and makes its network there, and while one asks whether it is the
-# last in it and leaves.
+# Held while a run joins the swarm and creates its network, and while it checks whether it is the
+# last run and leaves.
 SWARM_LOCK = "swarm"
-CLEANUP = "`hvscale cleanup` removes what a killed run left"
+CLEANUP = "run `hvscale cleanup` to remove what a killed run left"
 
 
 @contextmanager
 def network(client: Any, label: RunLabel, kind: str, problems: list[str]) -> Iterator[Any]:
-    """Raises RequestError when a network of the run's name exists, or Docker cannot make it. On
-    exit the network and a swarm that was made for it are gone, or `problems` names what stays.
+    """Context: the run's network.
+
+    Raises RequestError if a network of that name exists, or Docker cannot create it. On exit the
+    network and a swarm created for it are removed, or `problems` names what is left.
     """
     name = label.name("network")
     if any(other.name == name for other in client.networks.list(names=[name])):
-        raise RequestError(
-            f"Docker network {name} exists already: {CLEANUP}; `docker network rm {name}` one that it does not know"
-        )
+        raise RequestError(f"Docker network {name} already exists: {CLEANUP}, or `docker network rm {name}`")
     try:
         made = engine.create_tracked(lambda: create(client, label, kind))
         made.reload()
@@ -42,7 +40,7 @@ def network(client: Any, label: RunLabel, kind: str, problems: list[str]) -> Ite
 
 
 def create(client: Any, label: RunLabel, kind: str) -> Any:
-    """Make the run's network, for an overlay in a swarm."""
+    """Create the run's network, for an overlay network in a swarm."""
     is_overlay = kind == "overlay"
     with machine_lock(SWARM_LOCK) if is_overlay else nullcontext():
         if is_overlay:
@@ -53,7 +51,9 @@ def create(client: Any, label: RunLabel, kind: str) -> Any:
 
 
 def remove_own(client: Any, label: RunLabel, kind: str) -> None:
-    """Found by its label: a start that was interrupted may not have learned of what it made."""
+    """Remove the run's networks, found by label: an interrupted start may not know what
+    it created.
+    """
     for made in client.networks.list(filters={"label": label.filters}):
         remove(made)
     if kind == "overlay":
@@ -61,7 +61,9 @@ def remove_own(client: Any, label: RunLabel, kind: str) -> None:
 
 
 def remove(made: Any) -> None:
-    """Returns when it is gone: Docker takes an overlay network away only after it has said so."""
+    """Remove a network and wait until it is gone: Docker removes an overlay network
+    asynchronously.
+    """
     import docker
 
     deadline = time.monotonic() + REMOVAL_SECONDS
@@ -73,7 +75,7 @@ def remove(made: Any) -> None:
 
 
 def join_swarm(client: Any, label: RunLabel) -> None:
-    """Make a swarm of this machine alone, labelled as ours, unless it is in one already."""
+    """Create a labelled swarm of this machine only, unless it is in a swarm already."""
     if client.info()["Swarm"]["LocalNodeState"] == "active":
         return
     had_gateway = bool(client.networks.list(names=[GATEWAY]))
@@ -85,9 +87,7 @@ def join_swarm(client: Any, label: RunLabel) -> None:
 
 
 def swarm_label(client: Any) -> RunLabel | None:
-    """The label of the swarm that this machine is in, None where there is no swarm or it is not
-    ours.
-    """
+    """The label of this machine's swarm; None if there is none or hvscale did not create it."""
     swarm = client.info()["Swarm"]
     if swarm["LocalNodeState"] != "active" or not swarm.get("ControlAvailable"):
         return None
@@ -97,8 +97,9 @@ def swarm_label(client: Any) -> RunLabel | None:
 
 
 def leave_swarm(client: Any, own: str = "") -> None:
-    """Leave a swarm that was made by hvscale, with its gateway, unless another run's network than
-    `own` is still in it.
+    """Leave and remove a swarm that hvscale created, with its gateway.
+
+    Does nothing while a network other than `own` is in it.
     """
     with machine_lock(SWARM_LOCK):
         if swarm_label(client) is None or is_swarm_in_use(client, own):
@@ -110,7 +111,7 @@ def leave_swarm(client: Any, own: str = "") -> None:
 
 
 def is_swarm_in_use(client: Any, own: str = "") -> bool:
-    """Whether a living run has another network than `own` in the swarm."""
+    """Whether a live run has a network other than `own` in the swarm."""
     return any(
         one.name != own and RunLabel.read(one.attrs["Labels"]).is_live
         for one in client.networks.list(filters={"label": RUN, "driver": "overlay"})
@@ -118,24 +119,20 @@ def is_swarm_in_use(client: Any, own: str = "") -> bool:
 
 
 def abandoned_swarm(client: Any) -> RunLabel | None:
-    """The label of the swarm that this machine is in, when the run that made it is gone and no
-    living run uses it.
-    """
+    """The label of this machine's swarm, if its run has ended and no live run uses it."""
     with machine_lock(SWARM_LOCK):
         label = swarm_label(client)
         return label if label is not None and not label.is_live and not is_swarm_in_use(client) else None
 
 
 def subnet(made: Any) -> str:
-    """The addresses of its containers (CIDR). An overlay network has them once a container is in
-    it.
-    """
+    """The containers' addresses (CIDR); an overlay network has them once a container is in it."""
     made.reload()
     return str(made.attrs["IPAM"]["Config"][0]["Subnet"])
 
 
 def controller_address(client: Any, made: Any) -> str:
-    """This machine's own address on the bridge that the containers reach it by."""
+    """This machine's address on the bridge through which containers reach it."""
     bridge = made if made.attrs["Driver"] == "bridge" else client.networks.list(names=[GATEWAY])[0]
     bridge.reload()
     configuration = bridge.attrs["IPAM"]["Config"][0]
@@ -143,7 +140,7 @@ def controller_address(client: Any, made: Any) -> str:
 
 
 def abandoned_networks(client: Any) -> list[Any]:
-    """Networks whose controllers are gone."""
+    """Networks whose controllers no longer run."""
     found = [
         network
         for network in client.networks.list(filters={"label": RUN})

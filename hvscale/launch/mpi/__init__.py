@@ -1,3 +1,3 @@
-"""MPI libraries and their launchers: where they are, what they can do, and how programs are bound
-to them.
+"""MPI libraries and their launchers: finding them, their abilities, and the programs
+built on them.
 """

@@ -11,14 +11,15 @@ from hvscale.core.run_folder import Library
 from hvscale.launch import flavours
 from hvscale.launch.mpi.mpi_library import LINKED_MPI, library_version
 
-# Debian gives MPICH's library a name of its own.
+# Debian renames MPICH's library.
 SONAMES = {"libmpich.so.12": "libmpi.so.12"}
 REBUILD = "run `make setup` again"
 
 
 def horovod_library(command: list[str], environment: dict[str, str]) -> Path | None:
-    """Horovod's PyTorch library in the environment that the command's program lies in
-    (`<prefix>/bin/<program>`); None where there is none.
+    """Horovod's PyTorch library in the command's environment; None if there is none.
+
+    The environment is the one that the command's program is in (`<prefix>/bin/<program>`).
     """
     program = shutil.which(command[0], path=environment.get("PATH", os.defpath))
     if program is None:
@@ -30,13 +31,14 @@ def horovod_library(command: list[str], environment: dict[str, str]) -> Path | N
 
 
 def library_in(prefix: Path) -> Path | None:
-    """Horovod's PyTorch library in an environment; None where there is none."""
+    """Horovod's PyTorch library in a Python environment; None if there is none."""
     return next(iter(sorted(prefix.glob("lib/python3*/site-packages/horovod/torch/mpi_lib*.so"))), None)
 
 
 def links_to(library: Path, soname: str) -> bool:
-    """Whether the library names `soname` among what it needs: quicker than asking the dynamic
-    linker, which also finds the file.
+    """Whether the library needs `soname`.
+
+    Quicker than ldd, which also finds the file.
     """
     names = [soname, *(name for name, usual in SONAMES.items() if usual == soname)]
     strings = library.read_bytes()
@@ -44,27 +46,23 @@ def links_to(library: Path, soname: str) -> bool:
 
 
 def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | None] | None:
-    """The soname of the MPI library it needs (MPICH's usual one for Debian's) and the file that
-    this means here; None without MPI.
+    """The soname and file of the MPI library it needs; None without MPI.
 
-    Raises RequestError for a file that is no library, and without ldd.
+    Debian's soname for MPICH is replaced by the usual one. The file is None if the dynamic linker
+    does not find it. Raises RequestError for a file that is not a library, and without ldd.
     """
     try:
         listed = subprocess.run(["ldd", library], env=environment, capture_output=True, text=True, check=True).stdout
     except FileNotFoundError as error:
-        raise RequestError(
-            "no ldd in PATH: it belongs to the C library (Debian: libc-bin), so PATH is incomplete"
-        ) from error
+        raise RequestError("no ldd in PATH; it is part of the C library (Debian: libc-bin), so check PATH") from error
     except (OSError, subprocess.CalledProcessError) as error:
-        raise RequestError(f"{library} cannot be read as a library: {REBUILD}") from error
+        raise RequestError(f"{library} is not a valid library: {REBUILD}") from error
     found = LINKED_MPI.search(listed)
     return None if found is None else (SONAMES.get(found[1], found[1]), Path(found[2]) if found[2] else None)
 
 
 def check_horovod(command: list[str], environment: dict[str, str], flavour: flavours.Flavour, library: Library) -> None:
-    """Raises RequestError when the command's Horovod is linked to another MPI than the one that
-    `flavour` launches.
-    """
+    """Raises RequestError if the command's Horovod is linked to another MPI than the flavour's."""
     horovod = horovod_library(command, environment)
     if horovod is None or not flavour.has_mpi:
         return
@@ -74,31 +72,31 @@ def check_horovod(command: list[str], environment: dict[str, str], flavour: flav
     soname, file = linked
     if file is None and soname == flavour.soname:
         raise RequestError(
-            f"{horovod} needs {soname}, which is nowhere to be found: put its folder into LD_LIBRARY_PATH, or {REBUILD}"
+            f"{horovod} needs {soname}, which was not found: add its folder to LD_LIBRARY_PATH, or {REBUILD}"
         )
     other = flavour.mismatched_release(file, library) if soname == flavour.soname else flavour_of_library(soname, file)
     if other:
         raise RequestError(
             f"{horovod} is built for {other} ({soname}), but {library.launcher} is {flavour.name} {library.version}: "
-            f"the ranks would not find each other. {remedy(soname, flavour)}, or {option_without_mpi()}"
+            f"the ranks could not connect. {remedy(soname, flavour)}, or {option_without_mpi()}"
         )
 
 
 def flavour_of_library(soname: str, file: Path | None) -> str:
-    """The flavour of a library, from what it reports; from its soname when it cannot be asked."""
+    """The flavour that the library reports, or the flavours of its soname if it reports nothing."""
     said = library_version(file, {}) if file else ""
     return flavours.describe(said) if said else " or ".join(flavours.of_soname(soname)) or "another MPI"
 
 
 def option_without_mpi() -> str:
-    """What starts this Horovod whatever MPI it was built for."""
+    """The --mpi options that start this Horovod whatever MPI it was built for."""
     return "use --mpi " + " or ".join(name for name, flavour in flavours.FLAVOURS.all().items() if not flavour.has_mpi)
 
 
 def remedy(soname: str, flavour: flavours.Flavour) -> str:
     """How to make Horovod and the launcher match."""
     if soname == flavour.soname:
-        return "Take the one's folder out of LD_LIBRARY_PATH or the other's out of PATH"
+        return "Remove the first from LD_LIBRARY_PATH or the second from PATH"
     if flavour.setup_command:
         return (
             f"Use the --mpi that Horovod was built for, or `{flavour.setup_command}` for one built for {flavour.name}"
@@ -111,15 +109,16 @@ ENVIRONMENT_NAMES = (".venv", ".venv-mpich")
 
 
 def environments_of_clone() -> list[Path]:
-    """This environment and then, where it is one of a clone's, the others that are there."""
+    """This environment and, if it is one of a clone's, the clone's others."""
     own = Path(sys.prefix)
     beside = [own.parent / name for name in ENVIRONMENT_NAMES if own.name in ENVIRONMENT_NAMES and name != own.name]
     return [own, *(prefix for prefix in beside if (prefix / "bin" / "python").exists())]
 
 
 def environment_for(flavour: flavours.Flavour) -> Path:
-    """The environment whose Horovod is built for the flavour's ABI; this one when there is none, or
-    no MPI.
+    """The environment whose Horovod is built for the flavour's ABI.
+
+    This environment if there is none, or no MPI.
     """
     if flavour.soname is not None:
         for prefix in environments_of_clone():
@@ -130,17 +129,17 @@ def environment_for(flavour: flavours.Flavour) -> Path:
 
 
 def with_flavour_programs(environment: dict[str, str], flavour: flavours.Flavour) -> dict[str, str]:
-    """PATH with the programs of the flavour's environment first: `python` then means the one with
-    the Horovod that it starts.
+    """PATH with the programs of the flavour's environment first.
 
-    A PATH that has this environment's programs already, at whatever place, stays as it is unless
-    the flavour's are others.
+    `python` then means the one whose Horovod the flavour starts. A PATH that already has this
+    environment's programs, at any position, changes only if the flavour's environment is another
+    one.
     """
     prefix = environment_for(flavour)
     path = environment.get("PATH", os.defpath)
     programs = str(prefix / "bin")
     if prefix == Path(sys.prefix) and programs in path.split(os.pathsep):
         return environment
-    # A shell may have activated the one environment, while the job runs in the other.
+    # A shell may have activated one environment while the job runs in the other.
     active = {"VIRTUAL_ENV": str(prefix)} if "VIRTUAL_ENV" in environment else {}
     return {**environment, **active, "PATH": programs + os.pathsep + path}

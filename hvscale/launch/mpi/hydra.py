@@ -1,5 +1,5 @@
-"""Hydra, the process manager that MPICH, MVAPICH2 and Intel MPI share: which flavour a launcher
-belongs to, and its command line.
+"""Hydra, the process manager of MPICH, MVAPICH2 and Intel MPI: its command line, and
+whose it is.
 """
 
 import os
@@ -17,13 +17,13 @@ from hvscale.launch.mpi.mpi_library import program_output
 # Of MPICH's ABI.
 SONAME = "libmpi.so.12"
 LAUNCHER = "mpiexec.hydra"
-# Programs beside the launcher that name their library: MVAPICH2 has both, its own first.
+# Programs beside the launcher that print their library's name. MVAPICH2 has both, its own first.
 VERSION_PROGRAMS = (("mpiname", "-a"), ("mpichversion",))
 BINDING = "HYDRA_BINDING"
 
 
 class HydraFlavour(Flavour):
-    """What the flavours of MPICH's ABI have in common."""
+    """The common part of the flavours with MPICH's ABI."""
 
     rank_variables: ClassVar[tuple[RankVariables, ...]] = (
         RankVariables("a launcher of the MPICH family", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", set_by_slurm=True),
@@ -35,7 +35,7 @@ class HydraFlavour(Flavour):
     def command_line(
         self, np: int, command: list[str], variables: Mapping[str, str], library: Library
     ) -> CommandParts | None:
-        """mpiexec.hydra's; a binding is an option of its own."""
+        """The mpiexec.hydra command; the binding is one of its options."""
         settings = [["-genv", name, value] for name, value in variables.items() if name != BINDING]
         binding = ["-bind-to", variables[BINDING]] if variables.get(BINDING) else []
         return [[library.launcher or LAUNCHER, "-np", str(np), *binding], *settings, command]
@@ -43,15 +43,16 @@ class HydraFlavour(Flavour):
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher in PATH, and what it and the programs beside it print about themselves."""
+    """A launcher in PATH, with the version text of the launcher or of a program beside it."""
 
     path: Path
     text: str
 
 
 def launchers(environment: Mapping[str, str], name: str = LAUNCHER) -> Iterator[Launcher]:
-    """Every launcher of that name in PATH, in order: another MPI of this ABI may stand before the
-    one that is wanted.
+    """Every launcher of that name in PATH, in order.
+
+    Another MPI of this ABI may come before the requested one.
     """
     folders = environment.get("PATH", os.defpath).split(os.pathsep)
     for folder in dict.fromkeys(folders):
@@ -62,12 +63,14 @@ def launchers(environment: Mapping[str, str], name: str = LAUNCHER) -> Iterator[
 
 
 def version_text(launcher: Path, environment: Mapping[str, str]) -> str:
-    """What names the library best: its own program, and else the launcher's banner, in which MPICH
-    and MVAPICH2 look alike.
+    """The best description of the library.
+
+    That is its own program's, otherwise the launcher's banner, in which MPICH and MVAPICH2 look
+    alike.
     """
     programs = launcher.resolve().parent
     namers = ([str(programs / namer), *arguments] for namer, *arguments in VERSION_PROGRAMS)
-    # MPICH 5's asks the library that it is linked to, which LD_LIBRARY_PATH may have replaced by
+    # MPICH 5's program asks the library it is linked to, which LD_LIBRARY_PATH may replace by
     # another flavour's.
     unmixed = own_library_first(dict(environment), launcher)
     texts = (program_output(command, unmixed) for command in namers)
@@ -75,8 +78,9 @@ def version_text(launcher: Path, environment: Mapping[str, str]) -> str:
 
 
 def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, str]:
-    """The environment with the launcher's own libmpi first, for programs that were built on another
-    MPI of the same ABI.
+    """The environment with the launcher's own libmpi first.
+
+    For programs built on another MPI of the same ABI.
     """
     library = mpi_library.library_beside(launcher, SONAME)
     if library is None:
@@ -89,24 +93,26 @@ def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, 
 
 
 def with_own_library(environment: dict[str, str], launcher: Path) -> dict[str, str]:
-    """The environment in which Horovod and mpi4py, built on whichever MPI of this ABI, run on the
-    launcher's own.
+    """The environment in which Horovod and mpi4py run on the launcher's own library.
+
+    They may be built on any MPI of this ABI.
     """
     return mpi_library.for_mpi4py(own_library_first(environment, launcher), launcher, SONAME)
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
-    """The command line. As many ranks as asked for on any number of cores is how Hydra works
-    anyway.
+    """The command line of the launcher.
 
-    What Hydra passes on to the ranks is its own environment, which is the job's.
+    Hydra starts any number of ranks on any number of cores. It passes its own environment, which is
+    the job's, to the ranks.
     """
     return [library.launcher or LAUNCHER, *node_options(job), "-np", str(job.np), *rank_program]
 
 
 def node_options(job: Job) -> list[str]:
-    """The words that spread the ranks over the job's nodes, whose proxies call back at the
-    controller's address.
+    """The options that spread the ranks over the job's nodes.
+
+    Hydra's proxies connect back to the controller's address.
     """
     if job.nodes.without_agents:
         return []
@@ -115,10 +121,10 @@ def node_options(job: Job) -> list[str]:
 
 
 def defaults(job: Job) -> dict[str, str]:
-    """Variables that follow from where the ranks run; the user's own, given with --env, win.
+    """Variables that follow from the ranks' nodes; the user's values from --env take precedence.
 
-    Nodes on one machine would reach each other through its memory: UCX looks at the kernel, not at
-    the host's name.
+    Nodes on one machine would otherwise communicate through its memory: UCX looks at the kernel,
+    not at the host's name.
     """
     if job.nodes.without_agents or not job.nodes.on_this_machine or job.nodes.share_an_address:
         return {}

@@ -1,8 +1,7 @@
-"""An MPI's own launcher as a process: its output in the run's launcher.log, and never alive without
-its controller.
+"""Starts an MPI's own launcher, with its output in the run's launcher.log.
 
-On one host it and its ranks listen on the loopback interface only, where no other host reaches
-them.
+It ends with its controller. On one host, it and its ranks listen on the loopback interface only,
+which other hosts cannot reach.
 """
 
 import ctypes
@@ -18,13 +17,14 @@ from hvscale.launch.job import Job
 from hvscale.launch.supervision.init_marker import LIBRARY
 
 PR_SET_PDEATHSIG = 1
-# Read by the preloaded library: what MPI binds to every address, it binds to the loopback address.
+# The preloaded library binds sockets to the loopback address that MPI would bind to every address.
 LOOPBACK_SWITCH = {"HVSCALE_LOOPBACK": "1"}
 
 
 def start_launcher(arguments: list[str], environment: dict[str, str], run: Path) -> "subprocess.Popen[bytes]":
-    """Start it in a session of its own, so that Ctrl-C reaches the controller alone; no thread may
-    run here yet.
+    """Start the launcher in a new session, so that Ctrl-C reaches only the controller.
+
+    No thread may be running in this process yet.
     """
     libc = ctypes.CDLL(None)
 
@@ -44,19 +44,16 @@ def start_launcher(arguments: list[str], environment: dict[str, str], run: Path)
 
 
 def uses_loopback_only(job: Job, interface_variables: Collection[str] = ()) -> bool:
-    """True on one host, unless the user set one of the variables `unless`, by which the library
-    chooses its interfaces.
-    """
+    """True on one host, unless the user set one of the library's `interface_variables`."""
     return job.nodes.without_agents and not any(name in job.environment for name in interface_variables)
 
 
 def with_loopback_library(
     job: Job, environment: Mapping[str, str], interface_variables: Collection[str] = ()
 ) -> dict[str, str]:
-    """The launcher's environment, with the library that keeps its listeners to the loopback
-    interface, where it is installed.
+    """The launcher's environment, with the loopback library if it is installed.
 
-    Its ranks inherit the switch, and have the library anyway.
+    The ranks inherit the switch, and have the library anyway.
     """
     if not uses_loopback_only(job, interface_variables):
         return dict(environment)

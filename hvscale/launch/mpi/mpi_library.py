@@ -1,6 +1,4 @@
-"""What an MPI library reports about itself, loaded in a process of its own, and which file is a
-launcher's own library.
-"""
+"""Asks an MPI library about itself in a separate process, and finds a launcher's own library."""
 
 import re
 import subprocess
@@ -25,20 +23,22 @@ for name in sys.argv[2:]:
     break
 """
 ASK_SECONDS = 30
-# Of an installation, where libmpi may lie.
+# Folders of an installation that may hold libmpi.
 LIBRARY_FOLDERS = ("lib", "lib64", "lib/release")
-# A line of ldd's that is about an MPI library.
+# A line of ldd about an MPI library.
 LINKED_MPI = re.compile(r"^\s*(libmpi\w*\.so\.\d+) => (?:not found|(\S+))", re.MULTILINE)
-# Programs beside a launcher that are linked to its library: of Open MPI, and of MPICH's family.
+# Programs beside a launcher that are linked to its library: Open MPI's, and those of MPICH's
+# family.
 LINKED_PROGRAMS = ("ompi_info", "mpichversion", "mpivars")
-# The library that mpi4py 4.1 and later loads. Without it a wheel takes the one of its own Python
+# Names the library that mpi4py 4.1 and later loads. Otherwise a wheel takes that of its own Python
 # environment, whatever launcher starts it.
 MPI4PY_LIBRARY = "MPI4PY_LIBMPI"
 
 
 def library_version(file: Path, environment: Mapping[str, str]) -> str:
-    """The text of MPI_Get_library_version, which may be called before MPI_Init; empty when the file
-    cannot be asked.
+    """The text of MPI_Get_library_version; empty if the file cannot be asked.
+
+    The function may be called before MPI_Init.
     """
     command = [sys.executable, "-I", "-S", "-c", ASK_LIBRARY, str(file)]
     try:
@@ -49,16 +49,18 @@ def library_version(file: Path, environment: Mapping[str, str]) -> str:
 
 
 def has_function(function: str, files: list[str], environment: Mapping[str, str]) -> bool:
-    """Whether the first of `files`, paths or names for the dynamic linker, that can be loaded
-    exports `function`.
+    """Whether the first loadable library of `files` exports `function`.
+
+    `files`: paths, or names for the dynamic linker.
     """
     command = [sys.executable, "-I", "-S", "-c", ASK_FOR_FUNCTION, function, *files]
     return program_output(command, environment).strip() == "True"
 
 
 def library_beside(launcher: Path, soname: str) -> Path | None:
-    """The library of that name in the launcher's own prefix; None where it lies elsewhere, as in a
-    distribution's packages.
+    """The library of that name in the launcher's own prefix.
+
+    None if it is elsewhere, as in a distribution's packages.
     """
     prefix = launcher.resolve().parent.parent
     files = (prefix / folder / soname for folder in LIBRARY_FOLDERS)
@@ -66,8 +68,8 @@ def library_beside(launcher: Path, soname: str) -> Path | None:
 
 
 def library_of_launcher(launcher: Path, soname: str, environment: Mapping[str, str]) -> Path | None:
-    """The library of that name that the launcher belongs to, also where a distribution keeps its
-    libraries apart; None when it is not found.
+    """The launcher's library of that name, in its prefix or a distribution's folders; None if not
+    found.
     """
     own = library_beside(launcher, soname)
     if own is not None:
@@ -79,7 +81,7 @@ def library_of_launcher(launcher: Path, soname: str, environment: Mapping[str, s
 
 
 def for_mpi4py(environment: dict[str, str], launcher: Path, soname: str) -> dict[str, str]:
-    """The environment with the launcher's own library named for mpi4py, unless the user named one.
+    """The environment with the launcher's library named for mpi4py, unless the user named one.
 
     An mpi4py that was compiled for one MPI does not read the variable.
     """
@@ -90,9 +92,7 @@ def for_mpi4py(environment: dict[str, str], launcher: Path, soname: str) -> dict
 
 
 def program_output(command: list[str], environment: Mapping[str, str]) -> str:
-    """What a program of an MPI prints about itself; empty when there is none or it does not
-    start.
-    """
+    """The stdout of an MPI's program; empty if it is missing or does not start."""
     try:
         asked = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=ASK_SECONDS)
     except (OSError, subprocess.SubprocessError):

@@ -13,8 +13,8 @@ from hvscale.launch import flavours
 from hvscale.launch.flavours import FLAVOURS
 from hvscale.launch.mpi import horovod_build, mpi_library
 
-# The standard's C functions of which every ABI has the same form. Open MPI and MPICH have the last
-# one, and MPICH after MPI_Init only.
+# These C functions of the standard have the same signature in every ABI. Open MPI and MPICH have
+# the last one, and MPICH only after MPI_Init.
 START_ALONE = """
 import ctypes, sys
 mpi = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
@@ -28,19 +28,19 @@ PROBE_SECONDS = 60
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """`problem`: why it did not start, else empty; `transport`: empty when the library does not
-    report it.
+    """`problem`: why it did not start, or empty. `transport`: empty if the library does not report
+    it.
     """
 
     transport: str = ""
     cuda_aware: bool = False
-    ucx_with_cuda: bool | None = None  # None: it brings no UCX
+    ucx_with_cuda: bool | None = None  # None: it has no UCX
     problem: str = ""
 
 
 def probe(library: Path, environment: Mapping[str, str] = os.environ) -> ProbeResult:
-    """Load libmpi in a process of its own, start and finish MPI there. Takes a second with Open
-    MPI.
+    """Load libmpi in a separate process, and start and finish MPI there. Takes 1 s with
+    Open MPI.
     """
     command = [sys.executable, "-I", "-S", "-c", START_ALONE, str(library)]
     known = FLAVOURS.all().values()
@@ -63,7 +63,7 @@ def probe(library: Path, environment: Mapping[str, str] = os.environ) -> ProbeRe
 
 
 def ucx_with_cuda(library: Path) -> bool | None:
-    """Whether the UCX that libmpi finds has its CUDA part; None when it finds none."""
+    """Whether the UCX that libmpi finds has its CUDA module; None if it finds no UCX."""
     listed = subprocess.run(["ldd", library], capture_output=True, text=True).stdout
     found = re.search(r"libuct\.so\.\d+ => (\S+)", listed)
     folder = Path(found[1]).parent if found else next(library.parent.glob("*/libuct.so.0"), library).parent
@@ -72,21 +72,23 @@ def ucx_with_cuda(library: Path) -> bool | None:
     return any(folder.glob("ucx/libuct_cuda.so*"))
 
 
-# As every library that has one of them has them all; under the name that a profiler calls it by.
+# A library that has one of them has all. The name is the one that a profiler calls.
 ONE_OF_THEM = "PMPI_Bcast_c"
 
 
 def has_large_counts(command: list[str], environment: dict[str, str], library: Library) -> bool:
-    """Asked of the library itself, loaded in a process of its own. False where there is none, or it
-    is not found.
+    """Whether the job's MPI library has MPI 4's large-count functions (MPI_Bcast_c and so on).
+
+    A separate process loads the library. False if there is none or it is not found.
     """
     candidates = mpi_files(command, environment, library)
     return bool(candidates) and mpi_library.has_function(ONE_OF_THEM, candidates, environment)
 
 
 def mpi_files(command: list[str], environment: dict[str, str], library: Library) -> list[str]:
-    """The file that the command's Horovod is linked to; else the one that the launcher brings; else
-    names for the dynamic linker, best first.
+    """The MPI library's file, or names for the dynamic linker, best first.
+
+    The file is that of the command's Horovod, otherwise the launcher's own.
     """
     soname = flavours.get(library.flavour).soname
     if soname is None:

@@ -1,6 +1,4 @@
-"""Which MPI library each rank reports that it really runs on, and whether that is the one that was
-asked for.
-"""
+"""Checks that the MPI library that each rank reports is the requested one."""
 
 import os
 import re
@@ -14,18 +12,18 @@ from hvscale.core.run_folder import ReportedLibrary, RunFolder, RunRecord
 from hvscale.launch import flavours
 from hvscale.launch.supervision.init_marker import folder
 
-# As libhvinit-marker names them: a rank has one for each library that its programs were started
-# with.
+# The names that libhvinit-marker gives them: one for each library that the rank's programs started.
 REPORT = re.compile(r"rank-(\d{5,})\.library-[0-9a-f]{16}")
 LONGEST_REPORT_BYTES = 32768
-# What run.json keeps of a library's text: MPICH's also lists its configure options.
+# run.json keeps this much of a library's text; MPICH's also lists its configure options.
 TEXT_LINES, TEXT_CHARACTERS = 3, 300
 LOOK_SECONDS = 1.0
 
 
 class LibraryReports:
-    """Collects what the ranks of a run report, as they report it. `asked`: the flavour that the run
-    was started with.
+    """Collects the ranks' reports.
+
+    `asked`: the flavour that the run was started with.
     """
 
     def __init__(self, run: Path, np: int, asked: str | None = None) -> None:
@@ -34,8 +32,9 @@ class LibraryReports:
         self._look_at = 0.0
 
     def new(self, ended: bool = False) -> list[ReportedLibrary] | None:
-        """All that was reported, once every rank has or when the job has `ended`; None until then
-        and where nothing is new.
+        """All reports, once every rank has reported or the job has `ended`.
+
+        None before that, and if nothing is new.
         """
         now = time.monotonic()
         if now < self._look_at and not ended:
@@ -48,13 +47,13 @@ class LibraryReports:
         return read_reports(self.run, found, self.asked)
 
     def _files(self) -> dict[str, int]:
-        """The ranks that wrote the reports, by file name."""
+        """The rank of each report, by file name."""
         matches = map(REPORT.fullmatch, sorted(path.name for path in folder(self.run).iterdir()))
         return {match[0]: int(match[1]) for match in matches if match and int(match[1]) < self.np}
 
 
 def read_reports(run: Path, files: dict[str, int], asked: str | None = None) -> list[ReportedLibrary]:
-    """One entry for each library; what is not a report, or cannot be read, is left out."""
+    """One entry for each library; files that are no report or cannot be read are skipped."""
     ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
     for name, rank in files.items():
         report = read_report(folder(run) / name)
@@ -64,8 +63,9 @@ def read_reports(run: Path, files: dict[str, int], asked: str | None = None) -> 
 
 
 def read_report(path: Path) -> tuple[str, str] | None:
-    """The library's file and its text, as a rank wrote them; None for anything else: whoever may
-    write into the folder could have put it there.
+    """The library's file and text as a rank wrote them; None for anything else.
+
+    Anyone who can write to the folder could have created the file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -89,18 +89,16 @@ def reported_library(file: str, text: str, ranks: list[int], asked: str | None =
 
 
 def require_asked_library(record: RunRecord) -> None:
-    """Raises UntrustedError when a rank reported another library than the one that was asked
-    for.
-    """
+    """Raises UntrustedError if a rank reported another library than the requested one."""
     if text := record.library_difference:
         raise UntrustedError(text)
 
 
 class LibraryCheck:
-    """Checks during a run whether its ranks run on the library that was asked for. A measurement
-    shows no figure before that.
+    """Checks during a run that its ranks run on the requested library.
 
-    `confirmed`: all ranks reported that one, or there is no MPI; `reported`: as they did.
+    A measurement shows no figure before that. `confirmed`: all ranks reported that library, or
+    there is no MPI. `reported`: their reports.
     """
 
     def __init__(self) -> None:
@@ -108,11 +106,11 @@ class LibraryCheck:
         self.reported: list[ReportedLibrary] = []
 
     def is_mismatch(self, run: RunFolder) -> bool:
-        """True when a rank reported another library: the run is then of no use."""
+        """Whether a rank reported another library, so that the run cannot be used."""
         if self.confirmed:
             return False
         record = run.read()
-        # run.json has them at the end, or when they differ.
+        # run.json has them when the run has ended, or if they differ.
         self.reported = (
             record.libraries_reported or LibraryReports(run.path, record.np, record.library.flavour).new() or []
         )
@@ -122,8 +120,8 @@ class LibraryCheck:
         return False
 
     def label(self, library: str) -> str:
-        """What a rank calls its library, and where that is one over MPI, such as Horovod, the MPI
-        that it runs on as well.
+        """The library's name in a table, with the MPI below it if it is a layer over MPI, such as
+        Horovod.
         """
         mpi = [" ".join(one.text.partition("\n")[0].partition(",")[0].split()) for one in self.reported]
         return f"{library} ({mpi[0]})" if mpi and mpi[0] not in library else library

@@ -1,8 +1,8 @@
-"""The places where ranks can run. Each is one file in this folder that registers itself:
-`docker:rank` and `docker:node` are docker.py's.
+"""The places where ranks can run.
 
-What differs between placements is an attribute or a method of `Placement`, and stands in the
-placement's own file. docs/how-to/extend.md shows how to add one.
+Each is a file in this folder that registers itself; docker.py registers both `docker:rank` and
+`docker:node`. Differences between placements are attributes and methods of `Placement`.
+docs/how-to/extend.md shows how to add one.
 """
 
 from abc import ABC, abstractmethod
@@ -35,8 +35,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PlacementRequest:
-    """What a placement needs to know to make the nodes of a job; it adds to `problems` what it
-    could not remove afterwards.
+    """The input for a placement that creates a job's nodes.
+
+    It adds to `problems` what it could not remove afterwards.
     """
 
     np: int
@@ -53,35 +54,38 @@ class PlacementRequest:
 
 
 class Placement(ABC):
-    """A way to make nodes. A subclass sets what has no default here."""
+    """A way to create nodes. A subclass sets the attributes without a default."""
 
     name: str
-    """What --placement and run.json call it."""
+    """Its name for --placement and in run.json."""
     help: str
     """Where the ranks run, in a few words, for the help of --placement."""
     takes: frozenset[str] = frozenset()
-    """The options of PlacementOptions that mean something to it."""
+    """The fields of PlacementOptions that apply to it."""
     implied_by: frozenset[str] = frozenset()
-    """Those of `takes` that stand for --placement with this name."""
+    """The fields of `takes` that imply --placement with this name."""
     on_this_machine: ClassVar[bool] = True
     """Whether its ranks always run on this machine, in this machine's memory."""
 
     @abstractmethod
     def readiness(self) -> str:
-        """What this machine has for it. Raises RequestError, with how to install it, when something
-        is missing; starts nothing.
+        """What this machine has for it; starts nothing.
+
+        Raises RequestError, with how to install it, if something is missing.
         """
 
     @abstractmethod
     def check(self, options: "PlacementOptions", np: int) -> None:
-        """Raises RequestError, with how to fix it, when this machine cannot do what is asked for;
-        starts nothing.
+        """Raises RequestError, with how to fix it, if this machine cannot do what is requested.
+
+        Starts nothing.
         """
 
     @abstractmethod
     def prepare(self, request: PlacementRequest) -> AbstractContextManager[Nodes]:
-        """Make the nodes; everything is freed on exit, however the run ends. Raises RequestError
-        when it fails half-way.
+        """Context: the nodes; on exit everything is removed, however the run ends.
+
+        Raises RequestError if it fails half-way.
         """
 
 
@@ -103,15 +107,15 @@ def placement_help() -> str:
 
 
 def find(name: str) -> Placement:
-    """Raises RequestError, suggesting the nearest one, for an unknown placement."""
+    """The placement of this name. Raises RequestError that suggests the nearest name."""
     return PLACEMENTS.get(name, "--placement")
 
 
 def get(options: "PlacementOptions", np: int) -> Placement:
-    """The placement asked for, after its own check of the request.
+    """The placement of the options, after it has checked the request.
 
-    Raises RequestError for an unknown one, for an option that it does not take, and for what its
-    check finds.
+    Raises RequestError for an unknown placement, an option that does not apply to it, and for what
+    its check finds.
     """
     placement = find(options.name)
     for option in sorted(options.given() - placement.takes):

@@ -1,4 +1,4 @@
-"""A run as a Slurm job: its script, and following it from outside."""
+"""Runs a launch as a Slurm job: writes its script, submits it and follows it."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ from hvscale.launch.supervision.programs import call, require
 SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 POLL_SECONDS = 0.5
 CANCEL_SECONDS = 60
-# What squeue prints when slurmctld does not run or does not answer; jobs continue without it.
+# What squeue prints if slurmctld does not run or does not answer; jobs continue without it.
 NO_CONTROLLER = ("Unable to contact slurm controller", "Socket timed out")
 NO_ANSWER = "no answer"
 # The states of a job that has not ended.
@@ -33,9 +33,7 @@ UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "S
 def script_text(
     np: int, nodes: int | None, words: list[str], run: Path, options: list[str], variables: Mapping[str, str]
 ) -> str:
-    """A job script that calls this hvscale with `words` inside its allocation, with `variables` in
-    its environment.
-    """
+    """A job script that calls this hvscale with `words` and `variables` inside its allocation."""
     log = run / "logs" / "slurm.log"
     asked = [f"--job-name={run.name}", f"--ntasks={np}", *([f"--nodes={nodes}"] if nodes else []), *options]
     lines = [f"#SBATCH {shlex.quote(option)}" for option in [*asked, f"--output={log}", "--open-mode=append"]]
@@ -47,8 +45,9 @@ def script_text(
 
 
 def job_script(verb: str, command: list[str], options: LaunchOptions, run: Path) -> str:
-    """The script of a job that runs `hvscale VERB` with these options; written to --sbatch's file
-    too, where one was asked for.
+    """The script of a job that runs `hvscale VERB` with these options.
+
+    Also written to the file of --sbatch, if given.
     """
     env, hidden = split_secrets(options.env)
     inside = options.replace(env=env, run=run, placement=PlacementOptions(placement="slurm"))
@@ -61,22 +60,24 @@ def job_script(verb: str, command: list[str], options: LaunchOptions, run: Path)
 
 
 def split_secrets(requests: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The words of `--env` for a command line, which every user of the node can read, and the
-    variables that its environment has to hold.
+    """The values of `--env` for a command line, and the hidden variables for the environment.
+
+    Every user of a node can read command lines.
     """
     written = env_variables([request for request in requests if "=" in request])
     hidden = {name: value for name, value in written.items() if not has_public_value(name)}
     if odd := [name for name in hidden if not SHELL_NAME.fullmatch(name)]:
         raise RequestError(
-            f"--env {odd[0]}=...: a job script can set no variable of that name; write --env {odd[0]}, and set it for sbatch"
+            f"--env {odd[0]}=...: a job script cannot set a variable of that name; write --env {odd[0]}, and set it for sbatch"
         )
     shown = (name if (name := request.partition("=")[0]) in hidden else request for request in requests)
     return tuple(shown), hidden
 
 
 def write_job_script(verb: str, command: list[str], options: LaunchOptions) -> str:
-    """Write the script and do nothing else; gives a line for the user. The run folder stands in the
-    script, so it serves one job.
+    """Write the script; return a line for the user.
+
+    The script contains the run folder, so it serves one job.
     """
     run = RunFolder((options.run or default_run_path(command)).absolute())
     prepare_folder(run)
@@ -86,7 +87,7 @@ def write_job_script(verb: str, command: list[str], options: LaunchOptions) -> s
 
 
 def write_script(path: Path, text: str, private: bool) -> None:
-    """`private`: for the user alone, also where the file was there before."""
+    """Write the file; if `private`, only the user can read it, even if it existed before."""
     try:
         with open(path, "w", opener=lambda file, flags: os.open(file, flags, 0o600 if private else 0o666)) as stream:
             if private and stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -97,15 +98,16 @@ def write_script(path: Path, text: str, private: bool) -> None:
 
 
 def submit(text: str, run: RunFolder) -> str:
-    """Give the script to Slurm; gives the job's number. Raises RequestError in sbatch's own words,
-    and for a folder that has a job already.
+    """Submit the script; return the job's id.
+
+    Raises RequestError with sbatch's message, or if the folder already has a job.
     """
     require("sbatch", "slurm-client", "--submit")
     log = run.logs / "slurm.log"
     try:
         log.touch(exist_ok=False)
     except FileExistsError as error:
-        raise RequestError(f"{run.path} belongs to a Slurm job already: give another folder with --run") from error
+        raise RequestError(f"{run.path} already belongs to a Slurm job: choose another folder with --run") from error
     except OSError as error:
         raise cannot_write(run.path, error) from error
     try:
@@ -115,18 +117,19 @@ def submit(text: str, run: RunFolder) -> str:
             )
     except subprocess.TimeoutExpired as error:
         raise RequestError(
-            f"sbatch has not answered within {programs.answer_seconds():g} s: `squeue --me` says whether the job was taken"
+            f"sbatch has not answered within {programs.answer_seconds():g} s: check with `squeue --me` whether Slurm accepted the job"
         ) from error
     if done.returncode:
         log.unlink(missing_ok=True)
         said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        raise RequestError(f"Slurm does not take the job: {said.removeprefix('sbatch: error: ')}")
+        raise RequestError(f"Slurm rejected the job: {said.removeprefix('sbatch: error: ')}")
     return done.stdout.strip().partition(";")[0]
 
 
 def state_of(job: str) -> str:
-    """Slurm's word for the job's state; empty for one that it has forgotten, NO_ANSWER while Slurm
-    does not answer.
+    """The job's state in Slurm's words.
+
+    Empty if Slurm has forgotten the job, NO_ANSWER while Slurm does not answer.
     """
     words = ["squeue", "--noheader", "--job", job, "--format", "%T"]
     (listed,) = programs.run_all([words], programs.answer_seconds())
@@ -143,7 +146,7 @@ def follow(
     each_time: Callable[[], object],
     interrupted: Callable[[], bool],
 ) -> None:
-    """Show what the ranks write until the job has ended; `interrupted()` cancels it."""
+    """Show the ranks' output until the job ends; `interrupted()` cancels it."""
     output = RankOutput(run, np, show)
     try:
         while is_unfinished(job) and not interrupted():
@@ -158,13 +161,13 @@ def follow(
 
 
 def is_unfinished(job: str) -> bool:
-    """Whether Slurm has the job; a signal ends the wait for its answer."""
+    """Whether the job has not ended; a signal interrupts the wait for Slurm's answer."""
     with interrupts.interruptible():
         return state_of(job) in UNFINISHED
 
 
 def cancel(job: str) -> None:
-    """Let the launcher in the job end its ranks and close the run's record, and wait for that."""
+    """Let the job's launcher end its ranks and close the run's record, and wait for it."""
     call(["scancel", "--batch", "--signal=TERM", job])
     deadline = time.monotonic() + CANCEL_SECONDS
     while state_of(job) in UNFINISHED and time.monotonic() < deadline:
@@ -174,7 +177,7 @@ def cancel(job: str) -> None:
 
 
 def check_outcome(job: str, run: RunFolder) -> None:
-    """Raises what the launcher in the job raised there: RequestError, or RankFailedError."""
+    """Raises what the launcher in the job raised: RequestError or RankFailedError."""
     log = run.logs / "slurm.log"
     if not run.run_json.is_file():
         raise RequestError(f"Slurm job {job} ended without a run ({launcher_message(log)}); its output is in {log}")
@@ -192,15 +195,16 @@ def check_outcome(job: str, run: RunFolder) -> None:
 
 
 def launcher_message(log: Path) -> str:
-    """The launcher's own last message in the job's output."""
+    """The launcher's last message in the job's output."""
     ours = [line.removeprefix("hvscale: ") for line in last_lines(log, 1000) if line.startswith("hvscale: ")]
     ours = [line for line in ours if not line.startswith("warning: ")]
     return ours[-1] if ours else (last_lines(log, 1) or ["it wrote nothing"])[0]
 
 
 def prepare_folder(run: RunFolder) -> None:
-    """Create the folder for the job's output. Raises as `RunFolder.create`: the job itself locks
-    the folder when it runs.
+    """Create the folder for the job's output; raises what `RunFolder.create` raises.
+
+    The job locks the folder when it runs.
     """
     RunFolder.create(run.path).unlock()
 

@@ -1,4 +1,4 @@
-"""Docker containers as nodes on a private network: one for each rank, or one for several ranks."""
+"""Docker containers as nodes on a private network, each for one rank or several."""
 
 import json
 import os
@@ -29,12 +29,12 @@ DEFAULT_SHM_SIZE = "1g"
 # Docker's own units.
 SIZE = re.compile(r"([0-9]{1,19})([bkmg]?)", re.IGNORECASE)
 POWERS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30}
-# Folders of this machine that a container does not have.
+# Variables with folders that a container does not have.
 EXCLUDED_VARIABLES = ("TMPDIR", "XDG_RUNTIME_DIR")
 
 
 class Docker(Placement):
-    """`takes_ranks_per_container` is False where each rank gets a container of its own."""
+    """Containers; each holds one rank unless `takes_ranks_per_container`."""
 
     def __init__(self, name: str, help: str, takes_ranks_per_container: bool) -> None:
         self.name, self.help = name, help
@@ -46,7 +46,7 @@ class Docker(Placement):
         return self.ready_with(DEFAULT_IMAGE)
 
     def ready_with(self, image: str) -> str:
-        """Raises RequestError when Docker or the image is missing."""
+        """Raises RequestError if Docker or the image is missing."""
         engine.command()
         with engine.connection() as client:
             require_image(client, image)
@@ -59,7 +59,7 @@ class Docker(Placement):
         self.ready_with(options.image or DEFAULT_IMAGE)
 
     def slots(self, request: PlacementRequest) -> list[int]:
-        """Ranks for each container."""
+        """The number of ranks of each container."""
         if "ranks_per_container" not in self.takes:
             return [1] * request.np
         per_container = request.options.ranks_per_container or DEFAULT_RANKS_PER_CONTAINER
@@ -104,17 +104,18 @@ class Docker(Placement):
 
 
 def shm_bytes(size: str) -> int:
-    """Raises RequestError for what is not a size as Docker writes it: 512m, 1g."""
+    """The size in bytes. Raises RequestError if it is not a size as Docker writes it: 512m, 1g."""
     match = SIZE.fullmatch(size)
     found = int(match[1]) << POWERS[match[2].lower()] if match else 0
     if not 0 < found <= MOST_BYTES:
-        raise RequestError(f"--shm-size {size}: not a size; write it as 512m or 1g")
+        raise RequestError(f"--shm-size {size}: not a valid size; write it as 512m or 1g")
     return found
 
 
 def container_gpus(options: PlacementOptions, slots: list[int]) -> list[list[int]]:
-    """The numbers of the GPUs that each container sees. Raises RequestError when there are fewer
-    than ranks that want one of their own.
+    """The numbers of the GPUs that each container sees.
+
+    Raises RequestError if ranks want GPUs of their own and there are too few.
     """
     there = len(gpus())
     if options.container_gpus == "own":
@@ -129,9 +130,7 @@ def container_gpus(options: PlacementOptions, slots: list[int]) -> list[list[int
 def running_containers(
     client: Any, request: PlacementRequest, image: Any, network: str, slots: list[int]
 ) -> Iterator[list[Any]]:
-    """One container for each entry of `slots`; they are removed on exit with all that runs in
-    them.
-    """
+    """Context: a running container for each entry of `slots`; on exit they are removed."""
     import docker
 
     options, label = request.options, request.label
@@ -139,7 +138,7 @@ def running_containers(
     modes = volumes(request.command, request.environment, request.library.launcher, request.run, options.mount or ())
     common = {
         "image": image.id,
-        # Until the container is removed; signals reach it only as its end.
+        # It runs until the container is removed, and ignores other signals.
         "command": ["sleep", "infinity"],
         "entrypoint": [],
         "labels": label.labels,
@@ -168,7 +167,7 @@ def running_containers(
         return container
 
     def remove() -> None:
-        """Found by its label: a start that was interrupted may not have learned of what it made."""
+        """Remove by label, because an interrupted start may not know what it created."""
         own = client.containers.list(all=True, filters={"label": label.filters}, ignore_removed=True)
         programs.in_parallel(engine.remove_container, own)
 
@@ -183,7 +182,7 @@ def agent(container: Any) -> tuple[str, ...]:
 
 
 def probe_containers(containers: list[Any]) -> list[dict[str, Any]]:
-    """What the ranks will find in each. Raises RequestError when this Python does not run there."""
+    """What the ranks will find in each. Raises RequestError if this Python does not run there."""
     probe = [sys.executable, "-I", "-S", node_probe.__file__]
     asked = programs.run_all([[*agent(container), *probe] for container in containers], programs.answer_seconds())
     return [read_probe(one) for one in asked]
@@ -196,13 +195,13 @@ def read_probe(asked: "subprocess.CompletedProcess[str] | None") -> dict[str, An
         said = (asked.stderr.strip().splitlines() or ["nothing"])[-1]
         raise RequestError(
             f"{sys.executable} does not run in the image ({said}): it needs the libraries of this machine's "
-            "distribution, as `hvscale image build` takes them"
+            "distribution, as in the image of `hvscale image build`"
         )
     found: dict[str, Any] = json.loads(asked.stdout)
     here = ".".join(map(str, sys.version_info[:2]))
     if not found["python"].startswith(f"{here}."):
         raise RequestError(
-            f"{sys.executable} is Python {found['python']} in the image, but {here} here: use an image of this distribution"
+            f"{sys.executable} is Python {found['python']} in the image, but {here} on this machine: use an image of this distribution"
         )
     return found
 
@@ -219,8 +218,9 @@ def make_node(container: Any, number: int, slots: int, network: str, seen: dict[
 
 
 def shape_link(client: Any, image: Any, label: RunLabel, node: Node, rate: str) -> None:
-    """Hold the container's link to `rate`, from a second container in its network: the ranks' own
-    never gets the right to change it.
+    """Limit the container's link to `rate`, from a second container in its network.
+
+    The ranks' own container never has the privilege to change it.
     """
     import docker
 
@@ -238,7 +238,7 @@ def shape_link(client: Any, image: Any, label: RunLabel, node: Node, rate: str) 
         )
     except docker.errors.ContainerError as error:
         said = (error.stderr or b"").decode(errors="replace").strip()
-        raise RequestError(f"--link {rate}: {said or error}; the image must hold tc (package iproute2)") from error
+        raise RequestError(f"--link {rate}: {said or error}; the image must contain tc (package iproute2)") from error
 
 
 def lost_containers(client: Any, containers: list[Any]) -> dict[str, str]:
@@ -246,7 +246,7 @@ def lost_containers(client: Any, containers: list[Any]) -> dict[str, str]:
     import docker
 
     if not engine.answers(client):
-        return {container.name: "the Docker daemon does not answer any more" for container in containers}
+        return {container.name: "the Docker daemon no longer answers" for container in containers}
     lost = {}
     for container in containers:
         try:
@@ -258,7 +258,7 @@ def lost_containers(client: Any, containers: list[Any]) -> dict[str, str]:
         except docker.errors.NotFound:
             lost[container.name] = "its container was removed"
         except Exception:
-            lost[container.name] = "the Docker daemon does not answer any more"
+            lost[container.name] = "the Docker daemon no longer answers"
     return lost
 
 

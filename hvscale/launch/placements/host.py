@@ -17,7 +17,7 @@ class Host(Placement):
         return "nothing more is needed"
 
     def check(self, options: PlacementOptions, np: int) -> None:
-        """Nothing is needed."""
+        """Always possible."""
 
     @contextmanager
     def prepare(self, request: PlacementRequest) -> Iterator[Nodes]:

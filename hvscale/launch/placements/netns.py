@@ -1,11 +1,11 @@
-"""A private network of network namespaces on this machine: made, listed and removed by `ip`.
+"""Network namespaces as nodes, joined by a bridge: an emulated network without containers.
 
-Each node is a namespace with one interface, eth0. Their bridge lies in a namespace of its own,
-where no firewall rule of this machine (Docker drops what a bridge forwards) reaches it. One virtual
-uplink joins it to this machine, for the launcher; its alias carries the run's label, because a
-namespace has nothing but a name. Cable and label are made, and leftovers looked for, under one
-lock: a namespace whose uplink is missing is nobody's. In each namespace /etc/hosts names all nodes:
-Gloo wants to know the address of its own host name.
+`ip` creates, lists and removes them. Each node is a namespace with one interface, eth0. The bridge
+is in another namespace, where this machine's firewall rules do not apply (Docker drops what a
+bridge forwards). A veth pair, the uplink, joins the bridge to this machine, for the launcher. The
+uplink's alias holds the run's label, because a namespace has only a name. Uplinks are created, and
+leftovers searched for, under one lock: a namespace without an uplink belongs to no run. In each
+namespace /etc/hosts names all nodes, because Gloo resolves its own host name.
 """
 
 import ipaddress
@@ -34,20 +34,18 @@ LOCK = "namespaces"
 SUBNETS = ipaddress.IPv4Network("10.213.0.0/16")
 MOST_NODES = 250
 LONGEST_ALIAS = 255  # bytes, the kernel's limit
-# What lies here in a folder of a namespace's name, `ip netns exec` puts over the same file of /etc.
+# `ip netns exec` mounts the files of this folder's sub-folder for the namespace over those in /etc.
 CONFIGURATIONS = Path("/etc/netns")
-CLEANUP = "`hvscale cleanup` removes what a killed run left"
+CLEANUP = "run `hvscale cleanup` to remove what a killed run left"
 
 
 def uplink_name(prefix: str) -> str:
-    """The interface of this machine that leads into the network of the namespaces `prefix...`; its
-    name has at most 15 characters.
-    """
+    """This machine's interface to the namespaces `prefix...`; it has at most 15 characters."""
     return "hv" + prefix.split("-")[1]
 
 
 def free_subnet() -> ipaddress.IPv4Network:
-    """A /24 that no route of this machine leads to. Raises RequestError when there is none."""
+    """A /24 without a route on this machine. Raises RequestError if there is none."""
     routes = [entry["dst"] for entry in json.loads(call(["ip", "-4", "-json", "route", "show"]))]
     used = [ipaddress.IPv4Network(route) for route in routes if route != "default"]
     for subnet in SUBNETS.subnets(new_prefix=24):
@@ -58,10 +56,10 @@ def free_subnet() -> ipaddress.IPv4Network:
 
 @contextmanager
 def network(label: RunLabel, nodes: int) -> Iterator[tuple[ipaddress.IPv4Network, list[str]]]:
-    """Make the network with namespaces `label.name(0)` and so on; gives its subnet and the
-    namespaces' names. This machine has its first address, the nodes have the following ones.
+    """Context: the subnet and names of new namespaces `label.name(0)` and so on.
 
-    Raises RequestError when a name is taken or `ip` fails; nothing is left then.
+    This machine has the first address, and the nodes have the next ones. Raises RequestError if a
+    name is taken or `ip` fails, and then leaves nothing.
     """
     subnet = make_switch(label)
     try:
@@ -75,8 +73,7 @@ def network(label: RunLabel, nodes: int) -> Iterator[tuple[ipaddress.IPv4Network
 
 
 def make_switch(label: RunLabel) -> ipaddress.IPv4Network:
-    """Make the namespace with the bridge, and the labelled uplink to it. Gives the network's
-    addresses, which are taken from then on.
+    """Create the namespace with the bridge, and the labelled uplink; return the reserved subnet.
 
     Raises RequestError as `network` does.
     """
@@ -84,9 +81,9 @@ def make_switch(label: RunLabel) -> ipaddress.IPv4Network:
     switch, uplink = label.name(SWITCH), uplink_name(prefix)
     with machine_lock(LOCK):
         if taken := [name for name in namespaces() if name.startswith(prefix)]:
-            raise RequestError(f"network namespace {taken[0]} exists already: {CLEANUP}")
+            raise RequestError(f"network namespace {taken[0]} already exists: {CLEANUP}")
         if uplink in uplinks():
-            raise RequestError(f"network interface {uplink} exists already: {CLEANUP}")
+            raise RequestError(f"network interface {uplink} already exists: {CLEANUP}")
         subnet = free_subnet()
         try:
             make_namespace(switch)
@@ -102,9 +99,7 @@ def make_switch(label: RunLabel) -> ipaddress.IPv4Network:
 
 
 def make_node(switch: str, name: str, port: str, address: str) -> None:
-    """Make the node's namespace, with an interface of this address (CIDR) that is joined to the
-    switch's bridge.
-    """
+    """Create the node's namespace, with an interface of this address (CIDR) on the bridge."""
     make_namespace(name)
     end_here, end_there = ["netns", name, "type", "veth"], ["peer", "name", port, "netns", switch]
     call(["ip", "link", "add", NODE_INTERFACE, *end_here, *end_there])
@@ -129,30 +124,30 @@ def write_hosts(addresses: Mapping[str, str]) -> None:
 
 
 def alias(label: RunLabel) -> str:
-    """The end of the run's path stands in it, where the whole is too long."""
+    """The interface alias with the run's label; if too long, it holds the end of the run's path."""
     start = f"{CONTROLLER}={label.controller} {RUN}="
     return start + os.fsencode(label.run)[-(LONGEST_ALIAS - len(start)) :].decode(errors="ignore")
 
 
 def namespaces() -> list[str]:
-    """The names of this machine's network namespaces, those that `ip netns` knows."""
+    """The network namespaces that `ip netns` lists."""
     return [entry["name"] for entry in json.loads(call(["ip", "-json", "netns", "list"]) or "[]")]
 
 
 def uplinks() -> dict[str, str]:
-    """The alias of each interface of this machine by its name, for the interfaces that could be
-    ours.
-    """
+    """The alias of each interface of this machine that may be an uplink, by name."""
     links = json.loads(call(["ip", "-json", "link", "show"]))
     return {entry["ifname"]: entry.get("ifalias", "") for entry in links if entry["ifname"].startswith("hv")}
 
 
 def remove(prefix: str) -> list[str]:
-    """Kill what runs in the namespaces whose names start with `prefix`, and remove them with their
-    uplink. Gives their names.
+    """Kill what runs in namespaces whose names start with `prefix`, and remove them and their
+    uplink.
+
+    Returns their names.
     """
     interrupts.disable_interrupts()
-    # The switch last: the uplink goes with it, and its alias names the run that owns all this.
+    # The switch comes last: its removal removes the uplink, whose alias names the owning run.
     names = sorted((name for name in namespaces() if name.startswith(prefix)), key=lambda name: name.endswith(SWITCH))
     for name in names:
         with suppress(RequestError):
@@ -163,15 +158,16 @@ def remove(prefix: str) -> list[str]:
         shutil.rmtree(CONFIGURATIONS / name, ignore_errors=True)
         with suppress(RequestError):
             call(["ip", "netns", "del", name])
-    # The kernel removes it with the switch, but only some time later.
+    # The kernel removes the uplink with the switch, but some time later.
     with suppress(RequestError):
         call(["ip", "link", "del", "dev", uplink_name(prefix)])
     return names
 
 
 def labels() -> dict[str, RunLabel]:
-    """Whose the namespaces of runs are, by the start of their names; a label without a controller
-    for those whose uplink is missing.
+    """The owner of each run's namespaces, by the start of their names.
+
+    The label has no controller if the uplink is missing.
     """
     starts = {name.rpartition("-")[0] + "-" for name in namespaces() if re.match(rf"{PREFIX}-[0-9a-f]{{8}}-", name)}
     aliases = uplinks()
@@ -180,13 +176,13 @@ def labels() -> dict[str, RunLabel]:
 
 
 def remove_leftovers(remove_them: bool = True) -> list[tuple[RunLabel, str]]:
-    """Remove the networks whose controllers are gone, or only look; gives the label, and the start
-    of the namespaces' names.
+    """Find and, with `remove_them`, remove the networks whose controllers no longer run.
+
+    Returns the label and the start of the namespaces' names.
     """
     with machine_lock(LOCK):
         gone = {(start, label) for start, label in labels().items() if not label.is_live}
-        # Of a controller that was gone before nothing can go away by itself any more: what is there
-        # is left behind.
+        # Nobody else removes what a dead controller created, so what is still there is left over.
         found = [(label, start) for start, label in labels().items() if (start, label) in gone]
         for _, start in found if remove_them else []:
             remove(start)
@@ -195,8 +191,8 @@ def remove_leftovers(remove_them: bool = True) -> list[tuple[RunLabel, str]]:
 
 DEFAULT_NODES = 2
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
-# A name of its own for each node: launchers and libraries tell nodes apart by it. The words after
-# `sh -c` are "$0" and "$@".
+# Each node has its own host name, by which launchers and libraries distinguish nodes. The words
+# after `sh -c` are "$0" and "$@".
 IN_NAMESPACE = ("unshare", "--uts", "/bin/sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"')
 
 
@@ -209,7 +205,7 @@ class NetworkNamespaces(Placement):
         found = [require(program, package, "--placement netns") for program, package in PROGRAMS.items()]
         if os.geteuid() != 0:
             raise RequestError(
-                "--placement netns makes network namespaces, which takes root: use sudo, or --placement docker:rank"
+                "--placement netns needs root to create network namespaces: use sudo, or --placement docker:rank"
             )
         return f"root, {', '.join(found)}"
 
@@ -217,10 +213,10 @@ class NetworkNamespaces(Placement):
         self.readiness()
         wanted = options.nodes or DEFAULT_NODES
         if wanted > MOST_NODES:
-            raise RequestError(f"--nodes {wanted}: at most {MOST_NODES} network namespaces fit into one network")
+            raise RequestError(f"--nodes {wanted}: at most {MOST_NODES} network namespaces are supported")
         if options.nodes and options.nodes > np:
             raise RequestError(
-                f"--nodes {options.nodes} for -np {np}: each node needs a rank; ask for fewer nodes or more ranks"
+                f"--nodes {options.nodes} for -np {np}: each node needs a rank; use fewer nodes or more ranks"
             )
         if options.link:
             bits_per_second(options.link)

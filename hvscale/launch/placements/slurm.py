@@ -1,4 +1,4 @@
-"""The nodes of a Slurm allocation: programs are started in them by srun."""
+"""The nodes of a Slurm allocation; srun starts programs in them."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class Slurm(Placement):
             nodes = call(["sinfo", "--noheader", "--format", "%D"]).split()
         except RequestError as error:
             raise RequestError(
-                f"Slurm's controller does not answer ({error}): ask your site, or set SLURM_CONF"
+                f"Slurm's controller does not answer ({error}): ask your administrators, or set SLURM_CONF"
             ) from error
         where = (
             f"inside allocation {os.environ['SLURM_JOB_ID']}"
@@ -51,12 +51,12 @@ class Slurm(Placement):
         require("srun", "slurm-client", "--placement slurm")
         if "SLURM_JOB_ID" not in os.environ:
             raise RequestError(
-                "--placement slurm: this is not inside an allocation; start it from one (`salloc -n N`), "
-                "or let it be submitted with --submit, or write the job's script with --sbatch FILE"
+                "--placement slurm: not inside an allocation; start it in one (`salloc -n N`), "
+                "submit it with --submit, or write a job script with --sbatch FILE"
             )
         if sum(tasks_per_node()) < np:
             raise RequestError(
-                f"-np {np}, but the allocation has {sum(tasks_per_node())} tasks: ask Slurm for more (`-n {np}`), or for fewer ranks"
+                f"-np {np}, but the allocation has {sum(tasks_per_node())} tasks: request more (`-n {np}`), or use fewer ranks"
             )
 
     @contextmanager
@@ -74,7 +74,7 @@ class Slurm(Placement):
             address = address_of(name)
             others = [one for one in seen["interfaces"] if not one.startswith("127.")]
             if address not in seen["interfaces"] and others:
-                address = others[0]  # a name that means the loopback address on its own host
+                address = others[0]  # the node's name resolves to the loopback address there
             nodes.append(
                 Node(
                     name=name,
@@ -95,14 +95,13 @@ class Slurm(Placement):
 
 
 def tasks_per_node() -> list[int]:
-    """How many ranks each node of the allocation takes, in Slurm's order."""
+    """The number of ranks that each node of the allocation can take, in Slurm's order."""
     text = os.environ.get("SLURM_TASKS_PER_NODE") or os.environ["SLURM_JOB_CPUS_PER_NODE"]
     return [int(tasks) for tasks, times in TASKS.findall(text) for _ in range(int(times or 1))]
 
 
 def agent(job: str, node: str) -> tuple[str, ...]:
-    # The job's environment is an explicit list: what srun needs of the caller's is given to it
-    # here.
+    # The job's environment is an explicit list, so srun's own variables are added here.
     configuration = os.environ.get("SLURM_CONF")
     return (
         *(("env", f"SLURM_CONF={configuration}") if configuration else ()),
@@ -112,8 +111,9 @@ def agent(job: str, node: str) -> tuple[str, ...]:
 
 
 def probe_nodes(job: str, nodes: list[str]) -> list[dict[str, Any]]:
-    """What the ranks will find in each node. Raises RequestError, in srun's own words, when nothing
-    can be started there.
+    """What the ranks will find in each node.
+
+    Raises RequestError, with srun's message, if nothing can be started there.
     """
     probe = [sys.executable, "-I", "-S", node_probe.__file__]
     asked = programs.run_all([[*agent(job, node), *probe] for node in nodes], programs.answer_seconds())
@@ -123,12 +123,12 @@ def probe_nodes(job: str, nodes: list[str]) -> list[dict[str, Any]]:
 def read_probe(node: str, asked: "subprocess.CompletedProcess[str] | None") -> dict[str, Any]:
     if asked is None:
         raise RequestError(
-            f"srun has started nothing on {node} within {programs.answer_seconds():g} s: look at the node's state with "
-            f"`sinfo`, or give it longer with {programs.ANSWER_VARIABLE}=SECONDS"
+            f"srun has started nothing on {node} within {programs.answer_seconds():g} s: check the node's state with "
+            f"`sinfo`, or allow more time with {programs.ANSWER_VARIABLE}=SECONDS"
         )
     if asked.returncode:
         lines = [line for line in asked.stderr.splitlines() if line.strip()] or [f"status {asked.returncode}"]
-        # Lines before it are information; lines after it follow from the first error.
+        # Lines before the first error are information; later ones follow from it.
         said = next((line.partition("error: ")[2] for line in lines if "error: " in line), lines[-1])
         raise RequestError(f"srun cannot start {sys.executable} on {node}: {said.strip()}")
     found: dict[str, Any] = json.loads(asked.stdout)
@@ -136,7 +136,9 @@ def read_probe(node: str, asked: "subprocess.CompletedProcess[str] | None") -> d
 
 
 def address_of(node: str) -> str:
-    """Raises RequestError when Slurm does not know the node, or its name has no address."""
+    """The node's address. Raises RequestError if Slurm does not know it or it cannot be
+    resolved.
+    """
     match = NODE_ADDRESS.search(call(["scontrol", "show", "node", node]))
     name = match[1] if match else node
     try:
@@ -148,19 +150,19 @@ def address_of(node: str) -> str:
 
 
 def own_address_towards(address: str) -> str:
-    """The address of this machine that a packet to `address` would carry."""
+    """This machine's source address for packets to `address`."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect((address, ANY_PORT))
         return str(asking.getsockname()[0])
 
 
 def lost_nodes(job: str, nodes: list[str]) -> dict[str, str]:
-    """All nodes, when the allocation is no more; otherwise those that Slurm counts as down."""
+    """All nodes if the allocation has ended; otherwise those that Slurm reports as down."""
     jobs = ["squeue", "--noheader", "--job", job, "--format", "%T"]
     states = ["sinfo", "--noheader", "--Node", "--nodes", ",".join(nodes), "--format", "%n %T"]
     job_state, node_states = programs.run_all([jobs, states], STATE_SECONDS)
     if job_state is None or node_states is None:
-        return {}  # Slurm does not answer: it knows of no loss
+        return {}  # Slurm does not answer: no loss is known
     if job_state.stdout.strip() not in ("RUNNING", "CONFIGURING"):
         state = job_state.stdout.strip().lower() or "gone"
         return dict.fromkeys(nodes, f"the allocation {job} is {state}")

@@ -1,5 +1,6 @@
-"""Other hosts, reached by ssh. They share a file system with this one, where the environment and
-the run folder lie.
+"""Other hosts, reached by ssh.
+
+They share a file system with this one, which holds the environment and the run folder.
 """
 
 import json
@@ -27,8 +28,8 @@ from hvscale.launch.supervision.programs import require
 
 CONNECT_SECONDS = 10
 SSH_EXIT_SECONDS = 5
-# A host that stops answering while the job runs is lost after 30 s; options in HVSCALE_SSH come
-# first and win.
+# A host that stops answering while the job runs counts as lost after 30 s. Options in HVSCALE_SSH
+# come first and take precedence.
 SSH_OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": CONNECT_SECONDS,
@@ -50,14 +51,14 @@ class Ssh(Placement):
 
     def readiness(self) -> str:
         ssh = require(ssh_words()[0], "openssh-client", "--placement ssh")
-        return f"{ssh}; a launch asks the hosts themselves"
+        return f"{ssh}; hosts are checked when a job starts"
 
     def check(self, options: PlacementOptions, np: int) -> None:
         self.readiness()
         slots = dict(parse_hosts(options))
         if sum(slots.values()) < np:
             raise RequestError(
-                f"-np {np}, but the hosts have {sum(slots.values())} slots: add hosts, or slots as in --hosts a:4,b:4"
+                f"-np {np}, but the hosts have {sum(slots.values())} slots: add hosts or slots, as in --hosts a:4,b:4"
             )
 
     @contextmanager
@@ -82,7 +83,7 @@ class Ssh(Placement):
                 other = next(
                     connections[number].host for number, answer in enumerate(found) if answer["address"] == address
                 )
-                raise RequestError(f"host {one.host} does not reach {other} ({address}): open the network between them")
+                raise RequestError(f"host {one.host} cannot reach {other} ({address}): check the network between them")
         nodes = tuple(
             Node(
                 name=name,
@@ -108,11 +109,12 @@ class Ssh(Placement):
 
 
 def parse_hosts(options: PlacementOptions) -> list[tuple[str, int]]:
-    """Name and slots of each host, in the order given. Raises RequestError for none, or for what is
-    not a list of hosts.
+    """Name and slots of each host, in the order given.
+
+    Raises RequestError if there is none, or for an invalid list.
     """
     if options.hosts and options.hostfile:
-        raise RequestError("--hosts and --hostfile: give one of them")
+        raise RequestError("--hosts and --hostfile cannot be combined: use one of them")
     if options.hosts:
         matches = [(text, HOST.fullmatch(text.strip())) for text in options.hosts.split(",")]
         what = "--hosts"
@@ -125,7 +127,7 @@ def parse_hosts(options: PlacementOptions) -> list[tuple[str, int]]:
         matches = [(line, HOSTFILE_LINE.fullmatch(line)) for line in lines if line]
         what = f"--hostfile {options.hostfile}"
     else:
-        raise RequestError("--placement ssh: on which hosts? Say it with --hosts a:4,b:4 or --hostfile FILE")
+        raise RequestError("--placement ssh needs hosts: add --hosts a:4,b:4 or --hostfile FILE")
     hosts: dict[str, int] = {}
     for text, match in matches:
         if match is None or match["name"].startswith("-"):
@@ -135,12 +137,12 @@ def parse_hosts(options: PlacementOptions) -> list[tuple[str, int]]:
         slots = match["slots"] or match.groupdict().get("named") or "1"
         hosts[match["name"]] = hosts.get(match["name"], 0) + int(slots)
     if not hosts:
-        raise RequestError(f"{what}: no host in it")
+        raise RequestError(f"{what}: the list has no hosts")
     return list(hosts.items())
 
 
 def fill_hosts(hosts: list[tuple[str, int]], np: int) -> list[tuple[str, int]]:
-    """Ranks for each host: one host is filled before the next."""
+    """The ranks of each host; each is filled before the next one."""
     filled = []
     for name, slots in hosts:
         filled.append((name, min(slots, np)))
@@ -149,12 +151,12 @@ def fill_hosts(hosts: list[tuple[str, int]], np: int) -> list[tuple[str, int]]:
 
 
 def ssh_words() -> list[str]:
-    """HVSCALE_SSH names another program or adds options, as GIT_SSH_COMMAND does for git."""
+    """The ssh command; HVSCALE_SSH replaces it or adds options, as GIT_SSH_COMMAND does for git."""
     return shlex.split(os.environ.get("HVSCALE_SSH", "ssh")) or ["ssh"]
 
 
 def agent(host: str) -> tuple[str, ...]:
-    # The job's environment is an explicit list: what ssh needs of the caller's is given to it here.
+    # The job's environment is an explicit list, so ssh's own variables are added here.
     socket = os.environ.get("SSH_AUTH_SOCK")
     keys = ("env", f"SSH_AUTH_SOCK={socket}") if socket else ()
     options = (word for name, value in SSH_OPTIONS.items() for word in ("-o", f"{name}={value}"))
@@ -162,11 +164,11 @@ def agent(host: str) -> tuple[str, ...]:
 
 
 class HostConnection:
-    """A host, and the program there that answers questions about it."""
+    """A connection to a host, and to the program there that answers questions about it."""
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in end(); a pipe that nobody reads could fill
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in end(); a pipe could fill up
         self.received = b""
         self.process = subprocess.Popen(
             [*agent(self.host), shlex.join([sys.executable, "-I", host_preflight.__file__])],
@@ -177,21 +179,22 @@ class HostConnection:
         )
 
     def ask(self, question: Any) -> None:
-        """An agent that has ended has already written why."""
+        """Send a question; does nothing if the agent has ended and already written why."""
         with suppress(OSError):
             if self.process.stdin is not None:
                 self.process.stdin.write(json.dumps(question).encode() + b"\n")
                 self.process.stdin.flush()
 
     def answer(self, until: float) -> Any:
-        """Raises RequestError, in ssh's own words, when no answer comes until then
-        (time.monotonic).
+        """The answer.
+
+        Raises RequestError, with ssh's message, if none comes before `until` (time.monotonic).
         """
         while b"\n" not in self.received:
             if self.process.stdout is None or not readable(self.process.stdout.fileno(), until - time.monotonic()):
                 raise RequestError(
-                    f"host {self.host} has not answered by ssh within {programs.answer_seconds():g} s: `ssh {self.host} true` "
-                    f"must work; {programs.ANSWER_VARIABLE}=SECONDS gives it longer"
+                    f"host {self.host} has not answered by ssh within {programs.answer_seconds():g} s: check that "
+                    f"`ssh {self.host} true` works, or allow more time with {programs.ANSWER_VARIABLE}=SECONDS"
                 )
             new = os.read(self.process.stdout.fileno(), 65536)
             if not new:
@@ -215,26 +218,27 @@ class HostConnection:
             )
         return (
             f"host {self.host} cannot run {sys.executable} ({last}): "
-            "the environment must lie at the same path on every host, as on a shared file system"
+            "the environment must be at the same path on every host, for example on a shared file system"
         )
 
     def end(self) -> None:
         programs.end_session(self.process)
         for stream in (self.process.stdin, self.process.stdout, self.errors):
-            with suppress(OSError):  # a question that was not taken is not written any more
+            with suppress(OSError):  # an unsent question is dropped
                 if stream is not None:
                     stream.close()
 
 
 def readable(descriptor: int, seconds: float) -> bool:
-    looking = select.poll()  # select.select knows no descriptor above 1023
+    looking = select.poll()  # select.select does not support descriptors above 1023
     looking.register(descriptor, select.POLLIN)
     return bool(looking.poll(max(0.0, seconds) * 1000))
 
 
 def ask_all(connections: list[HostConnection], question: Any) -> list[Any]:
-    """The answers of all to the same question. Raises RequestError for a host that gives none in
-    time.
+    """Every host's answer to one question.
+
+    Raises RequestError for a host that does not answer in time.
     """
     until = time.monotonic() + programs.answer_seconds()
     for one in connections:
@@ -243,16 +247,14 @@ def ask_all(connections: list[HostConnection], question: Any) -> list[Any]:
 
 
 def check_host(host: str, answer: dict[str, Any], run: Path) -> None:
-    """Raises RequestError when a host has another environment than this one, or does not see the
-    run folder.
-    """
+    """Raises RequestError if a host has another environment, or does not see the run folder."""
     if not answer["sees_run"]:
-        raise RequestError(f"host {host} does not see {run}: choose a folder that all hosts share with --run")
+        raise RequestError(f"host {host} does not see {run}: use --run with a folder that all hosts share")
     for name, version in answer["versions"].items():
         here = ".".join(map(str, sys.version_info[:3])) if name == "python" else version_here(name)
         if version != here:
             raise RequestError(
-                f"host {host} has {name} {version}, this one {here}: give all hosts the same environment"
+                f"host {host} has {name} {version}, this one {here}: install the same environment on all hosts"
             )
 
 
@@ -264,10 +266,10 @@ def version_here(name: str) -> str:
 
 
 def unreachable_hosts(hosts: list[str]) -> dict[str, str]:
-    """The hosts that ssh does not reach any more."""
+    """The hosts that ssh no longer reaches."""
     asked = programs.run_all([[*agent(host), "true"] for host in hosts], CONNECT_SECONDS + SSH_EXIT_SECONDS)
     return {
-        host: "it does not answer by ssh any more"
+        host: "it no longer answers by ssh"
         for host, one in zip(hosts, asked, strict=True)
         if one is None or one.returncode
     }
