@@ -91,9 +91,7 @@ def test_a_horovod_program_runs_and_is_profiled_on_four_nodes(
 def test_more_ranks_than_the_allocation_has_are_refused(tmp_path: Path) -> None:
     done = inside_an_allocation(2, "launch", "-np", 4, "--placement", "slurm", "--", "true", cwd=tmp_path)
     assert done.returncode == 2
-    assert (
-        "hvscale: -np 4, but the allocation has 2 tasks: request more (`-n 4`), or use fewer ranks" in done.stderr
-    )
+    assert "hvscale: -np 4, but the allocation has 2 tasks: request more (`-n 4`), or use fewer ranks" in done.stderr
 
 
 def test_outside_an_allocation_the_ways_in_are_named(hvscale: Run) -> None:
