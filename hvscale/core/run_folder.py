@@ -258,7 +258,7 @@ class RunRecord(VersionedDocument):
             ranks = sorted({rank for reported in libraries for rank in reported.ranks})
             named.append(f"{ranks_in_words(ranks)} ran on {name} ({libraries[0].file})")
         more = [f"others on {len(named) - LIBRARIES_NAMED} more"] if len(named) > LIBRARIES_NAMED else []
-        return f"asked for {self.library.name}, but {', '.join([*named[:LIBRARIES_NAMED], *more])}"
+        return f"requested {self.library.name}, but {', '.join([*named[:LIBRARIES_NAMED], *more])}"
 
 
 class RunFolder:

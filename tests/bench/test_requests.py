@@ -73,9 +73,7 @@ def test_what_does_not_fit_this_machine_is_refused_before_anything_is_made(tmp_p
 
 
 def test_a_back_end_that_is_not_installed_is_named_with_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(
-        RequestError, match=r"mvapich2: no MVAPICH2 in PATH .*: put your MVAPICH2's bin folder into PATH"
-    ):
+    with pytest.raises(RequestError, match=r"mvapich2: no MVAPICH2 in PATH .*: add your MVAPICH2's bin folder to PATH"):
         CollectiveBench.of("allreduce", options(backends=("mvapich2",)), launch(tmp_path), resolve)
     if not gpus():
         with pytest.raises(RequestError, match="nccl: NCCL needs NVIDIA GPUs, and nvidia-smi lists none here"):

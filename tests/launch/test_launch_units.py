@@ -147,7 +147,7 @@ def test_an_mpirun_of_another_family_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"is not Open MPI's .it prints: HYDRA build details"):
         flavours.get("openmpi").find({"PATH": str(tmp_path)})
     mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 3.1.1'\n")
-    with pytest.raises(RequestError, match="4 or later is needed"):
+    with pytest.raises(RequestError, match="4 or later is required"):
         flavours.get("openmpi").find({"PATH": str(tmp_path)})
     mpirun.unlink()
     with pytest.raises(RequestError, match="no mpirun in PATH"):

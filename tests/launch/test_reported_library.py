@@ -160,26 +160,26 @@ def test_two_spellings_of_a_version_are_no_difference(asked: tuple[str, str], re
         (
             ("mvapich2", "2.3.7"),
             [("mpich", "5.0.2", [0, 1, 3])],
-            "asked for mvapich2 2.3.7, but ranks 0-1, 3 ran on mpich 5.0.2 (/opt/libmpi.so)",
+            "requested mvapich2 2.3.7, but ranks 0-1, 3 ran on mpich 5.0.2 (/opt/libmpi.so)",
             "mpich 5.0.2",
         ),
         (
             ("openmpi", "5.0.11"),
             [("openmpi", "4.1.4", [2])],
-            "asked for openmpi 5.0.11, but rank 2 ran on openmpi 4.1.4 (/opt/libmpi.so)",
+            "requested openmpi 5.0.11, but rank 2 ran on openmpi 4.1.4 (/opt/libmpi.so)",
             "openmpi 4.1.4",
         ),
         (
             ("mpich", "4.3.0"),
             [("mpich", "4.3.0", [0]), ("unknown", "", [1, 2])],
-            "asked for mpich 4.3.0, but rank 0 ran on mpich 4.3.0 (/opt/libmpi.so), "
+            "requested mpich 4.3.0, but rank 0 ran on mpich 4.3.0 (/opt/libmpi.so), "
             "ranks 1-2 ran on unknown (CRAY MPICH 8) (/opt/libmpi.so)",
             "mixed (mpich 4.3.0, unknown (CRAY MPICH 8))",
         ),
         (
             ("mpich", "4.3.0"),
             [("mpich", "4.3.0b1", [0])],
-            "asked for mpich 4.3.0, but rank 0 ran on mpich 4.3.0b1 (/opt/libmpi.so)",
+            "requested mpich 4.3.0, but rank 0 ran on mpich 4.3.0b1 (/opt/libmpi.so)",
             "mpich 4.3.0b1",
         ),
     ],

@@ -43,11 +43,11 @@ def test_open_mpi_ucx_and_horovod_tell(hvscale: Run, program: Callable[[str], Pa
     assert told["Open"]["settings"]["pml"] == "ucx"
     assert told["Open"]["settings"]["coll_tuned_allreduce_algorithm"] == "ring"
     assert told["Open"]["not_applied"] == {
-        "OMPI_MCA_coll_tuned_bcast_algorithm": "77 was asked for, ignore is in effect",
-        "OMPI_MCA_coll_tuned_nonsense": "Open MPI knows no such parameter",
+        "OMPI_MCA_coll_tuned_bcast_algorithm": "77 was requested, ignore is in effect",
+        "OMPI_MCA_coll_tuned_nonsense": "Open MPI has no such parameter",
     }
-    assert told["UCX"]["not_applied"] == {"UCX_NONSENSE": "UCX knows no such variable"}
-    assert told["Horovod"]["not_applied"] == {"HOROVOD_FUSION_TRESHOLD": "Horovod knows no such variable"}
+    assert told["UCX"]["not_applied"] == {"UCX_NONSENSE": "UCX has no such variable"}
+    assert told["Horovod"]["not_applied"] == {"HOROVOD_FUSION_TRESHOLD": "Horovod has no such variable"}
     for name in ("coll_tuned_bcast_algorithm", "coll_tuned_nonsense", "UCX_NONSENSE", "HOROVOD_FUSION_TRESHOLD"):
         assert sum(name in line for line in shown) == 1
 
@@ -65,8 +65,8 @@ def test_mpich_tells(hvscale: Run, program: Callable[[str], Path], tmp_path: Pat
     assert told["MPICH"]["settings"]["MPIR_CVAR_BCAST_SHORT_MSG_SIZE"] == "4096"
     assert told["MPICH"]["not_applied"] == {
         # The wheel is built without GPUs.
-        "MPIR_CVAR_ENABLE_GPU": "1 was asked for, 0 is in effect",
-        "MPIR_CVAR_NONSENSE": "MPICH knows no such variable",
+        "MPIR_CVAR_ENABLE_GPU": "1 was requested, 0 is in effect",
+        "MPIR_CVAR_NONSENSE": "MPICH has no such variable",
     }
     assert len(shown) == 2
 

@@ -1,4 +1,4 @@
-"""mpi4py, and so whatever hvscale measures, runs on the MPI that was asked for, or there is no
+"""mpi4py, and so whatever hvscale measures, runs on the MPI that was requested, or there is no
 measurement.
 """
 
@@ -97,7 +97,7 @@ def test_a_library_that_the_user_names_for_mpi4py_wins_and_is_warned_of(
     done = hvscale(*command, "--", "python", program(MAPPED), PATH=of_prefix(prefix))
     assert done.returncode == 0, done.stderr
     assert {line.split()[-1] for line in done.stdout.splitlines()} == {str(MPICH_PREFIX / "lib" / "libmpi.so.12")}
-    [warning] = [line for line in done.stderr.splitlines() if "warning: asked for mvapich2 5" in line]
+    [warning] = [line for line in done.stderr.splitlines() if "warning: requested mvapich2 5" in line]
     assert "ranks 0-1 ran on mpich 5" in warning
 
 
@@ -123,7 +123,7 @@ def test_bench_measures_the_library_that_was_asked_for_or_nothing(hvscale: Run, 
     wrong = hvscale(*command, *given, "--run", "wrong", PATH=of_prefix(prefix))
     assert wrong.returncode == 4, wrong.stderr
     last = wrong.stderr.splitlines()[-1]
-    assert last.startswith("hvscale: mvapich2: asked for mvapich2 5")
+    assert last.startswith("hvscale: mvapich2: requested mvapich2 5")
     assert "ranks 0-1 ran on mpich 5" in last
     document = bench_json(wrong, tmp_path / "wrong")
     assert {row["backend"] for row in document["rows"]} == {"mpich"}
@@ -143,7 +143,7 @@ def test_tables_are_written_for_the_library_that_was_asked_for_or_not_at_all(hvs
     wrong = hvscale(*command, *given, "--run", "wrong", "--env", OF_THE_ENVIRONMENT, PATH=of_prefix(prefix))
     assert wrong.returncode == 4, wrong.stderr
     last = wrong.stderr.splitlines()[-1]
-    assert last.startswith("hvscale: asked for mvapich2 5")
+    assert last.startswith("hvscale: requested mvapich2 5")
     assert "ranks 0-1 ran on mpich 5" in last
     assert not (tmp_path / "wrong" / "collectives.toml").exists()
     measured = json.loads((tmp_path / "wrong" / "tune-collectives.json").read_text())["measurements"]
@@ -181,6 +181,6 @@ def test_the_table_that_hvscale_asks_mvapich2_for_stays_in_the_log(
         f"\t{'PROCESSOR ARCH NAME':31}: MV2_ARCH_UNKWN",
     ]
     [told] = [told for told in run_json(tmp_path / "job")["settings_in_effect"] if "MVAPICH2" in told["library"]]
-    assert told["not_applied"] == {"MV2_VBUF_TOTAL_SIZE": "8192 was asked for, 16384 is in effect"}
+    assert told["not_applied"] == {"MV2_VBUF_TOTAL_SIZE": "8192 was requested, 16384 is in effect"}
     asked = hvscale(*command, "--env", "MV2_SHOW_ENV_INFO=1", "--", python, script, PATH=path)
     assert " MVAPICH2-2.3.7 Parameters" in [line[4:] for line in asked.stdout.splitlines()]

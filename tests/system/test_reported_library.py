@@ -16,7 +16,7 @@ from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
 from tests.system.prefixes import named_mvapich2
 
 SAY = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0].rstrip(chr(0)))"
-DIFFERENCE = re.compile(r"asked for mvapich2 2\.3\.7, but ranks 0-1 ran on mpich 5\S+ \(/\S+/libmpi\.so\.12\)")
+DIFFERENCE = re.compile(r"requested mvapich2 2\.3\.7, but ranks 0-1 ran on mpich 5\S+ \(/\S+/libmpi\.so\.12\)")
 C_PROGRAM = """
 #include <mpi.h>
 #include <stdio.h>
@@ -132,7 +132,7 @@ def test_a_rank_whose_programs_run_on_two_libraries_reports_both(
     assert done.returncode == 0, done.stderr
     reported = run_json(tmp_path / "job")["libraries_reported"]
     assert sorted((library["flavour"], library["ranks"]) for library in reported) == [("mpich", [0]), ("openmpi", [0])]
-    assert re.search(r"asked for mpich 5\S+, but rank 0 ran on .*openmpi 5", done.stderr)
+    assert re.search(r"requested mpich 5\S+, but rank 0 ran on .*openmpi 5", done.stderr)
 
 
 def test_a_program_without_mpi_reports_nothing_and_starts_behind_a_sanitizer(hvscale: Run, tmp_path: Path) -> None:

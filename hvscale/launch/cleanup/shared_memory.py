@@ -122,8 +122,9 @@ def files_in_use() -> Iterator[FileId]:
 
 
 def mapped(process: Path) -> Iterable[FileId]:
-    """The mapped files, from lines like `7f2c8e000000-7f2c8e200000 rw-s 00000000 00:1a 35
-    /dev/shm/name`.
+    """The files that a process has mapped.
+
+    Lines look like `7f2c8e000000-7f2c8e200000 rw-s 00000000 00:1a 35 /dev/shm/name`.
     """
     found = set()
     for line in (process / "maps").read_bytes().splitlines():

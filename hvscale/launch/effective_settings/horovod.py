@@ -22,7 +22,7 @@ class Horovod:
         known = names_in(library)
         unknown = [name for name in asked if name not in known]
         return ReportedSettings(
-            library="Horovod", settings={}, not_applied=dict.fromkeys(unknown, "Horovod knows no such variable")
+            library="Horovod", settings={}, not_applied=dict.fromkeys(unknown, "Horovod has no such variable")
         )
 
 

@@ -27,7 +27,7 @@ class UCX:
         if not unused and not ended:
             return None
         return ReportedSettings(
-            library="UCX", settings={}, not_applied=dict.fromkeys(unused, "UCX knows no such variable")
+            library="UCX", settings={}, not_applied=dict.fromkeys(unused, "UCX has no such variable")
         )
 
 

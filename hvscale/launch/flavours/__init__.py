@@ -1,8 +1,7 @@
-"""The MPI flavours, and Gloo: what can start ranks. Each is one file in this folder that registers
-itself.
+"""The flavours, which start ranks: the MPI libraries, and Gloo.
 
-Everything that differs between flavours is an attribute or a method of `Flavour`, and stands in the
-flavour's own file. docs/how-to/extend.md shows how to add one.
+Each is a file in this folder that registers itself. Differences between flavours are attributes and
+methods of `Flavour`. docs/how-to/extend.md shows how to add one.
 """
 
 import subprocess
@@ -22,80 +21,73 @@ from hvscale.launch.job import Job
 from hvscale.launch.mpi.mpi_library import library_version
 
 DEFAULT = "openmpi"
-LIBRARY_DECIDES = "auto"  # the transport where none was chosen
+LIBRARY_DECIDES = "auto"  # the transport if none was chosen
 
 Processes = list[subprocess.Popen[bytes]]
 Show = Callable[[int, str], None]
-# A command line in parts, each of which takes a line of its own when it is shown.
+# The parts of a command line; each is shown on its own line.
 CommandParts = list[list[str]]
 
 
 @dataclass(frozen=True)
 class RankVariables:
-    """The environment variables in which a launcher tells a rank its place."""
+    """The environment variables in which a launcher gives a rank its place."""
 
     launcher: str  # in messages, such as "Open MPI's mpirun"
     rank: str
     size: str
     local_rank: str
-    set_by_slurm: bool = False  # Slurm's srun sets them, too, and they mean its own tasks below another launcher
+    set_by_slurm: bool = False  # srun sets them too, for its own tasks, under any launcher
 
 
 class Flavour(ABC):
-    """A way to start ranks. A subclass sets what has no default here."""
+    """A way to start ranks. A subclass sets the attributes without a default."""
 
     name: ClassVar[str]
-    """What --mpi and run.json call it."""
+    """Its name for --mpi and in run.json."""
     library_name: ClassVar[str]
     """The library's own name, such as "Open MPI"."""
     help: ClassVar[str]
-    """What it is, in a few words, for the help of --mpi."""
+    """A description in a few words, for the help of --mpi."""
     rank_variables: ClassVar[tuple[RankVariables, ...]]
-    """Those of each launcher that it may come with; the first that is set holds."""
+    """Those of each launcher that it may come with; the first that is set applies."""
 
     soname: ClassVar[str | None] = None
-    """The MPI library that its programs are linked to, None without MPI. Several flavours may share
-    one.
-    """
+    """The MPI library that its programs are linked to; None without MPI. Flavours may share one."""
     setup_command: ClassVar[str] = ""
-    """The command that makes an environment with a Horovod for it; empty when there is none."""
+    """The command that creates an environment with a Horovod for it; empty if there is none."""
     transports_help: ClassVar[str] = ""
-    """The usual names of its transports, for the help of --transport; empty when it leaves no
-    choice.
-    """
+    """Its usual transports, for the help of --transport; empty if it offers no choice."""
     variable_prefixes: ClassVar[tuple[str, ...]] = ()
-    """How the variables begin that change the way it communicates: a job gets them by --env alone.
-    """
+    """Prefixes of variables that change how it communicates; a job gets them only by --env."""
     passed_variables: ClassVar[tuple[str, ...]] = ()
-    """Variables of the caller that its programs need: a job gets them without --env."""
+    """The caller's variables that its programs need; a job gets them without --env."""
     binding_variable: ClassVar[str | None] = None
     """The variable that binds ranks to cores."""
     report_variables: ClassVar[Mapping[str, str]] = {}
-    """What makes the library print its transport when it is started alone."""
+    """Variables that make the library print its transport when it is started alone."""
     transport_pattern: ClassVar[Pattern[str] | None] = None
-    """Finds the transport in what it then prints."""
+    """Finds the transport in that output."""
     transient_failure: ClassVar[tuple[bytes, str] | None] = None
-    """What its launcher prints for a transient failure, and that failure in words: the job is then
-    started once more.
+    """Its launcher's output for a transient failure, and the failure in words. The job
+    is retried.
     """
     split_devices_release: ClassVar[str] = ""
-    """The release that selects its GPUs by a variable of its own, for an error about --devices
-    split.
-    """
+    """The release that has its own list of GPUs, for an error about --devices split."""
     settings_reader: ClassVar[SettingsReader | None] = None
     """Asks the library which settings it uses."""
     layers: ClassVar[frozenset[str]] = frozenset()
-    """The communication libraries below it that have knobs of their own, by the names of their knob
+    """The communication libraries below it that have knobs, by the names of their knob
     libraries.
     """
     horovod_controller: ClassVar[str] = "mpi"
-    """What Horovod's option --controller calls it."""
+    """Its name for Horovod's option --controller."""
     supports_horovodrun: ClassVar[bool] = False
     """Whether Horovod's own launcher can start it."""
     reduce_scatter_in_horovod: ClassVar[bool] = True
     """Whether Horovod 0.28 has a reduce-scatter over it."""
     srun_mpi: ClassVar[str] = "pmi2"
-    """The value of srun's --mpi that its ranks find each other by."""
+    """The value of srun's --mpi with which its ranks connect."""
 
     @property
     def has_mpi(self) -> bool:
@@ -103,68 +95,66 @@ class Flavour(ABC):
 
     @abstractmethod
     def find(self, environment: dict[str, str]) -> Library:
-        """What is installed, as it names itself. Raises RequestError, with how to install it, when
-        there is none.
-        """
+        """The installed library. Raises RequestError, with how to install it, if there is none."""
 
     @abstractmethod
     def start(self, job: Job, rank_program: list[str], library: Library) -> AbstractContextManager[Processes]:
-        """Start np processes of `rank_program`; gives the processes whose end is the job's end, and
-        frees what they needed on exit.
+        """Context: start np processes of `rank_program`; frees what they needed on exit.
+
+        Gives the processes whose end is the job's end.
         """
 
     def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
-        """Those that the library was built with, by its own names. Apart from `find`: asking may
-        take as long as a start.
+        """The transports that the library was built with, by its own names.
+
+        Separate from `find`, because asking may take as long as a start.
         """
         return library.transports
 
     def version_in(self, text: str) -> str | None:
-        """The version when `text`, from its programs or from MPI_Get_library_version, is about this
-        flavour.
+        """The version, if the text is about this flavour.
+
+        `text` is from its programs or MPI_Get_library_version.
         """
         return None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        """The job's environment with what this library needs to run unbound, over
-        `library.transport`, as its own libmpi.
+        """The job's environment, adapted to this library.
+
+        With it, ranks run unbound, over `library.transport`, on the launcher's own libmpi.
         """
         return environment
 
     def split_devices_variable(self, library: Library) -> str | None:
-        """The variable that lists the GPUs for the library alone; None when it sees those of its
-        process.
-        """
+        """The variable that lists the library's own GPUs; None if it sees its process's GPUs."""
         return None
 
     def mismatched_release(self, file: Path | None, library: Library) -> str | None:
-        """What the MPI library in `file` is, when programs linked to it do not run under this
-        launcher although its soname is right.
+        """What the MPI library in `file` is, if its programs cannot run under this launcher.
+
+        Only for a library with the right soname.
         """
         return other_flavour(self, file, library)
 
     def hide_report(self, environment: Mapping[str, str], show: Show) -> Show:
-        """`show` without the lines that the library prints only because its settings were asked
-        for. The ranks' logs keep them.
+        """`show` without the lines that the library prints only because hvscale asks.
+
+        The ranks' logs keep them.
         """
         return show
 
     def command_line(
         self, np: int, command: list[str], variables: Mapping[str, str], library: Library
     ) -> CommandParts | None:
-        """The line for a shell that starts the command with these variables without hvscale; None
-        where there is no such line.
-        """
+        """A shell command that starts the job without hvscale; None if impossible."""
         return None
 
     def horovodrun_options(self, variables: Mapping[str, str], library: Library) -> list[str]:
-        """What Horovod's own launcher needs beside its configuration file."""
+        """The options that horovodrun needs beside its configuration file."""
         return []
 
     def works_with_horovodrun(self, transport: str | None) -> bool:
-        """Whether Horovod's own launcher can start a job over `transport`; None: none was
-        chosen.
-        """
+        """Whether horovodrun can start a job over `transport`; None means none was chosen."""
         return self.supports_horovodrun
 
 
@@ -176,7 +166,7 @@ def register(flavour: Flavour) -> None:
 
 
 def get(name: str) -> Flavour:
-    """Raises RequestError, suggesting the nearest one, for an unknown flavour."""
+    """The flavour of this name. Raises RequestError that suggests the nearest name."""
     return FLAVOURS.get(name, "--mpi")
 
 
@@ -208,14 +198,13 @@ def of_soname(soname: str) -> list[str]:
 
 
 def all_rank_variables() -> list[RankVariables]:
-    """Those of every launcher, each once: where several are set, the first holds."""
+    """The rank variables of every launcher, each once; if several are set, the first applies."""
     found = dict.fromkeys(one for flavour in FLAVOURS.all().values() for one in flavour.rank_variables)
     return sorted(found, key=lambda one: one.set_by_slurm)
 
 
 def recognize(text: str, first: str | None = None) -> tuple[str, str] | None:
-    """The flavour that recognizes this text of a library or program as its own, and the version;
-    None when none does.
+    """The flavour and version that this text of a library or program describes; None if unknown.
 
     `first`: the flavour to ask first, because one that wraps another recognizes the same text.
     """
@@ -225,14 +214,12 @@ def recognize(text: str, first: str | None = None) -> tuple[str, str] | None:
 
 
 def describe(text: str) -> str:
-    """Whose text this is, with the version, as far as a flavour recognizes it; otherwise its first
-    line.
-    """
+    """The flavour and version that the text describes; its first line if it is unknown."""
     return " ".join(recognize(text) or ()) or f"unknown ({(text.strip().splitlines() or ['it printed nothing'])[0]})"
 
 
 def other_flavour(flavour: Flavour, file: Path | None, library: Library) -> str | None:
-    """Whose library `file` is, when it is not the flavour's own although they share a soname."""
+    """The flavour of the library in `file`, if it is another with the same soname."""
     prefix = Path(library.launcher or "").resolve().parent.parent
     if file is None or prefix in file.resolve().parents:
         return None
@@ -241,8 +228,9 @@ def other_flavour(flavour: Flavour, file: Path | None, library: Library) -> str 
 
 
 def choose_transport(flavour: Flavour, library: Library, wanted: str | None, environment: dict[str, str]) -> Library:
-    """The library with the transport that `--transport` names. Raises RequestError for one that it
-    was not built with.
+    """The library with the transport of `--transport`.
+
+    Raises RequestError for one that it was not built with.
     """
     if wanted is None:
         return library

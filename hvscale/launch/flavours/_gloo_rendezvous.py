@@ -1,8 +1,8 @@
-"""Horovod's rendezvous server for the ranks of one job, closed to everybody else.
+"""Horovod's rendezvous server for the ranks of one job, protected by a secret.
 
-Horovod's C++ client sends nothing but `METHOD http://ADDRESS:PORT/SCOPE/KEY` and a body, and takes
-the address as it finds it in the environment. An address `HOST:PORT/SECRET` therefore makes it ask
-HOST:PORT for `/SECRET:PORT/SCOPE/KEY`. Only the ranks' own user can read their environment.
+Horovod's C++ client sends only `METHOD http://ADDRESS:PORT/SCOPE/KEY` and a body, and uses the
+address from the environment unchanged. With the address `HOST:PORT/SECRET` it requests
+`/SECRET:PORT/SCOPE/KEY` from HOST:PORT. Only the ranks' own user can read their environment.
 """
 
 import hmac
@@ -20,27 +20,26 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 from hvscale.launch.job import Job
 from hvscale.launch.supervision import init_marker
 
-# Where a rank enters its address, for the others to find, in the group of all ranks.
+# The key of a rank's address in the group of all ranks.
 GLOBAL_ADDRESS = re.compile(r"/global_?/(?:rank_)?(\d+)")
-# A rank puts an address for each other rank: 136 bytes.
+# A rank stores an address for each other rank: 136 bytes.
 BODY_BYTES = 2**16
 BODY_BYTES_PER_RANK = 2**10
 
 
 class Server(RendezvousHTTPServer):  # type: ignore[misc]
-    daemon_threads = True  # an open connection must not delay the end of the run
+    daemon_threads = True  # so that an open connection does not delay the end of the run
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a client that disconnects in the middle of a request: a rank that does reports
-        that itself.
-        """
+        """Ignore a client that disconnects during a request: a rank reports that itself."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 
 class Handler(RendezvousHandler):  # type: ignore[misc]
-    """Answers the ranks only, and leaves the files by which their start is watched: they put as
-    they come, and delete once all have met.
+    """Answers only the ranks, and creates the marker files of their start.
+
+    A rank sends PUT when it arrives, and DELETE when all have met.
     """
 
     job: Job
@@ -48,8 +47,9 @@ class Handler(RendezvousHandler):  # type: ignore[misc]
     path: str
 
     def parse_request(self) -> bool:
-        """False, after an answer, for a request without the job's secret; else its path is as
-        Horovod's server knows it.
+        """Check the job's secret and remove it from the path.
+
+        Returns False, after an answer, for a request without it.
         """
         if not super().parse_request():
             return False
@@ -81,17 +81,16 @@ class Handler(RendezvousHandler):  # type: ignore[misc]
             init_marker.done_file(self.job.run, int(rank)).touch()
 
     def watched_rank(self) -> str | None:
-        """The rank whose place in the group of all ranks the request is about, when their start is
-        watched.
-        """
+        """The rank whose global address the request is about, if starts are watched."""
         match = GLOBAL_ADDRESS.fullmatch(self.path)
         return match[1] if match and init_marker.VARIABLE in self.job.rank_environment else None
 
 
 @contextmanager
 def rendezvous(job: Job, slots: list[Any]) -> Iterator[dict[str, str]]:
-    """Serve the job's ranks within; `slots` are Horovod's SlotInfo. Gives the variables that let a
-    rank in.
+    """Context: serve the job's ranks; gives the variables that let a rank connect.
+
+    `slots` are Horovod's SlotInfo.
     """
     secret = secrets.token_urlsafe(16)
     server = Server((job.nodes.controller, 0), type("JobHandler", (Handler,), {"job": job, "secret": secret}), False)

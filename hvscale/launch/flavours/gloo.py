@@ -28,7 +28,7 @@ class Gloo(Flavour):
         try:
             version = f"inside Horovod {metadata.version('horovod')}"
         except metadata.PackageNotFoundError as error:
-            raise RequestError("Horovod is not installed, and Gloo is a part of it: run `make setup`") from error
+            raise RequestError("Gloo is part of Horovod, which is not installed: run `make setup`") from error
         return Library(flavour=self.name, version=version, transport=TRANSPORT, transports=[TRANSPORT], has_mpi=False)
 
     @contextmanager
@@ -59,8 +59,9 @@ class Gloo(Flavour):
 
 
 def slot_variables(slot: object) -> dict[str, str]:
-    """The variables from which hvd.init() learns a rank's place; `slot` is a SlotInfo of Horovod's
-    runner.
+    """The variables that give hvd.init() a rank's place.
+
+    `slot` is a SlotInfo of Horovod's runner.
     """
     fields = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "hostname")
     return {f"HOROVOD_{field.upper()}": str(getattr(slot, field)) for field in fields}

@@ -1,4 +1,4 @@
-"""Intel MPI 2019 and later, started by its own Hydra. It keeps MPICH's ABI."""
+"""Intel MPI 2019 and later, started by its own Hydra. It has MPICH's ABI."""
 
 import os
 import re
@@ -17,7 +17,7 @@ FABRICS = "I_MPI_FABRICS"
 TRANSPORTS = ["shm:ofi", "ofi", "shm"]
 # Each rank's threads need all cores, not their share of them.
 UNBOUND = {"I_MPI_PIN": "0"}
-# Where oneAPI keeps the libfabric that it brings, from the installation's folder.
+# The folders of oneAPI's own libfabric, relative to the installation.
 LIBFABRIC_FOLDERS = ("opt/mpi/libfabric/lib", "libfabric/lib")
 
 
@@ -41,10 +41,10 @@ class IntelMPI(hydra.HydraFlavour):
                     transport=environment.get(FABRICS) or LIBRARY_DECIDES,  # shm on one node, else shm:ofi
                     transports=TRANSPORTS,
                 )
-        raise RequestError("no Intel MPI in PATH: source its setvars.sh, or put its bin folder into PATH")
+        raise RequestError("no Intel MPI in PATH: source its setvars.sh, or add its bin folder to PATH")
 
     def version_in(self, text: str) -> str | None:
-        """From the launcher's banner, or from what MPI_Get_library_version says."""
+        """From the launcher's banner or MPI_Get_library_version."""
         match = re.search(r"Intel\(R\) MPI Library (?:for .*Version )?(\d[\w.]*)", text)
         return match[1] if match else None
 

@@ -24,7 +24,7 @@ OLDEST_RELEASE = 4
 
 
 PREFIX = "MPIR_CVAR_"
-# Handles of MPICH's ABI for the types that its control variables have, and how ctypes calls them.
+# The handles in MPICH's ABI of the types of its control variables, and their ctypes.
 ASK_LIBRARY = """
 import ctypes, json, sys
 types = {0x4c000405: ctypes.c_int, 0x4c000406: ctypes.c_uint, 0x4c000808: ctypes.c_ulong, 0x4c000819: ctypes.c_ulonglong,
@@ -59,9 +59,7 @@ SWITCHES = {"true": "1", "yes": "1", "on": "1", "false": "0", "no": "0", "off": 
 
 
 class ControlVariables:
-    """Asks MPICH for the values of its control variables through MPI_T, in a process of its own
-    with the job's variables.
-    """
+    """Reads MPICH's control variables through MPI_T, in a process with the job's variables."""
 
     def reporting_variables(self, job: LaunchedJob) -> dict[str, str]:
         return {}
@@ -88,14 +86,14 @@ class ControlVariables:
 
 def mismatch(asked: str, used: str | None) -> str | None:
     if used is None:
-        return "MPICH knows no such variable"
-    # MPI_T returns strings as empty, whatever they are.
+        return "MPICH has no such variable"
+    # MPI_T returns every string as empty.
     if used == "":
         return None
-    # Enumerated values are reported by their numbers.
+    # Enumerated values are reported as numbers.
     by_number = used.lstrip("-").isdigit() and not asked.lstrip("-").isdigit() and asked.lower() not in SWITCHES
     same = by_number or used == SWITCHES.get(asked.lower(), asked)
-    return None if same else f"{asked} was asked for, {used} is in effect"
+    return None if same else f"{asked} was requested, {used} is in effect"
 
 
 class MPICH(hydra.HydraFlavour):
@@ -117,7 +115,7 @@ class MPICH(hydra.HydraFlavour):
             if version is None:
                 others.append(f"{launcher.path} is {flavours.describe(launcher.text)}")
             elif int(version.partition(".")[0]) < OLDEST_RELEASE:
-                others.append(f"{launcher.path} is MPICH {version}: {OLDEST_RELEASE} or later is needed")
+                others.append(f"{launcher.path} is MPICH {version}: {OLDEST_RELEASE} or later is required")
             else:
                 transports = transports_in(launcher.text)
                 chosen = environment.get(NETMOD) or (transports[0] if transports else "")
@@ -130,7 +128,7 @@ class MPICH(hydra.HydraFlavour):
                 )
         found = f" ({'; '.join(others)})" if others else ""
         raise RequestError(
-            f"no MPICH in PATH{found}: run `make setup MPI=mpich`, or put your MPICH's bin folder into PATH"
+            f"no MPICH in PATH{found}: run `make setup MPI=mpich`, or add your MPICH's bin folder to PATH"
         )
 
     def version_in(self, text: str) -> str | None:
@@ -138,11 +136,10 @@ class MPICH(hydra.HydraFlavour):
         return match[1] if match else None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        """The netmod by name: MPICH takes the first one that it was built with when nothing is
-        said.
+        """Set the netmod by name; without it, MPICH takes the first one that it was built with.
 
-        The programs of hvscale's environments find their own MPICH by themselves; of another one
-        the library is put first.
+        Programs of hvscale's environments find their own MPICH. For another MPICH, its library is
+        put first.
         """
         launcher = Path(library.launcher or "")
         if launcher.parent.parent in horovod_build.environments_of_clone():
@@ -155,33 +152,36 @@ class MPICH(hydra.HydraFlavour):
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
         environment = {**hydra.defaults(job), **defaults(job), **loopback_variables(job), **job.environment}
         launcher, *words = hydra.arguments(job, rank_program, library)
-        # Its proxy would look for it at the address of the host's name.
+        # Otherwise its proxy connects to the address of the host's name.
         words = ["-localhost", job.nodes.controller, *words] if uses_loopback_only(job) else words
         yield [start_launcher([launcher, *words], with_loopback_library(job, environment), job.run)]
 
 
 def defaults(job: Job) -> dict[str, str]:
-    """MPICH does not look whether it may read another rank's memory before it does: where it may
-    not, as in most containers, the job would abort.
+    """Disable single copy if ranks may not read each other's memory.
+
+    MPICH does not check, and the job would abort, for example in most containers.
     """
     return {} if job.nodes.single_copy() else {SINGLE_COPY: "0"}
 
 
 def loopback_variables(job: Job) -> dict[str, str]:
-    """Variables that keep the connections of ranks on one host to the loopback interface, in
-    libfabric's TCP and UCX.
+    """Variables that keep ranks on one host to the loopback interface.
+
+    They are for libfabric's TCP and UCX.
     """
     if not uses_loopback_only(job):
         return {}
     interface = job.nodes.nodes[0].interface
-    # UCX would listen on every interface, and MPICH needs none of its TCP on one host.
+    # UCX would listen on every interface, and MPICH does not need its TCP on one host.
     ucx = {} if "UCX_NET_DEVICES" in job.environment else {"UCX_TLS": "^tcp"}
     return {**ucx, "FI_TCP_IFACE": interface, "FI_SOCKETS_IFACE": interface}
 
 
 def transports_in(text: str) -> list[str]:
-    """The netmods of a ch4 device, the default one first, from what `mpichversion` prints; none for
-    ch3, which leaves no choice.
+    """The netmods of a ch4 device, the default first, in the output of `mpichversion`.
+
+    None for ch3, which offers no choice.
     """
     match = re.search(r"^\s*MPICH Device:\s*ch4:(.+)$", text, re.MULTILINE)
     return re.split(r"[\s,]+", match[1].strip()) if match else []

@@ -1,5 +1,6 @@
-"""MVAPICH2 2.3 and MVAPICH2-GDR, started by Hydra, or by mpirun_rsh where there is no Hydra. They
-keep MPICH's ABI.
+"""MVAPICH2 2.3 and MVAPICH2-GDR, started by Hydra, or by mpirun_rsh without Hydra.
+
+They have MPICH's ABI.
 """
 
 import re
@@ -23,14 +24,13 @@ UNBOUND = {"MV2_ENABLE_AFFINITY": "0"}
 PREFIX = "MV2_"
 SHOW_SETTINGS = "MV2_SHOW_ENV_INFO"
 LINE = re.compile(r"^\s*(MV2_\w+)\s*[:=]\s*(\S+)", re.MULTILINE)
-LONGEST_LOG_BYTES = 1 << 20  # it speaks at the start
-# The lines of its table, as MVAPICH2's sources print them: an empty one, the title, a rule, the
-# rows, a rule.
+LONGEST_LOG_BYTES = 1 << 20  # it prints the table at the start
+# The lines of its table in MVAPICH2's sources: an empty one, the title, a rule, the rows, a rule.
 TITLE, RULE, ROW = re.compile(r" MVAPICH2-\S+ Parameters"), re.compile(r"-{69}"), re.compile(r"\t.{31}: .*")
 
 
 class PrintedSettings:
-    """Reads the table of parameters in effect that rank 0 prints when asked."""
+    """Reads the table of settings in effect that rank 0 prints on request."""
 
     def reporting_variables(self, job: LaunchedJob) -> dict[str, str]:
         return {SHOW_SETTINGS: "1"}
@@ -44,9 +44,9 @@ class PrintedSettings:
         except OSError:
             return None
         asked = job.variables_with_prefix(PREFIX)
-        # Its list is not complete: only what it prints can contradict.
+        # Its table is not complete, so a variable that is missing there may be in effect.
         not_applied = {
-            name: f"{value} was asked for, {settings[name]} is in effect"
+            name: f"{value} was requested, {settings[name]} is in effect"
             for name, value in asked.items()
             if name in settings and settings[name].lower() != value.lower()
         }
@@ -54,14 +54,15 @@ class PrintedSettings:
 
 
 class TableFilter:
-    """Shows what the ranks print, but not the table of MV2_SHOW_ENV_INFO=1. Other lines that come
-    between its lines are shown.
+    """Shows the ranks' output without the table of MV2_SHOW_ENV_INFO=1.
+
+    Other lines between those of the table are shown.
     """
 
     def __init__(self, show: Show) -> None:
         self._show = show
         self._rules_to_come = 0
-        self._empty_line = False  # kept back: the table may follow
+        self._empty_line = False  # not shown yet, because the table may follow
 
     def __call__(self, rank: int, line: str) -> None:
         if rank != 0:
@@ -106,12 +107,12 @@ class MVAPICH2(hydra.HydraFlavour):
                         transports=[device] if device else [],
                     )
         raise RequestError(
-            f"no MVAPICH2 in PATH (looked for {hydra.LAUNCHER} and {RSH_LAUNCHER} with mpiname beside them): put your "
-            "MVAPICH2's bin folder into PATH"
+            f"no MVAPICH2 in PATH (looked for {hydra.LAUNCHER} and {RSH_LAUNCHER} with mpiname beside them): add your "
+            "MVAPICH2's bin folder to PATH"
         )
 
     def version_in(self, text: str) -> str | None:
-        """`2.3.7`, or `2.3.7-GDR`: mpiname's first line, or what MPI_Get_library_version says."""
+        """`2.3.7` or `2.3.7-GDR`: from mpiname's first line or MPI_Get_library_version."""
         match = re.search(r"^\s*MVAPICH2(-GDR)?\s+(?:Version\s*:\s*)?(\d[\w.]*)", text, re.MULTILINE)
         return f"{match[2]}{match[1] or ''}" if match else None
 
@@ -119,7 +120,7 @@ class MVAPICH2(hydra.HydraFlavour):
         return {**UNBOUND, **hydra.with_own_library(environment, Path(library.launcher or ""))}
 
     def split_devices_variable(self, library: Library) -> str | None:
-        """The GDR release alone keeps a list of devices of its own."""
+        """Only the GDR release has its own list of devices."""
         return "MV2_VISIBLE_DEVICES" if library.version.endswith("-GDR") else None
 
     def hide_report(self, environment: Mapping[str, str], show: Show) -> Show:
@@ -128,7 +129,7 @@ class MVAPICH2(hydra.HydraFlavour):
     def command_line(
         self, np: int, command: list[str], variables: Mapping[str, str], library: Library
     ) -> CommandParts | None:
-        """mpiexec.hydra's, or mpirun_rsh's, which takes NAME=VALUE before the program."""
+        """mpiexec.hydra's command, or mpirun_rsh's, which takes NAME=VALUE before the program."""
         launcher = library.launcher or RSH_LAUNCHER
         if not launcher.endswith(RSH_LAUNCHER):
             return super().command_line(np, command, variables, library)
@@ -143,20 +144,21 @@ class MVAPICH2(hydra.HydraFlavour):
 
 
 def device_in(text: str) -> str:
-    """`ch3:mrail` and the like, which the build decides; empty when it is not said."""
+    """`ch3:mrail` and so on, which the build determines; empty if unknown."""
     match = re.search(r"\bch\d:[\w:.-]+", text)
     return match[0] if match else ""
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
-    """Hydra's command line, or mpirun_rsh's, which wants a host for each rank and is told to pass
-    its environment on.
+    """Hydra's command line, or mpirun_rsh's.
+
+    mpirun_rsh takes a host for each rank, and passes its environment on when told to.
     """
     launcher = Path(library.launcher or RSH_LAUNCHER)
     if launcher.name != RSH_LAUNCHER:
         return hydra.arguments(job, rank_program, library)
     if not job.nodes.without_agents:
-        raise RequestError(f"{launcher} starts ranks on this machine only: put MVAPICH2's mpiexec.hydra into PATH")
+        raise RequestError(f"{launcher} starts ranks on this machine only: add MVAPICH2's mpiexec.hydra to PATH")
     return [str(launcher), "-export-all", "-np", str(job.np), *["localhost"] * job.np, *rank_program]
 
 

@@ -22,14 +22,14 @@ from hvscale.launch.mpi.launcher import start_launcher, uses_loopback_only, with
 from hvscale.launch.mpi.mpi_library import for_mpi4py, library_version, program_output
 
 PML = "OMPI_MCA_pml"
-# Open MPI's ranks connect over the interfaces that are named here, so they must listen there.
+# Ranks connect over the interfaces named here, so they must listen there.
 TCP_INTERFACES = "OMPI_MCA_btl_tcp_if_include"
 TCP_INTERFACE_VARIABLES = (TCP_INTERFACES, "OMPI_MCA_btl_tcp_if_exclude")
-# What a pml component is called that carries messages for others only.
+# pml components that only carry messages for others.
 NOT_A_TRANSPORT = ("monitoring", "v")
-# The only word of a binding policy that its launcher heeds beside --map-by is --bind-to.
+# With --map-by, its launcher applies no word of a binding policy except --bind-to.
 BINDING = "PRTE_MCA_hwloc_default_binding_policy"
-# Both releases refuse root unless both are set: a container's only user is often root.
+# Both releases refuse root unless both are set; a container's only user is often root.
 ROOT_ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -39,13 +39,11 @@ LINE = re.compile(r"^(\w+)=(.*) \((\w+)\)$", re.MULTILINE)
 INFO_SECONDS = 30
 UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 TRUE, FALSE = ("1", "t", "true", "enabled", "yes", "y"), ("0", "f", "false", "disabled", "no", "n")
-SETTLED_SECONDS = 0.5  # rank 0 writes the file at once; this long after, it is whole
+SETTLED_SECONDS = 0.5  # rank 0 writes the file in one go; after this time it is complete
 
 
 class ParameterReport:
-    """Reads the file in which Open MPI writes which parameters came from outside, with the values
-    it made of them.
-    """
+    """Reads Open MPI's file of the parameters set from outside, with the values that it uses."""
 
     def reporting_variables(self, job: LaunchedJob) -> dict[str, str]:
         return {
@@ -70,7 +68,7 @@ class ParameterReport:
         for name in doubtful:
             parameter = known.get(name)
             if name not in settings and parameter is not None and is_same_value(asked[name], parameter.value):
-                # Read by a part that reports elsewhere, such as UCX's.
+                # Read by a component that reports elsewhere, such as UCX's.
                 settings[name] = parameter.value
             elif (why := mismatch(asked[name], settings.get(name), parameter if known else Parameter())) is not None:
                 not_applied[PREFIX + name] = why
@@ -94,7 +92,7 @@ class OpenMPI(Flavour):
     layers = frozenset({"ucx"})
     report_variables: ClassVar = {"OMPI_MCA_pml_base_verbose": "10"}
     transport_pattern = re.compile(r"select: component (\w+) selected")
-    # Open MPI 5's mpirun cannot always listen for its ranks; a second start works.
+    # Open MPI 5's mpirun sometimes cannot listen for its ranks; a retry works.
     transient_failure = (b"listener thread failed to start", "its listener thread failed to start")
     settings_reader = ParameterReport()
     supports_horovodrun = True
@@ -103,7 +101,7 @@ class OpenMPI(Flavour):
     def find(self, environment: dict[str, str]) -> Library:
         mpirun = shutil.which("mpirun", path=environment.get("PATH", os.defpath))
         if mpirun is None:
-            raise RequestError("no mpirun in PATH: run `make setup`, or put your Open MPI's bin folder into PATH")
+            raise RequestError("no mpirun in PATH: run `make setup`, or add your Open MPI's bin folder to PATH")
         try:
             banner = subprocess.run(
                 [mpirun, "--version"], env=environment, capture_output=True, text=True, timeout=30
@@ -117,17 +115,17 @@ class OpenMPI(Flavour):
                 f"{mpirun} is not Open MPI's (it prints: {first}): put Open MPI's bin folder first in PATH"
             )
         if int(match[1]) < 4:
-            raise RequestError(f"{mpirun} is Open MPI {match[1]}.{match[2]}: 4 or later is needed")
+            raise RequestError(f"{mpirun} is Open MPI {match[1]}.{match[2]}; 4 or later is required")
         return Library(
             flavour=self.name,
             version=f"{match[1]}.{match[2]}",
             launcher=mpirun,
             transport=environment.get(PML)
-            or LIBRARY_DECIDES,  # ucx or cm where they find a network that they are made for, else ob1
+            or LIBRARY_DECIDES,  # ucx or cm if they find a network they support, else ob1
         )
 
     def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
-        """The pml components, from the ompi_info beside its mpirun; empty where there is none."""
+        """The pml components, from the ompi_info beside its mpirun; empty without it."""
         info = program_output([str(Path(library.launcher or "").parent / "ompi_info"), "--parsable"], environment)
         found = re.findall(r"^mca:pml:(\w+):version", info, re.MULTILINE)
         return [name for name in dict.fromkeys(found) if name not in NOT_A_TRANSPORT]
@@ -137,18 +135,19 @@ class OpenMPI(Flavour):
         return match[1] if match else None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
-        """The pml by name when one was chosen: a rank then fails where it cannot be used, and does
-        not fall back unseen.
+        """Set the pml by name if one was chosen.
+
+        A rank then fails if it cannot use that pml, and does not fall back silently.
         """
         environment = for_mpi4py(environment, Path(library.launcher or ""), self.soname)
         if library.transport == LIBRARY_DECIDES:
             return environment
-        # By itself pml ucx is there for networks of its own only, not for shared memory or TCP.
+        # By default, pml ucx supports only its own networks, not shared memory or TCP.
         anywhere = {f"{PML}_ucx_tls": "any", f"{PML}_ucx_devices": "any"} if library.transport == "ucx" else {}
         return {**anywhere, **environment, PML: library.transport}
 
     def mismatched_release(self, file: Path | None, library: Library) -> str | None:
-        """Open MPI 4 and 5 share a soname, but a rank of one is not known to the other's mpirun."""
+        """Open MPI 4 and 5 share a soname, but one's ranks do not run under the other's mpirun."""
         prefix = Path(library.launcher or "").resolve().parent.parent
         if file is None or prefix in file.resolve().parents:
             return None
@@ -159,7 +158,7 @@ class OpenMPI(Flavour):
     def command_line(
         self, np: int, command: list[str], variables: Mapping[str, str], library: Library
     ) -> CommandParts | None:
-        """mpirun's: MCA parameters as such, other variables passed on."""
+        """mpirun's command: MCA parameters as --mca, other variables as -x."""
         settings = [
             ["--mca", name.removeprefix(PREFIX), value] if name.startswith(PREFIX) else ["-x", f"{name}={value}"]
             for name, value in variables.items()
@@ -169,11 +168,11 @@ class OpenMPI(Flavour):
         return [[launcher, "-np", str(np), *binding_options(variables, library)], *settings, command]
 
     def works_with_horovodrun(self, transport: str | None) -> bool:
-        """Its mpirun line asks Open MPI for ob1, whatever the environment says."""
+        """horovodrun's mpirun command always requests ob1, whatever the environment says."""
         return transport in (None, LIBRARY_DECIDES, "ob1")
 
     def horovodrun_options(self, variables: Mapping[str, str], library: Library) -> list[str]:
-        """Horovod 0.28 spells the binding as Open MPI 5 does not know it."""
+        """The binding, because Open MPI 5 rejects Horovod 0.28's own spelling."""
         return [f"--binding-args={' '.join(binding_options(variables, library))}"]
 
     @contextmanager
@@ -188,13 +187,12 @@ class OpenMPI(Flavour):
 
 
 def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
-    """mpirun's command line: unbound ranks, because the framework's threads need room, and as many
-    as asked for on any number of cores.
+    """mpirun's command line: unbound ranks, because the framework's threads need cores.
 
-    A binding policy in the job's environment is obeyed.
+    Any number of ranks on any number of cores. A binding policy in the job's environment applies.
 
-    Open MPI 5 (PRRTE) and 4 (ORTE) agree on these spellings; 4 would stop at np over slots without
-    its own --oversubscribe.
+    Open MPI 5 (PRRTE) and 4 (ORTE) share these spellings; 4 refuses more ranks than slots without
+    --oversubscribe.
     """
     launcher = library.launcher or "mpirun"
     return [
@@ -208,7 +206,7 @@ def arguments(job: Job, rank_program: list[str], library: Library) -> list[str]:
 
 
 def binding_options(environment: Mapping[str, str], library: Library) -> list[str]:
-    """The words that bind the ranks, or leave them unbound, and let them be more than the cores."""
+    """The options that bind the ranks or leave them unbound, and allow more ranks than cores."""
     several = (
         ["--map-by", "slot:OVERSUBSCRIBE"]
         if library.version.startswith("5")
@@ -218,14 +216,12 @@ def binding_options(environment: Mapping[str, str], library: Library) -> list[st
 
 
 def node_options(job: Job, library: Library) -> list[str]:
-    """The words that spread the ranks over the job's nodes, each of which gets the job's
-    environment through mpirun.
-    """
+    """The options that spread the ranks over the job's nodes and pass the job's environment on."""
     if job.nodes.without_agents:
         return []
     agent = str(job.nodes.write_agent(job.run))
-    # A daemon in a node cannot start another one: it has no agent there. It stays with its agent:
-    # srun ends what leaves it.
+    # A daemon in a node has no agent to start another daemon. It stays with its own agent, because
+    # srun ends processes that leave it.
     parameters = (
         {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_leave_session_attached": "1"}
         if library.version.startswith("5")
@@ -238,22 +234,20 @@ def node_options(job: Job, library: Library) -> list[str]:
 
 
 def defaults(job: Job, library: Library) -> dict[str, str]:
-    """MCA parameters that follow from where the ranks run; the user's own, given with --env,
-    win.
-    """
+    """MCA parameters that follow from the ranks' nodes; the user's from --env take precedence."""
     if job.nodes.without_agents:
-        # Not UCX's connections, over which a rank reaches one that it spawns.
+        # Not for UCX's connections, over which a rank reaches one that it spawns.
         return (
             {TCP_INTERFACES: job.nodes.nodes[0].interface}
             if uses_loopback_only(job, interface_variables=TCP_INTERFACE_VARIABLES)
             else {}
         )
-    # Nodes with one address would otherwise choose among their machine's other ones, and not know
-    # whom a call comes from.
+    # Nodes that share an address would otherwise choose among their machine's other addresses, and
+    # not recognize a caller.
     subnet = f"{job.nodes.nodes[0].address}/32" if job.nodes.share_an_address else job.nodes.subnet
     network = {TCP_INTERFACES: subnet} if subnet else {}
-    # mpirun counts this machine's cores once for each node on it, and its ranks then spin while the
-    # one they wait for has no core.
+    # mpirun counts this machine's cores once for each node on it. Its ranks then spin while the
+    # rank they wait for has no core.
     crowded = (
         {"OMPI_MCA_mpi_yield_when_idle": "true"} if job.nodes.on_this_machine and job.np > available_cores() else {}
     )
@@ -261,7 +255,7 @@ def defaults(job: Job, library: Library) -> dict[str, str]:
 
 
 def is_same_value(asked: str, used: str | None) -> bool:
-    """Whether the value that Open MPI prints is the one that was asked for, in other words."""
+    """Whether the value that Open MPI prints means the requested one."""
     if used is None:
         return False
     words, shown = asked.strip().lower(), used.strip().lower()
@@ -273,8 +267,8 @@ def is_same_value(asked: str, used: str | None) -> bool:
 
 @dataclass
 class Parameter:
-    """What ompi_info says of one: its value in the job's environment, and the names of its values
-    by number where they have names.
+    """A parameter in ompi_info: its value in the job's environment, and its value names
+    by number.
     """
 
     value: str = ""
@@ -282,17 +276,18 @@ class Parameter:
 
 
 def mismatch(asked: str, used: str | None, parameter: Parameter | None) -> str | None:
-    """None when it was taken after all: values of a list are printed by name, and may be asked for
-    by number.
+    """Why the value did not take effect; None if it did.
+
+    Values of a list are printed by name, and may be requested by number.
     """
     if used is None:
-        return "Open MPI knows no such parameter" if parameter is None else "Open MPI has not read it in this job"
+        return "Open MPI has no such parameter" if parameter is None else "Open MPI has not read it in this job"
     named = parameter is not None and parameter.names.get(asked) == used
-    return None if named else f"{asked} was asked for, {used} is in effect"
+    return None if named else f"{asked} was requested, {used} is in effect"
 
 
 def parameters(job: LaunchedJob) -> dict[str, Parameter]:
-    """Every parameter that ompi_info knows; empty without ompi_info."""
+    """Every parameter that ompi_info lists; empty without ompi_info."""
     info = Path(job.library.launcher or "mpirun").parent / "ompi_info"
     try:
         listed = subprocess.run(
@@ -308,11 +303,11 @@ def parameters(job: LaunchedJob) -> dict[str, Parameter]:
 
 
 def parse(listed: str) -> dict[str, Parameter]:
-    """The parameters in what `ompi_info --all --parsable` prints."""
+    """The parameters in the output of `ompi_info --all --parsable`."""
     found: defaultdict[str, Parameter] = defaultdict(Parameter)
     for name, kind, rest in re.findall(r"^mca:\w+:\w+:param:(\w+):(\w+):(.*)$", listed, re.MULTILINE):
         if kind == "value":
-            found[name].value = rest.strip('"')  # it quotes what holds a colon
+            found[name].value = rest.strip('"')  # ompi_info quotes values with a colon
         elif kind == "enumerator":
             number, _, word = rest.removeprefix("value:").partition(":")
             found[name].names[number] = word

@@ -68,8 +68,9 @@ def library_beside(launcher: Path, soname: str) -> Path | None:
 
 
 def library_of_launcher(launcher: Path, soname: str, environment: Mapping[str, str]) -> Path | None:
-    """The launcher's library of that name, in its prefix or a distribution's folders; None if not
-    found.
+    """The launcher's library of that name; None if not found.
+
+    It is in the launcher's prefix or in a distribution's folders.
     """
     own = library_beside(launcher, soname)
     if own is not None:

@@ -28,8 +28,9 @@ PROBE_SECONDS = 60
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """`problem`: why it did not start, or empty. `transport`: empty if the library does not report
-    it.
+    """What a library reported when it was started alone.
+
+    `problem`: why it did not start, or empty. `transport`: empty if the library does not report it.
     """
 
     transport: str = ""

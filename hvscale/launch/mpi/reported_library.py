@@ -120,8 +120,9 @@ class LibraryCheck:
         return False
 
     def label(self, library: str) -> str:
-        """The library's name in a table, with the MPI below it if it is a layer over MPI, such as
-        Horovod.
+        """The library's name in a table.
+
+        A layer over MPI, such as Horovod, is shown with that MPI.
         """
         mpi = [" ".join(one.text.partition("\n")[0].partition(",")[0].split()) for one in self.reported]
         return f"{library} ({mpi[0]})" if mpi and mpi[0] not in library else library

@@ -141,8 +141,7 @@ def uplinks() -> dict[str, str]:
 
 
 def remove(prefix: str) -> list[str]:
-    """Kill what runs in namespaces whose names start with `prefix`, and remove them and their
-    uplink.
+    """Kill what runs in the namespaces `prefix...`, and remove them and their uplink.
 
     Returns their names.
     """

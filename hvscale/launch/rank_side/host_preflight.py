@@ -30,9 +30,7 @@ def versions(packages: list[str]) -> dict[str, str]:
 
 
 def interface_of(address: str) -> tuple[str, str]:
-    """The name and network (CIDR) of the interface with this IPv4 address; both empty if none has
-    it.
-    """
+    """The name and network (CIDR) of the interface with this IPv4 address; empty if none."""
 
     def ask(what: int, name: str) -> str:
         return socket.inet_ntoa(fcntl.ioctl(asking, what, struct.pack("256s", name.encode()))[20:24])

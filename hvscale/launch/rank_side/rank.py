@@ -146,8 +146,7 @@ class Log:
 
 
 def start_command(command: list[str], environment: dict[str, str]) -> tuple[int, int]:
-    """Fork the command with stdout and stderr on a pseudo-terminal, and return its pid and the
-    master.
+    """Fork the command with stdout and stderr on a pseudo-terminal; return its pid and the master.
 
     C programs then flush line by line, as under mpirun.
     """

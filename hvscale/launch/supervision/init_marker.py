@@ -43,9 +43,7 @@ def environment(run: Path, others: Mapping[str, str]) -> dict[str, str]:
 
 
 class InitDeadline:
-    """A time limit of `seconds` for MPI_Init on all ranks, from the first rank's start; None: no
-    limit.
-    """
+    """A time limit in seconds for MPI_Init, from the first rank's start; None: no limit."""
 
     def __init__(self, run: Path, np: int, seconds: float | None) -> None:
         self.run, self.np, self.seconds = run, np, seconds
@@ -57,10 +55,10 @@ class InitDeadline:
             self.until = time.monotonic() + (self.seconds if self.seconds is not None else float("inf"))
 
     def late_ranks(self, ended: set[int]) -> list[int]:
-        """The ranks that miss the deadline: those that have not begun MPI_Init, otherwise all
-        inside it.
+        """The ranks that miss the deadline.
 
-        `ended` ranks do not count.
+        Those that have not begun MPI_Init, or if there are none, those inside it. `ended` ranks do
+        not count.
         """
         if self.until is None or time.monotonic() < self.until:
             return []

@@ -164,9 +164,7 @@ class JobSupervisor:
         return attempt, first
 
     def rank_variables(self) -> tuple[str, str]:
-        """The variables with a rank's number, and those with its local number, as rank.py takes
-        them.
-        """
+        """The variables with ranks and local ranks, as rank.py takes them."""
         ranks, local_ranks = zip(*((one.rank, one.local_rank) for one in self.flavour.rank_variables), strict=True)
         return ",".join(ranks), ",".join(local_ranks)
 
@@ -351,9 +349,7 @@ def terminate_agents(started: flavours.Processes) -> None:
 
 
 def wait_for_rank_records(run: Path) -> None:
-    """After a launcher killed the ranks, wait briefly until their supervisors record how they
-    ended.
-    """
+    """Wait briefly until the supervisors of killed ranks have recorded how they ended."""
     deadline = time.monotonic() + RANK_RECORDS_SECONDS
     while time.monotonic() < deadline and processes.of_run(run):
         if all(entry.ended_at for entry in read_ranks(RunFolder(run))):
