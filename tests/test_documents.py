@@ -38,3 +38,34 @@ def test_invalid_utf_8_survives_a_round_trip() -> None:
     assert written.isascii()
     assert from_json(Library, written).flavour == "caf\udce9"
     assert json.loads(written) == parse_json(written)
+
+
+@pytest.mark.parametrize(("version", "writer"), [("1", "an older"), ("99", "a newer")])
+@pytest.mark.parametrize(
+    ("command", "file", "name"),
+    [
+        (["scale", "--np", "1"], "scale.json", "scale"),
+        (["tune", "-np", "2"], "tune.json", "tune"),
+        (["tune-collectives", "-np", "2"], "tune-collectives.json", "tune-collectives"),
+        (["compare-settings", "-np", "2", "mpi,defaults"], "compare-settings.json", "compare-settings"),
+    ],
+)
+def test_a_study_of_another_version_is_one_line_and_status_2(
+    hvscale: Run, tmp_path: Path, command: list[str], file: str, name: str, version: str, writer: str
+) -> None:
+    schema = f"hvscale/{name}/{version}"
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / file).write_text(json.dumps({"schema": schema, "state": "running"}))
+    done = hvscale(*command, "--run", tmp_path / "study", *([] if name == "tune-collectives" else ["--", "true"]))
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"hvscale: {tmp_path}/study was written by {writer} hvscale (schema {schema}): use a new --run folder\n"
+    )
+
+
+def test_a_run_of_another_version_is_one_line_and_status_2(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"schema": "hvscale/run/1", "state": "finished"}))
+    done = hvscale("breakdown", tmp_path)
+    assert done.returncode == 2
+    assert "was written by an older hvscale (schema hvscale/run/1)" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,8 +1,7 @@
-"""Versioned documents, and JSON as this package writes and reads it, whatever bytes a command, a
-path or a file holds.
+"""Versioned documents, and the JSON that this package writes and reads.
 
-Linux's names and arguments are bytes. Python keeps those that are not UTF-8 as lone surrogates,
-which JSON can only hold as \\udcNN escapes.
+File names and arguments on Linux are bytes. Python keeps bytes that are not UTF-8 as lone
+surrogates, which JSON can hold only as \\udcNN escapes.
 """
 
 import json
@@ -13,10 +12,10 @@ from pydantic_core import PydanticSerializationError
 
 
 class VersionedDocument(BaseModel):
-    """A document that begins with the name and version of its schema, by alias `schema`.
+    """A document that starts with `schema`: the name and version of its schema.
 
-    A subclass states them: `schema_: Literal["hvscale/scale/2"] = "hvscale/scale/2"`. Another
-    version is refused.
+    A subclass defines it: `schema_: Literal["hvscale/scale/2"] = "hvscale/scale/2"`. Validation
+    fails for another version.
     """
 
     model_config = ConfigDict(populate_by_name=True, alias_generator=lambda field: field.removesuffix("_"))
@@ -28,9 +27,7 @@ Document = TypeVar("Document", bound=BaseModel)
 
 
 def to_json(document: BaseModel, indent: int | None = 2) -> str:
-    """The JSON of a document, by alias; bytes that are not UTF-8 as \\udcNN, which `parse_json`
-    reads back.
-    """
+    """Return a document as JSON, by alias; bytes that are not UTF-8 become \\udcNN escapes."""
     try:
         return document.model_dump_json(by_alias=True, indent=indent)
     except PydanticSerializationError:
@@ -46,8 +43,26 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def from_json(kind: type[Document], text: str | bytes) -> Document:
-    """Read what `to_json` wrote. Raises ValueError, of which pydantic's ValidationError is one, for
-    anything else.
+    """Read JSON that `to_json` wrote. Raises ValueError (or its subclass ValidationError) if it is
+    invalid.
     """
     has_bytes = b"\\udc" in text if isinstance(text, bytes) else "\\udc" in text
     return kind.model_validate(parse_json(text), strict=False) if has_bytes else kind.model_validate_json(text)
+
+
+def other_version(kind: type[VersionedDocument], text: str | bytes) -> str | None:
+    """Name the hvscale that wrote a document with another version of the schema of `kind`.
+
+    For example "an older hvscale (schema hvscale/scale/1)". None for the same version, another
+    schema, and invalid JSON.
+    """
+    try:
+        document = parse_json(text)
+    except ValueError:
+        return None
+    found = document.get("schema") if isinstance(document, dict) else None
+    name, _, version = str(found).rpartition("/")
+    own_name, _, own_version = str(kind.model_fields["schema_"].default).rpartition("/")
+    if name != own_name or version == own_version or not version.isdecimal():
+        return None
+    return f"{'an older' if int(version) < int(own_version) else 'a newer'} hvscale (schema {found})"

@@ -17,9 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, JsonValue, ValidationError
+from pydantic import AwareDatetime, BaseModel, JsonValue
 
-from hvscale.core.documents import VersionedDocument, parse_json, to_json
+from hvscale.core.documents import VersionedDocument, other_version, parse_json, to_json
 from hvscale.core.errors import HvscaleError, RequestError, SavedError
 from hvscale.core.files import open_new, read_text
 from hvscale.core.folder_lock import FolderLock, is_abandoned, make_folder, make_own_folder
@@ -339,15 +339,20 @@ class RunFolder:
 
         Raises RequestError when run.json was cut short or is not ours.
         """
-        abandoned = is_abandoned(self.path)
+        abandoned, text = is_abandoned(self.path), ""
         try:
-            record = RunRecord.model_validate(parse_json(read_text(self.run_json)))
+            text = read_text(self.run_json)
+            record = RunRecord.model_validate(parse_json(text))
             # Asked before and after: its process may have ended well, or another one begun, in
             # between.
             if record.state in OPEN_STATES and abandoned and is_abandoned(self.path):
                 record.state = "interrupted"
             return record
-        except (OSError, ValueError, ValidationError) as error:
+        except (OSError, ValueError) as error:
+            if writer := other_version(RunRecord, text):
+                raise RequestError(
+                    f"{self.path} was written by {writer}: make the run again, or read it with that version"
+                ) from error
             what = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
             raise RequestError(
                 f"{self.run_json} cannot be read ({what}): the run's other files are untouched"

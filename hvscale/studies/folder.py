@@ -5,9 +5,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
-
-from hvscale.core.documents import from_json
+from hvscale.core.documents import from_json, other_version
 from hvscale.core.errors import RequestError
 from hvscale.core.files import read_text
 from hvscale.core.folder_lock import LOCK, FolderLock
@@ -54,12 +52,14 @@ def load_previous(file: Path, asked: Document, same: tuple[str, ...]) -> Documen
     if not file.exists():
         refuse_unless_empty(file.parent)
         return None
+    text = ""
     try:
-        before = from_json(type(asked), read_text(file))
-    except (OSError, ValueError, ValidationError) as error:
-        raise RequestError(
-            f"{file} cannot be read: it is damaged, or another version of hvscale wrote it; give another folder with --run"
-        ) from error
+        text = read_text(file)
+        before = from_json(type(asked), text)
+    except (OSError, ValueError) as error:
+        if writer := other_version(type(asked), text):
+            raise RequestError(f"{file.parent} was written by {writer}: use a new --run folder") from error
+        raise RequestError(f"{file} cannot be read, it may be damaged: use a new --run folder") from error
     for name in same:
         if getattr(before, name) != getattr(asked, name):
             raise RequestError(f"{file.parent} holds another study: its {name} differs; give another folder with --run")
