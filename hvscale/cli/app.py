@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from hvscale.core.numbers import Repeats, limits
+
 
 def new_app(text: str | None = None) -> typer.Typer:
     """Return the Typer app of one command or, with `text` as its help, of a group of commands."""
@@ -38,11 +40,22 @@ Command = Annotated[list[str], typer.Argument(metavar="COMMAND", help="Program t
 Bins = Annotated[
     str,
     typer.Option(
-        metavar="BINS", help="Message sizes of the rows: study, pow2, or your own upper edges, such as 64K,1M,16M."
+        metavar="BINS",
+        help="Message sizes of the rows: study (bins of the published study), pow2 (powers of two), or upper edges such as 64K,1M,16M.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON document on stdout; messages go to stderr.")
+]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Also write the table to a CSV file.")]
+Repeat = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        help="Number of starts of each variant, interleaved; a single start gives no confidence interval.",
+        **limits(Repeats),
+    ),
+]
 Metric = Annotated[
     str | None,
     typer.Option(
@@ -50,21 +63,19 @@ Metric = Annotated[
         help="Regular expression that finds the throughput in the ranks' output, as for `hvscale scale`.",
     ),
 ]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 PerRank = Annotated[bool, typer.Option("--per-rank", help="Also print a row for each rank.")]
 Explain = Annotated[
     bool | None,
     typer.Option(
         "--explain/--no-explain",
-        help="Also print which rank the others waited for, what Horovod did with its tensors, how much communication was exposed, and how often "
-        "buffers were reused. Default: for runs that recorded at most 64 MiB (a million calls).",
+        help="Also print which rank the others waited for, Horovod's activity, exposed communication and buffer reuse. [default: only for runs with "
+        "at most 64 MiB of records (a million calls)]",
     ),
 ]
 
 
 def folder_of(what: str) -> Any:
-    """`--run` of a command that resumes what it finds there; `what` is the kind of folder, such as
-    "study".
-    """
-    text = f"Folder of the {what}. An interrupted {what} in this folder is resumed. Default: a new folder under runs/."
+    """Return `--run` of a command that resumes; `what` names its result, such as "study"."""
+    text = f"Folder of the {what}. An interrupted {what} in this folder is resumed. [default: a new folder under runs/]"
     return typer.Option("--run", metavar="DIR", help=text)

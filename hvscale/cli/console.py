@@ -1,12 +1,16 @@
-"""How every command prints: results on stdout, messages and progress on stderr. rich is imported
-only where it is used, because that takes a third of the start-up time.
+"""How commands print: results on stdout, messages and progress on stderr.
+
+Functions import rich and the tables that they print: at the top, rich would take a third of the
+start-up time.
 """
 
 import functools
 import os
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -15,14 +19,18 @@ from hvscale.core.terminal import printable, rank_line
 
 if TYPE_CHECKING:
     from hvscale.core.plain_rich import PlainConsole
-    from hvscale.studies.document import StudyDocument
+    from hvscale.core.run_folder import RunFolder
+    from hvscale.studies.document import InterleavedDocument
+    from hvscale.studies.interleaved import InterleavedStudy
 
+Document = TypeVar("Document", bound=BaseModel)
+StudyResult = TypeVar("StudyResult", bound="InterleavedDocument")
 DIM, RED, YELLOW = "2", "31", "33"
 
 
 @functools.cache
 def results() -> "PlainConsole":
-    """stdout, for tables."""
+    """Return the console on stdout, for tables."""
     from hvscale.core.plain_rich import PlainConsole
 
     return PlainConsole()
@@ -30,52 +38,145 @@ def results() -> "PlainConsole":
 
 @functools.cache
 def messages() -> "PlainConsole":
-    """stderr, for progress bars."""
+    """Return the console on stderr, for progress bars."""
     from hvscale.core.plain_rich import PlainConsole
 
     return PlainConsole(stderr=True)
 
 
-def working(on: str) -> AbstractContextManager[object]:
-    """Show a spinner on a terminal while a command works."""
-    return messages().status(on) if sys.stderr.isatty() else nullcontext()
+def spinner(text: str) -> AbstractContextManager[object]:
+    """Show a spinner with `text` on a terminal, and nothing elsewhere."""
+    return messages().status(text) if sys.stderr.isatty() else nullcontext()
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table with figures right-aligned and words left-aligned."""
+    """Print a table; columns of numbers are aligned right, others left."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for number, column in enumerate(columns):
-        figures = any(row[number][:1].isdigit() for row in rows)
-        table.add_column(column, justify="right" if figures and number else "left", overflow="fold")
+        is_numeric = any(row[number][:1].isdigit() for row in rows)
+        table.add_column(column, justify="right" if is_numeric and number else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     results().print(table)
 
 
-def print_json(document: "BaseModel | StudyDocument") -> None:
+def print_json(document: BaseModel) -> None:
     print(to_json(document))
 
 
-def say(text: str, code: str = "") -> None:
-    """Print a line on stderr; `code` is its colour on a terminal."""
+def print_document(
+    document: Document,
+    json: bool,
+    csv: Path | None,
+    *,
+    write_csv: Callable[[Document, Path], None],
+    show: Callable[[Document], None],
+    last: str = "",
+) -> None:
+    """Print a result: as JSON or by `show`, and as a CSV file if `csv` names one.
+
+    `last`: the message after it, such as the folder of a study.
+    """
+    if csv is not None:
+        write_csv(document, csv)
+    if json:
+        print_json(document)
+    else:
+        show(document)
+    if last:
+        print_message(last)
+
+
+def print_breakdown(
+    breakdown: Any,
+    per_rank: bool = False,
+    json: bool = False,
+    csv: Path | None = None,
+    explain: bool | None = None,
+) -> None:
+    """Print the breakdown of a run. `explain`: the value of --explain."""
+    from hvscale.studies.run_report.breakdown_tables import point_to_point_table, table, write_breakdown_csv
+    from hvscale.studies.run_report.explanation_tables import explanation_tables
+
+    def show(document: Any) -> None:
+        results().print(table(document))
+        if per_rank:
+            results().print(table(document, per_rank=True))
+        if document.point_to_point:
+            results().print(point_to_point_table(document))
+        for explanation in explanation_tables(document):
+            results().print(explanation)
+
+    print_warnings(breakdown.warnings)
+    print_document(breakdown, json, csv, write_csv=write_breakdown_csv, show=show)
+    if explain is None and not breakdown.explained:
+        print_message("large run: --explain also shows waiting, Horovod's activity, exposed time and buffer reuse")
+
+
+def print_gradients(run: "RunFolder") -> None:
+    """Print one line about the gradients that a run recorded, on stderr.
+
+    Raises RequestError when it recorded none.
+    """
+    from numpy import median
+
+    from hvscale.core.units import human_bytes, human_seconds
+    from hvscale.profiling.analyze.gradients import read_job_gradients
+
+    gradients = read_job_gradients(run)
+    print_warnings(gradients.warnings)
+    print_message(
+        f"gradients: {len(gradients.tensors)} tensors, {human_bytes(gradients.bytes)} a step; "
+        f"{len(gradients.numbers)} steps of {len(gradients.ranks)} ranks, median {human_seconds(float(median(gradients.seconds)))}, "
+        f"of which {human_seconds(float(median(gradients.blocked)))} waiting for gradients"
+    )
+
+
+def measure_and_print(
+    study: "InterleavedStudy[StudyResult, Any, Any]",
+    json: bool,
+    csv: Path | None,
+    *,
+    write_csv: Callable[[StudyResult, Path], None],
+    show: Callable[[StudyResult], None],
+    last: str,
+) -> None:
+    """Measure a study and print its document, also when the study fails or is interrupted."""
+    from hvscale.report.progress import RunProgress
+
+    try:
+        with RunProgress(len(study.starts), study.document.repeats) as progress:
+            study.measure(progress, print_warning)
+    finally:
+        if study.has_figures():
+            print_document(study.document, json, csv, write_csv=write_csv, show=show, last=last)
+
+
+def print_line(text: str, colour: str) -> None:
+    """Print a line on stderr, in `colour` (an ANSI code) on a terminal."""
     text = printable(text, sys.stderr)
-    coloured = code and sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    print(f"\x1b[{code}m{text}\x1b[0m" if coloured else text, file=sys.stderr, flush=True)
+    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    print(f"\x1b[{colour}m{text}\x1b[0m" if coloured else text, file=sys.stderr, flush=True)
 
 
 def print_message(text: str) -> None:
-    say(text, DIM)
+    print_line(text, DIM)
 
 
 def print_warning(text: str) -> None:
-    say(f"hvscale: warning: {text}", YELLOW)
+    print_line(f"hvscale: warning: {text}", YELLOW)
+
+
+def print_warnings(texts: list[str]) -> None:
+    for text in texts:
+        print_warning(text)
 
 
 def print_error(text: str, exit_status: int) -> int:
-    say(f"hvscale: {text}", RED)
+    print_line(f"hvscale: {text}", RED)
     return exit_status
 
 
@@ -83,7 +184,7 @@ def print_rank_line(rank: int, line: str) -> None:
     print(f"[{rank}] {rank_line(line, sys.stdout)}", flush=True)
 
 
-def print_rank_line_aside(rank: int, line: str) -> None:
+def print_rank_line_on_stderr(rank: int, line: str) -> None:
     print(f"[{rank}] {rank_line(line, sys.stderr)}", file=sys.stderr, flush=True)
 
 

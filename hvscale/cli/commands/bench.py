@@ -1,6 +1,4 @@
-"""`hvscale bench`: a command for each collective, one for a parameter server, one for programs, and
-one for whole studies.
-"""
+"""`hvscale bench`: one command per collective, and param-server, app and experiment."""
 
 from typing import Annotated
 
@@ -10,7 +8,7 @@ from hvscale.bench.collectives.operations import COLLECTIVES, Collective
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.cli.app import Csv, Json, new_app
 from hvscale.cli.commands import bench_app, bench_experiment, bench_param_server
-from hvscale.cli.console import print_json, print_message, print_text, print_warning
+from hvscale.cli.console import print_document, print_text, print_warning
 from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options, resolve
 from hvscale.core.numbers import GrowthFactor, Percent, RootRank, limits
 from hvscale.report.csv_file import write_csv
@@ -25,8 +23,9 @@ Backends = Annotated[
     typer.Option(
         "--backend",
         metavar="NAME,...",
-        help="Libraries to measure; repeatable. mpi: the flavour of --mpi (default). openmpi, mpich, mvapich2, intelmpi; gloo; nccl; nccl-openmpi, "
-        "nccl-mpich: NCCL with ranks started by MPI; horovod: over --mpi's; horovod-openmpi, horovod-mpich, horovod-gloo, horovod-nccl.",
+        help="Libraries to measure; repeatable. mpi: the flavour of --mpi (default); openmpi, mpich, mvapich2, intelmpi; gloo; nccl; nccl-openmpi, "
+        "nccl-mpich: NCCL with ranks started by MPI; horovod: over the flavour of --mpi; horovod-openmpi, horovod-mpich, horovod-gloo, "
+        "horovod-nccl.",
     ),
 ]
 MinBytes = Annotated[
@@ -53,7 +52,7 @@ Sizes = Annotated[
     str | None,
     typer.Option(
         metavar="mlbench|SIZE,...",
-        help="Measure these sizes, instead of -b, -e and -f; mlbench: 80 sizes from 1 to 10^8 elements, evenly spaced in the logarithm.",
+        help="Measure these sizes instead of -b, -e and -f; mlbench: 80 sizes from 1 to 10^8 elements, evenly spaced on a logarithmic scale.",
     ),
 ]
 Dtype = Annotated[
@@ -67,13 +66,16 @@ Paths = Annotated[
         "--path",
         metavar="staged,aware,nccl",
         help="How GPU memory is sent. staged: copied through host memory; aware: by a CUDA-aware MPI; nccl: by NCCL. Each back end is measured "
-        "on the paths it supports. [default: its first]",
+        "on the paths it supports. [default: the first one it supports]",
     ),
 ]
 Iterations = Annotated[
     str,
     typer.Option(
-        "-n", "--iterations", metavar="N|SIZE:N,...,N", help="Number of timed calls, or SIZE:N for sizes up to SIZE."
+        "-n",
+        "--iterations",
+        metavar="N|SIZE:N,...,N",
+        help="Number of timed calls; SIZE:N sets it for sizes up to SIZE.",
     ),
 ]
 Warmup = Annotated[
@@ -83,7 +85,7 @@ UntilInterval = Annotated[
     float | None,
     typer.Option(
         metavar="PERCENT",
-        help="Stop a size once the 95 % confidence interval of its mean is within this percentage, at the latest after N calls.",
+        help="Stop measuring a size once the 95 % confidence interval of its mean is within this percentage, or after N calls.",
         **limits(Percent),
     ),
 ]
@@ -158,21 +160,21 @@ def bench(
     measurement = CollectiveBench.of(str(context.command.name), options, launch, resolve, hooks)
     document = measurement.document
     try:
-        with SizesProgress(measurement) as shown:
-            measurement.measure(starting=shown.starting, measured=shown.measured, warn=print_warning)
+        with SizesProgress(measurement) as progress:
+            measurement.measure(starting=progress.starting, measured=progress.measured, warn=print_warning)
     finally:
         if document.rows:
-            if csv is not None:
-                write_csv(csv, document.rows)
-            if json:
-                print_json(document)
-            else:
-                print_text(tables(document, layout))
-            print_message(f"bench folder: {measurement.path}\nplots: {measurement.page}")
+            print_document(
+                document,
+                json,
+                csv,
+                write_csv=lambda document, path: write_csv(path, document.rows),
+                show=lambda document: print_text(tables(document, layout)),
+                last=f"bench folder: {measurement.path}\nplots: {measurement.page}",
+            )
 
 
-def add(collective: Collective) -> None:
-    """Its command, which has all options but the collective's name."""
+def add_command(collective: Collective) -> None:
     text = (
         f"Measure {collective.name}: {collective.summary}.\n\nExample: "
         f"`hvscale bench {collective.name} -np 2 --backend openmpi,gloo -e 16M`"
@@ -181,4 +183,4 @@ def add(collective: Collective) -> None:
 
 
 for known in COLLECTIVES.all().values():
-    add(known)
+    add_command(known)

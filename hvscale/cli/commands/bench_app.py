@@ -6,14 +6,12 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import Csv, Json, folder_of, new_app
-from hvscale.cli.console import results
+from hvscale.cli.console import measure_and_print, results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
-from hvscale.cli.study import measure
 from hvscale.core.numbers import Repeats, limits
 
 app = new_app()
-# Those of the published study (experiments/S3).
-FLAGS = ["-O2", "-O3", "-O3 -march=native"]
+FLAGS = ["-O2", "-O3", "-O3 -march=native"]  # of the published study, experiments/S3
 
 
 @app.command("app", cls=launch_command(("np", "run", *OF_ONE_JOB)))
@@ -37,7 +35,7 @@ def bench_app(
         int,
         typer.Option(
             metavar="N",
-            help="Number of interleaved starts of each variant; quartiles need at least two.",
+            help="Number of starts of each variant, interleaved; quartiles need at least two.",
             **limits(Repeats),
         ),
     ] = 10,
@@ -51,17 +49,17 @@ def bench_app(
     counters: Annotated[
         bool,
         typer.Option(
-            "--counters/--no-counters", help="Count hardware events with perf in one more start of each variant."
+            "--counters/--no-counters", help="Count hardware events with perf in one extra start of each variant."
         ),
     ] = True,
     run: Annotated[Path | None, folder_of("measurement")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Build an MPI program with each set of compiler flags and measure it in each placement: box
-    plots, best flags, speed-up, overhead.
+    """Build an MPI program with each set of compiler flags and measure it in each placement.
 
-    `--placement` takes a comma-separated list; the others are compared with the first.
+    Prints box plots, the best flags, speed-up and overhead. `--placement` takes a comma-separated
+    list; the first one is the baseline.
 
     Example: `hvscale bench app stencil --flags "-O2" --flags "-O3 -march=native" --np 1,2,4
     --placement host,docker:node --repeat 10`
@@ -79,11 +77,11 @@ def bench_app(
         path=run,
         options=launch_options(context),
     )
-    measure(
+    measure_and_print(
         study,
         json,
         csv,
-        write=write_application_csv,
+        write_csv=write_application_csv,
         show=lambda document: results().print(*(one.table() for one in tables(document)), sep="\n\n"),
         last=f"bench folder: {study.path}\nplots: {study.page}",
     )

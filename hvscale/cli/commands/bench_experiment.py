@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import Csv, Json, folder_of, new_app
-from hvscale.cli.console import print_text, print_warning
+from hvscale.cli.console import print_document, print_text, print_warning
 from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options, resolve
-from hvscale.cli.study import print_document
 from hvscale.report.csv_file import write_csv
 
 app = new_app()
@@ -16,7 +15,7 @@ app = new_app()
 
 @app.command("experiment", cls=launch_command(("np", "run", *SUBMISSION), resolved=False))
 def bench_experiment(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="experiment.toml of the study.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Definition of the study, experiment.toml.")],
     context: typer.Context,
     part: Annotated[
         str,
@@ -28,7 +27,7 @@ def bench_experiment(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Repeat a published study and test its claims: each holds, does not hold, or is inconclusive.
+    """Repeat a published study and test its claims: each holds, fails, or is inconclusive.
 
     Launch options apply to all measurements. `--placement` replaces the placements in the file.
     `--collectives` gives the decision table for the measurements that use one.
@@ -53,7 +52,7 @@ def bench_experiment(
                 study.document,
                 json,
                 csv,
-                write=lambda document, path: write_csv(path, document.comparisons()),
+                write_csv=lambda document, path: write_csv(path, document.comparisons()),
                 show=lambda document: print_text(text(document)),
                 last=f"experiment folder: {study.path}\nplots: {study.page}",
             )

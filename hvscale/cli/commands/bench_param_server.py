@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import Csv, Json, folder_of, new_app
-from hvscale.cli.console import results
+from hvscale.cli.console import measure_and_print, results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options, resolve
-from hvscale.cli.study import measure
 from hvscale.core.numbers import Count, CountOrZero, Repeats, limits
 
 app = new_app()
@@ -26,14 +25,14 @@ def bench_param_server(
         ),
     ] = [],  # noqa: B006 - as Typer wants it
     workers: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Numbers of workers; the server is one more rank.")
+        str, typer.Option(metavar="N,N,...", help="Numbers of workers; the server is an additional rank.")
     ] = "1,2",
     operation: Annotated[
         str, typer.Option(metavar="NAME,...", help="Operations to measure: broadcast, gather and allreduce.")
     ] = "broadcast,gather,allreduce",
     size: Annotated[
         str,
-        typer.Option("--bytes", metavar="SIZE", help="Size of the model's parameters, and of each worker's gradients."),
+        typer.Option("--bytes", metavar="SIZE", help="Size of the model's parameters and of each worker's gradients."),
     ] = "1G",
     dtype: Annotated[
         str, typer.Option("-d", "--dtype", metavar="TYPE", help="Element type: float32, float64, float16 or bfloat16.")
@@ -56,7 +55,7 @@ def bench_param_server(
         int,
         typer.Option(
             metavar="N",
-            help="Number of interleaved starts of each variant; confidence intervals are over them.",
+            help="Number of starts of each variant, interleaved; confidence intervals are computed over them.",
             **limits(Repeats),
         ),
     ] = 3,
@@ -77,9 +76,9 @@ def bench_param_server(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Compare a parameter server (broadcast to workers, gather from them) with all-reduce, over
-    libraries, placements and numbers of workers.
+    """Compare a parameter server (broadcast, then gather) with all-reduce.
 
+    Measures each library, placement and number of workers.
     `--placement` takes a comma-separated list. In docker:node all ranks share one container unless
     `--ranks-per-container` is given.
 
@@ -103,11 +102,11 @@ def bench_param_server(
         check=check,
     )
     study = ServerStudy.of(options, launch_options(context), run, resolve)
-    measure(
+    measure_and_print(
         study,
         json,
         csv,
-        write=write_server_csv,
+        write_csv=write_server_csv,
         show=lambda document: results().print(*(one.table() for one in tables(document)), sep="\n\n"),
         last=f"bench folder: {study.path}\nplots: {study.page}",
     )

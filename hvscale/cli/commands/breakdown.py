@@ -1,7 +1,7 @@
 """`hvscale breakdown`."""
 
 from hvscale.cli.app import Bins, Csv, Explain, Json, PerRank, RunArgument, new_app
-from hvscale.cli.tables import print_breakdown
+from hvscale.cli.console import print_breakdown
 
 app = new_app()
 
@@ -15,8 +15,7 @@ def breakdown(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Print where the communication time of a profiled run went, by message size, and what explains
-    it.
+    """Print the communication time of a profiled run by message size, and what explains it.
 
     Example: `hvscale breakdown runs/20261121T001530Z-train --bins pow2`
     """
@@ -24,4 +23,4 @@ def breakdown(
     from hvscale.profiling.analyze.explanation import explained_breakdown
 
     table = explained_breakdown(RunFolder.open(run), bins, explain)
-    print_breakdown(table, per_rank, json, csv, unasked=explain is None)
+    print_breakdown(table, per_rank, json, csv, explain=explain)

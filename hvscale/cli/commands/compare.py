@@ -1,16 +1,16 @@
 """`hvscale compare`."""
 
 from hvscale.cli.app import Bins, Csv, Json, RunArgument, new_app
-from hvscale.cli.console import working
-from hvscale.cli.tables import print_document
+from hvscale.cli.console import print_document, print_warnings, results, spinner
 
 app = new_app()
 
 
 @app.command()
 def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json: Json = False, csv: Csv = None) -> None:
-    """Compare two runs of the same work by message size: time before and after, and the gain with
-    its confidence interval.
+    """Compare two runs of the same program by message size.
+
+    Prints the time before and after and the gain with its confidence interval.
 
     Example: `hvscale compare runs/default runs/tuned`
     """
@@ -20,12 +20,19 @@ def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json:
     from hvscale.profiling.compare import compare
     from hvscale.studies.run_report.compare_tables import comparison_table, write_comparison_csv
 
-    with working("comparing"):
+    with spinner("comparing"):
         comparison = compare(RunFolder.open(before), RunFolder.open(after), bins)
-    print_document(comparison, [comparison_table(comparison)], write_comparison_csv, json, csv)
+    print_warnings(comparison.warnings)
+    print_document(
+        comparison,
+        json,
+        csv,
+        write_csv=write_comparison_csv,
+        show=lambda document: results().print(comparison_table(document)),
+    )
     if comparison.incomplete is not None:
         raise UntrustedError(
-            f"the comparison cannot be trusted, because a profile is incomplete: {comparison.incomplete}"
+            f"the comparison cannot be trusted because a profile is incomplete: {comparison.incomplete}"
         )
     for run in (before, after):
         require_asked_library(RunFolder.open(run).read())

@@ -4,11 +4,9 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import Bins, Command, Csv, Json, Metric, new_app
-from hvscale.cli.console import results
+from hvscale.cli.app import Bins, Command, Csv, Json, Metric, Repeat, new_app
+from hvscale.cli.console import measure_and_print, results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
-from hvscale.cli.study import measure
-from hvscale.core.numbers import Repeats, limits
 
 app = new_app()
 
@@ -19,29 +17,21 @@ def compare_placements(
         str,
         typer.Argument(
             metavar="PLACEMENTS",
-            help="Names with commas between them, of host, netns, docker:rank, docker:node, ssh, slurm; the others are compared with the "
-            "first.",
+            help="Placements to compare, separated by commas: host, netns, docker:rank, docker:node, ssh, slurm. The first one is the baseline.",
         ),
     ],
     command: Command,
     context: typer.Context,
-    repeat: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Fresh starts in each placement, interleaved; a single one gives no confidence interval.",
-            **limits(Repeats),
-        ),
-    ] = 3,
+    repeat: Repeat = 3,
     metric: Metric = None,
     bins: Bins = "study",
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Run a command in several placements in turns: the overhead of each with its interval, and the
-    messages that it goes into.
+    """Measure the overhead of placements, such as containers, with interleaved runs of a command.
 
-    An option such as --link or --ranks-per-container is for all placements that know it.
+    Prints each overhead with its confidence interval and the message sizes that cause it. Options
+    such as --link apply to every placement that supports them.
 
     Example: `hvscale compare-placements host,docker:node,docker:rank -np 4 --repeat 5 --
     ./any_mpi_program`
@@ -57,5 +47,5 @@ def compare_placements(
 
     names = [name.strip() for name in placements.split(",")]
     options = launch_options(context)
-    turns = placement_study(names, command, repeats=repeat, metric=metric, bins=bins, options=options)
-    measure(turns, json, csv, write=write_placements_csv, show=show, last=f"folder: {turns.path}")
+    study = placement_study(names, command, repeats=repeat, metric=metric, bins=bins, options=options)
+    measure_and_print(study, json, csv, write_csv=write_placements_csv, show=show, last=f"folder: {study.path}")

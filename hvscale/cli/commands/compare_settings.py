@@ -4,11 +4,9 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import Bins, Command, Csv, Json, Metric, new_app
-from hvscale.cli.console import results
+from hvscale.cli.app import Bins, Command, Csv, Json, Metric, Repeat, new_app
+from hvscale.cli.console import measure_and_print, results
 from hvscale.cli.launch_options import KNOBS, OF_ONE_JOB, launch_command, launch_options
-from hvscale.cli.study import measure
-from hvscale.core.numbers import Repeats, limits
 from hvscale.report.csv_file import write_csv
 
 app = new_app()
@@ -20,27 +18,21 @@ def compare_settings(
         str,
         typer.Argument(
             metavar="SETTINGS",
-            help="Names with commas between them, of mpi, mpi-reg, mpi-opt, nccl, defaults, or files such as settings.toml; the others are "
-            "compared with the first.",
+            help="Settings to compare, separated by commas: mpi, mpi-reg, mpi-opt, nccl, defaults, or files such as settings.toml. The first one is "
+            "the baseline.",
         ),
     ],
     command: Command,
     context: typer.Context,
-    repeat: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Fresh starts under each settings, interleaved; a single one gives no confidence interval.",
-            **limits(Repeats),
-        ),
-    ] = 3,
+    repeat: Repeat = 3,
     metric: Metric = None,
     bins: Bins = "study",
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Run a command under named settings in turns: throughput, gain with its interval, and the
-    profiles side by side.
+    """Compare settings with interleaved runs of a command.
+
+    Prints each throughput, the gain with its confidence interval, and the profiles side by side.
 
     Example: `hvscale compare-settings mpi,mpi-reg,mpi-opt -np 2 -- hvscale train edsr-baseline
     --steps 50 --threads 1`; `hvscale compare-settings defaults,settings.toml -np 2 -- python
@@ -67,11 +59,11 @@ def compare_settings(
 
     jobs = options_by_name(settings.split(","), command, launch_options(context))
     study = settings_study(jobs, command, repeats=repeat, metric=metric, bins=bins, label=label)
-    measure(
+    measure_and_print(
         study,
         json,
         csv,
-        write=lambda document, path: write_csv(path, document.rows),
+        write_csv=lambda document, path: write_csv(path, document.rows),
         show=show,
         last=f"folder: {study.path}",
     )

@@ -1,4 +1,4 @@
-"""`hvscale data`: make and check images before training uses them."""
+"""`hvscale data`: make and check images before training."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,17 +20,16 @@ app = new_app("Make and check images before training.")
 def make_lr(
     hr: Annotated[Path, typer.Argument(metavar="HR", help="Folder of high-resolution images.")],
     scale: Annotated[
-        str, typer.Option(metavar="SCALES", help="Scales to make, separated by commas: any of 2, 3, 4.")
+        str, typer.Option(metavar="SCALES", help="Scale factors, separated by commas: any of 2, 3, 4.")
     ] = "2,3,4",
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder for X2, X3 and X4. Default: DIV2K_train_LR_bicubic for DIV2K_train_HR."
+            metavar="DIR", help="Folder for X2, X3 and X4. [default: DIV2K_train_LR_bicubic for DIV2K_train_HR]"
         ),
     ] = None,
 ) -> None:
-    """Make low-resolution images as MATLAB's imresize does (bicubic, antialiasing), with DIV2K's
-    file names.
+    """Make low-resolution images like MATLAB's imresize (bicubic, antialiased), named as in DIV2K.
 
     Example: `hvscale data make-lr DIV2K/DIV2K_train_HR --scale 2`
     """
@@ -40,10 +39,10 @@ def make_lr(
     scales = scale.split(",")
     if not set(scales) <= {"2", "3", "4"}:
         raise RequestError(f"--scale {scale}: expected any of 2, 3, 4, separated by commas")
-    place = output or default_output(hr)
-    with counting("making") as done:
-        made, kept = make(hr, place, sorted({int(each) for each in scales}), done)
-    print_message(f"{made} images made in {place}" + (f", {kept} were there already" if kept else ""))
+    folder = output or default_output(hr)
+    with image_counter("making") as count_image:
+        made, kept = make(hr, folder, sorted({int(each) for each in scales}), count_image)
+    print_message(f"made {made} images in {folder}" + (f", {kept} already existed" if kept else ""))
 
 
 @app.command()
@@ -62,15 +61,14 @@ def check(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Find truncated, missing, mismatched, grey, 16-bit or too small images. The exit status is 2
-    when there are any.
+    """Find truncated, missing, mismatched, grey, 16-bit or too small images; exit status 2 if any.
 
     Example: `hvscale data check DIV2K`
     """
-    from hvscale.trainer.data.check import check as look
+    from hvscale.trainer.data.check import check as check_images
 
-    with counting("checking") as done:
-        report = look(str(data), patch_size, done)
+    with image_counter("checking") as count_image:
+        report = check_images(str(data), patch_size, count_image)
     if csv is not None:
         write_csv(csv, report.problems)
     if json:
@@ -87,8 +85,8 @@ def check(
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Callable[[], None]]:
-    """Gives a function to be called after each image; shows how many, where somebody watches."""
+def image_counter(what: str) -> Iterator[Callable[[], None]]:
+    """Yield a function to call after each image; on a terminal the count is shown."""
     if not messages().is_terminal:
         yield lambda: None
         return

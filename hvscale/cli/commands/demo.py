@@ -1,4 +1,4 @@
-"""`hvscale demo`."""
+"""`hvscale demo`: a small EDSR on two ranks, its gain over bicubic, and its communication time."""
 
 import sys
 from typing import Annotated
@@ -6,11 +6,19 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import new_app
-from hvscale.cli.console import print_message, print_rank_line, print_warning, results, working
+from hvscale.cli.console import (
+    print_breakdown,
+    print_message,
+    print_rank_line,
+    print_warning,
+    results,
+    spinner,
+)
 from hvscale.cli.launch_options import RunPath
-from hvscale.cli.tables import print_breakdown
 from hvscale.core.numbers import Seconds, limits
 from hvscale.trainer.demo import SECONDS
+
+RANKS = 2
 
 app = new_app()
 
@@ -28,32 +36,34 @@ def demo(
     ] = SECONDS,
     run: RunPath = None,
 ) -> None:
-    """Train a small EDSR on two ranks, measure it on an unseen photo, and show where its
-    communication time went.
+    """Train a small EDSR on two ranks, test it on an unseen photo, and profile its communication.
 
     Example: `hvscale demo --seconds 10`
     """
-    from hvscale.cli.demo import demo
-    from hvscale.core.run_folder import RunFolder
-    from hvscale.launch.options import LaunchHooks
+    from hvscale.launch.options import LaunchHooks, LaunchOptions
+    from hvscale.profiling.analyze.explanation import explained_breakdown
+    from hvscale.studies.profiled_launch import profiled_launch
     from hvscale.studies.run_report.page import report_path, write_report
+    from hvscale.trainer import TrainResult, demo_config
     from hvscale.trainer.progress import Bar
 
-    how_long = "about a minute" if seconds == SECONDS else f"{seconds:g} s of training"
-    print_message(f"training a small EDSR x2 on the bundled photos, two Horovod ranks over Open MPI, {how_long}")
+    duration = "about a minute" if seconds == SECONDS else f"{seconds:g} s of training"
+    print_message(f"training a small EDSR x2 on the bundled photos, two Horovod ranks over Open MPI, {duration}")
+    command = ["hvscale", "train", *demo_config(seconds=seconds).arguments()]
+    options = LaunchOptions(np=RANKS, run=run)
     if sys.stderr.isatty():
         with Bar() as bar:
             hooks = LaunchHooks(warn=print_warning, watch=lambda running: bar.follow(running.steps))
-            done = demo(seconds, run, hooks)
+            folder = profiled_launch(command, options, hooks)
     else:
-        done = demo(seconds, run, LaunchHooks(warn=print_warning, show=print_rank_line))
-    results().print(f"\n{done.training.summary()}\n", highlight=False, soft_wrap=True)
-    print_breakdown(done.communication)
-    folder = RunFolder.open(done.training.run)
-    with working("writing the report"):
+        folder = profiled_launch(command, options, LaunchHooks(warn=print_warning, show=print_rank_line))
+    training = TrainResult.read(folder.path)
+    results().print(f"\n{training.summary()}\n", highlight=False, soft_wrap=True)
+    print_breakdown(explained_breakdown(folder))
+    with spinner("writing the report"):
         write_report([folder], report_path([folder]))
     results().print(
-        f"\nrun folder: {folder.path}\npicture:    {done.training.picture}\nreport:     {report_path([folder])}",
+        f"\nrun folder: {folder.path}\npicture:    {training.picture}\nreport:     {report_path([folder])}",
         highlight=False,
         soft_wrap=True,
     )

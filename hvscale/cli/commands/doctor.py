@@ -1,7 +1,7 @@
 """`hvscale doctor`."""
 
 from hvscale.cli.app import Json, new_app
-from hvscale.cli.console import print_json, results, working
+from hvscale.cli.console import print_json, results, spinner
 
 app = new_app()
 
@@ -14,7 +14,7 @@ def doctor(json: Json = False) -> None:
     """
     from hvscale.cli.doctor import Report, examine
 
-    with working("checking"):
+    with spinner("checking"):
         checks = list(examine())
     if json:
         return print_json(Report(checks=checks))

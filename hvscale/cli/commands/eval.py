@@ -16,8 +16,9 @@ app = new_app()
 
 @app.command(cls=config_command(EvalConfig, functools.partial(checked, EvalConfig), argument="weights"))
 def evaluate(context: typer.Context, json: Json = False, csv: Csv = None) -> None:
-    """Measure a trained model: PSNR and SSIM, or top-1 and top-5. Under `hvscale launch` the ranks
-    share the images.
+    """Evaluate a trained model: PSNR and SSIM, or top-1 and top-5.
+
+    Under `hvscale launch` the ranks share the images.
 
     Example: `hvscale eval runs/20261121T001530Z-edsr-baseline --data DIV2K --images 801-900`
     """
@@ -48,8 +49,8 @@ def evaluate(context: typer.Context, json: Json = False, csv: Csv = None) -> Non
         f"{result.bicubic_ssim:.4f}",
     ]
     print_table(["image", "PSNR dB", "SSIM", "bicubic dB", "bicubic SSIM"], [*rows, mean])
-    how = "luma" if result.measure == "luma" else "RGB"
-    print_message(f"{result.model} x{result.scale} on {result.data}: {how}, {result.shave_pixels} pixels shaved")
+    channels = "luma" if result.measure == "luma" else "RGB"
+    print_message(f"{result.model} x{result.scale} on {result.data}: {channels}, {result.shave_pixels} pixels shaved")
     return None
 
 

@@ -22,13 +22,13 @@ def knobs(
         typer.Option(
             "--mpi",
             metavar="FLAVOUR",
-            help="Show only the libraries that a job with this --mpi may use, or one library: horovod, mvapich2-gdr, ucx, nccl ...",
+            help="Show only the libraries of a job with this --mpi, or one library: horovod, mvapich2-gdr, ucx, nccl ...",
         ),
     ] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """List the knobs of --set: what each one means, and how every library spells it.
+    """List the knobs of --set: what each one means and what each library calls it.
 
     Example: `hvscale launch -np 2 --set allreduce_algorithm=ring -- python train.py`
     """

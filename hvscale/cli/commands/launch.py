@@ -11,11 +11,12 @@ app = new_app()
 
 @app.command(context_settings=COMMAND_LAST, cls=launch_command())
 def launch(command: Command, context: typer.Context) -> None:
-    """Start a command on N ranks, keep each rank's output, and leave nothing behind.
+    """Start a command on N ranks, record each rank's output, and clean up at the end.
 
-    Example: `hvscale launch -np 2 -- python train.py`; with what a tuning study found: `hvscale
-    launch -np 2 --settings settings.toml -- python train.py`; with broadcasts by a decision table:
-    `hvscale launch -np 4 --collectives table.toml -- python train.py`
+    Example: `hvscale launch -np 2 -- python train.py`
+
+    With the result of a tuning study: `hvscale launch -np 2 --settings settings.toml -- python
+    train.py`
     """
     from hvscale.launch.controller import launch
     from hvscale.launch.options import LaunchHooks

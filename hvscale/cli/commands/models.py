@@ -1,11 +1,11 @@
-"""`hvscale models`: what there is to train, and what each costs."""
+"""`hvscale models`: the models and their cost."""
 
 from typing import Annotated
 
 import typer
 
 from hvscale.cli.app import Csv, Json, new_app
-from hvscale.cli.console import print_json, print_table, results, working
+from hvscale.cli.console import print_json, print_table, results, spinner
 from hvscale.report.csv_file import write_csv
 
 app = new_app()
@@ -16,13 +16,14 @@ def models(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL]...", help="Models to show: any of torchvision's, or your package.module:function."
+            metavar="[MODEL]...",
+            help="Models to show: also torchvision's classifiers, or your package.module:function.",
         ),
     ] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """List models with their parameters, FLOPs, and the gradients that ranks exchange in each step.
+    """List models with their parameters, FLOPs and gradients per step.
 
     Example: `hvscale models edsr-baseline densenet121`
     """
@@ -30,7 +31,7 @@ def models(
     from hvscale.core.units import human_bytes
     from hvscale.models.cost import ModelTable, rows
 
-    with working("building the models"):
+    with spinner("building the models"):
         found = ModelTable(models=[row for name in names or known.names() for row in rows(name)])
     if csv is not None:
         write_csv(csv, found.models)

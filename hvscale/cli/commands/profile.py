@@ -5,9 +5,15 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import COMMAND_LAST, Bins, Command, Csv, Explain, Json, PerRank, new_app
-from hvscale.cli.console import print_message, print_rank_line, print_rank_line_aside, print_warning
+from hvscale.cli.console import (
+    print_breakdown,
+    print_gradients,
+    print_message,
+    print_rank_line,
+    print_rank_line_on_stderr,
+    print_warning,
+)
 from hvscale.cli.launch_options import collectives_hook, launch_command, launch_options
-from hvscale.cli.tables import print_breakdown, print_gradients
 
 app = new_app()
 
@@ -20,15 +26,14 @@ def profile(
         bool,
         typer.Option(
             "--timeline",
-            help="Have Horovod write its timeline under MPI, too: it tells negotiation, queueing and copies. Under Gloo it always does.",
+            help="Record Horovod's timeline (negotiation, queueing, copies) under MPI too; under Gloo it is always recorded.",
         ),
     ] = False,
     gradients: Annotated[
         bool,
         typer.Option(
             "--gradients",
-            help="Record when each rank enqueues its gradients and how long it waits for them, for any program "
-            "that uses horovod.torch. Default: off.",
+            help="Record when each rank enqueues its gradients and how long it waits for them, in any program that uses horovod.torch.",
         ),
     ] = False,
     bins: Bins = "study",
@@ -37,8 +42,7 @@ def profile(
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Launch a command, record its collectives, and print where the time went by message size. The
-    command needs no change.
+    """Launch an unchanged command and print its communication time by message size.
 
     Example: `hvscale profile -np 2 -- python train.py`
     """
@@ -49,13 +53,13 @@ def profile(
     from hvscale.profiling.analyze.grouping import parse_bins
     from hvscale.studies.profiled_launch import profiled_launch
 
-    parse_bins(bins)  # a mistake here is to be known before the job, not after it
-    show = print_rank_line_aside if json else print_rank_line
+    parse_bins(bins)  # report a mistake before the job starts
+    show = print_rank_line_on_stderr if json else print_rank_line
     options = launch_options(context)
     hooks = LaunchHooks(show=show, warn=print_warning, collectives=collectives_hook(options))
     finished = profiled_launch(command, options, hooks, timeline=timeline, gradients=gradients)
     table = explained_breakdown(finished, bins, explain)
-    print_breakdown(table, per_rank, json, csv, unasked=explain is None)
+    print_breakdown(table, per_rank, json, csv, explain=explain)
     if gradients:
         print_gradients(finished)
     print_message(f"run folder: {finished.path}")

@@ -6,33 +6,30 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import Bins, new_app
-from hvscale.cli.console import print_message, print_warning, working
+from hvscale.cli.console import print_message, print_warning, spinner
 
 app = new_app()
 
 
 @app.command()
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folder of a run, or of two runs to compare: before, after.")
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folder, or two to compare: before, after.")],
     output: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File of the page. Default: report.html (for two runs comparison.html) in the last RUN.",
+            help="File to write. [default: report.html, or comparison.html for two runs, in the last RUN]",
         ),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write a trace of the run for ui.perfetto.dev, with all ranks on one clock."
-        ),
+        typer.Option(metavar="FILE", help="Also write a trace for ui.perfetto.dev, with all ranks on one clock."),
     ] = None,
     bins: Bins = "study",
 ) -> None:
-    """Write an HTML page that works offline: where a run's communication time went, or how two runs
-    differ.
+    """Write an HTML page about a run's communication, or about the difference of two runs.
+
+    The page works offline.
 
     Example: `hvscale report runs/default runs/tuned`
     """
@@ -42,7 +39,7 @@ def report(
 
     folders = [RunFolder.open(run) for run in runs]
     page = output or report_path(folders)
-    with working("writing the report"):
+    with spinner("writing the report"):
         write_report(folders, page, bins)
         left_out = write_trace(folders[-1], trace) if trace is not None else None
     if left_out is not None:

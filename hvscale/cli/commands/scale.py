@@ -5,11 +5,9 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import COMMAND_LAST, Command, Csv, Json, folder_of, new_app
-from hvscale.cli.console import results
+from hvscale.cli.app import COMMAND_LAST, Command, Csv, Json, Repeat, folder_of, new_app
+from hvscale.cli.console import measure_and_print, results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
-from hvscale.cli.study import measure
-from hvscale.core.numbers import Repeats, limits
 
 app = new_app()
 
@@ -21,36 +19,30 @@ def scale(
     np: Annotated[
         str, typer.Option("-np", "--np", metavar="N,N,...", help="Numbers of ranks to measure, such as 1,2,4.")
     ],
-    repeat: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Fresh starts on each number of ranks, interleaved; a single one gives no confidence interval.",
-            **limits(Repeats),
-        ),
-    ] = 3,
+    repeat: Repeat = 3,
     strong: Annotated[
         bool,
         typer.Option(
             "--strong/--weak",
-            help="Strong: all ranks together do the same work on any np; in COMMAND {np} stands for np and {64/np} for a rank's share. "
-            "Weak: each rank does.",
+            help="Scaling mode. Weak: fixed work per rank. Strong: fixed total work; in COMMAND write {np} for the number of ranks and {64/np} for a "
+            "rank's share.",
         ),
     ] = False,
     metric: Annotated[
         str | None,
         typer.Option(
             metavar="REGEX",
-            help="Finds the throughput in the ranks' output: the group `per_rank` is each rank's own, `total` or the first that of all together. "
-            "Not needed for hvscale train, and where Horovod's `Total img/sec` is printed.",
+            help="Regular expression that finds the throughput in the ranks' output. Its group `per_rank` is one rank's, `total` or the first group "
+            "that of all ranks. Not needed for hvscale train and for Horovod's `Total img/sec`.",
         ),
     ] = None,
     run: Annotated[Path | None, folder_of("measurement")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Measure how a command scales: throughput, speed-up and scaling efficiency on each number of
-    ranks, with confidence intervals.
+    """Measure throughput, speed-up and scaling efficiency of a command by number of ranks.
+
+    All figures have confidence intervals.
 
     Example: `hvscale scale --np 1,2,4 -- hvscale train edsr-baseline --steps 100 --threads 1`
     """
@@ -66,11 +58,11 @@ def scale(
         path=run,
         options=launch_options(context),
     )
-    measure(
+    measure_and_print(
         study,
         json,
         csv,
-        write=write_scaling_csv,
+        write_csv=write_scaling_csv,
         show=lambda document: results().print(table(document).table()),
         last=f"scale folder: {study.path}\nplot: {study.page}",
     )

@@ -11,7 +11,7 @@ app = new_app()
 
 @app.command(cls=config_command(TrainConfig, TrainConfig.of, argument="model"))
 def train(context: typer.Context) -> None:
-    """Train a model: alone, under `hvscale launch`, or under plain horovodrun, mpirun or srun.
+    """Train a model: alone, or under `hvscale launch`, horovodrun, mpirun or srun.
 
     Example: `hvscale launch -np 2 -- hvscale train edsr-baseline --scale 2 --seconds 60`
     """

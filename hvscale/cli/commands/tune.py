@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import COMMAND_LAST, Command, Csv, Json, folder_of, new_app
-from hvscale.cli.console import print_json, print_message, print_warning, results
+from hvscale.cli.console import print_document, print_warning, results
 from hvscale.cli.launch_options import KNOBS, OF_ONE_JOB, launch_command, launch_options
 from hvscale.core.numbers import Count, Minutes, Repeats, Seconds, limits
 from hvscale.report.csv_file import write_csv
@@ -22,7 +22,7 @@ def tune(
         int | None,
         typer.Option(
             metavar="N",
-            help="Number of trials, those of earlier calls included. [default: 40, or unlimited with --minutes]",
+            help="Number of trials, including those of earlier calls. [default: 40, or unlimited with --minutes]",
             **limits(Count),
         ),
     ] = None,
@@ -36,23 +36,21 @@ def tune(
     ] = None,
     knobs: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B,...", help="Search only these knobs. By default the profile decides which ones can help."
-        ),
+        typer.Option(metavar="A,B,...", help="Search only these knobs. [default: those that the profile suggests]"),
     ] = None,
     fix: Annotated[
         list[str],
         typer.Option(
             metavar="KNOB=VALUE",
-            help="Set a knob to this value in every trial, also for the defaults. May be repeated.",
+            help="Set a knob to this value in every trial, also with the default settings; repeatable.",
         ),
     ] = [],  # noqa: B006 - Typer copies it
     metric: Annotated[
         str | None,
         typer.Option(
             metavar="REGEX",
-            help="Read the throughput from the ranks' output, as for `hvscale scale`; each match is one step. By default it comes from "
-            "steps.jsonl, marked steps or the period of the collectives.",
+            help="Regular expression that finds the throughput in the ranks' output, as for `hvscale scale`; each match is one step. [default: use "
+            "steps.jsonl, marked steps or the period of the collectives]",
         ),
     ] = None,
     first_step_timeout: Annotated[
@@ -62,7 +60,7 @@ def tune(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Longest time of steps in one trial; it ends earlier when its interval is narrow.",
+            help="Maximum time of steps in a trial; it ends earlier once its confidence interval is narrow.",
             **limits(Seconds),
         ),
     ] = 30,
@@ -70,7 +68,7 @@ def tune(
         int,
         typer.Option(
             metavar="N",
-            help="Fresh starts of both the best settings and the defaults, interleaved, for the proof.",
+            help="Number of starts of the best settings and of the defaults, interleaved, for the proof.",
             **limits(Repeats),
         ),
     ] = 7,
@@ -107,13 +105,14 @@ def tune(
     finally:
         document = study.document
         if document.trials:
-            if csv is not None:
-                write_csv(csv, trial_rows(document))
-            if json:
-                print_json(document)
-            else:
-                results().print(
-                    space_table(document), trials_table(document), verdict(document), sep="\n\n", highlight=False
-                )
             guide = study.path / "guide.html"
-            print_message(f"study folder: {study.path}" + (f"\nguide: {guide}" if guide.exists() else ""))
+            print_document(
+                document,
+                json,
+                csv,
+                write_csv=lambda document, path: write_csv(path, trial_rows(document)),
+                show=lambda document: results().print(
+                    space_table(document), trials_table(document), verdict(document), sep="\n\n", highlight=False
+                ),
+                last=f"study folder: {study.path}" + (f"\nguide: {guide}" if guide.exists() else ""),
+            )

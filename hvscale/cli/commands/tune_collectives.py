@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import Csv, Json, folder_of, new_app
-from hvscale.cli.console import print_json, print_message, print_warning, results
+from hvscale.cli.console import print_document, print_warning, results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
 from hvscale.core.numbers import Minutes, limits
 from hvscale.report.csv_file import write_csv
@@ -44,27 +44,30 @@ def tune_collectives(
         str | None,
         typer.Option(
             metavar="SIZE,...|own",
-            help="Eager limits to try in addition to the library's own; own: no others. [default: 1M between nodes]",
+            help="Eager limits to try besides the library's own; own: only that one. [default: 1M between nodes]",
         ),
     ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
             metavar="M",
-            help="Stop after this time. The same command resumes the study in the folder.",
+            help="Stop after this many minutes. The same command with --run resumes the study.",
             **limits(Minutes),
         ),
     ] = None,
     exhaustive: Annotated[
         bool,
-        typer.Option("--exhaustive", help="Measure every choice equally often at every size, to validate the search."),
+        typer.Option(
+            "--exhaustive", help="Measure every algorithm equally often at every size, to validate the search."
+        ),
     ] = False,
     run: Annotated[Path | None, folder_of("study")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
-    """Find the fastest algorithm of each collective by message size and number of ranks, and write
-    a decision table.
+    """Find the fastest algorithm of each collective and write a decision table.
+
+    The table selects by message size and number of ranks.
 
     Example: `hvscale tune-collectives -np 4 --placement netns --nodes 4 --link 1gbit --minutes 10`,
     then `hvscale launch -np 4 --collectives FOLDER/collectives.toml -- python train.py`
@@ -86,17 +89,20 @@ def tune_collectives(
         options=launch_options(context),
     )
     try:
-        with CollectivesProgress(study) as shown:
-            study.measure(shown, print_warning)
+        with CollectivesProgress(study) as progress:
+            study.measure(progress, print_warning)
     finally:
         document = study.document
         if document.decision is not None:
-            if csv is not None:
-                write_csv(csv, rows(document))
-            if json:
-                print_json(document)
-            else:
-                results().print(*terminal_tables(document), verdict(document), sep="\n\n", highlight=False)
-            made = {"table": study.path / "collectives.toml", "plots": study.page}
-            lines = [f"{what}: {path}" for what, path in made.items() if path.exists()]
-            print_message("\n".join([f"study folder: {study.path}", *lines]))
+            files = {"table": study.path / "collectives.toml", "plots": study.page}
+            lines = [f"{what}: {path}" for what, path in files.items() if path.exists()]
+            print_document(
+                document,
+                json,
+                csv,
+                write_csv=lambda document, path: write_csv(path, rows(document)),
+                show=lambda document: results().print(
+                    *terminal_tables(document), verdict(document), sep="\n\n", highlight=False
+                ),
+                last="\n".join([f"study folder: {study.path}", *lines]),
+            )

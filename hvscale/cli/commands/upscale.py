@@ -15,7 +15,7 @@ app = new_app()
 
 @app.command(cls=config_command(UpscaleConfig, functools.partial(checked, UpscaleConfig), argument="images"))
 def upscale(context: typer.Context) -> None:
-    """Enlarge pictures with a trained super-resolution model.
+    """Upscale images with a trained super-resolution model.
 
     Example: `hvscale upscale photo.jpg --weights runs/20261121T001530Z-edsr-baseline`
     """
