@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.launch.controller import RunInterruptedError
-from hvscale.launch.mpi.reported_library import require_asked_library
+from hvscale.launch.mpi.reported_library import require_requested_library
 from hvscale.studies.base import Study, Warn
 from hvscale.studies.document import InterleavedDocument
 from hvscale.studies.folder import finished_or_new
@@ -70,7 +70,7 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
         try:
             if not is_there:
                 self.launch(variant, run)
-            require_asked_library(run.read())
+            require_requested_library(run.read())
             self.read(variant, run, done)
         except RequestError:
             raise

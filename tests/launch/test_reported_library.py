@@ -12,7 +12,7 @@ import pytest
 from hvscale.core.built_library import built_library
 from hvscale.core.errors import UntrustedError
 from hvscale.core.run_folder import Host, Library, ReportedLibrary, RunRecord, ranks_in_words
-from hvscale.launch.mpi.reported_library import LONGEST_REPORT_BYTES, LibraryReports, require_asked_library
+from hvscale.launch.mpi.reported_library import LONGEST_REPORT_BYTES, LibraryReports, require_requested_library
 from hvscale.profiling import library_path
 
 FAKE_MPI = """
@@ -151,7 +151,7 @@ def test_two_spellings_of_a_version_are_no_difference(asked: tuple[str, str], re
     record = record_of(asked, (*reported, [0, 1, 2, 3]))
     assert record.library_difference is None
     assert record.measured_library == record.library
-    require_asked_library(record)
+    require_requested_library(record)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_difference_names_both(
     assert record.library_difference == words
     assert record.measured_library.name == measured
     with pytest.raises(UntrustedError) as raised:
-        require_asked_library(record)
+        require_requested_library(record)
     assert (str(raised.value), raised.value.exit_status) == (words, 4)
 
 

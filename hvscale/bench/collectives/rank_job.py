@@ -19,7 +19,7 @@ from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.launch import flavours
 from hvscale.launch.controller import launch
 from hvscale.launch.environment import job_environment
-from hvscale.launch.mpi.reported_library import LibraryCheck, require_asked_library
+from hvscale.launch.mpi.reported_library import LibraryCheck, require_requested_library
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.launch.placements import PLACEMENTS
 
@@ -90,7 +90,7 @@ def measure_on_ranks(
     try:
         launch(COMMAND, options.replace(run=run.path), replace(hooks, watch=watch))
     except RankFailedError as error:
-        require_asked_library(run.read())
+        require_requested_library(run.read())
         read_results()
         if results.refused:
             raise RequestError(results.refused) from error
@@ -98,7 +98,7 @@ def measure_on_ranks(
     finally:
         if run.run_json.exists() and not library.is_mismatch(run):
             read_results()
-    require_asked_library(run.read())
+    require_requested_library(run.read())
 
 
 def check_installed(backend: Backend, options: LaunchOptions) -> None:

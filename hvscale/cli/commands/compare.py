@@ -16,7 +16,7 @@ def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json:
     """
     from hvscale.core.errors import UntrustedError
     from hvscale.core.run_folder import RunFolder
-    from hvscale.launch.mpi.reported_library import require_asked_library
+    from hvscale.launch.mpi.reported_library import require_requested_library
     from hvscale.profiling.compare import compare
     from hvscale.studies.run_report.compare_tables import comparison_table, write_comparison_csv
 
@@ -35,4 +35,4 @@ def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json:
             f"the comparison cannot be trusted because a profile is incomplete: {comparison.incomplete}"
         )
     for run in (before, after):
-        require_asked_library(RunFolder.open(run).read())
+        require_requested_library(RunFolder.open(run).read())

@@ -46,7 +46,7 @@ def profile(
 
     Example: `hvscale profile -np 2 -- python train.py`
     """
-    from hvscale.launch.mpi.reported_library import require_asked_library
+    from hvscale.launch.mpi.reported_library import require_requested_library
     from hvscale.launch.options import LaunchHooks
     from hvscale.profiling.analyze.breakdown import require_complete
     from hvscale.profiling.analyze.explanation import explained_breakdown
@@ -64,4 +64,4 @@ def profile(
         print_gradients(finished)
     print_message(f"run folder: {finished.path}")
     require_complete(finished, table.incomplete)
-    require_asked_library(finished.read())
+    require_requested_library(finished.read())

@@ -17,7 +17,7 @@ from hvscale.comm_tuning.tune.step_source import StepSource
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.trainer_defaults import ON_CPU
 from hvscale.launch.environment import env_variables
-from hvscale.launch.mpi.reported_library import require_asked_library
+from hvscale.launch.mpi.reported_library import require_requested_library
 from hvscale.studies.base import Study
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class TuneStudy(Study[TuneDocument]):
         self.document.library = record.measured_library
         if record.library_difference:
             self.document.trials = [trial for trial in self.document.trials if trial.run != run.path.name]
-        require_asked_library(record)
+        require_requested_library(record)
 
     # Losses: a sum that is wrong on all ranks alike shows in them alone.
 

@@ -121,8 +121,8 @@ def make_archive(origin: Source, archive: Path) -> None:
         with log.open("wb") as stream:
             done = subprocess.run(words, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env=with_apt_proxy())
         if done.returncode:
-            said = " ".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
-            raise RequestError(f"debootstrap failed: {said}")
+            message = " ".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+            raise RequestError(f"debootstrap failed: {message}")
         for what in (
             "var/cache/apt/archives",
             "var/lib/apt/lists",

@@ -15,12 +15,12 @@ class Horovod:
         return {}
 
     def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
-        asked = job.variables_with_prefix(PREFIX)
-        library = horovod_library(job.command, dict(job.environment)) if asked else None
+        requested = job.variables_with_prefix(PREFIX)
+        library = horovod_library(job.command, dict(job.environment)) if requested else None
         if library is None:
             return None
         known = names_in(library)
-        unknown = [name for name in asked if name not in known]
+        unknown = [name for name in requested if name not in known]
         return ReportedSettings(
             library="Horovod", settings={}, not_applied=dict.fromkeys(unknown, "Horovod has no such variable")
         )

@@ -20,16 +20,16 @@ class NCCL:
         return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": log}
 
     def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
-        asked = [name for name in job.variables_with_prefix(PREFIX) if not name.startswith(NOT_REPORTED)]
+        requested = [name for name in job.variables_with_prefix(PREFIX) if not name.startswith(NOT_REPORTED)]
         if not ended or job.variables_with_prefix("NCCL_DEBUG"):
             return None
-        said = "".join(log.read_text(errors="replace") for log in sorted(job.folder.glob("nccl-*.log")))
-        version = VERSION.search(said)
+        output = "".join(log.read_text(errors="replace") for log in sorted(job.folder.glob("nccl-*.log")))
+        version = VERSION.search(output)
         if version is None:
-            unused = dict.fromkeys(asked, "no rank used NCCL")
-            return ReportedSettings(library="NCCL", settings={}, not_applied=unused) if asked else None
-        settings = dict(SET.findall(said))
-        not_applied = {name: "NCCL did not read it in this job" for name in asked if name not in settings}
+            unused = dict.fromkeys(requested, "no rank used NCCL")
+            return ReportedSettings(library="NCCL", settings={}, not_applied=unused) if requested else None
+        settings = dict(SET.findall(output))
+        not_applied = {name: "NCCL did not read it in this job" for name in requested if name not in settings}
         return ReportedSettings(library=f"NCCL {version[1]}", settings=settings, not_applied=not_applied)
 
 

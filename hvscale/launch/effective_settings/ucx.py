@@ -16,14 +16,14 @@ class UCX:
         return {}
 
     def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
-        asked = job.variables_with_prefix(PREFIX)
-        if not asked:
+        requested = job.variables_with_prefix(PREFIX)
+        if not requested:
             return None
-        said = b""
+        output = b""
         for log in sorted(job.run.logs.glob("rank-*.log")):
             with log.open("rb") as stream:
-                said += b" ".join([b"", *UNUSED.findall(stream.read(LONGEST_LOG_BYTES))])
-        unused = [name for name in asked if re.search(rb"\b%s\b" % os.fsencode(name), said)]
+                output += b" ".join([b"", *UNUSED.findall(stream.read(LONGEST_LOG_BYTES))])
+        unused = [name for name in requested if re.search(rb"\b%s\b" % os.fsencode(name), output)]
         if not unused and not ended:
             return None
         return ReportedSettings(

@@ -65,35 +65,35 @@ class ControlVariables:
         return {}
 
     def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
-        asked = job.variables_with_prefix(PREFIX)
+        requested = job.variables_with_prefix(PREFIX)
         library = next(Path(job.library.launcher or "/").parent.parent.glob("lib*/libmpi.so.12"), None)
-        if not asked or library is None:
+        if not requested or library is None:
             return None
         command = [sys.executable, "-I", "-S", "-c", ASK_LIBRARY, str(library)]
         try:
-            told = subprocess.run(
+            result = subprocess.run(
                 command, env=dict(job.environment), capture_output=True, text=True, timeout=ASK_SECONDS
             )
-            values: dict[str, str] = json.loads(told.stdout)
+            values: dict[str, str] = json.loads(result.stdout)
         except (OSError, subprocess.SubprocessError, ValueError):
             return None
         not_applied = {
-            name: why for name, value in asked.items() if (why := mismatch(value, values.get(name))) is not None
+            name: why for name, value in requested.items() if (why := mismatch(value, values.get(name))) is not None
         }
-        settings = {name: values[name] for name in asked if values.get(name)}
+        settings = {name: values[name] for name in requested if values.get(name)}
         return ReportedSettings(library=f"MPICH {job.library.version}", settings=settings, not_applied=not_applied)
 
 
-def mismatch(asked: str, used: str | None) -> str | None:
+def mismatch(requested: str, used: str | None) -> str | None:
     if used is None:
         return "MPICH has no such variable"
     # MPI_T returns every string as empty.
     if used == "":
         return None
     # Enumerated values are reported as numbers.
-    by_number = used.lstrip("-").isdigit() and not asked.lstrip("-").isdigit() and asked.lower() not in SWITCHES
-    same = by_number or used == SWITCHES.get(asked.lower(), asked)
-    return None if same else f"{asked} was requested, {used} is in effect"
+    by_number = used.lstrip("-").isdigit() and not requested.lstrip("-").isdigit() and requested.lower() not in SWITCHES
+    same = by_number or used == SWITCHES.get(requested.lower(), requested)
+    return None if same else f"{requested} was requested, {used} is in effect"
 
 
 class MPICH(hydra.HydraFlavour):

@@ -43,11 +43,11 @@ class PrintedSettings:
                 settings = dict(LINE.findall(stream.read(LONGEST_LOG_BYTES).decode(errors="replace")))
         except OSError:
             return None
-        asked = job.variables_with_prefix(PREFIX)
+        requested = job.variables_with_prefix(PREFIX)
         # Its table is not complete, so a variable that is missing there may be in effect.
         not_applied = {
             name: f"{value} was requested, {settings[name]} is in effect"
-            for name, value in asked.items()
+            for name, value in requested.items()
             if name in settings and settings[name].lower() != value.lower()
         }
         return ReportedSettings(library=f"MVAPICH2 {job.library.version}", settings=settings, not_applied=not_applied)

@@ -60,17 +60,19 @@ class ParameterReport:
         except OSError:
             return None
         settings = {name: value for name, value, _ in LINE.findall(text) if not name.startswith("mpi_show_mca_params")}
-        asked = {name.removeprefix(PREFIX): value for name, value in job.variables_with_prefix(PREFIX).items()}
-        asked = {name: value for name, value in asked.items() if not name.startswith("mpi_show_mca_params")}
-        doubtful = [name for name, value in asked.items() if not is_same_value(value, settings.get(name))]
+        requested = {name.removeprefix(PREFIX): value for name, value in job.variables_with_prefix(PREFIX).items()}
+        requested = {name: value for name, value in requested.items() if not name.startswith("mpi_show_mca_params")}
+        doubtful = [name for name, value in requested.items() if not is_same_value(value, settings.get(name))]
         known = parameters(job) if doubtful else {}
         not_applied = {}
         for name in doubtful:
             parameter = known.get(name)
-            if name not in settings and parameter is not None and is_same_value(asked[name], parameter.value):
+            if name not in settings and parameter is not None and is_same_value(requested[name], parameter.value):
                 # Read by a component that reports elsewhere, such as UCX's.
                 settings[name] = parameter.value
-            elif (why := mismatch(asked[name], settings.get(name), parameter if known else Parameter())) is not None:
+            elif (
+                why := mismatch(requested[name], settings.get(name), parameter if known else Parameter())
+            ) is not None:
                 not_applied[PREFIX + name] = why
         return ReportedSettings(library=f"Open MPI {job.library.version}", settings=settings, not_applied=not_applied)
 
@@ -254,11 +256,11 @@ def defaults(job: Job, library: Library) -> dict[str, str]:
     return {**network, **crowded}
 
 
-def is_same_value(asked: str, used: str | None) -> bool:
+def is_same_value(requested: str, used: str | None) -> bool:
     """Whether the value that Open MPI prints means the requested one."""
     if used is None:
         return False
-    words, shown = asked.strip().lower(), used.strip().lower()
+    words, shown = requested.strip().lower(), used.strip().lower()
     if words == shown or any(words in spellings and shown in spellings for spellings in (TRUE, FALSE)):
         return True
     number = re.fullmatch(r"(\d+)([kmg]?)b?", words)
@@ -275,15 +277,15 @@ class Parameter:
     names: dict[str, str] = field(default_factory=dict)
 
 
-def mismatch(asked: str, used: str | None, parameter: Parameter | None) -> str | None:
+def mismatch(requested: str, used: str | None, parameter: Parameter | None) -> str | None:
     """Why the value did not take effect; None if it did.
 
     Values of a list are printed by name, and may be requested by number.
     """
     if used is None:
         return "Open MPI has no such parameter" if parameter is None else "Open MPI has not read it in this job"
-    named = parameter is not None and parameter.names.get(asked) == used
-    return None if named else f"{asked} was requested, {used} is in effect"
+    named = parameter is not None and parameter.names.get(requested) == used
+    return None if named else f"{requested} was requested, {used} is in effect"
 
 
 def parameters(job: LaunchedJob) -> dict[str, Parameter]:

@@ -84,8 +84,8 @@ def check_horovod(command: list[str], environment: dict[str, str], flavour: flav
 
 def flavour_of_library(soname: str, file: Path | None) -> str:
     """The flavour that the library reports, or the flavours of its soname if it reports nothing."""
-    said = library_version(file, {}) if file else ""
-    return flavours.describe(said) if said else " or ".join(flavours.of_soname(soname)) or "another MPI"
+    text = library_version(file, {}) if file else ""
+    return flavours.describe(text) if text else " or ".join(flavours.of_soname(soname)) or "another MPI"
 
 
 def option_without_mpi() -> str:

@@ -69,11 +69,11 @@ def version_text(launcher: Path, environment: Mapping[str, str]) -> str:
     alike.
     """
     programs = launcher.resolve().parent
-    namers = ([str(programs / namer), *arguments] for namer, *arguments in VERSION_PROGRAMS)
+    programs_with_options = ([str(programs / namer), *arguments] for namer, *arguments in VERSION_PROGRAMS)
     # MPICH 5's program asks the library it is linked to, which LD_LIBRARY_PATH may replace by
     # another flavour's.
-    unmixed = own_library_first(dict(environment), launcher)
-    texts = (program_output(command, unmixed) for command in namers)
+    own_environment = own_library_first(dict(environment), launcher)
+    texts = (program_output(command, own_environment) for command in programs_with_options)
     return next(filter(None, texts), "") or program_output([str(launcher), "--version"], environment)
 
 

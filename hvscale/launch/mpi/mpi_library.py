@@ -42,10 +42,10 @@ def library_version(file: Path, environment: Mapping[str, str]) -> str:
     """
     command = [sys.executable, "-I", "-S", "-c", ASK_LIBRARY, str(file)]
     try:
-        asked = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=ASK_SECONDS)
+        result = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=ASK_SECONDS)
     except subprocess.TimeoutExpired:
         return ""
-    return asked.stdout if asked.returncode == 0 else ""
+    return result.stdout if result.returncode == 0 else ""
 
 
 def has_function(function: str, files: list[str], environment: Mapping[str, str]) -> bool:
@@ -95,7 +95,7 @@ def for_mpi4py(environment: dict[str, str], launcher: Path, soname: str) -> dict
 def program_output(command: list[str], environment: Mapping[str, str]) -> str:
     """The stdout of an MPI's program; empty if it is missing or does not start."""
     try:
-        asked = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=ASK_SECONDS)
+        result = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=ASK_SECONDS)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return asked.stdout
+    return result.stdout

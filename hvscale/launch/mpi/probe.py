@@ -48,19 +48,19 @@ def probe(library: Path, environment: Mapping[str, str] = os.environ) -> ProbeRe
     # Each library ignores the others' variables.
     reporting = {name: value for flavour in known for name, value in flavour.report_variables.items()}
     try:
-        asked = subprocess.run(
+        result = subprocess.run(
             command, env={**environment, **reporting}, capture_output=True, text=True, timeout=PROBE_SECONDS
         )
     except subprocess.TimeoutExpired:
         return ProbeResult(problem=f"it did not start within {PROBE_SECONDS} s")
-    said = asked.stdout + asked.stderr
-    if asked.returncode != 0:
+    output = result.stdout + result.stderr
+    if result.returncode != 0:
         return ProbeResult(
-            problem=(asked.stderr.strip().splitlines() or [f"it ended with status {asked.returncode}"])[-1]
+            problem=(result.stderr.strip().splitlines() or [f"it ended with status {result.returncode}"])[-1]
         )
     patterns = [flavour.transport_pattern for flavour in known if flavour.transport_pattern is not None]
-    chosen = next((match[1].lower() for pattern in patterns if (match := pattern.search(said))), "")
-    return ProbeResult(transport=chosen, cuda_aware="cuda True" in said, ucx_with_cuda=ucx_with_cuda(library))
+    chosen = next((match[1].lower() for pattern in patterns if (match := pattern.search(output))), "")
+    return ProbeResult(transport=chosen, cuda_aware="cuda True" in output, ucx_with_cuda=ucx_with_cuda(library))
 
 
 def ucx_with_cuda(library: Path) -> bool | None:

@@ -23,11 +23,11 @@ LOOK_SECONDS = 1.0
 class LibraryReports:
     """Collects the ranks' reports.
 
-    `asked`: the flavour that the run was started with.
+    `requested`: the flavour that the run was started with.
     """
 
-    def __init__(self, run: Path, np: int, asked: str | None = None) -> None:
-        self.run, self.np, self.asked = run, np, asked
+    def __init__(self, run: Path, np: int, requested: str | None = None) -> None:
+        self.run, self.np, self.requested = run, np, requested
         self._known: dict[str, int] = {}
         self._look_at = 0.0
 
@@ -44,7 +44,7 @@ class LibraryReports:
         if found == self._known or not (ended or len({*found.values()}) == self.np):
             return None
         self._known = found
-        return read_reports(self.run, found, self.asked)
+        return read_reports(self.run, found, self.requested)
 
     def _files(self) -> dict[str, int]:
         """The rank of each report, by file name."""
@@ -52,14 +52,14 @@ class LibraryReports:
         return {match[0]: int(match[1]) for match in matches if match and int(match[1]) < self.np}
 
 
-def read_reports(run: Path, files: dict[str, int], asked: str | None = None) -> list[ReportedLibrary]:
+def read_reports(run: Path, files: dict[str, int], requested: str | None = None) -> list[ReportedLibrary]:
     """One entry for each library; files that are no report or cannot be read are skipped."""
     ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
     for name, rank in files.items():
         report = read_report(folder(run) / name)
         if report is not None:
             ranks[report].append(rank)
-    return [reported_library(*report, sorted(of_it), asked) for report, of_it in ranks.items()]
+    return [reported_library(*report, sorted(of_it), requested) for report, of_it in ranks.items()]
 
 
 def read_report(path: Path) -> tuple[str, str] | None:
@@ -80,15 +80,15 @@ def read_report(path: Path) -> tuple[str, str] | None:
     return (file, text) if printable and text.strip() and len(data) <= LONGEST_REPORT_BYTES else None
 
 
-def reported_library(file: str, text: str, ranks: list[int], asked: str | None = None) -> ReportedLibrary:
-    flavour, version = flavours.recognize(text, asked) or ("unknown", "")
+def reported_library(file: str, text: str, ranks: list[int], requested: str | None = None) -> ReportedLibrary:
+    flavour, version = flavours.recognize(text, requested) or ("unknown", "")
     lines = (" ".join(line.split()) for line in text.strip().splitlines()[:TEXT_LINES])
     return ReportedLibrary(
         flavour=flavour, version=version, text="\n".join(lines)[:TEXT_CHARACTERS], file=file, ranks=ranks
     )
 
 
-def require_asked_library(record: RunRecord) -> None:
+def require_requested_library(record: RunRecord) -> None:
     """Raises UntrustedError if a rank reported another library than the requested one."""
     if text := record.library_difference:
         raise UntrustedError(text)

@@ -35,8 +35,8 @@ def script_text(
 ) -> str:
     """A job script that calls this hvscale with `words` and `variables` inside its allocation."""
     log = run / "logs" / "slurm.log"
-    asked = [f"--job-name={run.name}", f"--ntasks={np}", *([f"--nodes={nodes}"] if nodes else []), *options]
-    lines = [f"#SBATCH {shlex.quote(option)}" for option in [*asked, f"--output={log}", "--open-mode=append"]]
+    sbatch_options = [f"--job-name={run.name}", f"--ntasks={np}", *([f"--nodes={nodes}"] if nodes else []), *options]
+    lines = [f"#SBATCH {shlex.quote(option)}" for option in [*sbatch_options, f"--output={log}", "--open-mode=append"]]
     program = [str(Path(sys.prefix) / "bin" / "hvscale"), *words]
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return "\n".join(
@@ -52,10 +52,10 @@ def job_script(verb: str, command: list[str], options: LaunchOptions, run: Path)
     env, hidden = split_secrets(options.env)
     inside = options.replace(env=env, run=run, placement=PlacementOptions(placement="slurm"))
     words = [verb, *itertools.chain.from_iterable(inside.command_line()), "--", *command]
-    asked = options.placement
-    text = script_text(options.np, asked.nodes, words, run, list(asked.sbatch_option or ()), hidden)
-    if asked.sbatch is not None:
-        write_script(asked.sbatch, text, private=bool(hidden))
+    placement = options.placement
+    text = script_text(options.np, placement.nodes, words, run, list(placement.sbatch_option or ()), hidden)
+    if placement.sbatch is not None:
+        write_script(placement.sbatch, text, private=bool(hidden))
     return text
 
 
@@ -121,8 +121,8 @@ def submit(text: str, run: RunFolder) -> str:
         ) from error
     if done.returncode:
         log.unlink(missing_ok=True)
-        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        raise RequestError(f"Slurm rejected the job: {said.removeprefix('sbatch: error: ')}")
+        message = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise RequestError(f"Slurm rejected the job: {message.removeprefix('sbatch: error: ')}")
     return done.stdout.strip().partition(";")[0]
 
 

@@ -184,20 +184,20 @@ def agent(container: Any) -> tuple[str, ...]:
 def probe_containers(containers: list[Any]) -> list[dict[str, Any]]:
     """What the ranks will find in each. Raises RequestError if this Python does not run there."""
     probe = [sys.executable, "-I", "-S", node_probe.__file__]
-    asked = programs.run_all([[*agent(container), *probe] for container in containers], programs.answer_seconds())
-    return [read_probe(one) for one in asked]
+    results = programs.run_all([[*agent(container), *probe] for container in containers], programs.answer_seconds())
+    return [read_probe(one) for one in results]
 
 
-def read_probe(asked: "subprocess.CompletedProcess[str] | None") -> dict[str, Any]:
-    if asked is None:
+def read_probe(result: "subprocess.CompletedProcess[str] | None") -> dict[str, Any]:
+    if result is None:
         raise RequestError(engine.timeout_message())
-    if asked.returncode:
-        said = (asked.stderr.strip().splitlines() or ["nothing"])[-1]
+    if result.returncode:
+        message = (result.stderr.strip().splitlines() or ["nothing"])[-1]
         raise RequestError(
-            f"{sys.executable} does not run in the image ({said}): it needs the libraries of this machine's "
+            f"{sys.executable} does not run in the image ({message}): it needs the libraries of this machine's "
             "distribution, as in the image of `hvscale image build`"
         )
-    found: dict[str, Any] = json.loads(asked.stdout)
+    found: dict[str, Any] = json.loads(result.stdout)
     here = ".".join(map(str, sys.version_info[:2]))
     if not found["python"].startswith(f"{here}."):
         raise RequestError(
@@ -237,8 +237,10 @@ def shape_link(client: Any, image: Any, label: RunLabel, node: Node, rate: str) 
             )
         )
     except docker.errors.ContainerError as error:
-        said = (error.stderr or b"").decode(errors="replace").strip()
-        raise RequestError(f"--link {rate}: {said or error}; the image must contain tc (package iproute2)") from error
+        message = (error.stderr or b"").decode(errors="replace").strip()
+        raise RequestError(
+            f"--link {rate}: {message or error}; the image must contain tc (package iproute2)"
+        ) from error
 
 
 def lost_containers(client: Any, containers: list[Any]) -> dict[str, str]:

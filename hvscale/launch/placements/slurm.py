@@ -116,22 +116,22 @@ def probe_nodes(job: str, nodes: list[str]) -> list[dict[str, Any]]:
     Raises RequestError, with srun's message, if nothing can be started there.
     """
     probe = [sys.executable, "-I", "-S", node_probe.__file__]
-    asked = programs.run_all([[*agent(job, node), *probe] for node in nodes], programs.answer_seconds())
-    return [read_probe(node, one) for node, one in zip(nodes, asked, strict=True)]
+    results = programs.run_all([[*agent(job, node), *probe] for node in nodes], programs.answer_seconds())
+    return [read_probe(node, one) for node, one in zip(nodes, results, strict=True)]
 
 
-def read_probe(node: str, asked: "subprocess.CompletedProcess[str] | None") -> dict[str, Any]:
-    if asked is None:
+def read_probe(node: str, result: "subprocess.CompletedProcess[str] | None") -> dict[str, Any]:
+    if result is None:
         raise RequestError(
             f"srun has started nothing on {node} within {programs.answer_seconds():g} s: check the node's state with "
             f"`sinfo`, or allow more time with {programs.ANSWER_VARIABLE}=SECONDS"
         )
-    if asked.returncode:
-        lines = [line for line in asked.stderr.splitlines() if line.strip()] or [f"status {asked.returncode}"]
+    if result.returncode:
+        lines = [line for line in result.stderr.splitlines() if line.strip()] or [f"status {result.returncode}"]
         # Lines before the first error are information; later ones follow from it.
-        said = next((line.partition("error: ")[2] for line in lines if "error: " in line), lines[-1])
-        raise RequestError(f"srun cannot start {sys.executable} on {node}: {said.strip()}")
-    found: dict[str, Any] = json.loads(asked.stdout)
+        message = next((line.partition("error: ")[2] for line in lines if "error: " in line), lines[-1])
+        raise RequestError(f"srun cannot start {sys.executable} on {node}: {message.strip()}")
+    found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 

@@ -210,8 +210,8 @@ class HostConnection:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(SSH_EXIT_SECONDS)
         self.errors.seek(0)
-        said = self.errors.read().decode(errors="replace")
-        last = (said.strip().splitlines() or [f"status {self.process.returncode}"])[-1]
+        message = self.errors.read().decode(errors="replace")
+        last = (message.strip().splitlines() or [f"status {self.process.returncode}"])[-1]
         if self.process.returncode == STATUS_OF_SSH_ITSELF:
             return (
                 f"host {self.host} does not answer by ssh ({last}): `ssh {self.host} true` must work without a password"
@@ -267,10 +267,10 @@ def version_here(name: str) -> str:
 
 def unreachable_hosts(hosts: list[str]) -> dict[str, str]:
     """The hosts that ssh no longer reaches."""
-    asked = programs.run_all([[*agent(host), "true"] for host in hosts], CONNECT_SECONDS + SSH_EXIT_SECONDS)
+    results = programs.run_all([[*agent(host), "true"] for host in hosts], CONNECT_SECONDS + SSH_EXIT_SECONDS)
     return {
         host: "it no longer answers by ssh"
-        for host, one in zip(hosts, asked, strict=True)
+        for host, one in zip(hosts, results, strict=True)
         if one is None or one.returncode
     }
 

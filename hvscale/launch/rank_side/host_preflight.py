@@ -32,14 +32,16 @@ def versions(packages: list[str]) -> dict[str, str]:
 def interface_of(address: str) -> tuple[str, str]:
     """The name and network (CIDR) of the interface with this IPv4 address; empty if none."""
 
-    def ask(what: int, name: str) -> str:
-        return socket.inet_ntoa(fcntl.ioctl(asking, what, struct.pack("256s", name.encode()))[20:24])
+    def interface_address(what: int, name: str) -> str:
+        return socket.inet_ntoa(fcntl.ioctl(probe_socket, what, struct.pack("256s", name.encode()))[20:24])
 
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         for _, name in socket.if_nameindex():
             try:
-                if ask(SIOCGIFADDR, name) == address:
-                    return name, str(ipaddress.ip_network(f"{address}/{ask(SIOCGIFNETMASK, name)}", strict=False))
+                if interface_address(SIOCGIFADDR, name) == address:
+                    return name, str(
+                        ipaddress.ip_network(f"{address}/{interface_address(SIOCGIFNETMASK, name)}", strict=False)
+                    )
             except OSError:  # an interface without an address
                 continue
     return "", ""
@@ -62,11 +64,11 @@ def main() -> None:
     # that no name must be resolved.
     controller, _, address, _ = os.environ["SSH_CONNECTION"].split()
     name, network = interface_of(address)
-    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as listening:
+    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as listener:
         found = {
             "controller": controller,
             "address": address,
-            "port": listening.getsockname()[1],
+            "port": listener.getsockname()[1],
             "interface": name,
             "network": network,
             "versions": versions(question["packages"]),

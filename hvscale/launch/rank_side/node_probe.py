@@ -16,17 +16,17 @@ import time
 SIOCGIFADDR = 0x8915
 
 
-class Piece(ctypes.Structure):
+class IoVec(ctypes.Structure):
     _fields_ = [("start", ctypes.c_void_p), ("length", ctypes.c_size_t)]
 
 
 def interfaces() -> dict[str, str]:
     """The name of each network interface, by its IPv4 address."""
     found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         for _, name in socket.if_nameindex():
             try:
-                answer = fcntl.ioctl(asking, SIOCGIFADDR, struct.pack("256s", name.encode()))
+                answer = fcntl.ioctl(probe_socket, SIOCGIFADDR, struct.pack("256s", name.encode()))
             except OSError:  # an interface without an address
                 continue
             found[socket.inet_ntoa(answer[20:24])] = name
@@ -45,9 +45,9 @@ def cma_works() -> bool:
     if pid == 0:
         time.sleep(60)
         os._exit(0)
-    here, there = Piece(ctypes.addressof(target), len(text)), Piece(ctypes.addressof(source), len(text))
+    local, remote = IoVec(ctypes.addressof(target), len(text)), IoVec(ctypes.addressof(source), len(text))
     try:
-        return bool(libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) == len(text))
+        return bool(libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0) == len(text))
     finally:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
@@ -56,10 +56,10 @@ def cma_works() -> bool:
 def shm_bytes() -> int:
     """The size of /dev/shm in bytes; 0 if it does not exist."""
     try:
-        room = os.statvfs("/dev/shm")  # noqa: S108 - the place itself is asked for
+        status = os.statvfs("/dev/shm")  # noqa: S108 - the size of this folder is the question
     except OSError:
         return 0
-    return room.f_blocks * room.f_frsize
+    return status.f_blocks * status.f_frsize
 
 
 def main() -> None:

@@ -286,11 +286,11 @@ def wait_for(supervisor: int, done: int, run: str, rank: int) -> int:
 def main() -> int:
     run, rank_variables, local_rank_variables = sys.argv[1], sys.argv[2].split(","), sys.argv[3].split(",")
     rank = number_from(rank_variables)
-    launched, held = os.pipe()  # `held` closes with this process
-    done, supervisors_end = os.pipe()
+    launched, launched_writer = os.pipe()  # the writer closes with this process
+    done, done_writer = os.pipe()
     supervisor = os.fork()
     if supervisor == 0:
-        os.close(held)
+        os.close(launched_writer)
         os.close(done)
         os.setsid()
         try:
@@ -301,7 +301,7 @@ def main() -> int:
             write_end(run, rank, os.getpid(), {"exit_status": status})
         os._exit(status)
     os.close(launched)
-    os.close(supervisors_end)
+    os.close(done_writer)
     forward_signals_to(supervisor)
     return wait_for(supervisor, done, run, rank)
 

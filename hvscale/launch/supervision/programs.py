@@ -51,8 +51,8 @@ def call(words: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RequestError(f"{words[0]} cannot be run: {error}") from error
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        raise RequestError(f"`{' '.join(words)}` failed: {said}")
+        message = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise RequestError(f"`{' '.join(words)}` failed: {message}")
     return done.stdout
 
 

@@ -25,7 +25,7 @@ from hvscale.comm_tuning.knobs.library import spelling_of
 from hvscale.core.errors import RankFailedError
 from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.launch.controller import launch
-from hvscale.launch.mpi.reported_library import LibraryCheck, require_asked_library
+from hvscale.launch.mpi.reported_library import LibraryCheck, require_requested_library
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.studies.base import Warn
 
@@ -151,7 +151,7 @@ def run_job(
         job_launch = job_options(job, options, limit).replace(run=run.path)
         launch(COMMAND, job_launch, LaunchHooks(warn=results.warn, watch=reports.watch))
     except RankFailedError:
-        require_asked_library(run.read())
+        require_requested_library(run.read())
         raise
     finally:
         if run.run_json.exists():
@@ -159,7 +159,7 @@ def run_job(
             if not reports.library.is_mismatch(run):
                 reports.read()
                 results.merge()
-    require_asked_library(run.read())
+    require_requested_library(run.read())
 
 
 def job_options(job: TuningJob, options: LaunchOptions, limit: Mapping[str, str]) -> LaunchOptions:
