@@ -1,6 +1,4 @@
-"""A study of collectives, made by hand, for tests of what is shown of it; real ones are measured in
-tests/system.
-"""
+"""A made-up study of collectives, for tests of its tables, figures and page."""
 
 from collections.abc import Callable
 
@@ -38,7 +36,7 @@ NETWORK = Fit(
 
 
 def samples(seconds: float, spread: float = 0.01) -> list[float]:
-    """Five around `seconds`."""
+    """Five samples around `seconds`."""
     return [seconds * (1 + spread * step) for step in (-1, -0.5, 0, 0.5, 1)]
 
 
@@ -57,7 +55,7 @@ def by_model(operation: Operation, np: int, size: int, choice: AlgorithmChoice) 
 
 
 def broadcast_library(np: int, size: int) -> float:
-    """Good up to 16 KiB; from there a chain of large chunks."""
+    """Seconds of the library's broadcast: good up to 16 KiB, slow above."""
     whole = wire_seconds("broadcast", np, size, LINK / 8)
     return 3e-5 * np + whole * (0.6 if size <= 16 * KIB else 2.5)
 
@@ -65,7 +63,9 @@ def broadcast_library(np: int, size: int) -> float:
 def study(
     nps: list[int] | None = None, link: float | None = LINK, more: Callable[[], list[Point]] = list
 ) -> TuneCollectivesDocument:
-    """Broadcast and all-reduce between nodes, decided. `more`: points beside these."""
+    """A study of broadcast and all-reduce between nodes, with a decision. `more`: further
+    points.
+    """
     nps = nps or [2, 4]
     points = more()
     for np in nps:

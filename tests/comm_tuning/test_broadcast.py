@@ -1,6 +1,4 @@
-"""Our broadcast in real ranks: its data, what it leaves to the library, by which rule, and beside
-hvprof.
-"""
+"""hvscale's broadcast in real ranks: data, rules, what the library handles, and hvprof."""
 
 import subprocess
 import sys
@@ -24,8 +22,7 @@ from tests.profiling.test_sanitizers import PRELOADED
 PROGRAMS = Path(__file__).parent / "programs"
 COUNTS = {"HVBCAST_COUNTS": "1"}
 THREADED = 3 * 40  # by_table.c's broadcasts in threads
-# The rank that a library starts tells its number by one of these; before the program, each gets a
-# table of its own.
+# Gives each rank its own table before it runs the program.
 BY_RANK = """
 import os, sys
 number = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
@@ -58,7 +55,7 @@ def counts(library: int, flat: int = 0, chain: int = 0, k_nomial: int = 0, two_l
 
 
 def by_the_table(size: int) -> str:
-    """What by_table.c comes to with `table_for`."""
+    """The counts of by_table.c with `table_for`."""
     return counts(3 * size + 3, size, size, size, size + 1 + THREADED)
 
 
@@ -79,11 +76,11 @@ def written(folder: Path, table: CollectivesTable, name: str = "table") -> Path:
     return path
 
 
-def maker(mpi: Mpi) -> str:
+def flavour_of(mpi: Mpi) -> str:
     return "openmpi" if mpi.flavour == "Open MPI" else "mpich"
 
 
-def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+def messages(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if "hvbcast" in line]
 
 
@@ -94,47 +91,47 @@ def test_every_algorithm_gives_what_the_library_gives(request: pytest.FixtureReq
     done = mpi.start(size, [str(program)], {"LD_PRELOAD": str(library_path())})
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip().endswith(", 0 wrong")
-    assert said(done) == []
+    assert messages(done) == []
 
 
-def test_a_limit_on_file_sizes_costs_the_nodes_memory_and_not_the_job(open_mpi: Mpi) -> None:
-    """Open MPI's own shared memory would not fit under it either."""
+def test_a_file_size_limit_disables_shared_memory_but_not_the_job(open_mpi: Mpi) -> None:
+    """Open MPI's own shared memory would exceed the limit too."""
     program = ["prlimit", "--fsize=3000000", str(open_mpi.compile("broadcasts", PROGRAMS))]
-    # By the loopback interface alone: others come and go with other tests' containers, and a rank
-    # refuses what comes from one it does not know.
+    # Only the loopback interface: other tests' containers add and remove interfaces, and a rank
+    # rejects messages from an unknown one.
     over_tcp = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo"}
     done = open_mpi.start(2, program, {"LD_PRELOAD": str(library_path()), **over_tcp})
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip().endswith(", 0 wrong")
-    assert any("cannot share memory" in line for line in said(done))
+    assert any("cannot share memory" in line for line in messages(done))
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_each_size_takes_its_rule(any_mpi: Mpi, tmp_path: Path, size: int) -> None:
-    table = written(tmp_path, table_for(size, maker(any_mpi)))
+def test_each_size_uses_its_rule(any_mpi: Mpi, tmp_path: Path, size: int) -> None:
+    table = written(tmp_path, table_for(size, flavour_of(any_mpi)))
     program = any_mpi.compile("by_table", PROGRAMS)
     done = any_mpi.start(size, [str(program)], {**preload_broadcast(table, {}), **COUNTS})
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip() == "0 failures"
-    assert said(done) == [by_the_table(size)]
+    assert messages(done) == [by_the_table(size)]
 
 
 @pytest.mark.parametrize("first", ["hvprof", "hvbcast"])
-def test_hvprof_counts_the_programs_calls_alone(any_mpi: Mpi, make_run: MakeRun, tmp_path: Path, first: str) -> None:
+def test_hvprof_counts_only_the_programs_calls(any_mpi: Mpi, make_run: MakeRun, tmp_path: Path, first: str) -> None:
     size = 3
     run = make_run(size, any_mpi.flavour)
-    table = written(tmp_path, table_for(size, maker(any_mpi)))
+    table = written(tmp_path, table_for(size, flavour_of(any_mpi)))
     libraries = [str(hvprof_path()), str(library_path())]
     preload = ":".join(libraries if first == "hvprof" else reversed(libraries))
     environment = {"LD_PRELOAD": preload, "HVPROF_DIRECTORY": str(run.hvprof), "HVBCAST_TABLE": str(table), **COUNTS}
     done = any_mpi.start(size, [str(any_mpi.compile("by_table", PROGRAMS))], environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert said(done) == [by_the_table(size)]
+    assert messages(done) == [by_the_table(size)]
     found = breakdown(run)
     calls = Counter[str]()
     for row in [*found.rows, *found.point_to_point]:
         calls[row.operation] += row.calls
-    # The one with a root out of range has failed.
+    # The broadcast with a root out of range failed.
     assert calls == {
         "broadcast": size * (7 * size + 3 + THREADED),
         "ibroadcast": size,
@@ -144,26 +141,26 @@ def test_hvprof_counts_the_programs_calls_alone(any_mpi: Mpi, make_run: MakeRun,
     }
 
 
-def test_the_nearest_rules_are_taken_and_that_is_said_once(any_mpi: Mpi, tmp_path: Path) -> None:
-    other = "mpich" if maker(any_mpi) == "openmpi" else "openmpi"
+def test_the_nearest_rules_are_used_and_reported_once(any_mpi: Mpi, tmp_path: Path) -> None:
+    other = "mpich" if flavour_of(any_mpi) == "openmpi" else "openmpi"
     table = written(tmp_path, table_for(4, other))
     program = any_mpi.compile("by_table", PROGRAMS)
     done = any_mpi.start(3, [str(program)], {**preload_broadcast(table, {}), **COUNTS})
     assert done.returncode == 0, done.stdout + done.stderr
     nearest = "hvbcast: the decision table has no rules for 3 ranks: using those for 4"
-    # Whose MPI it is that has the standard's ABI is not known.
+    # With the standard's ABI the flavour is unknown.
     library = (
         f"hvbcast: the decision table was made with {other}, but this is {any_mpi.flavour}: its rules are used anyway"
     )
     expected = [nearest, *([library] if any_mpi.flavour != "MPI ABI" else [])]
-    assert said(done) == [*expected, by_the_table(3)]
+    assert messages(done) == [*expected, by_the_table(3)]
 
 
 @pytest.mark.parametrize("of_ranks", ["another", "none", "damaged"])
-def test_ranks_with_different_tables_leave_it_to_the_library(any_mpi: Mpi, tmp_path: Path, of_ranks: str) -> None:
+def test_ranks_with_different_tables_use_the_library(any_mpi: Mpi, tmp_path: Path, of_ranks: str) -> None:
     size = 3
-    table = written(tmp_path, table_for(size, maker(any_mpi)))
-    another = written(tmp_path, table_for(size + 1, maker(any_mpi)), "another")
+    table = written(tmp_path, table_for(size, flavour_of(any_mpi)))
+    another = written(tmp_path, table_for(size + 1, flavour_of(any_mpi)), "another")
     damaged = tmp_path / "damaged"
     damaged.write_bytes(table.read_bytes().replace(b" 64 3 2", b" 65 3 2"))
     last = {"another": str(another), "none": "", "damaged": str(damaged)}[of_ranks]
@@ -171,23 +168,25 @@ def test_ranks_with_different_tables_leave_it_to_the_library(any_mpi: Mpi, tmp_p
     words = [sys.executable, "-c", BY_RANK, str(library_path()), f"{table},{table},{last}", str(program)]
     done = any_mpi.start(size, words, COUNTS)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert said(done) == [different(2, size), all_left(size)]
+    assert messages(done) == [different(2, size), all_left(size)]
 
 
-def test_ranks_with_different_tables_hear_of_it_as_they_start(any_mpi: Mpi, tmp_path: Path) -> None:
-    tables = [written(tmp_path, table_for(size, maker(any_mpi)), str(size)) for size in (2, 3)]
+def test_different_tables_are_reported_at_start(any_mpi: Mpi, tmp_path: Path) -> None:
+    tables = [written(tmp_path, table_for(size, flavour_of(any_mpi)), str(size)) for size in (2, 3)]
     program = any_mpi.compile("starts", PROGRAMS)
     words = [sys.executable, "-c", BY_RANK, str(library_path()), ",".join(map(str, tables)), str(program)]
     done = any_mpi.start(2, words, {})
     assert done.returncode == 0, done.stdout + done.stderr
-    assert said(done) == [different(1, 2)]
+    assert messages(done) == [different(1, 2)]
 
 
 @pytest.mark.parametrize(
     "order", ["hvbcast init_marker hvprof", "init_marker hvbcast hvprof", "init_marker hvprof hvbcast"]
 )
-def test_several_libraries_in_front_of_mpi_init(open_mpi: Mpi, make_run: MakeRun, tmp_path: Path, order: str) -> None:
-    """Where Python has loaded MPI for one of its extensions alone."""
+def test_several_preloaded_libraries_replace_mpi_init(
+    open_mpi: Mpi, make_run: MakeRun, tmp_path: Path, order: str
+) -> None:
+    """Python loads MPI only for an extension module."""
     run = make_run(2, open_mpi.flavour)
     tables = [written(tmp_path, table_for(size, "openmpi"), str(size)) for size in (2, 3)]
     started = built_library(init_marker.LIBRARY)
@@ -198,7 +197,7 @@ def test_several_libraries_in_front_of_mpi_init(open_mpi: Mpi, make_run: MakeRun
     more = {init_marker.VARIABLE: str(tmp_path / "rank"), "HVPROF_DIRECTORY": str(run.hvprof)}
     done = open_mpi.start(2, words, more)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert said(done) == [different(1, 2)]
+    assert messages(done) == [different(1, 2)]
     assert (tmp_path / "rank.init-done").exists()
     assert {row.operation: row.calls for row in breakdown(run).rows} == {"barrier": 2}
 
@@ -213,7 +212,7 @@ def test_several_libraries_in_front_of_mpi_init(open_mpi: Mpi, make_run: MakeRun
         (None, "No such file or directory"),
     ],
 )
-def test_a_damaged_table_is_said_once(open_mpi: Mpi, tmp_path: Path, damage: object, why: str) -> None:
+def test_a_damaged_table_is_reported_once(open_mpi: Mpi, tmp_path: Path, damage: object, why: str) -> None:
     table = written(tmp_path, table_for(2, "openmpi"))
     if callable(damage):
         table.write_bytes(damage(table.read_bytes()))
@@ -223,7 +222,7 @@ def test_a_damaged_table_is_said_once(open_mpi: Mpi, tmp_path: Path, damage: obj
     done = open_mpi.start(2, [str(program)], {**preload_broadcast(table, {}), **COUNTS})
     assert done.returncode == 0, done.stdout + done.stderr
     left = f"hvbcast: HVBCAST_TABLE={table}: {why}: broadcasts are left to the MPI library"
-    assert said(done) == [left, all_left(2)]
+    assert messages(done) == [left, all_left(2)]
 
 
 def test_more_than_two_gibibytes(open_mpi: Mpi) -> None:
@@ -233,7 +232,7 @@ def test_more_than_two_gibibytes(open_mpi: Mpi) -> None:
 
 
 def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
-    """What LD_PRELOAD must name: the sanitizer's library and the broadcast compiled with it."""
+    """LD_PRELOAD with the sanitizer's library and the broadcast compiled with it."""
     asked = subprocess.run(["cc", f"-print-file-name={runtime}"], capture_output=True, text=True, check=False)
     found = Path(asked.stdout.strip())
     if not found.is_absolute():
@@ -248,7 +247,7 @@ def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
 def test_address_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path, program: str) -> None:
     preload = sanitized(tmp_path, "address,undefined", "libasan.so")
     table = written(tmp_path, table_for(3, "openmpi"))
-    # Open MPI's own leaks and odd arithmetic are not ours to judge.
+    # Open MPI's own leaks and undefined arithmetic are not tested here.
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "HVBCAST_TABLE": str(table)}
     words = [sys.executable, "-c", PRELOADED, preload, str(open_mpi.compile(program, PROGRAMS))]
     done = open_mpi.start(3, words, options)
@@ -261,10 +260,10 @@ def test_thread_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path) -> None:
     preload = sanitized(tmp_path, "thread", "libtsan.so")
     table = written(tmp_path, table_for(2, "openmpi"))
     options = {
-        # Open MPI is not compiled for it: only what the broadcast does counts.
+        # Open MPI is not instrumented; only the broadcast is tested.
         "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
-        # UCX watches madvise, PMIx wants a fixed address: both collide with ThreadSanitizer's own
-        # use of memory.
+        # UCX intercepts madvise and PMIx needs a fixed address: both conflict with
+        # ThreadSanitizer's use of memory.
         "UCX_MEM_EVENTS": "no",
         "PMIX_MCA_gds": "hash",
         "HVBCAST_TABLE": str(table),
@@ -274,4 +273,4 @@ def test_thread_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path) -> None:
     done = open_mpi.start(2, words, options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ThreadSanitizer" not in done.stderr
-    assert said(done) == [by_the_table(2)]
+    assert messages(done) == [by_the_table(2)]

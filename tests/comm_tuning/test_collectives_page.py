@@ -1,4 +1,4 @@
-"""What is shown of a study of collectives: in the terminal, as CSV, and on the page."""
+"""Terminal tables, CSV and the page of a study of collectives."""
 
 import csv
 import json
@@ -63,11 +63,11 @@ def printed(document: TuneCollectivesDocument) -> str:
 
 
 def words(text: str) -> list[list[str]]:
-    """Of each line its cells."""
+    """The cells of each line."""
     return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
 
 
-def test_a_choice_in_words() -> None:
+def test_choice_descriptions() -> None:
     for choice, said in (
         (LIBRARY, "library's own"),
         (LIBRARY_AUTO, "library's auto"),
@@ -81,7 +81,7 @@ def test_a_choice_in_words() -> None:
     assert str(RING) == f"library's segmented_ring segment_bytes={64 * KIB}"
 
 
-def test_the_rules_and_each_size_in_the_terminal(document: TuneCollectivesDocument) -> None:
+def test_terminal_tables_show_rules_and_sizes(document: TuneCollectivesDocument) -> None:
     text = printed(document)
     assert all(len(line) <= 80 for line in text.splitlines())
     lines = words(text)
@@ -101,7 +101,7 @@ def test_the_rules_and_each_size_in_the_terminal(document: TuneCollectivesDocume
     assert "wrong" not in text
 
 
-def test_the_mean_of_a_place_is_geometric(document: TuneCollectivesDocument) -> None:
+def test_the_mean_of_a_case_is_geometric(document: TuneCollectivesDocument) -> None:
     rows = tables.by_case(document)[BROADCAST]
     mean = exp(sum(log(row.gain) for row in rows) / len(rows))
     last = tables.sizes_table(document).groups[tables.describe_case(BROADCAST)][-1]
@@ -110,7 +110,7 @@ def test_the_mean_of_a_place_is_geometric(document: TuneCollectivesDocument) -> 
     assert f"{mean:#.3g} times as fast" in page(document)
 
 
-def test_without_a_known_link_nothing_is_said_of_the_wire() -> None:
+def test_without_a_known_link_the_wire_is_not_shown() -> None:
     unknown = study(link=None)
     assert "wire" not in printed(unknown)
     assert all(row.wire_seconds is None for row in tables.rows(unknown))
@@ -120,7 +120,7 @@ def test_without_a_known_link_nothing_is_said_of_the_wire() -> None:
     assert tables.wire_bound(study(nps=[4]), CollectiveCase("broadcast", 4, 2), MIB) == pytest.approx(8 * MIB / LINK)
 
 
-def test_wrong_results_and_open_questions_are_said(document: TuneCollectivesDocument) -> None:
+def test_wrong_results_and_undecided_sizes_are_reported(document: TuneCollectivesDocument) -> None:
     wrong = point("broadcast", 4, MIB, FLAT, 1e-9).model_copy(update={"wrong": 2})
     quick = AlgorithmChoice(algorithm="flat", chunk_bytes=KIB, depth=4)
     noisy = point("broadcast", 4, MIB, quick, broadcast_library(4, MIB) / 5, spread=0.99)
@@ -144,14 +144,14 @@ def test_sizes_as_csv(document: TuneCollectivesDocument, tmp_path: Path) -> None
     assert (line["significant"], line["undecided"]) == ("True", "False")
 
 
-def test_the_verdict_says_what_to_do(document: TuneCollectivesDocument) -> None:
+def test_verdict(document: TuneCollectivesDocument) -> None:
     assert document.decision is not None
     assert f"{document.decision.gain:#.3g} times as fast" in tables.verdict(document)
     library = [it for it in document.measurements.points if it.choice in (LIBRARY, LIBRARY_AUTO)]
     assert tables.verdict(with_points(document, library)).startswith("keep the library's own choices")
 
 
-def test_a_study_without_the_library_s_own_is_shown_undecided(document: TuneCollectivesDocument) -> None:
+def test_a_study_without_a_baseline_shows_no_decision(document: TuneCollectivesDocument) -> None:
     found = with_points(
         document, [it for it in document.measurements.points if it.choice not in (LIBRARY, LIBRARY_AUTO)]
     )
@@ -164,7 +164,7 @@ def test_a_study_without_the_library_s_own_is_shown_undecided(document: TuneColl
 
 
 def test_an_eager_limit_is_shown_with_its_choices_and_its_model(document: TuneCollectivesDocument) -> None:
-    """Under it the library's own takes half the time, all else what it took."""
+    """All times are halved under the eager limit."""
     points = document.measurements.points
     under = [
         it.model_copy(update={"eager_limit_bytes": MIB, "seconds": [second / 2 for second in it.seconds]})
@@ -205,7 +205,7 @@ def test_latency_shows_every_choice_the_model_and_the_wire(document: TuneCollect
     assert all(one <= other * 1.0001 for one, other in zip(best.y, fixed.y, strict=True))
 
 
-def test_the_bands_are_the_rules_one_behind_another(document: TuneCollectivesDocument) -> None:
+def test_adjacent_bands_show_the_rules(document: TuneCollectivesDocument) -> None:
     assert document.decision is not None
     rules = [it for it in document.decision.table.rule if tables.case_of(it) == BROADCAST]
     for figure in case_figures(document, BROADCAST).values():
@@ -221,8 +221,8 @@ def test_the_bands_are_the_rules_one_behind_another(document: TuneCollectivesDoc
     ]
 
 
-def test_the_name_of_a_narrow_band_stands_upright() -> None:
-    """Each size takes another choice than the one before."""
+def test_the_name_of_a_narrow_band_is_rotated() -> None:
+    """The best choice alternates from size to size."""
     points = [
         point("broadcast", 4, size, choice, 2.0 if choice == LIBRARY else 1.0 + (number % 2 == turn))
         for number, size in enumerate(SIZES)
@@ -234,7 +234,7 @@ def test_the_name_of_a_narrow_band_stands_upright() -> None:
     assert {it.textangle for it in named} == {-90}
 
 
-def test_the_gain_s_ticks_stand_clear_of_each_other() -> None:
+def test_gain_ticks_do_not_overlap() -> None:
     assert gain_ticks(0.8, 2.5) == [0.8, 1, 1.25, 1.5, 2]
     assert gain_ticks(0.8, 115) == [1, 2, 4, 10, 20, 50, 100]
     assert gain_ticks(0.99, 1.01) == [1]
@@ -247,7 +247,7 @@ def test_a_study_of_one_size_and_one_sample_has_a_page() -> None:
     assert "No significant difference from the library at any of 1 sizes" in page(found)
 
 
-def test_the_page_needs_no_network_and_runs_no_text_of_others(document: TuneCollectivesDocument) -> None:
+def test_the_page_needs_no_network_and_escapes_text(document: TuneCollectivesDocument) -> None:
     hostile = "</script><script>alert(1)</script>"
     text = page(document.model_copy(update={"library": hostile, "warnings": [hostile]}))
     assert hostile not in text

@@ -1,6 +1,4 @@
-"""Which choices are measured, how often, and which is found: on times made up by a model, with
-noise.
-"""
+"""The race: which choices it measures, how often, and which it finds, on simulated times."""
 
 import itertools
 from collections import Counter
@@ -37,8 +35,9 @@ Seconds = Callable[[Variant, int], float]
 
 
 def by_model(variant: Variant, size: int) -> float:
-    """A chain in parts is the best for large messages, a tree for small ones; the library's own is
-    a bad tree for all.
+    """A chain in parts is best for large messages, a tree for small ones.
+
+    The library's own choice is a slower tree for all.
     """
     algorithm, named, _ = variant.kind
     part = variant.part or size
@@ -57,7 +56,7 @@ def by_model(variant: Variant, size: int) -> float:
 def run(
     state: SizeState, course: Race, seconds: Seconds = by_model, spread: float = 0.01
 ) -> tuple[list[Variant], Counter[Variant]]:
-    """The variants told apart at the end, and how often each was measured."""
+    """The finalists, and how often each variant was measured."""
     noise = np.random.default_rng(0)
     counted: Counter[Variant] = Counter()
     try:
@@ -95,14 +94,14 @@ def test_the_best_is_found_with_few_samples(size: int) -> None:
     assert by_model(found, size) <= MAX_LOSS_RATIO * best
     if size > 64 * KIB:
         assert len(counted) < len(state.members)
-    # What is far from the best is looked at, and left.
+    # Poor variants get few samples.
     poor = [variant for variant in counted if by_model(variant, size) > 2 * best and variant != state.baseline]
     assert all(counted[variant] <= 3 for variant in poor)
     good = [variant for variant in counted if by_model(variant, size) <= best * 1.005]
     assert max(counted[variant] for variant in good) > 3 or len(good) > 6
 
 
-def test_choices_that_are_the_same_at_a_size_are_measured_once() -> None:
+def test_equivalent_choices_are_measured_once() -> None:
     state = state_of(4 * KIB)
     [chain] = [
         choices
@@ -113,7 +112,7 @@ def test_choices_that_are_the_same_at_a_size_are_measured_once() -> None:
     assert sum(map(len, state.members.values())) == len(CHOICES)
 
 
-def test_the_library_itself_is_measured_even_when_there_is_no_time() -> None:
+def test_the_baseline_is_measured_even_without_time() -> None:
     state = state_of(MIB)
     finalists, counted = run(state, race(state, NO_EARLIER_SIZES, {}, lambda: True))
     assert finalists[0] == next(iter(counted)) == state.baseline
@@ -121,7 +120,7 @@ def test_the_library_itself_is_measured_even_when_there_is_no_time() -> None:
     assert len(counted) <= 2
 
 
-def test_what_is_known_is_not_measured_again() -> None:
+def test_earlier_measurements_are_not_repeated() -> None:
     state = state_of(MIB)
     _, first = run(state, race(state, NO_EARLIER_SIZES, {}, never))
     again = SizeState(MIB, state.members, {variant: list(times) for variant, times in state.times.items()})
@@ -129,7 +128,7 @@ def test_what_is_known_is_not_measured_again() -> None:
     assert second.total() < 0.2 * first.total()
 
 
-def test_what_has_no_hope_is_not_tried_at_larger_sizes() -> None:
+def test_hopeless_variants_are_not_tried_at_larger_sizes() -> None:
     states = measured([MIB, 4 * MIB])
     earlier = earlier_sizes(states)
     linear = Variant(("library", "linear", None), None, None)
@@ -143,7 +142,7 @@ def test_what_has_no_hope_is_not_tried_at_larger_sizes() -> None:
     assert linear in earlier_sizes(states).hopeless
 
 
-def test_what_was_left_out_is_tried_again_while_that_is_cheap() -> None:
+def test_unmeasured_variants_are_tried_again_while_calls_are_cheap() -> None:
     linear = Variant(("library", "linear", None), None, None)
     states = [SizeState(size, {}, {linear: [3e-3], FAST: [1e-3]}) for size in (KIB, 4 * KIB)]
     assert earlier_sizes(states).hopeless == {linear}
@@ -151,20 +150,20 @@ def test_what_was_left_out_is_tried_again_while_that_is_cheap() -> None:
     assert not earlier_sizes(states).hopeless
 
 
-def test_what_grows_better_is_not_without_hope() -> None:
+def test_improving_variants_are_not_hopeless() -> None:
     linear = Variant(("library", "linear", None), None, None)
     states = [SizeState(MIB, {}, {linear: [3.0], FAST: [1.0]}), SizeState(4 * MIB, {}, {linear: [2.5], FAST: [1.0]})]
     assert not earlier_sizes(states).hopeless
 
 
-def test_the_model_s_chunk_is_tried() -> None:
+def test_the_proposed_chunk_is_tried() -> None:
     state = state_of(
         64 * MIB,
         [LIBRARY, *(AlgorithmChoice(algorithm="chain", chunk_bytes=4096 << power, depth=4) for power in range(8))],
     )
 
     def cliff(variant: Variant, size: int) -> float:
-        """Only one chunk is good: its neighbours do not lead to it."""
+        """Only one chunk is good, and the search of neighbours does not reach it."""
         return 0.1 if variant.part == 512 * KIB else 1.0
 
     _, counted = run(
@@ -181,7 +180,7 @@ def test_sizes_are_added_where_the_best_changes() -> None:
     sizes = [state.size for state in states]
     for size in added:
         assert any(small < size < large for small, large in itertools.pairwise(sizes))
-    # The same is best at both: nothing to find between them.
+    # The same choice is best at both sizes, so no size is added between them.
     assert not any(16 * MIB < size < 64 * MIB for size in added)
 
 
@@ -192,8 +191,8 @@ def test_an_exhaustive_sweep_measures_all_equally_often() -> None:
     assert set(counted.values()) == {EXHAUSTIVE_SAMPLES}
 
 
-def test_the_search_takes_a_quarter_of_an_exhaustive_sweep_s_time() -> None:
-    """By the model's times, and what it chooses loses at most 3 %."""
+def test_the_race_takes_a_quarter_of_the_time_of_an_exhaustive_sweep() -> None:
+    """In simulated time; the chosen variant loses at most 3 %."""
     sizes = [KIB << step for step in range(0, 17, 2)]
     spent = {"race": 0.0, "exhaustive": 0.0}
     states: list[SizeState] = []
@@ -218,7 +217,7 @@ def cost(counted: Mapping[Variant, int], size: int) -> float:
     ("mpi", "operation"), [("openmpi", "allreduce"), ("mpich", "broadcast"), ("mvapich2", "gather")]
 )
 @pytest.mark.parametrize("np_", [2, 3, 8])
-def test_candidates_are_those_of_the_library_and_ours(mpi: str, operation: str, np_: int) -> None:
+def test_candidates_include_library_algorithms_and_own_broadcasts(mpi: str, operation: str, np_: int) -> None:
     found = candidates(mpi, operation, np_)  # type: ignore[arg-type]
     assert found[0].choice == LIBRARY
     assert not found[0].variables

@@ -1,6 +1,4 @@
-"""The decision table: its TOML, its compact form as the C part reads it, the choice, and the
-trees.
-"""
+"""The decision table: its TOML, its compact form in the C library, the selected rule, the trees."""
 
 import ctypes
 import math
@@ -58,7 +56,7 @@ class Place(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The parts that know nothing of MPI."""
+    """The C files that need no MPI."""
     library = tmp_path_factory.mktemp("native") / "parts.so"
     sources = [str(NATIVE / "broadcast" / f"{name}.c") for name in ("table", "trees")]
     subprocess.run(["cc", *FLAGS, "-fPIC", "-shared", "-o", str(library), *sources], check=True)
@@ -76,7 +74,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @st.composite
 def rules_of(draw: st.DrawFn, mpi: str, operation: str, np: int, ranks_per_node: int) -> list[Rule]:
-    """Ranges that do not overlap, with gaps or without."""
+    """Rules whose ranges do not overlap, with or without gaps."""
     edges = sorted(draw(st.sets(st.integers(1, MAX_BYTES - 1), min_size=2, max_size=8)))
     rules = []
     for first, after in pairwise(edges):
@@ -138,14 +136,14 @@ def chosen(table: CollectivesTable, np: int, ranks_per_node: int, size: int) -> 
 
 
 @given(table=tables())
-def test_toml_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, table: CollectivesTable) -> None:
+def test_toml_round_trip(tmp_path_factory: pytest.TempPathFactory, table: CollectivesTable) -> None:
     path = tmp_path_factory.mktemp("table") / "table.toml"
     path.write_text(table.toml())
     assert read_table(path) == table
 
 
 @given(table=tables(), data=st.data())
-def test_the_c_part_takes_the_rule(
+def test_the_c_library_selects_the_same_rule(
     native: ctypes.CDLL, tmp_path_factory: pytest.TempPathFactory, table: CollectivesTable, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("table") / "compact"
@@ -171,7 +169,7 @@ def test_the_c_part_takes_the_rule(
 
 
 @given(data=st.data(), table=tables())
-def test_a_changed_byte_is_found(
+def test_a_changed_byte_is_detected(
     native: ctypes.CDLL, tmp_path_factory: pytest.TempPathFactory, table: CollectivesTable, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("table") / "compact"
@@ -221,7 +219,7 @@ def test_a_changed_byte_is_found(
         ('algorithm = "chain"\nchunk_bytes = "32K"', "rule.0.chunk_bytes: Input should be a valid integer"),
     ],
 )
-def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, text: str, why: str) -> None:
+def test_an_invalid_table_is_rejected_in_one_line(tmp_path: Path, text: str, why: str) -> None:
     ranks = "" if "ranks_per_node" in text else "ranks_per_node = 1\n"
     path = tmp_path / "table.toml"
     path.write_text(f'mpi = "openmpi"\n[[rule]]\nnp = 4\n{ranks}{text}\n')

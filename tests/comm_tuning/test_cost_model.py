@@ -1,6 +1,4 @@
-"""The cost model: figures that are known are found again, and the proposed chunk is the best there
-is.
-"""
+"""The cost model: the fit recovers known parameters, and the best chunk is optimal."""
 
 import math
 
@@ -21,7 +19,7 @@ NAMED = {
 
 
 def made(fit: Fit, operation: str, np: int, size: int, choice: AlgorithmChoice) -> Point:
-    """A point that took exactly as long as the model says."""
+    """A point whose time is exactly that of the model."""
     seconds = fit.seconds(operation, np, size, choice)
     fields = {"operation": operation, "np": np, "ranks_per_node": 1, "bytes": size, "choice": choice}
     return Point.model_validate({**fields, "seconds": [seconds]})
@@ -45,7 +43,7 @@ def model(start: float, bandwidth: float, rendezvous: float = 0, limit: int | No
     rendezvous=st.floats(1e-6, 1e-3),
     algorithms=st.sets(st.sampled_from(sorted(NAMED)), min_size=1, max_size=5),
 )
-def test_known_figures_are_found_again(
+def test_the_fit_recovers_known_parameters(
     start: float, bandwidth: float, rendezvous: float, algorithms: set[tuple[str, str]]
 ) -> None:
     real = model(start, bandwidth, rendezvous, 64 * KIB)
@@ -64,7 +62,7 @@ def test_known_figures_are_found_again(
         assert found.seconds(point.operation, point.np, point.bytes, point.choice) == pytest.approx(expected, rel=1e-3)
 
 
-def test_levels_and_eager_limits_have_figures_of_their_own() -> None:
+def test_each_level_and_eager_limit_is_fitted_separately() -> None:
     chain = AlgorithmChoice(algorithm="chain", chunk_bytes=32 * KIB)
     network, memory, raised = model(1e-4, 1e8), model(1e-6, 1e10), model(5e-5, 1e8)
     points = []
@@ -92,7 +90,7 @@ def test_levels_and_eager_limits_have_figures_of_their_own() -> None:
     rendezvous=st.sampled_from([0.0, 1e-5, 1e-3]),
     limit=st.none() | st.sampled_from([4 * KIB, 64 * KIB, MIB]),
 )
-def test_no_chunk_is_better_than_the_proposed_one(
+def test_no_chunk_is_better_than_the_best_chunk(
     np: int, size: int, start: float, bandwidth: float, rendezvous: float, limit: int | None
 ) -> None:
     known = model(start, bandwidth, rendezvous, limit)
@@ -105,12 +103,12 @@ def test_no_chunk_is_better_than_the_proposed_one(
     best = known.best_chunk(np, size)
     assert 1 <= best <= size
     tried = {min(2**power, size) for power in range(31)} | {min(limit or size, size)}
-    # A whole number of bytes, of which the formula knows nothing.
+    # The formula ignores that a chunk is a whole number of bytes.
     assert seconds(best) <= min(map(seconds, tried)) * (1 + 2 / best)
 
 
-def test_the_formulas_of_the_studies() -> None:
-    """Of a chain and a binomial tree, and the best chunk, with the test cluster's wire."""
+def test_formulas_of_the_studies() -> None:
+    """A chain, a binomial tree and the best chunk, with the link of the test cluster."""
     start, bandwidth, total = 1e-4, 1.25e8, 64 * MIB
     known = model(start, bandwidth)
     chain = AlgorithmChoice(algorithm="chain", chunk_bytes=32 * KIB)
@@ -121,6 +119,6 @@ def test_the_formulas_of_the_studies() -> None:
     assert known.best_chunk(4, total) == int(math.sqrt(total * start * bandwidth / 2))
 
 
-def test_an_unknown_cost_is_none() -> None:
+def test_an_algorithm_without_a_formula_has_no_cost() -> None:
     assert critical_path("broadcast", 4, MIB, AlgorithmChoice()) is None
     assert model(1, 1).seconds("allreduce", 4, MIB, AlgorithmChoice(library_algorithm="smp")) is None

@@ -1,4 +1,4 @@
-"""Deciding: from points, made by hand and drawn, the table with the fewest rules."""
+"""Deciding: the table with the fewest rules, from made-up and random points."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def point(size: int, choice: AlgorithmChoice, seconds: float, spread: float = 0.002, **more: Any) -> Point:
-    """Five samples around `seconds`, as far as `spread` from it."""
+    """Five samples up to `spread` around `seconds`."""
     samples = [seconds * (1 + spread * step) for step in (-1, -0.5, 0, 0.5, 1)]
     place = {"operation": "broadcast", "np": 4, "ranks_per_node": 1}
     return Point.model_validate({**place, "bytes": size, "choice": choice, "seconds": samples, **more})
@@ -53,7 +53,7 @@ def ranges(rules: list[Rule]) -> list[tuple[int, int | None, str]]:
     return [(rule.bytes_min, rule.bytes_max, rule.library_algorithm or rule.algorithm) for rule in rules]
 
 
-def test_each_size_takes_what_is_faster_and_a_rule_ends_between_two_sizes() -> None:
+def test_each_size_uses_the_fastest_choice_and_rules_end_between_sizes() -> None:
     found = decide(
         measured(
             *(point(size, LIBRARY, 1.0) for size in (KIB, 4 * KIB, 16 * KIB, 64 * KIB)),
@@ -72,12 +72,12 @@ def test_each_size_takes_what_is_faster_and_a_rule_ends_between_two_sizes() -> N
     assert not any(row.undecided for row in found.rows)
 
 
-def test_below_the_least_size_the_library_decides() -> None:
+def test_below_the_smallest_size_the_library_decides() -> None:
     found = decide(measured(point(KIB, LIBRARY, 1.0), point(KIB, CHAIN, 0.5)))
     assert ranges(found.table.rule) == [(KIB, None, "chain")]
 
 
-def test_three_percent_save_a_rule_and_more_do_not() -> None:
+def test_a_loss_of_three_percent_saves_a_rule_and_more_does_not() -> None:
     def rules_with(seconds: float) -> int:
         sizes = (KIB, 2 * KIB, 4 * KIB)
         chain = zip(sizes, (0.5, seconds, 0.5), strict=True)
@@ -88,8 +88,8 @@ def test_three_percent_save_a_rule_and_more_do_not() -> None:
     assert rules_with(0.6 * 1.06) == 3
 
 
-def test_what_is_not_faster_beyond_the_noise_is_the_library_s() -> None:
-    """Half as long, but who knows: it is said to be undecided."""
+def test_without_a_significant_gain_the_library_decides() -> None:
+    """Half the time, but within the noise: the size is undecided."""
     found = decide(measured(point(KIB, LIBRARY, 1.0, spread=0.9), point(KIB, CHAIN, 0.5, spread=0.9)))
     assert ranges(found.table.rule) == [(1, None, "library")]
     assert [row.undecided for row in found.rows] == [True]
@@ -97,13 +97,13 @@ def test_what_is_not_faster_beyond_the_noise_is_the_library_s() -> None:
     assert decide(measured(point(KIB, LIBRARY, 1.0), once)).table.rule[0].algorithm == "library"
 
 
-def test_in_the_noise_the_neighbour_s_choice_is_kept() -> None:
+def test_within_the_noise_the_neighbouring_rule_continues() -> None:
     sizes = (KIB, 2 * KIB, 4 * KIB)
     chain = (point(KIB, CHAIN, 0.5), point(2 * KIB, CHAIN, 0.99, spread=0.2), point(4 * KIB, CHAIN, 0.5))
     found = decide(measured(*(point(size, LIBRARY, 1.0) for size in sizes), *chain))
     assert ranges(found.table.rule) == [(KIB, None, "chain")]
     assert [row.significant for row in found.rows] == [True, False, True]
-    # At the end of its range nothing asks for it.
+    # At the end of the range no later size needs the rule.
     found = decide(measured(*(point(size, LIBRARY, 1.0) for size in sizes), *chain[:2], point(4 * KIB, CHAIN, 1.3)))
     assert ranges(found.table.rule) == [
         (KIB, isqrt_of(KIB, 2 * KIB), "chain"),
@@ -111,10 +111,8 @@ def test_in_the_noise_the_neighbour_s_choice_is_kept() -> None:
     ]
 
 
-def test_a_rule_that_is_proven_nowhere_saves_none() -> None:
-    """As fast as the proven ones at both sizes, as far as one can tell, and far from sure to be
-    faster than the library.
-    """
+def test_a_choice_that_is_proven_nowhere_gets_no_rule() -> None:
+    """Its median equals the proven choices' at both sizes, but its noise is large."""
     flat = AlgorithmChoice(algorithm="flat", chunk_bytes=4096, depth=2)
     points = [
         point(size, choice, seconds, spread)
@@ -129,17 +127,17 @@ def isqrt_of(one: int, other: int) -> int:
     return math.isqrt(one * other)
 
 
-def test_a_wrong_result_is_never_taken() -> None:
+def test_a_choice_with_wrong_results_is_never_used() -> None:
     found = decide(measured(point(KIB, LIBRARY, 1.0), point(KIB, CHAIN, 0.1, wrong=1)))
     assert ranges(found.table.rule) == [(1, None, "library")]
 
 
-def test_samples_of_the_same_choice_count_together() -> None:
+def test_samples_of_the_same_choice_are_pooled() -> None:
     twice = decide(measured(point(KIB, LIBRARY, 1.0), point(KIB, CHAIN, 0.5), point(KIB, CHAIN, 1.5)))
     assert ranges(twice.table.rule) == [(1, None, "library")]
 
 
-def test_the_eager_limit_that_gains_most_over_all_sizes_is_the_job_s() -> None:
+def test_the_eager_limit_with_the_greatest_mean_gain_is_chosen() -> None:
     def found(small: float, large: float) -> int | None:
         sizes = (KIB, MIB)
         plain = [point(size, LIBRARY, 1.0) for size in sizes] + [point(MIB, CHAIN, 0.8)]
@@ -156,12 +154,12 @@ def test_the_eager_limit_that_gains_most_over_all_sizes_is_the_job_s() -> None:
 
     assert found(1.0, 0.4) == MIB
     assert found(1.04, 0.4) == MIB
-    assert found(1.2, 0.4) is None  # a size is slower than with nothing set, and that can be avoided
+    assert found(1.2, 0.4) is None  # one size is too slow
     assert found(1.0, 0.9) is None
-    assert found(1.0, 0.7999) is None  # less than the noise
+    assert found(1.0, 0.7999) is None  # within the noise
 
 
-def test_a_limit_that_was_not_measured_everywhere_takes_no_part() -> None:
+def test_a_limit_not_measured_for_every_case_is_no_candidate() -> None:
     other = point(KIB, LIBRARY, 1.0, np=2)
     limit = [point(KIB, choice, 0.1, eager_limit_bytes=MIB) for choice in (LIBRARY, CHAIN)]
     decision = decide(measured(point(KIB, LIBRARY, 1.0), other, *limit))
@@ -169,7 +167,7 @@ def test_a_limit_that_was_not_measured_everywhere_takes_no_part() -> None:
     assert [row.gain for row in decision.eager_limits] == [pytest.approx(1), None]
 
 
-def test_what_the_library_s_tunable_part_chooses_is_a_choice_like_others() -> None:
+def test_auto_is_a_separate_choice() -> None:
     def found(auto: float) -> list[tuple[int, int | None, str]]:
         sizes = (KIB, MIB)
         points = [*(point(size, LIBRARY, 1.0) for size in sizes), *(point(size, LIBRARY_AUTO, auto) for size in sizes)]
@@ -179,12 +177,12 @@ def test_what_the_library_s_tunable_part_chooses_is_a_choice_like_others() -> No
     assert found(0.5) == [(KIB, 32 * KIB, "auto"), (32 * KIB + 1, None, "scatter_ring_allgather")]
 
 
-def test_nothing_can_be_decided_without_the_library() -> None:
+def test_a_decision_needs_the_baseline() -> None:
     with pytest.raises(RequestError, match="measure that first"):
         decide(measured(point(KIB, CHAIN, 1.0)))
 
 
-def test_measurements_survive_their_file(tmp_path: Path) -> None:
+def test_measurements_round_trip(tmp_path: Path) -> None:
     document = measured(point(KIB, RING, 1.0, eager_limit_bytes=MIB), point(MIB, TREE, 2.0, wrong=3))
     document.write(tmp_path / "points.json")
     assert read_measurements(tmp_path / "points.json") == document
@@ -205,9 +203,7 @@ SAMPLES = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4)
 
 @st.composite
 def all_points(draw: st.DrawFn) -> list[Point]:
-    """Of each place and size the library, and of the others some; near each other, so that noise
-    matters.
-    """
+    """The library and some other choices for each case and size, with similar times."""
     points = []
     for np, sizes in draw(
         st.dictionaries(
@@ -228,7 +224,7 @@ def all_points(draw: st.DrawFn) -> list[Point]:
 
 
 @given(points=all_points())
-def test_no_size_loses_more_than_it_may(points: list[Point]) -> None:
+def test_no_size_loses_more_than_the_limits(points: list[Point]) -> None:
     found = decide(measured(*points))
     times = {(it.np, it.bytes, it.choice): Time.of(it.seconds) for it in points}
     assert len(found.rows) == len({(it.np, it.bytes) for it in points})
@@ -242,42 +238,42 @@ def test_no_size_loses_more_than_it_may(points: list[Point]) -> None:
 
 
 @given(points=all_points())
-def test_rules_are_as_few_as_can_be_and_each_is_proven(points: list[Point]) -> None:
-    """Against all tables there are, for the places with few sizes."""
+def test_the_number_of_rules_is_minimal_and_each_is_proven(points: list[Point]) -> None:
+    """Compares with all possible tables for cases with few sizes."""
     for np in {it.np for it in points}:
         series = {
             size: {it.choice: Time.of(it.seconds) for it in points if (it.np, it.bytes) == (np, size)}
             for size in sorted({it.bytes for it in points if it.np == np})
         }
         found = runs_of(list(decide_sizes(series).values()))
-        assert stands(found, list(series.values()))
+        assert all_proven(found, list(series.values()))
         trivial = runs_of([best_of(times) for times in series.values()])
         assert len(found) <= len(trivial)
         if len(series) <= 4:
-            ways = itertools.product(*(good_enough(times) for times in series.values()))
-            standing = [runs for way in ways if stands(runs := runs_of(list(way)), list(series.values()))]
-            assert len(found) == min(map(len, standing))
+            tables = itertools.product(*(good_enough(times) for times in series.values()))
+            valid = [runs for table in tables if all_proven(runs := runs_of(list(table)), list(series.values()))]
+            assert len(found) == min(map(len, valid))
 
 
 def runs_of(choices: list[AlgorithmChoice]) -> list[tuple[AlgorithmChoice, int]]:
     return [(choice, len(list(same))) for choice, same in itertools.groupby(choices)]
 
 
-def stands(runs: list[tuple[AlgorithmChoice, int]], sizes: list[dict[AlgorithmChoice, Time]]) -> bool:
+def all_proven(runs: list[tuple[AlgorithmChoice, int]], sizes: list[dict[AlgorithmChoice, Time]]) -> bool:
     """Whether each rule's choice is proven at one of its sizes."""
     left = iter(sizes)
     return all(any(choice in proven(times) for times in list(itertools.islice(left, count))) for choice, count in runs)
 
 
 @given(points=all_points(), data=st.data())
-def test_the_order_of_the_points_means_nothing(points: list[Point], data: st.DataObject) -> None:
+def test_the_order_of_points_does_not_matter(points: list[Point], data: st.DataObject) -> None:
     mixed = [it.model_copy(update={"seconds": data.draw(st.permutations(it.seconds))}) for it in points]
     assert decide(measured(*data.draw(st.permutations(mixed)))) == decide(measured(*points))
 
 
 @given(points=all_points())
-def test_the_table_is_one(tmp_path_factory: pytest.TempPathFactory, points: list[Point]) -> None:
-    """It is valid, read back as it was, and gives each size its choice."""
+def test_the_table_is_valid(tmp_path_factory: pytest.TempPathFactory, points: list[Point]) -> None:
+    """It round-trips, and its rules give each size its choice."""
     found = decide(measured(*points))
     path = tmp_path_factory.mktemp("table") / "table.toml"
     path.write_text(found.table.toml())

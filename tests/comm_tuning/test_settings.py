@@ -1,4 +1,4 @@
-"""What settings become in jobs of libraries that this machine need not have."""
+"""Translates settings for libraries that need not be installed."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def translated(requests: list[str], flavour: str, version: str, transport: str =
     return translate(parse(requests), Target(flavour, version, transport, ["no-such-program"], {}))
 
 
-def test_mvapich2_gdr_has_a_device_list_of_its_own() -> None:
+def test_mvapich2_gdr_has_its_own_device_list() -> None:
     found = translated(["cuda_ipc=on", "registration_cache=on", "visible_devices=split"], "mvapich2", "2.3.7-GDR")
     assert found.variables == {"MV2_CUDA_IPC": "1", "MV2_USE_LAZY_MEM_UNREGISTER": "1"}
     assert found.options == {"--devices": "split"}
@@ -29,7 +29,7 @@ def test_mvapich2_s_eager_buffers_grow_with_the_threshold() -> None:
     assert found.also_set["MV2_ENABLE_AFFINITY"] == "1"
 
 
-def test_the_transport_decides_whose_the_knob_is() -> None:
+def test_the_transport_determines_the_library_of_a_knob() -> None:
     assert translated(["eager_threshold=1M"], "mpich", "5.0.2", "ucx").variables == {"UCX_RNDV_THRESH": "1048576"}
     over_ofi = translated(["eager_threshold=1M"], "mpich", "5.0.2", "ofi").variables
     assert over_ofi == {"MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD": "1048576"}
@@ -38,12 +38,12 @@ def test_the_transport_decides_whose_the_knob_is() -> None:
         translated(["eager_threshold=1M"], "openmpi", "5.0.11", "cm")
 
 
-def test_what_is_set_along_depends_on_the_value() -> None:
+def test_also_set_depends_on_the_value() -> None:
     assert translated(["cuda_ipc=off"], "mpich", "5.0.2", "ofi").also_set == {"MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR": "0"}
     assert translated(["cuda_ipc=on"], "mpich", "5.0.2", "ofi").also_set == {}
 
 
-def test_nccl_s_own_knobs_go_to_any_job() -> None:
+def test_nccl_s_knobs_apply_to_any_job() -> None:
     found = translated(["nccl_channels=8", "nccl_buffer_size=8M", "nccl_protocol=LL128"], "gloo", "")
     assert found.variables == {
         "NCCL_MIN_NCHANNELS": "8",

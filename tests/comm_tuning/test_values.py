@@ -1,4 +1,4 @@
-"""Every value of every knob, through each library's spelling and the user's words."""
+"""Round trips of knob values through each library's spelling and the user's."""
 
 import pytest
 from hypothesis import given
@@ -32,16 +32,14 @@ def values_of(values: Values) -> st.SearchStrategy[Value]:
 
 @each_spelling
 @given(data=st.data())
-def test_a_value_survives_translation_there_and_back(
-    library: KnobLibrary, spelling: Spelling, data: st.DataObject
-) -> None:
+def test_values_round_trip(library: KnobLibrary, spelling: Spelling, data: st.DataObject) -> None:
     value = data.draw(values_of(spelling.values))
     assert spelling.read(spelling.write(value)) == value
     assert spelling.values.parse(spelling.values.show(value)) == value
 
 
 @given(data=st.data())
-def test_libraries_agree_on_what_a_user_s_words_mean(data: st.DataObject) -> None:
+def test_libraries_parse_the_same_text_alike(data: st.DataObject) -> None:
     _, first = data.draw(st.sampled_from(SPELLINGS))
     _, second = data.draw(st.sampled_from([it for it in SPELLINGS if it[1].knob == first.knob]))
     words = first.values.show(data.draw(values_of(first.values)))
@@ -54,7 +52,7 @@ def test_libraries_agree_on_what_a_user_s_words_mean(data: st.DataObject) -> Non
 
 @each_spelling
 @given(text=st.text())
-def test_other_words_are_refused_and_nothing_else_happens(library: KnobLibrary, spelling: Spelling, text: str) -> None:
+def test_invalid_text_raises_only_value_error(library: KnobLibrary, spelling: Spelling, text: str) -> None:
     for understand in (spelling.values.parse, spelling.values.read):
         try:
             value = understand(text)
@@ -76,7 +74,7 @@ def test_each_knob_has_one_meaning_and_some_library() -> None:
 
 
 @each_spelling
-def test_variables_of_one_spelling_are_never_at_odds(library: KnobLibrary, spelling: Spelling) -> None:
+def test_variables_of_one_spelling_must_agree(library: KnobLibrary, spelling: Spelling) -> None:
     if len(spelling.variables) < 2:
         return
     one, other = list(spelling.variables)[:2]

@@ -1,6 +1,4 @@
-"""What a decision table becomes: each file, read as its library reads it, says what the table
-says.
-"""
+"""The files of a decision table: each, parsed as its library does, matches the table."""
 
 import csv
 import json
@@ -37,11 +35,13 @@ def job(table: CollectivesTable, folder: Path, np: int = 4, ranks_per_node: int 
     return TableTarget(folder, table, np, ranks_per_node, LIBMPI)
 
 
-def said(
+def expected_rule(
     table: CollectivesTable, operation: str, np: int, ranks_per_node: int, size: int, auto: bool = False
 ) -> Rule | None:
-    """The rule that names the library's algorithm, as docs/reference/collectives-table.md says it
-    is found. `auto`: that is one, too.
+    """The rule that names the library's algorithm, as docs/reference/collectives-table.md
+    describes.
+
+    `auto`: whether that counts as an algorithm.
     """
     rules = [rule for rule in table.rule if rule.operation == operation]
     if rules:
@@ -60,8 +60,9 @@ def sizes_of(table: CollectivesTable) -> st.SearchStrategy[int]:
 
 
 def read_rules(text: str) -> dict[str, dict[int, list[list[int]]]]:
-    """As ompi_coll_tuned_read_rules_config_file of Open MPI 4 and 5 does: by collective and ranks,
-    each rule's numbers.
+    """Each rule's numbers by collective and ranks.
+
+    Parses like ompi_coll_tuned_read_rules_config_file of Open MPI 4 and 5.
     """
     lines = text.splitlines()
     columns = 5 if lines[0] == "rule-file-version-2" else 4
@@ -89,7 +90,7 @@ def test_open_mpi_s_rules(file: str, table: CollectivesTable, ranks_per_node: in
     np = data.draw(st.integers(2, 6000))
     for operation in OPERATIONS:
         size = data.draw(sizes_of(table))
-        expected = said(table, operation, np, ranks_per_node, size)
+        expected = expected_rule(table, operation, np, ranks_per_node, size)
         algorithm, segment = 0, 0
         if operation in found:
             by_bytes = found[operation][max(ranks for ranks in found[operation] if ranks <= np)]
@@ -100,8 +101,9 @@ def test_open_mpi_s_rules(file: str, table: CollectivesTable, ranks_per_node: in
 
 
 def component(text: str, operation: str, np: int, block: int) -> str:
-    """As get_dynamic_rule of Open MPI 5's coll han finds it: what does a message with so many bytes
-    in a block.
+    """The component for messages with blocks of so many bytes.
+
+    Selects like get_dynamic_rule of Open MPI 5's coll han.
     """
     words = iter(word for line in text.splitlines() for word in line.split("#")[0].split())
     found = "han"
@@ -122,9 +124,7 @@ def component(text: str, operation: str, np: int, block: int) -> str:
 
 
 @given(table=tables().filter(lambda table: table.mpi == "openmpi"), data=st.data())
-def test_open_mpi_s_han_keeps_what_the_table_gives_to_no_algorithm(
-    table: CollectivesTable, data: st.DataObject
-) -> None:
+def test_coll_han_keeps_messages_without_an_algorithm(table: CollectivesTable, data: st.DataObject) -> None:
     [format_] = [one for one in FORMATS.all().values() if one.file == "openmpi-han-rules.conf"]
     of = job(table, Path("/folder"))
     assume(format_.applies(of))
@@ -133,16 +133,14 @@ def test_open_mpi_s_han_keeps_what_the_table_gives_to_no_algorithm(
     size = data.draw(sizes_of(table))
     block = size
     if operation in ("allgather", "gather"):
-        block = min(-(-size // np), MAX_BYTES // np)  # whole blocks, none beyond the last size of all
+        block = min(-(-size // np), MAX_BYTES // np)  # whole blocks, within the largest size
         size = block * np
-    expected = said(table, operation, np, of.ranks_per_node, size, auto=True)
+    expected = expected_rule(table, operation, np, of.ranks_per_node, size, auto=True)
     assert component(format_.text(of), operation, np, block) == ("tuned" if expected else "han")
 
 
 def chosen(tree: dict[str, Any], has: dict[str, int | str]) -> tuple[str, dict[str, Any]]:
-    """As csel.c of MPICH does: the first branch that holds. `has`: what a key before its sign
-    is.
-    """
+    """The first branch that holds, as in MPICH's csel.c. `has`: the values of the keys."""
     for key, inside in tree.items():
         if key.startswith("algorithm="):
             return key.removeprefix("algorithm="), inside
@@ -166,9 +164,7 @@ def chosen(tree: dict[str, Any], has: dict[str, int | str]) -> tuple[str, dict[s
 @needs_mpich
 @given(table=tables().filter(lambda table: table.mpi == "mpich"), ranks_per_node=st.integers(1, 8), data=st.data())
 def test_mpich_s_decisions(table: CollectivesTable, ranks_per_node: int, data: st.DataObject) -> None:
-    """Of each message the table's algorithm, where the library can take it, or the library's own
-    choice.
-    """
+    """Each message uses the table's algorithm if it is usable, else MPICH's own decision."""
     own = mpich.library_tree(LIBMPI)
     text = mpich.json_text(job(table, Path("/folder"), ranks_per_node=ranks_per_node))
     tree = json.loads(text)
@@ -184,7 +180,7 @@ def test_mpich_s_decisions(table: CollectivesTable, ranks_per_node: int, data: s
             "is_commutative": "yes",
         }
         found, parameters = chosen(tree, has)
-        expected = said(table, operation, np, ranks_per_node, min(size, LARGEST_INT - 1))
+        expected = expected_rule(table, operation, np, ranks_per_node, min(size, LARGEST_INT - 1))
         name = algorithms_of("mpich", operation)[str(expected.library_algorithm)] if expected else ""
         takes = {
             "smp": has["comm_hierarchy"] == "parent",
@@ -222,7 +218,7 @@ def test_mpich_s_variables(tmp_path: Path) -> None:
 
 
 def test_mvapich2_s_variables(tmp_path: Path) -> None:
-    """As the library's regular expression reads them."""
+    """Parsed with the library's regular expression."""
     rules = [
         rule("broadcast", KIB, 8 * KIB, "knomial"),
         rule("broadcast", 8 * KIB + 1, MIB, "scatter_ring_allgather"),
@@ -265,7 +261,7 @@ def test_nccl_s_lines(tmp_path: Path) -> None:
         CollectivesTable(mpi="nccl", rule=[rule("allreduce", 1, None, "ring")])
 
 
-def test_a_table_that_names_nothing_needs_no_words_of_the_library(tmp_path: Path) -> None:
+def test_a_table_without_algorithms_has_no_library_file(tmp_path: Path) -> None:
     own = [
         rule("allreduce", 1, None),
         Rule(np=4, ranks_per_node=1, bytes_min=KIB, algorithm="chain", chunk_bytes=32768),
@@ -277,7 +273,7 @@ def test_a_table_that_names_nothing_needs_no_words_of_the_library(tmp_path: Path
     assert read_table(tmp_path / "collectives.toml") == table
 
 
-def test_a_library_that_does_not_tell_its_decisions_is_one_line(tmp_path: Path) -> None:
+def test_a_library_without_a_decision_tree_is_rejected(tmp_path: Path) -> None:
     table = CollectivesTable(mpi="mpich", rule=[rule("allreduce", 1, None, "ring")])
     other = tmp_path / "libmpi.so"
     for data in (None, b"", b'{"collective=bcast": {"algorithm=MPIR_Bcast": \0'):

@@ -103,7 +103,7 @@ def counted(run: Path) -> dict[str, int]:
     return {name: int(count) for count, name in (word.split() for word in line.partition("rank 0:")[2].split(","))}
 
 
-def test_horovods_broadcasts_take_the_table(
+def test_horovods_broadcasts_use_the_table(
     hvscale: Run, table: Path, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """4000 bytes two-level, 400 kB and 12 MB in a chain; what Horovod itself sends is small and the
@@ -142,7 +142,7 @@ def test_the_broadcast_as_a_call_over_mpich(hvscale: Run, table: Path, tmp_path:
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
-def test_mpi4py_s_broadcasts_are_profiled_and_take_the_table(
+def test_mpi4py_s_broadcasts_are_profiled_and_use_the_table(
     hvscale: Run, table: Path, program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:
     """By functions with large counts over MPICH, by the others over Open MPI."""
@@ -158,7 +158,7 @@ def test_mpi4py_s_broadcasts_are_profiled_and_take_the_table(
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
-def test_what_is_odd_goes_as_it_would_without_a_table(
+def test_unusual_broadcasts_behave_as_without_a_table(
     hvscale: Run, table: Path, program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:
     """On three ranks, which takes the rules for two; what lies between holes is packed and goes by
@@ -184,9 +184,7 @@ def test_what_is_odd_goes_as_it_would_without_a_table(
         (None, "openmpi", "No such file or directory"),
     ],
 )
-def test_a_table_that_cannot_be_used_starts_nothing(
-    hvscale: Run, tmp_path: Path, text: str | None, mpi: str, why: str
-) -> None:
+def test_an_unusable_table_starts_nothing(hvscale: Run, tmp_path: Path, text: str | None, mpi: str, why: str) -> None:
     path = tmp_path / "table.toml"
     if text is not None:
         path.write_text(text)
@@ -198,7 +196,7 @@ def test_a_table_that_cannot_be_used_starts_nothing(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_job_script_asks_for_the_table(hvscale: Run, table: Path, tmp_path: Path) -> None:
+def test_a_job_script_names_the_table(hvscale: Run, table: Path, tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     done = hvscale(
         "launch", "-np", "2", "--placement", "slurm", "--collectives", table, "--sbatch", script, "--", "true"
@@ -229,7 +227,7 @@ assert bool((total == MPI.COMM_WORLD.size).all())
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
-def test_the_library_is_told_the_table(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
+def test_the_library_gets_the_table(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
     """And what the user sets himself goes before it."""
     (tmp_path / "table.toml").write_text(ALGORITHMS.format(mpi=mpi))
     run = tmp_path / "run"
@@ -257,7 +255,7 @@ def test_the_library_is_told_the_table(hvscale: Run, program: Callable[[str], Pa
 
 
 @needs_mpich
-def test_what_another_library_is_not_told_is_said_once(
+def test_a_table_of_another_library_gives_one_warning(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     (tmp_path / "table.toml").write_text(ALGORITHMS.format(mpi="openmpi"))
@@ -277,7 +275,7 @@ WHAT_NCCL_READS = "import os; print(open(os.environ['NCCL_TUNER_CONFIG_FILE']).r
 
 @pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
 @pytest.mark.parametrize("plugin", [None, "plugin.so"])
-def test_nccl_is_told_its_table_in_any_job(hvscale: Run, tmp_path: Path, mpi: str, plugin: str | None) -> None:
+def test_nccl_gets_its_table_in_any_job(hvscale: Run, tmp_path: Path, mpi: str, plugin: str | None) -> None:
     (tmp_path / "table.toml").write_text(ALGORITHMS.format(mpi="nccl") + 'protocol = "ll"\n')
     env = ("--env", f"NCCL_TUNER_PLUGIN={plugin}") if plugin else ()
     words = ("--mpi", mpi, "--collectives", "table.toml", *env, "--run", "run", "--", "python", "-c", WHAT_NCCL_READS)
@@ -288,7 +286,7 @@ def test_nccl_is_told_its_table_in_any_job(hvscale: Run, tmp_path: Path, mpi: st
     assert (warning in run_json(tmp_path / "run")["warnings"]) == (plugin is None)
 
 
-def test_bench_measures_by_the_table(hvscale: Run, table: Path, tmp_path: Path) -> None:
+def test_bench_uses_the_table(hvscale: Run, table: Path, tmp_path: Path) -> None:
     """Each sample's broadcasts, the warm-up and the checked one: the two sizes are two-level's and
     the chain's.
     """
@@ -302,7 +300,7 @@ def test_bench_measures_by_the_table(hvscale: Run, table: Path, tmp_path: Path) 
     assert (found["two-level"], found["chain"]) == (23, 23)
 
 
-def test_bench_of_a_back_end_without_mpi_refuses_the_table(hvscale: Run, table: Path, tmp_path: Path) -> None:
+def test_bench_of_a_back_end_without_mpi_rejects_the_table(hvscale: Run, table: Path, tmp_path: Path) -> None:
     done = hvscale("bench", "broadcast", "-np", "2", "--backend", "openmpi,gloo", "--collectives", table)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
@@ -311,7 +309,7 @@ def test_bench_of_a_back_end_without_mpi_refuses_the_table(hvscale: Run, table: 
     assert not (tmp_path / "runs").exists()
 
 
-def test_one_number_of_ranks_on_a_node_is_what_a_library_can_be_told(hvscale: Run, tmp_path: Path) -> None:
+def test_a_library_supports_one_layout_per_np(hvscale: Run, tmp_path: Path) -> None:
     text = ALGORITHMS.format(mpi="openmpi")
     other = text.partition("[[rule]]")[2].replace("ranks_per_node = 2", "ranks_per_node = 1")
     (tmp_path / "table.toml").write_text(f"{text}\n[[rule]]{other}")

@@ -1,6 +1,4 @@
-"""`--set KNOB=VALUE`: what each library says of itself afterwards, what run.json keeps, and what is
-refused.
-"""
+"""`--set KNOB=VALUE`: the settings that libraries report, run.json, and invalid settings."""
 
 import json
 import os
@@ -21,8 +19,7 @@ assert bool((total == hvd.size()).all())
 hvd.broadcast(torch.ones(1 << 16), 0)
 print("cores", len(os.sched_getaffinity(0)), "threads", torch.get_num_threads())
 """
-# Where Horovod itself need not take anything: torch, which it comes with, takes a rank seconds to
-# load.
+# For tests without Horovod, because importing torch takes seconds.
 MPI_PROGRAM = """
 import numpy
 from mpi4py import MPI
@@ -35,7 +32,7 @@ print("threads", 1)
 def start(
     hvscale: Run, script: Path, tmp_path: Path, knobs: dict[str, str], *options: str
 ) -> tuple[dict[str, Any], str]:
-    """run.json of two ranks with these knobs, and what the terminal showed."""
+    """run.json of two ranks with these knobs, and the output."""
     words = [word for knob, text in knobs.items() for word in ("--set", f"{knob}={text}")]
     done = hvscale("launch", "-np", "2", "--run", "job", *options, *words, "--", "python", script)
     assert done.returncode == 0, done.stderr
@@ -51,7 +48,7 @@ def in_effect(record: dict[str, Any], library: str) -> dict[str, str]:
     return settings
 
 
-def test_open_mpi_says_that_it_took_them(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_open_mpi_reports_the_settings(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     knobs = {
         "allreduce_algorithm": "ring",
         "broadcast_algorithm": "pipeline",
@@ -93,7 +90,7 @@ def test_open_mpi_says_that_it_took_them(hvscale: Run, program: Callable[[str], 
 
 
 @needs_mpich
-def test_mpich_says_that_it_took_them(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_mpich_reports_the_settings(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     knobs = {
         "allreduce_algorithm": "tree",
         "broadcast_algorithm": "scatter_allgather",
@@ -104,7 +101,7 @@ def test_mpich_says_that_it_took_them(hvscale: Run, program: Callable[[str], Pat
     }
     record, _ = start(hvscale, program(PROGRAM), tmp_path, knobs, "--mpi", "mpich")
     assert record["library"]["transport"] == "ofi"
-    # Words are told by their numbers.
+    # MPICH reports the numbers of names.
     expected = {
         "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "6",
         "MPIR_CVAR_BCAST_INTRA_ALGORITHM": "4",
@@ -118,7 +115,7 @@ def test_mpich_says_that_it_took_them(hvscale: Run, program: Callable[[str], Pat
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
-def test_binding_and_threads_are_what_a_rank_has(
+def test_ranks_have_the_binding_and_threads(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:
     if (os.cpu_count() or 1) < 2:
@@ -138,12 +135,14 @@ def test_gloo_uses_the_interface(hvscale: Run, program: Callable[[str], Path], t
     assert "nowhere0" in nowhere.stdout + nowhere.stderr
 
 
-def test_what_was_not_taken_is_a_warning_by_name(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_setting_that_is_not_applied_gives_a_warning(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
     record, _ = start(hvscale, program(PROGRAM), tmp_path, {"nccl_algorithm": "ring"})
     assert record["warnings"] == ["NCCL_ALGO: no rank used NCCL"]
 
 
-def test_ucx_carries_what_was_set_for_it(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_settings_reach_ucx(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     knobs = {"transport": "ucx", "cuda_ipc": "off", "registration_cache": "off", "eager_threshold": "64K"}
     record, _ = start(hvscale, program(MPI_PROGRAM), tmp_path, knobs)
     assert record["library"]["transport"] == "ucx"
@@ -180,7 +179,7 @@ def test_ucx_carries_what_was_set_for_it(hvscale: Run, program: Callable[[str], 
         (("--set", "transport=tcp,self", "--set", "cuda_ipc=off"), "both need UCX_TLS: use one of them"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(hvscale: Run, tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+def test_an_invalid_setting_is_one_line(hvscale: Run, tmp_path: Path, options: tuple[str, ...], said: str) -> None:
     done = hvscale("launch", "-np", "2", "--run", "job", *options, "--", "true")
     assert done.returncode == 2
     assert said in done.stderr
@@ -188,7 +187,7 @@ def test_what_cannot_be_done_is_one_line(hvscale: Run, tmp_path: Path, options: 
     assert not (tmp_path / "job").exists()
 
 
-def test_profile_and_scale_take_them(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_profile_and_scale_accept_settings(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     script = program(MPI_PROGRAM)
     done = hvscale(
         "profile", "-np", "2", "--run", "job", "--set", "fusion_threshold=1M", "--json", "--", "python", script
@@ -204,7 +203,7 @@ def test_profile_and_scale_take_them(hvscale: Run, program: Callable[[str], Path
     assert knobs_asked(run_json(tmp_path / "scale/np-1-repeat-1")) == {"cycle_time": "2"}
 
 
-def test_a_slurm_script_keeps_the_knobs_words(hvscale: Run, tmp_path: Path) -> None:
+def test_a_slurm_script_keeps_the_knobs(hvscale: Run, tmp_path: Path) -> None:
     words = ("--set", "cuda_ipc=off", "--set", "cycle_time=2", "--placement", "slurm", "--sbatch", "job.sh")
     done = hvscale("launch", "-np", "2", *words, "--", "true")
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,4 @@
-"""`hvscale tune-collectives`: real ranks, a real table that real jobs take, and what happens when
-something goes wrong.
-"""
+"""`hvscale tune-collectives`: real ranks, a job with the resulting table, and failures."""
 
 import json
 import signal
@@ -24,7 +22,7 @@ for size in (2000, 300_000):
     for _ in range(5):
         MPI.COMM_WORLD.Bcast(np.ones(size, np.uint8))
 """
-# Every library's broadcast leaves a wrong byte behind.
+# Makes one byte of the library's broadcasts wrong.
 WRONG = """
 #include <mpi.h>
 int MPI_Bcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm comm)
@@ -35,7 +33,7 @@ int MPI_Bcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm com
     return status;
 }
 """
-# Rank 1 dies once, in the third communicator that is reduced in.
+# Kills rank 1 once, at the first all-reduce in the third communicator.
 DEADLY = """
 #include <fcntl.h>
 #include <mpi.h>
@@ -61,7 +59,7 @@ int MPI_Allreduce(const void *send, void *receive, int count, MPI_Datatype type,
 
 
 def built(folder: Path, text: str) -> Path:
-    """What is preloaded."""
+    """The library to preload."""
     source, library = folder / "preloaded.c", folder / "libpreloaded.so"
     source.write_text(text)
     subprocess.run([PROGRAMS / "mpicc", "-shared", "-fPIC", "-o", library, source], check=True)
@@ -84,7 +82,7 @@ def choices_in(document: dict[str, Any], operation: str) -> set[str]:
     }
 
 
-def test_a_study_its_table_and_a_job_that_takes_it(hvscale: Run, tmp_path: Path) -> None:
+def test_a_study_and_a_job_that_uses_its_table(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale(*STUDY, "--ops", "broadcast,allreduce,allgather,gather", "--json", "--csv", "rows.csv", timeout=300)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -111,7 +109,7 @@ def test_a_study_its_table_and_a_job_that_takes_it(hvscale: Run, tmp_path: Path)
     CollectivesTable.model_validate(tomllib.loads(table.read_text()))
     job = hvscale("launch", "-np", "2", "--collectives", table, "--", "python", "-c", BROADCASTS)
     assert job.returncode == 0, job.stderr
-    # Nothing is left to do: no job is started again.
+    # The study is finished, so no job starts again.
     jobs = len(document["jobs"])
     again = hvscale(*STUDY, "--ops", "broadcast,allreduce,allgather,gather")
     assert again.returncode == 0, again.stderr
@@ -127,12 +125,12 @@ def test_a_study_over_mpich(hvscale: Run, tmp_path: Path) -> None:
     document = json.loads(done.stdout)
     assert {"library", "chain", "library's binomial", "library's pipelined_tree"} <= choices_in(document, "broadcast")
     assert {"library", "library's ring", "library's recursive_doubling"} <= choices_in(document, "allreduce")
-    # There is nothing between the library's own choice and its algorithms.
+    # MPICH has no separate automatic choice.
     assert "library's auto" not in choices_in(document, "broadcast")
     assert (tmp_path / "study" / "collectives.toml").exists()
 
 
-def test_only_what_a_run_holds(hvscale: Run, tmp_path: Path) -> None:
+def test_only_the_messages_of_a_run(hvscale: Run, tmp_path: Path) -> None:
     profiled = hvscale("profile", "-np", "2", "--run", "profiled", "--", "python", "-c", BROADCASTS)
     assert profiled.returncode == 0, profiled.stderr
     done = hvscale("tune-collectives", "-np", "2", "--from", "profiled", "--run", "study", "--json", timeout=200)
@@ -144,7 +142,7 @@ def test_only_what_a_run_holds(hvscale: Run, tmp_path: Path) -> None:
     assert "no gather of 1K to 512M in this run" in nothing.stderr
 
 
-def test_a_bound_of_time_and_going_on(hvscale: Run, tmp_path: Path) -> None:
+def test_a_time_limit_and_a_resumed_study(hvscale: Run, tmp_path: Path) -> None:
     words = ("--ops", "broadcast,allreduce")
     short = hvscale(*STUDY, *words, "--minutes", "0.05", timeout=120)
     assert short.returncode == 0, short.stderr
@@ -170,7 +168,7 @@ def key(point: dict[str, Any]) -> tuple[object, ...]:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """One under way, which ends with the test."""
+    """Starts a study; the fixture kills it at the end of the test."""
     begun: list[subprocess.Popen[str]] = []
 
     def begin(*more: str) -> "subprocess.Popen[str]":
@@ -184,15 +182,15 @@ def study(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         process.communicate()
 
 
-def has_answered(tmp_path: Path, what: str) -> bool:
+def has_reported(tmp_path: Path, what: str) -> bool:
     return any(what in path.read_text() for path in (tmp_path / "study").glob("*/collectives.jsonl"))
 
 
-def test_a_study_that_is_broken_off_keeps_what_it_has(
+def test_an_interrupted_study_keeps_its_measurements(
     study: Callable[..., "subprocess.Popen[str]"], hvscale: Run, tmp_path: Path
 ) -> None:
     process = study("-e", "64M")
-    wait_until(lambda: has_answered(tmp_path, '"sample"'))
+    wait_until(lambda: has_reported(tmp_path, '"sample"'))
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT, stderr
@@ -206,8 +204,8 @@ def test_a_study_that_is_broken_off_keeps_what_it_has(
     assert document_in(tmp_path / "study")["state"] == "finished"
 
 
-def test_a_choice_in_which_a_rank_dies_is_left_out(hvscale: Run, tmp_path: Path) -> None:
-    """The third communicator is that of the first algorithm with a name."""
+def test_a_choice_in_which_a_rank_dies_is_excluded(hvscale: Run, tmp_path: Path) -> None:
+    """The third communicator is that of the first named algorithm."""
     preload = built(tmp_path, DEADLY)
     words = ("--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", "--env", f"DIED={tmp_path / 'died'}")
     done = hvscale(*STUDY, *words, timeout=200)
@@ -222,7 +220,7 @@ def test_a_choice_in_which_a_rank_dies_is_left_out(hvscale: Run, tmp_path: Path)
     assert processes_below(tmp_path) == []
 
 
-def test_ranks_that_die_in_the_library_s_own_choice_end_the_study(hvscale: Run, tmp_path: Path) -> None:
+def test_a_rank_that_dies_in_the_baseline_fails_the_study(hvscale: Run, tmp_path: Path) -> None:
     preload = built(tmp_path, DEADLY.replace("known == 2", "known == 0"))
     done = hvscale(*STUDY, "--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", timeout=100)
     assert done.returncode == 3, done.stderr
@@ -231,7 +229,7 @@ def test_ranks_that_die_in_the_library_s_own_choice_end_the_study(hvscale: Run, 
     assert processes_below(tmp_path) == []
 
 
-def test_wrong_results_are_never_taken(hvscale: Run, tmp_path: Path) -> None:
+def test_choices_with_wrong_results_are_never_used(hvscale: Run, tmp_path: Path) -> None:
     preload = built(tmp_path, WRONG)
     done = hvscale(*STUDY, "--ops", "broadcast", "--env", f"LD_PRELOAD={preload}", timeout=200)
     assert done.returncode == 4, done.stderr
@@ -256,7 +254,7 @@ def test_wrong_results_are_never_taken(hvscale: Run, tmp_path: Path) -> None:
         (("-np", "2", "-e", "900G"), "more than MPI can count"),
     ],
 )
-def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path, words: tuple[str, ...], why: str) -> None:
+def test_an_invalid_request_starts_nothing(hvscale: Run, tmp_path: Path, words: tuple[str, ...], why: str) -> None:
     done = hvscale("tune-collectives", *words, "--run", "study")
     assert done.returncode == 2, done.stderr
     assert why in done.stderr

@@ -1,6 +1,4 @@
-"""A decision table's files, fed to the libraries that they are for: whom a rank sends how many
-messages, and in which order sums are made.
-"""
+"""The files of a decision table on their libraries: message counts, and the order of sums."""
 
 import os
 import re
@@ -24,7 +22,7 @@ RULES = "OMPI_MCA_coll_tuned_dynamic_rules_filename"
 
 
 def open_mpis() -> list[Path]:
-    """The environment's, and the machine's own where it has another."""
+    """The environment's Open MPI, and the machine's if it has another one."""
     return [HERE, *([OTHER] if (OTHER_LIBRARIES / "libmpi.so.40").exists() else [])]
 
 
@@ -35,12 +33,12 @@ def rule(operation: Operation, first: int, last: int | None, algorithm: str | No
 
 def built(prefix: Path, folder: Path) -> Path:
     program = folder / "one_collective"
-    subprocess.run([prefix / "bin/mpicc", "-O1", "-o", program, SOURCE], check=True, env=settled(prefix))
+    subprocess.run([prefix / "bin/mpicc", "-O1", "-o", program, SOURCE], check=True, env=mpi_environment(prefix))
     return program
 
 
-def settled(prefix: Path, **more: str) -> dict[str, str]:
-    """Releases 4 and 5 of Open MPI have one binary interface."""
+def mpi_environment(prefix: Path, **more: str) -> dict[str, str]:
+    """Releases 4 and 5 of Open MPI have the same binary interface."""
     environment = {name: word for name, word in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))}
     libraries = {"LD_LIBRARY_PATH": str(OTHER_LIBRARIES)} if prefix == OTHER else {}
     return {**environment, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}", **AS_ROOT, **libraries, **more}
@@ -50,7 +48,7 @@ def ran(prefix: Path, words: list[str | Path], folder: Path, **more: str) -> str
     done = subprocess.run(
         [prefix / "bin/mpirun", *words],
         cwd=folder,
-        env=settled(prefix, **more),
+        env=mpi_environment(prefix, **more),
         capture_output=True,
         text=True,
         timeout=120,
@@ -71,8 +69,7 @@ OPENMPI_TABLE = CollectivesTable(
         rule("gather", KIB, 64 * KIB, "binomial"),
     ],
 )
-# Messages of one rank to each of the others: by collective, below and above the edge between its
-# rules.
+# By collective: a rank, and its messages to other ranks below and above the crossover of the rules.
 SENT = {
     "broadcast": (0, {1: 1, 2: 1, 3: 1}, {1: 16}),
     "allreduce": (0, {1: 1, 2: 1}, {1: 6}),
@@ -81,7 +78,7 @@ SENT = {
 
 
 def sent_by(rank: int, prefix: Path, folder: Path, words: list[str | Path], **more: str) -> dict[int, int]:
-    """By rank, as Open MPI's own monitoring counts what collectives send."""
+    """The messages to each rank, as Open MPI's monitoring of collectives counts them."""
     monitoring = (
         ("pml_monitoring_enable", "2"),
         ("pml_monitoring_enable_output", "3"),
@@ -95,38 +92,36 @@ def sent_by(rank: int, prefix: Path, folder: Path, words: list[str | Path], **mo
 
 
 @pytest.mark.parametrize("prefix", open_mpis(), ids=str)
-def test_open_mpi_takes_each_rule_in_its_range(prefix: Path, tmp_path: Path) -> None:
+def test_open_mpi_applies_each_rule_in_its_range(prefix: Path, tmp_path: Path) -> None:
     job = TableTarget(tmp_path, OPENMPI_TABLE, 4, 4)
     write_files(job)
     program = built(HERE, tmp_path)
-    told = environment(job)
-    assert told[RULES] == str(tmp_path / "openmpi-coll-rules.conf")
-    untold = {name: word for name, word in told.items() if name != RULES}
+    variables = environment(job)
+    assert variables[RULES] == str(tmp_path / "openmpi-coll-rules.conf")
+    without_file = {name: word for name, word in variables.items() if name != RULES}
     for operation, (rank, below, above) in SENT.items():
-        assert sent_by(rank, prefix, tmp_path, [program, operation, str(64 * KIB)], **told) == below, operation
-        assert sent_by(rank, prefix, tmp_path, [program, operation, str(MIB)], **told) == above, operation
-    # Below the least size the library decides as it does with no file.
-    without = sent_by(0, prefix, tmp_path, [program, "broadcast", "512"], **untold)
-    assert sent_by(0, prefix, tmp_path, [program, "broadcast", "512"], **told) == without
-    # In a binomial tree rank 3 sends to rank 2, and to the root itself without one.
-    assert sent_by(3, prefix, tmp_path, [program, "gather", str(64 * KIB)], **told) == {2: 1}
+        assert sent_by(rank, prefix, tmp_path, [program, operation, str(64 * KIB)], **variables) == below, operation
+        assert sent_by(rank, prefix, tmp_path, [program, operation, str(MIB)], **variables) == above, operation
+    # Below the smallest size the library decides as without the file.
+    without = sent_by(0, prefix, tmp_path, [program, "broadcast", "512"], **without_file)
+    assert sent_by(0, prefix, tmp_path, [program, "broadcast", "512"], **variables) == without
+    # In a binomial tree rank 3 sends to rank 2, and otherwise to the root.
+    assert sent_by(3, prefix, tmp_path, [program, "gather", str(64 * KIB)], **variables) == {2: 1}
 
 
-def test_open_mpi_takes_the_second_form(tmp_path: Path) -> None:
+def test_open_mpi_reads_version_2_of_the_format(tmp_path: Path) -> None:
     job = TableTarget(tmp_path, OPENMPI_TABLE, 4, 4)
     write_files(job)
     program = built(HERE, tmp_path)
-    told = {**environment(job), RULES: str(tmp_path / "openmpi-coll-rules-2.conf")}
+    variables = {**environment(job), RULES: str(tmp_path / "openmpi-coll-rules-2.conf")}
     for operation, (rank, below, above) in SENT.items():
-        assert sent_by(rank, HERE, tmp_path, [program, operation, str(64 * KIB)], **told) == below, operation
-        assert sent_by(rank, HERE, tmp_path, [program, operation, str(MIB)], **told) == above, operation
+        assert sent_by(rank, HERE, tmp_path, [program, operation, str(64 * KIB)], **variables) == below, operation
+        assert sent_by(rank, HERE, tmp_path, [program, operation, str(MIB)], **variables) == above, operation
 
 
 @pytest.mark.usefixtures("namespaces")
-def test_between_nodes_han_keeps_what_the_table_does_not_name(hvscale: Run, tmp_path: Path) -> None:
-    """An all-reduce's sums are the ring's where the table names it, and the library's own
-    elsewhere.
-    """
+def test_between_nodes_coll_han_keeps_messages_without_an_algorithm(hvscale: Run, tmp_path: Path) -> None:
+    """The order of sums is the ring's if the table names it, else the library's own."""
     table = tmp_path / "table.toml"
     rules = [rule("allreduce", 64 * KIB, None, "ring", ranks_per_node=1)]
     table.write_text(CollectivesTable(mpi="openmpi", rule=rules).toml())
@@ -152,10 +147,8 @@ def test_between_nodes_han_keeps_what_the_table_does_not_name(hvscale: Run, tmp_
 
 
 @needs_mpich
-def test_mpich_takes_each_decision_in_its_range(tmp_path: Path) -> None:
-    """An all-reduce's sums are those of the algorithm that its variable forces, and others than the
-    library's own.
-    """
+def test_mpich_applies_each_decision_in_its_range(tmp_path: Path) -> None:
+    """The order of sums is that of the algorithm forced by a variable, not the library's own."""
     rules = [
         rule("allreduce", 4 * KIB, 64 * KIB, "recursive_multiplying"),
         rule("allreduce", 64 * KIB + 1, None, "ring"),
@@ -172,9 +165,9 @@ def test_mpich_takes_each_decision_in_its_range(tmp_path: Path) -> None:
     def forced(algorithm: str, size: int) -> str:
         return sums(size, MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=algorithm)
 
-    told = environment(job)
-    assert sums(MIB, **told) == forced("ring", MIB) != sums(MIB)
-    assert sums(64 * KIB, **told) == forced("recursive_multiplying", 64 * KIB) != forced("ring", 64 * KIB)
-    assert sums(2 * KIB, **told) == sums(2 * KIB) != forced("ring", 2 * KIB)
+    variables = environment(job)
+    assert sums(MIB, **variables) == forced("ring", MIB) != sums(MIB)
+    assert sums(64 * KIB, **variables) == forced("recursive_multiplying", 64 * KIB) != forced("ring", 64 * KIB)
+    assert sums(2 * KIB, **variables) == sums(2 * KIB) != forced("ring", 2 * KIB)
     for operation in ("broadcast", "gather", "allgather"):
-        ran(MPICH_PREFIX, ["-np", "4", program, operation, str(MIB)], tmp_path, **told)
+        ran(MPICH_PREFIX, ["-np", "4", program, operation, str(MIB)], tmp_path, **variables)

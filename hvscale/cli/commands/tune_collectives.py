@@ -72,8 +72,7 @@ def tune_collectives(
     Example: `hvscale tune-collectives -np 4 --placement netns --nodes 4 --link 1gbit --minutes 10`,
     then `hvscale launch -np 4 --collectives FOLDER/collectives.toml -- python train.py`
     """
-    from hvscale.comm_tuning.collectives.report.progress import CollectivesProgress
-    from hvscale.comm_tuning.collectives.report.tables import rows, terminal_tables, verdict
+    from hvscale.comm_tuning.collectives.report.tables import CollectivesProgress, rows, terminal_tables, verdict
     from hvscale.comm_tuning.collectives.study import CollectivesStudy
 
     study = CollectivesStudy.of(
@@ -89,7 +88,7 @@ def tune_collectives(
         options=launch_options(context),
     )
     try:
-        with CollectivesProgress(study) as progress:
+        with CollectivesProgress() as progress:
             study.measure(progress, print_warning)
     finally:
         document = study.document

@@ -36,7 +36,7 @@ READ_INTERVAL_SECONDS = 1.0  # between reads of the ranks' reports
 class TuningReporter(Protocol):
     """Shows the progress of a study."""
 
-    def job(self, job: TuningJob, sizes: list[int]) -> None:
+    def job(self, document: TuneCollectivesDocument, job: TuningJob, sizes: list[int]) -> None:
         """A job starts."""
 
     def report(self, report: RankReport) -> None:
@@ -143,7 +143,7 @@ def run_job(
     """
     run.path.mkdir()
     write_text(request_path(run.path), request.model_dump_json(by_alias=True))
-    results.reporter.job(job, request.sizes)
+    results.reporter.job(results.document, job, request.sizes)
     reports = RankReports(run.path, results.add)
     spelling = spelling_of(request.mpi, "eager_threshold")
     limit = spelling.write(job.eager_limit_bytes) if spelling is not None and job.eager_limit_bytes else {}

@@ -1,1 +1,1 @@
-"""The progress bar, tables, figures and page of a tuning study of collectives."""
+"""The tables, progress bar, figures and page of a tuning study of collectives."""

@@ -1,7 +1,8 @@
-"""The tables of a study of collectives, for the terminal, the page and the CSV file."""
+"""Tables of a study for the terminal, the page and the CSV file, and its progress bar."""
 
 from collections.abc import Iterable
 from math import exp, log
+from typing import Self
 
 from pydantic import BaseModel
 from rich.table import Table
@@ -9,9 +10,11 @@ from rich.table import Table
 from hvscale.comm_tuning.collectives.decide.cost_model import Fit, wire_seconds
 from hvscale.comm_tuning.collectives.decide.decide import MAX_LOSS_RATIO, EagerLimitRow, SizeRow
 from hvscale.comm_tuning.collectives.decide.measurements import LIBRARY, LIBRARY_AUTO, AlgorithmChoice, CollectiveCase
-from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument
+from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument, TuningJob
+from hvscale.comm_tuning.collectives.measure.request import RankReport, Sample, Trying
 from hvscale.comm_tuning.collectives.tables.table import Operation, Rule
 from hvscale.core.units import human_bytes, human_number, human_seconds
+from hvscale.report.progress import ProgressBar
 from hvscale.report.tables import TableModel, plain_table
 
 # Fields of a choice that are shown with their names.
@@ -259,3 +262,39 @@ def fits_table(fits: list[Fit]) -> TableModel:
 
 def human_or_zero(value: float) -> str:
     return human_number(value) if value else "0"
+
+
+class CollectivesProgress(ProgressBar):
+    """A progress bar over the sizes of all jobs.
+
+    It appears with the first job, so that an earlier error is a single line.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None, description="")
+        self.sizes = 0  # of earlier jobs
+        self.seen: set[int] = set()
+        self.job_label = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def job(self, document: TuneCollectivesDocument, job: TuningJob, sizes: list[int]) -> None:
+        self.progress.start()
+        self.sizes += len(self.seen)
+        self.seen = set()
+        remaining = sum(
+            len(document.sizes[one.operation]) for one in document.jobs if not one.finished and one is not job
+        ) + len(sizes)
+        eager = f", eager limit {human_bytes(job.eager_limit_bytes)}" if job.eager_limit_bytes else ""
+        self.job_label = f"np {job.np}, {job.operation}{eager}"
+        self.update(total=self.sizes + remaining, completed=self.sizes, description=self.job_label)
+
+    def report(self, report: RankReport) -> None:
+        if isinstance(report, Trying | Sample):
+            self.seen.add(report.bytes)
+            choice = report.choice if isinstance(report, Trying) else report.choices[0]
+            self.update(
+                description=f"{self.job_label}, {human_bytes(report.bytes)}: {choice}",
+                completed=self.sizes + len(self.seen) - 1,
+            )
