@@ -107,13 +107,13 @@ def run_json(run: Path) -> dict[str, Any]:
     return record
 
 
-def env_asked(record: dict[str, Any]) -> dict[str, str]:
+def requested_env(record: dict[str, Any]) -> dict[str, str]:
     """Return the requested variables of a run.json; "(hidden)" if the value is not recorded."""
     pairs = (request.partition("=") for request in record["launch"].get("env", []))
     return {name: value if equals else "(hidden)" for name, equals, value in pairs}
 
 
-def knobs_asked(record: dict[str, Any]) -> dict[str, str]:
+def requested_knobs(record: dict[str, Any]) -> dict[str, str]:
     return dict(request.split("=", 1) for request in record["launch"].get("set", []))
 
 

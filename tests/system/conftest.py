@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
 from tests.conftest import Run
-from tests.system import places, warm
+from tests.system import preloaded, services
 
 CHROMIUM_FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -23,45 +23,45 @@ def hvscale_warm(tmp_path: Path) -> Run:
     """As `hvscale`, in a forked process that has torch loaded; only for single-process commands."""
 
     def run(*arguments: object, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
-        return warm.run([*map(str, arguments)], tmp_path, {**os.environ, "COLUMNS": "200", **environment}, timeout)
+        return preloaded.run([*map(str, arguments)], tmp_path, {**os.environ, "COLUMNS": "200", **environment}, timeout)
 
     return run
 
 
 @pytest.fixture(scope="session")
 def namespaces() -> None:
-    if reason := places.why_no_namespaces():
+    if reason := services.why_no_namespaces():
         pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
 def docker_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Docker daemon with the image: a running one, or one for the tests."""
-    if address := places.running_daemon():
-        places.build_image(address)
+    if address := services.running_daemon():
+        services.build_image(address)
         yield address
         return
-    if reason := places.why_no_docker():
+    if reason := services.why_no_docker():
         pytest.skip(reason)
-    with places.docker_daemon(tmp_path_factory.mktemp("docker")) as address:
-        places.build_image(address)
+    with services.docker_daemon(tmp_path_factory.mktemp("docker")) as address:
+        services.build_image(address)
         yield address
 
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The configuration of a Slurm cluster of four nodes."""
-    if reason := places.why_no_slurm():
+    if reason := services.why_no_slurm():
         pytest.skip(reason)
-    with places.slurm_cluster(tmp_path_factory.mktemp("slurm")) as configuration:
+    with services.slurm_cluster(tmp_path_factory.mktemp("slurm")) as configuration:
         yield configuration
 
 
 @pytest.fixture(scope="module")
-def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[places.SshHosts]:
-    if reason := places.why_no_ssh():
+def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[services.SshHosts]:
+    if reason := services.why_no_ssh():
         pytest.skip(reason)
-    with places.ssh_hosts(tmp_path_factory.mktemp("ssh")) as hosts:
+    with services.ssh_hosts(tmp_path_factory.mktemp("ssh")) as hosts:
         yield hosts
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hvscale.launch.mpi.horovod_build import library_in
-from tests.conftest import Run, env_asked, knobs_asked, run_json
+from tests.conftest import Run, requested_env, requested_knobs, run_json
 
 PROGRAM = """
 import numpy, time
@@ -39,7 +39,7 @@ def test_settings_run_in_turns_and_are_compared(hvscale: Run, program: Callable[
     for row in (first, second):
         for name, throughput in zip(row["runs"], row["throughputs"], strict=True):
             record = run_json(folder / name)
-            assert knobs_asked(record) == row["knobs"]
+            assert requested_knobs(record) == row["knobs"]
             said = "".join(log.read_text() for log in sorted((folder / name / "logs").glob("rank-*.log")))
             assert throughput == pytest.approx(sum(map(float, re.findall(r"images/s: ([0-9.]+)", said))))
     assert first["knobs"] == {"cuda_ipc": "off", "registration_cache": "off", "visible_devices": "own"}
@@ -48,7 +48,7 @@ def test_settings_run_in_turns_and_are_compared(hvscale: Run, program: Callable[
     ratios = [after / before for before, after in zip(first["throughputs"], second["throughputs"], strict=True)]
     assert second["gain"]["mean"] == pytest.approx((ratios[0] * ratios[1]) ** 0.5)
     assert second["gain"]["low"] <= second["gain"]["mean"] <= second["gain"]["high"]
-    asked = env_asked(run_json(folder / "mpi-repeat-1"))
+    asked = requested_env(run_json(folder / "mpi-repeat-1"))
     assert {"OMPI_MCA_mpi_leave_pinned": "0", "UCX_TLS": "^cuda_ipc"}.items() <= asked.items()
     [profile] = document["profiles"]
     assert (profile["run_before"], profile["run_after"]) == (

@@ -23,7 +23,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
-from tests.system.places import SshHosts, output
+from tests.system.services import SshHosts, output
 
 SAMPLES, BATCH, COMMIT_EVERY = 120, 4, 5
 FIRST, SECOND, THIRD = "localhost", "127.0.0.1", "LOCALHOST"

@@ -14,7 +14,7 @@ from hvscale.core.host import available_cores
 from hvscale.profiling import library_path
 from hvscale.profiling.read.profile_file import ProfileFile
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
-from tests.system.prefixes import named_mvapich2
+from tests.system.mpi_prefixes import fake_mvapich2
 
 RANKS = 4
 ROUNDS = 3
@@ -225,7 +225,7 @@ def test_a_rank_without_a_device_of_its_own_fails_and_says_so(hvscale: Run, tmp_
 
 @pytest.fixture
 def mvapich2_gdr(tmp_path: Path) -> Path:
-    return named_mvapich2(tmp_path, "MVAPICH2-GDR 2.3.7 Sun Apr 10 22:00:00 EST 2022 ch3:mrail")
+    return fake_mvapich2(tmp_path, "MVAPICH2-GDR 2.3.7 Sun Apr 10 22:00:00 EST 2022 ch3:mrail")
 
 
 @needs_mpich

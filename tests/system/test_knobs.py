@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Run, env_asked, knobs_asked, needs_mpich, run_json
+from tests.conftest import Run, needs_mpich, requested_env, requested_knobs, run_json
 
 PROGRAM = """
 import os
@@ -37,7 +37,7 @@ def start(
     done = hvscale("launch", "-np", "2", "--run", "job", *options, *words, "--", "python", script)
     assert done.returncode == 0, done.stderr
     record = run_json(tmp_path / "job")
-    assert knobs_asked(record) == knobs
+    assert requested_knobs(record) == knobs
     return record, done.stdout + done.stderr
 
 
@@ -62,7 +62,7 @@ def test_open_mpi_reports_the_settings(hvscale: Run, program: Callable[[str], Pa
     }
     record, _ = start(hvscale, program(PROGRAM), tmp_path, knobs)
     assert record["warnings"] == []
-    assert env_asked(record) == {
+    assert requested_env(record) == {
         "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
         "OMPI_MCA_coll_tuned_priority": "45",
         "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
@@ -126,7 +126,7 @@ def test_ranks_have_the_binding_and_threads(
 
 def test_gloo_uses_the_interface(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     record, _ = start(hvscale, program(PROGRAM), tmp_path, {"socket_interfaces": "lo"}, "--mpi", "gloo")
-    assert env_asked(record) == {"HOROVOD_GLOO_IFACE": "lo"}
+    assert requested_env(record) == {"HOROVOD_GLOO_IFACE": "lo"}
     nowhere = hvscale(
         *("launch", "-np", "2", "--mpi", "gloo", "--run", "nowhere", "--set", "socket_interfaces=nowhere0", "--"),
         *("python", tmp_path / "program.py"),
@@ -146,10 +146,10 @@ def test_settings_reach_ucx(hvscale: Run, program: Callable[[str], Path], tmp_pa
     knobs = {"transport": "ucx", "cuda_ipc": "off", "registration_cache": "off", "eager_threshold": "64K"}
     record, _ = start(hvscale, program(MPI_PROGRAM), tmp_path, knobs)
     assert record["library"]["transport"] == "ucx"
-    assert {"UCX_TLS": "^cuda_ipc", "UCX_RCACHE_ENABLE": "n", "UCX_RNDV_THRESH": "65536"}.items() <= env_asked(
+    assert {"UCX_TLS": "^cuda_ipc", "UCX_RCACHE_ENABLE": "n", "UCX_RNDV_THRESH": "65536"}.items() <= requested_env(
         record
     ).items()
-    assert "OMPI_MCA_btl_tcp_eager_limit" not in env_asked(record)
+    assert "OMPI_MCA_btl_tcp_eager_limit" not in requested_env(record)
     assert in_effect(record, "UCX") == {}
 
 
@@ -193,14 +193,14 @@ def test_profile_and_scale_accept_settings(hvscale: Run, program: Callable[[str]
         "profile", "-np", "2", "--run", "job", "--set", "fusion_threshold=1M", "--json", "--", "python", script
     )
     assert done.returncode == 0, done.stderr
-    assert env_asked(run_json(tmp_path / "job")) == {"HOROVOD_FUSION_THRESHOLD": "1048576"}
+    assert requested_env(run_json(tmp_path / "job")) == {"HOROVOD_FUSION_THRESHOLD": "1048576"}
     words = ("--np", "1", "--repeat", "1", "--run", "scale", "--set", "cycle_time=2", "--metric", r"threads (\d+)")
     done = hvscale("scale", *words, "--json", "--", "python", script)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["launch"]["set"] == ["cycle_time=2"]
     assert document["launch"]["env"] == ["HOROVOD_CYCLE_TIME=2.0"]
-    assert knobs_asked(run_json(tmp_path / "scale/np-1-repeat-1")) == {"cycle_time": "2"}
+    assert requested_knobs(run_json(tmp_path / "scale/np-1-repeat-1")) == {"cycle_time": "2"}
 
 
 def test_a_slurm_script_keeps_the_knobs(hvscale: Run, tmp_path: Path) -> None:

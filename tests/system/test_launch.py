@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from hvscale.core.host import available_cores
-from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, env_asked, needs_mpich, run_json, wait_until
+from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, requested_env, run_json, wait_until
 
 FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich), "gloo")
 PYTHON = PROGRAMS / "python"
@@ -199,7 +199,7 @@ def test_the_environment_is_an_explicit_list(hvscale: Run, program: Callable[[st
     assert "NCCL_ALGO" not in seen
     assert "not passed to the ranks: NCCL_ALGO" in done.stderr
     assert "very secret" not in (tmp_path / "job/run.json").read_text()
-    assert env_asked(run_json(tmp_path / "job")) == dict.fromkeys(("CHOSEN", "NEW", "WANDB_API_KEY"), "(hidden)")
+    assert requested_env(run_json(tmp_path / "job")) == dict.fromkeys(("CHOSEN", "NEW", "WANDB_API_KEY"), "(hidden)")
 
 
 def test_more_ranks_than_cores_are_allowed_with_a_warning(hvscale: Run) -> None:

@@ -25,7 +25,7 @@ from hvscale.launch.options import LaunchOptions
 from hvscale.profiling.compare import compare
 from hvscale.studies.throughput import Metric, read_throughput
 from tests.comm_tuning.studies import study
-from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, env_asked, knobs_asked, needs_mpich, run_json
+from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, requested_env, requested_knobs, run_json
 
 STEPS = 20
 # Says what it has of its libraries' settings: at once, and no more than a pipe takes whole, since
@@ -240,8 +240,8 @@ def test_env_sh_sets_what_a_launch_with_the_settings_does(hvscale: Run, folder: 
     )
     assert done.returncode == 0, done.stderr
     record = run_json(tmp_path / "job")
-    assert new == env_asked(record)
-    assert knobs_asked(record) == WINNER
+    assert new == requested_env(record)
+    assert requested_knobs(record) == WINNER
     [told] = [told for told in record["settings_in_effect"] if told["library"].startswith("Open MPI")]
     assert told["not_applied"] == {}
     assert told["settings"]["coll_tuned_allreduce_algorithm"] == "ring"
@@ -263,7 +263,7 @@ def test_set_goes_before_the_file_and_another_mpi_is_refused(hvscale: Run, folde
         "import mpi4py.MPI",
     )
     assert done.returncode == 0, done.stderr
-    assert knobs_asked(run_json(tmp_path / "job")) == {**WINNER, "cycle_time": "7"}
+    assert requested_knobs(run_json(tmp_path / "job")) == {**WINNER, "cycle_time": "7"}
     refused = hvscale("launch", *settings, "--mpi", "gloo", "--run", "none", "--", "true")
     assert refused.returncode == 2
     [line] = refused.stderr.splitlines()
@@ -311,7 +311,7 @@ def test_what_srun_s_line_hands_on_is_taken(folder: Path) -> None:
 def test_hvscale_s_line_starts_the_job_with_the_settings(folder: Path, tmp_path: Path) -> None:
     sh(section(folder, "hvscale").replace("--settings", "--run again --settings"), tmp_path)
     record = run_json(tmp_path / "again")
-    assert (knobs_asked(record), record["np"]) == (WINNER, 2)
+    assert (requested_knobs(record), record["np"]) == (WINNER, 2)
     assert record["command"][-1] == HOSTILE
 
 
@@ -475,7 +475,7 @@ def test_the_guide_s_lines_repeat_the_proof_and_the_comparison(folder: Path, tmp
     text = (folder / "guide.md").read_text().partition("## How to repeat it")[2]
     [line] = re.findall(r"^hvscale compare-settings(?:.|\n)*?(?=\n```)", text, re.MULTILINE)
     sh(line.replace("--repeat 7", f"--repeat 1 --run again --metric {shlex.quote(METRIC)}"), tmp_path)
-    runs = [knobs_asked(run_json(tmp_path / "again" / f"{name}-repeat-1")) for name in ("defaults", "settings")]
+    runs = [requested_knobs(run_json(tmp_path / "again" / f"{name}-repeat-1")) for name in ("defaults", "settings")]
     assert runs == [{}, WINNER]
     [line] = re.findall(r"^hvscale compare (?:.|\n)*?(?=\n```)", text, re.MULTILINE)
     assert "communication per step, np 2" in sh(line, tmp_path)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import MPICH_PREFIX, Run, needs_mpich, run_json
-from tests.system.prefixes import named_mvapich2, other_mpich, other_mvapich2, without_mpi_io
+from tests.system.mpi_prefixes import fake_mvapich2, fake_mvapich2_library, remove_mpi_io, second_mpich
 
 pytestmark = needs_mpich
 
@@ -68,7 +68,7 @@ def mpich_hvscale(tmp_path: Path) -> Run:
 
 @pytest.mark.parametrize(
     ("mpi", "make", "script"),
-    [("mpich", other_mpich, MAPPED_WITH_HOROVOD), ("mvapich2", other_mvapich2, MAPPED)],
+    [("mpich", second_mpich, MAPPED_WITH_HOROVOD), ("mvapich2", fake_mvapich2_library, MAPPED)],
 )
 def test_mpi4py_loads_the_launchers_own_library(
     mpich_hvscale: Run,
@@ -92,7 +92,7 @@ def test_mpi4py_loads_the_launchers_own_library(
 def test_a_library_that_the_user_names_for_mpi4py_wins_and_is_warned_of(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    prefix = other_mvapich2(tmp_path)
+    prefix = fake_mvapich2_library(tmp_path)
     command = ("launch", "-np", 2, "--mpi", "mvapich2", "--run", "job", "--env", OF_THE_ENVIRONMENT)
     done = hvscale(*command, "--", "python", program(MAPPED), PATH=of_prefix(prefix))
     assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ def bench_json(done: subprocess.CompletedProcess[str], folder: Path) -> dict[str
 
 
 def test_bench_measures_the_library_that_was_asked_for_or_nothing(hvscale: Run, tmp_path: Path) -> None:
-    prefix = other_mvapich2(tmp_path)
+    prefix = fake_mvapich2_library(tmp_path)
     command = ("bench", "allreduce", "-np", 2, "--sizes", "4K,64K", "--iterations", 20, "--warmup", 2, "--json")
     backends = ("--backend", "mvapich2,horovod-mvapich2,mpich")
     right = hvscale(*command, *backends, "--run", "right", PATH=of_prefix(prefix))
@@ -133,7 +133,7 @@ def test_bench_measures_the_library_that_was_asked_for_or_nothing(hvscale: Run, 
 
 
 def test_tables_are_written_for_the_library_that_was_asked_for_or_not_at_all(hvscale: Run, tmp_path: Path) -> None:
-    prefix = other_mvapich2(tmp_path)
+    prefix = fake_mvapich2_library(tmp_path)
     command = ("tune-collectives", "-np", 2, "--mpi", "mvapich2", "--ops", "broadcast")
     given = ("--min-bytes", "4K", "--max-bytes", "4K", "--minutes", 0.1, "--json")
     right = hvscale(*command, *given, "--run", "right", PATH=of_prefix(prefix))
@@ -151,7 +151,7 @@ def test_tables_are_written_for_the_library_that_was_asked_for_or_not_at_all(hvs
 
 
 def test_a_function_that_the_library_lacks_is_named_in_one_line(mpich_hvscale: Run, tmp_path: Path) -> None:
-    prefix = without_mpi_io(other_mpich(tmp_path))
+    prefix = remove_mpi_io(second_mpich(tmp_path))
     done = mpich_hvscale("bench", "allreduce", "-np", 2, "--backend", "mpich", "--sizes", "4K", PATH=of_prefix(prefix))
     assert done.returncode == 2
     [said] = done.stderr.splitlines()
@@ -163,7 +163,7 @@ def test_a_function_that_the_library_lacks_is_named_in_one_line(mpich_hvscale: R
 def test_the_table_that_hvscale_asks_mvapich2_for_stays_in_the_log(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    prefix = named_mvapich2(tmp_path)
+    prefix = fake_mvapich2(tmp_path)
     python = Path(sys.base_prefix) / "bin" / "python3"  # without a Horovod that would have to be built for MVAPICH2
     script, path = program(PRINTS_A_TABLE), of_prefix(prefix)
     command = ("launch", "-np", 2, "--mpi", "mvapich2", "--env", "MV2_VBUF_TOTAL_SIZE=8192")

@@ -21,7 +21,7 @@ import pytest
 from hvscale.launch.cleanup.leftovers import Leftover, clean_up
 from hvscale.launch.cleanup.ownership import RunLabel
 from tests.conftest import PROGRAMS, Run, needs_mpich, run_json, wait_until
-from tests.system.places import daemon_by_a_relay, everything_there, pid_of_daemon
+from tests.system.services import daemon_pid, machine_state, relayed_daemon
 
 FLAVOURS = ("openmpi", "gloo")
 WITH_MPICH = (*FLAVOURS, pytest.param("mpich", marks=needs_mpich))
@@ -93,9 +93,9 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
 @pytest.fixture
 def nothing_left(place: list[str], tmp_path: Path) -> Iterator[None]:
     address = os.environ.get("DOCKER_HOST")
-    before = everything_there(address, tmp_path)
+    before = machine_state(address, tmp_path)
     yield
-    assert everything_there(address, tmp_path) == before
+    assert machine_state(address, tmp_path) == before
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -296,7 +296,7 @@ def test_cleanup_removes_what_a_killed_launcher_left(
     lines = [line for line in removed.stdout.splitlines() if line.endswith(f" of {tmp_path / 'job'}")]
     assert len(lines) == len(with_labels(listed))
     assert with_labels(json.loads(hvscale("cleanup", "--json").stdout)) == []
-    wait_until(lambda: everything_there(None, tmp_path)["processes"] == [])
+    wait_until(lambda: machine_state(None, tmp_path)["processes"] == [])
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -395,7 +395,7 @@ def stopping_at_exec(address: str, folder: Path) -> Iterator[tuple[dict[str, str
     """A PATH whose docker stops the daemon before it asks it for a process in a container, and the
     file that says so.
     """
-    pid, stopped, docker = pid_of_daemon(address), folder / "stopped", shutil.which("docker")
+    pid, stopped, docker = daemon_pid(address), folder / "stopped", shutil.which("docker")
     front = folder / "front"
     front.mkdir()
     (front / "docker").write_text(f'#!/bin/sh\nkill -STOP {pid}\ntouch {stopped}\nexec {docker} "$@"\n')
@@ -438,7 +438,7 @@ def test_a_daemon_that_is_stopped_during_the_start_ends_it(
 
 
 def test_a_stopped_daemon_is_one_line(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
-    pid = pid_of_daemon(docker_host)
+    pid = daemon_pid(docker_host)
     os.kill(pid, signal.SIGSTOP)
     try:
         line = refused(
@@ -457,7 +457,7 @@ def test_a_stopped_daemon_is_one_line(hvscale: Run, docker_host: str, tmp_path: 
 def test_a_daemon_that_goes_while_ranks_run_has_failed_the_run(
     hvscale: Run, tmp_path: Path, place: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with daemon_by_a_relay(os.environ["DOCKER_HOST"], tmp_path) as (address, relay), monkeypatch.context() as changed:
+    with relayed_daemon(os.environ["DOCKER_HOST"], tmp_path) as (address, relay), monkeypatch.context() as changed:
         changed.setenv("DOCKER_HOST", address)
         launcher = waiting_launcher(tmp_path, place, "openmpi")
         wait_until_ready(tmp_path)
@@ -477,7 +477,7 @@ def test_a_daemon_that_is_stopped_while_ranks_run_keeps_no_run_waiting(
     hvscale: Run, tmp_path: Path, place: list[str]
 ) -> None:
     """Gloo's ranks end without the daemon; what started them there does not learn of it."""
-    pid, address = pid_of_daemon(os.environ["DOCKER_HOST"]), os.environ["DOCKER_HOST"]
+    pid, address = daemon_pid(os.environ["DOCKER_HOST"]), os.environ["DOCKER_HOST"]
     go = tmp_path / "job/go"
     (tmp_path / "program.py").write_text(
         f'import pathlib, time\nprint("ready", flush=True)\nwhile not pathlib.Path("{go}").exists():\n    time.sleep(0.1)\n'
@@ -594,9 +594,9 @@ def test_a_name_that_is_taken_is_one_line_and_stays(hvscale: Run, tmp_path: Path
         make, remove = ["docker", "network", "create", name], ["docker", "network", "rm", name]
     subprocess.run(make, check=True, capture_output=True)
     try:
-        before = everything_there(os.environ.get("DOCKER_HOST"), tmp_path)
+        before = machine_state(os.environ.get("DOCKER_HOST"), tmp_path)
         line = refused(hvscale, *place[:2], "--run", "job")
-        assert everything_there(os.environ.get("DOCKER_HOST"), tmp_path) == before
+        assert machine_state(os.environ.get("DOCKER_HOST"), tmp_path) == before
     finally:
         subprocess.run(remove, check=True, capture_output=True)
     assert f"{name} already exists: run `hvscale cleanup` to remove what a killed run left" in line
@@ -622,13 +622,13 @@ def test_a_swarm_that_was_there_stays(hvscale: Run, docker_host: str, tmp_path: 
     docker = ["docker", "--host", docker_host]
     subprocess.run([*docker, "swarm", "init", "--advertise-addr", "127.0.0.1"], check=True, capture_output=True)
     try:
-        wait_until(lambda: "docker_gwbridge" in everything_there(docker_host, tmp_path)["networks"])
-        before = settled(lambda: everything_there(docker_host, tmp_path))
+        wait_until(lambda: "docker_gwbridge" in machine_state(docker_host, tmp_path)["networks"])
+        before = settled(lambda: machine_state(docker_host, tmp_path))
         done = hvscale(
             "launch", "--placement", "docker:rank", "--network", "overlay", "--", "true", DOCKER_HOST=docker_host
         )
         assert done.returncode == 0, done.stderr
-        assert settled(lambda: everything_there(docker_host, tmp_path)) == before
+        assert settled(lambda: machine_state(docker_host, tmp_path)) == before
         assert before["swarm"] == ["active"]
     finally:
         subprocess.run([*docker, "swarm", "leave", "--force"], check=True, capture_output=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
-from tests.system.prefixes import named_mvapich2
+from tests.system.mpi_prefixes import fake_mvapich2
 
 SAY = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0].rstrip(chr(0)))"
 DIFFERENCE = re.compile(r"requested mvapich2 2\.3\.7, but ranks 0-1 ran on mpich 5\S+ \(/\S+/libmpi\.so\.12\)")
@@ -67,7 +67,7 @@ def test_a_rank_reports_the_library_that_it_runs_on(
 def test_the_library_of_a_prefix_that_claims_to_be_another_is_warned_of(
     hvscale: Run, tmp_path: Path, mpich_program: Path
 ) -> None:
-    prefix = named_mvapich2(tmp_path)
+    prefix = fake_mvapich2(tmp_path)
     command = ("launch", "-np", 2, "--mpi", "mvapich2", "--run", "job", "--", mpich_program)
     done = hvscale(*command, PATH=f"{prefix / 'bin'}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ def test_the_library_of_a_prefix_that_claims_to_be_another_is_warned_of(
 def test_no_figure_comes_out_under_the_name_of_a_library_that_did_not_run(
     hvscale: Run, tmp_path: Path, mpich_program: Path
 ) -> None:
-    path = f"{named_mvapich2(tmp_path) / 'bin'}:{os.environ['PATH']}"
+    path = f"{fake_mvapich2(tmp_path) / 'bin'}:{os.environ['PATH']}"
 
     def measured(*words: object) -> str:
         """What is printed on stdout."""

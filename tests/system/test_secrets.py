@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, Run, env_asked, run_json
+from tests.conftest import PROGRAMS, Run, requested_env, run_json
 
 # The value is the name's own, so that a leak says whose it was.
 WRITTEN = ("DATABASE_URL", "PGPASS", "FOO")
@@ -64,7 +64,7 @@ def test_values_stand_in_no_file(hvscale: Run, program: Callable[[str], Path], t
     assert len(files) > 30
     assert {path: found for path in files if (found := leaks(path.read_bytes().decode(errors="replace")))} == {}
 
-    asked = env_asked(run_json(tmp_path / "job"))
+    asked = requested_env(run_json(tmp_path / "job"))
     assert asked == {**dict.fromkeys(SECRETS, "(hidden)"), "HOROVOD_CYCLE_TIME": "3"}
     study = json.loads((tmp_path / "study/tune.json").read_text())
     assert set(study["launch"]["env"]) == {*SECRETS, "HOROVOD_CYCLE_TIME=3"}

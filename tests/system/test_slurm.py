@@ -14,7 +14,7 @@ import pytest
 
 from hvscale.trainer.system.step_watchdog import LAST_WORDS_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
-from tests.system.places import everything_there
+from tests.system.services import machine_state
 from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting
 from tests.system.test_resume import EDSR, steps
 
@@ -27,7 +27,7 @@ def cluster(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setenv("SLURM_CONF", str(slurm))
     yield
     wait_until(lambda: queue() == [])
-    wait_until(lambda: everything_there(None, tmp_path)["processes"] == [])
+    wait_until(lambda: machine_state(None, tmp_path)["processes"] == [])
 
 
 def queue() -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
-from tests.system.places import SshHosts, everything_there
+from tests.system.services import SshHosts, machine_state
 from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, wait_until_ready, waiting
 
 Refuse = Callable[..., str]
@@ -22,7 +22,7 @@ def refused(hvscale: Run, ssh: SshHosts, tmp_path: Path) -> Refuse:
     def refuse(*arguments: object) -> str:
         done = hvscale("launch", *arguments, "--run", "job", "--", "true", HVSCALE_SSH=ssh.ssh)
         assert done.returncode == 2, done.stderr
-        assert everything_there(None, tmp_path)["processes"] == []
+        assert machine_state(None, tmp_path)["processes"] == []
         (line,) = done.stderr.splitlines()
         return line
 
@@ -57,7 +57,7 @@ def test_a_horovod_program_runs_and_is_profiled_on_hosts(
         said = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
         assert (said["host"], said["here"]) == (ssh.namespaces[host], str(tmp_path))
         assert said["chosen"] == 'a "quoted" $HOME; b=c'
-    assert everything_there(None, tmp_path)["processes"] == []
+    assert machine_state(None, tmp_path)["processes"] == []
 
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
@@ -82,7 +82,7 @@ def test_nothing_stays_on_the_hosts_when_the_launcher_ends(
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
     launcher.send_signal(number)
     launcher.wait(timeout=60)
-    wait_until(lambda: everything_there(None, tmp_path)["processes"] == [])
+    wait_until(lambda: machine_state(None, tmp_path)["processes"] == [])
 
 
 @pytest.mark.parametrize("mpi", WITH_MPICH)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, Run, knobs_asked, processes_below, run_json, wait_until
+from tests.conftest import PROGRAMS, Run, processes_below, requested_knobs, run_json, wait_until
 
 # A job whose speed and fate depend on the all-reduce algorithm that Open MPI was given, as words on
 # the command line say.
@@ -147,7 +147,7 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     # What was measured is what the run holds.
     for trial in document["trials"]:
         record = run_json(folder / trial["run"])
-        assert knobs_asked(record) == trial["settings"]
+        assert requested_knobs(record) == trial["settings"]
         assert record["state"] == {"crashed": "failed"}.get(trial["state"], "stopped")
 
     assert document["winner"]["allreduce_algorithm"] in ("ring", "reduce_broadcast")
@@ -158,7 +158,9 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
         name: run_json(folder / name) for pair in proof["pairs"] for name in (pair["default_run"], pair["tuned_run"])
     }
     assert len(begun) == 14
-    in_turns = [knobs_asked(record) for record in sorted(begun.values(), key=lambda record: str(record["started_at"]))]
+    in_turns = [
+        requested_knobs(record) for record in sorted(begun.values(), key=lambda record: str(record["started_at"]))
+    ]
     for pair in range(7):
         assert sorted(map(len, in_turns[2 * pair : 2 * pair + 2])) == [0, 1]
     assert document["warnings"] == []

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Run, env_asked, knobs_asked, run_json
-from tests.system.places import everything_there
+from tests.conftest import Run, requested_env, requested_knobs, run_json
+from tests.system.services import machine_state
 from tests.system.test_slurm import inside_an_allocation
 from tests.system.test_tune import ALGORITHMS, STEPS
 
@@ -28,7 +28,11 @@ def check(document: str, folder: Path, placement: str) -> None:
     for trial in study["trials"]:
         assert trial["state"] in ("measured", "stopped early")
         record = run_json(folder / trial["run"])
-        assert (record["placement"], knobs_asked(record), record["state"]) == (placement, trial["settings"], "stopped")
+        assert (record["placement"], requested_knobs(record), record["state"]) == (
+            placement,
+            trial["settings"],
+            "stopped",
+        )
 
 
 @pytest.mark.parametrize("placement", ["docker:rank", "netns"])
@@ -46,11 +50,11 @@ def test_a_study_on_emulated_nodes(
     else:
         address = request.getfixturevalue("docker_host")
         monkeypatch.setenv("DOCKER_HOST", address)
-    before = everything_there(address, tmp_path)
+    before = machine_state(address, tmp_path)
     done = hvscale("tune", "-np", 2, "--placement", placement, *STUDY, "--", "python", program(STEPS), *WORDS)
     assert done.returncode == 0, done.stderr
     check(done.stdout, tmp_path / "study", placement)
-    assert everything_there(address, tmp_path) == before
+    assert machine_state(address, tmp_path) == before
 
 
 def test_a_study_inside_an_allocation(
@@ -61,12 +65,12 @@ def test_a_study_inside_an_allocation(
     done = inside_an_allocation(2, *command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     check(done.stdout, tmp_path / "study", "slurm")
-    assert everything_there(None, tmp_path)["processes"] == []
+    assert machine_state(None, tmp_path)["processes"] == []
 
 
 @pytest.mark.usefixtures("namespaces")
 def test_a_study_of_collectives_between_nodes_tries_another_eager_limit(hvscale: Run, tmp_path: Path) -> None:
-    before = everything_there(None, tmp_path)
+    before = machine_state(None, tmp_path)
     place = ("-np", "2", "--placement", "netns", "--nodes", "2", "--link", "1gbit", "-b", "64K", "-e", "256K")
     done = hvscale("tune-collectives", *place, "--ops", "broadcast", "--run", "study", "--json", timeout=300)
     assert done.returncode == 0, done.stderr
@@ -75,9 +79,9 @@ def test_a_study_of_collectives_between_nodes_tries_another_eager_limit(hvscale:
     assert {row["eager_limit_bytes"] for row in document["decision"]["eager_limits"]} == {None, 1 << 20}
     assert {point["ranks_per_node"] for point in document["measurements"]["points"]} == {1}
     limits = {
-        env_asked(run_json(tmp_path / "study" / job["run"])).get("OMPI_MCA_btl_tcp_eager_limit")
+        requested_env(run_json(tmp_path / "study" / job["run"])).get("OMPI_MCA_btl_tcp_eager_limit")
         for job in document["jobs"]
         if not job["confirmation"]
     }
     assert limits == {None, str(1 << 20)}
-    assert everything_there(None, tmp_path) == before
+    assert machine_state(None, tmp_path) == before

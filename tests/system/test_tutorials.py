@@ -1,6 +1,4 @@
-"""The tutorials of docs/: every command works as it is printed, one after another in a fresh
-folder.
-"""
+"""All commands of the tutorials succeed, one after another in a fresh folder."""
 
 import os
 import re
@@ -19,7 +17,7 @@ BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE |
 
 
 def commands(console: str) -> Iterator[str]:
-    """The commands of a console block: lines behind `$ `; what they print stands below them."""
+    """Yield the commands of a console block: the lines after `$ `; other lines are output."""
     for line in console.splitlines():
         if line.startswith("$ "):
             yield line.removeprefix("$ ")
@@ -28,7 +26,7 @@ def commands(console: str) -> Iterator[str]:
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
 def test_every_command_of_the_tutorial_works(tutorial: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "COLUMNS": "80"}
-    run = 0
+    commands_run = 0
     for language, title, text in BLOCK.findall(tutorial.read_text()):
         if title:
             (tmp_path / title).write_text(text)
@@ -47,5 +45,5 @@ def test_every_command_of_the_tutorial_works(tutorial: Path, tmp_path: Path) -> 
             )
             print(f"$ {command}\n{done.stdout}")
             assert done.returncode == 0, f"{command}\n{done.stdout}"
-            run += 1
-    assert run >= 2
+            commands_run += 1
+    assert commands_run >= 2

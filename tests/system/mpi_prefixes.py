@@ -1,4 +1,4 @@
-"""Installations of MPI that claim to be another one."""
+"""Modified copies of MPICH, some of which claim to be MVAPICH2."""
 
 import re
 import shutil
@@ -10,28 +10,24 @@ from tests.conftest import MPICH_PREFIX
 MVAPICH2 = "MVAPICH2 2.3.7 Wed Mar 02 22:00:00 EST 2022 ch3:mrail"
 
 
-def named_mvapich2(folder: Path, says: str = MVAPICH2, *, with_library: bool = False) -> Path:
-    """A prefix in `folder` with MPICH's Hydra and a mpiname that says MVAPICH2, because that
-    library cannot be had everywhere.
+def fake_mvapich2(folder: Path, version: str = MVAPICH2, *, with_library: bool = False) -> Path:
+    """Make a prefix with MPICH's Hydra and an mpiname that reports MVAPICH2.
 
-    `with_library`: MPICH's own library lies in it, too; otherwise ranks take the one that their
-    program finds.
+    with_library: also copy MPICH's library; otherwise ranks load the one that their program finds.
     """
     programs = folder / "mvapich2" / "bin"
     programs.mkdir(parents=True)
     for name in ("mpiexec.hydra", "hydra_pmi_proxy"):
         shutil.copy(MPICH_PREFIX / "bin" / name, programs / name)
-    (programs / "mpiname").write_text(f"#!/bin/sh\necho '{says}'\n")
+    (programs / "mpiname").write_text(f"#!/bin/sh\necho '{version}'\n")
     (programs / "mpiname").chmod(0o755)
     if with_library:
         shutil.copytree(MPICH_PREFIX / "lib", folder / "mvapich2" / "lib", ignore=shutil.ignore_patterns("python*"))
     return programs.parent
 
 
-def other_mpich(folder: Path) -> Path:
-    """A second MPICH, of the same release, in a prefix of its own: a launcher, and a library that
-    is another file.
-    """
+def second_mpich(folder: Path) -> Path:
+    """Make a second prefix of the same MPICH, with copies of its launcher and library."""
     prefix = folder / "other"
     (prefix / "bin").mkdir(parents=True)
     (prefix / "lib").mkdir()
@@ -42,26 +38,24 @@ def other_mpich(folder: Path) -> Path:
     return prefix
 
 
-def other_mvapich2(folder: Path) -> Path:
-    """As `other_mpich`, with a library and an mpiname that both say that they are MVAPICH2."""
-    prefix = other_mpich(folder)
+def fake_mvapich2_library(folder: Path) -> Path:
+    """As `second_mpich`, with a library and an mpiname that both report MVAPICH2."""
+    prefix = second_mpich(folder)
     library = prefix / "lib" / "libmpi.so.12"
     before, after = b"MPICH Version:      %s\n", b"MVAPICH2            %s\n"
     assert library.read_bytes().count(before) == 1
     library.write_bytes(library.read_bytes().replace(before, after))
-    said = subprocess.check_output([prefix / "bin" / "mpichversion"], text=True)
+    output = subprocess.check_output([prefix / "bin" / "mpichversion"], text=True)
     (prefix / "bin" / "mpichversion").unlink()
-    version = re.search(r"\d+\.\d+\S*", said)
+    version = re.search(r"\d+\.\d+\S*", output)
     assert version is not None
     (prefix / "bin" / "mpiname").write_text(f"#!/bin/sh\necho 'MVAPICH2 {version[0]} Wed Mar 02 2022 ch3:mrail'\n")
     (prefix / "bin" / "mpiname").chmod(0o755)
     return prefix
 
 
-def without_mpi_io(prefix: Path) -> Path:
-    """Take MPI_File_open and its kin out of the prefix's library, as in one that was built without
-    MPI-IO: nobody finds their names.
-    """
+def remove_mpi_io(prefix: Path) -> Path:
+    """Rename the MPI_File functions in the prefix's library, as if it was built without MPI-IO."""
     library = prefix / "lib" / "libmpi.so.12"
     sections = subprocess.check_output(["readelf", "--section-headers", "--wide", library], text=True)
     names = re.search(r" \.dynstr +STRTAB +\w+ (\w+) (\w+)", sections)

@@ -1,6 +1,4 @@
-"""What the tests of placements need of the machine: a Docker daemon of their own, and a count of
-everything a run could leave behind.
-"""
+"""Docker, ssh and Slurm services for the placement tests, and the state that runs must restore."""
 
 import json
 import os
@@ -25,8 +23,8 @@ from tests.conftest import PROGRAMS, wait_until
 
 DAEMON_SECONDS = 60
 BUILD_SECONDS = 900
-SSHD = "/usr/sbin/sshd"  # it refuses to be started by another name than its full path
-# Streams of `docker exec` end on one side before they do on the other.
+SSHD = "/usr/sbin/sshd"  # sshd must be started by its full path
+# It relays half-closed streams too: `docker exec` closes one direction first.
 RELAY = """
 import asyncio, sys
 async def copy(reader, writer):
@@ -47,21 +45,22 @@ ADMIN_PATH = "/usr/sbin:/sbin"
 
 
 def why_no_namespaces() -> str | None:
-    """Why network namespaces cannot be had here; None when they can."""
+    """Return why this machine cannot make network namespaces, or None."""
     if os.geteuid() != 0:
-        return "network namespaces take root"
+        return "network namespaces need root"
     if not (shutil.which("ip") and shutil.which("tc")):
-        return "no ip and tc (package iproute2)"
+        return "not installed: ip and tc (package iproute2)"
     name = f"hvtest-{os.getpid()}"
     if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
-        return "this machine makes no network namespace"
+        return "this machine cannot make a network namespace"
     subprocess.run(["ip", "netns", "del", name], check=True)
     return None
 
 
 def running_daemon() -> str | None:
-    """The address of a Docker daemon that this user can use already. A second one beside it would
-    undo its firewall rules.
+    """Return the address of a running Docker daemon, or None.
+
+    A second daemon would remove its firewall rules.
     """
     address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if shutil.which("docker") is None:
@@ -71,9 +70,9 @@ def running_daemon() -> str | None:
 
 
 def why_no_docker() -> str | None:
-    """Why no Docker daemon can be started here; None when one can."""
+    """Return why this machine cannot start a Docker daemon, or None."""
     if os.geteuid() != 0:
-        return "starting a Docker daemon takes root"
+        return "starting a Docker daemon needs root"
     missing = [
         program for program in ("dockerd", "docker", "debootstrap", "iptables-save") if shutil.which(program) is None
     ]
@@ -81,10 +80,8 @@ def why_no_docker() -> str | None:
 
 
 @contextmanager
-def firewall_as_it_was() -> Iterator[None]:
-    """A daemon leaves its rules behind, and a stale one, for a network that the next daemon uses
-    too, rewrites its addresses.
-    """
+def restored_firewall() -> Iterator[None]:
+    """Restore the firewall afterwards: stale rules would rewrite the packets of the next daemon."""
     before = subprocess.run(["iptables-save"], capture_output=True, check=True).stdout
     yield
     for table in ("filter", "nat"):
@@ -96,12 +93,12 @@ def firewall_as_it_was() -> Iterator[None]:
 
 @contextmanager
 def docker_daemon(folder: Path) -> Iterator[str]:
-    """A daemon that keeps everything in `folder`; gives its address."""
+    """Run a daemon with all its files in `folder`; yield its address."""
     address = f"unix://{folder / 'docker.sock'}"
     own_folders = ["--data-root", folder / "data", "--exec-root", folder / "exec", "--pidfile", folder / "pid"]
-    # No default bridge, and networks where nobody else's are.
+    # No default bridge, and networks in a range of their own.
     network = ["--bridge", "none", "--default-address-pool", "base=10.214.0.0/16,size=24"]
-    with firewall_as_it_was(), (folder / "log").open("wb") as log:
+    with restored_firewall(), (folder / "log").open("wb") as log:
         daemon = subprocess.Popen(
             ["dockerd", "--host", address, *map(str, own_folders), *network],
             stdout=log,
@@ -111,9 +108,9 @@ def docker_daemon(folder: Path) -> Iterator[str]:
         try:
             deadline = time.monotonic() + DAEMON_SECONDS
             while subprocess.run(["docker", "--host", address, "version"], capture_output=True).returncode:
-                said = (folder / "log").read_text(errors="replace")[-2000:]
-                assert daemon.poll() is None, f"dockerd does not start: {said}"
-                assert time.monotonic() < deadline, f"dockerd does not answer: {said}"
+                log_end = (folder / "log").read_text(errors="replace")[-2000:]
+                assert daemon.poll() is None, f"dockerd failed to start: {log_end}"
+                assert time.monotonic() < deadline, f"dockerd does not answer: {log_end}"
                 time.sleep(0.2)
             yield address
         finally:
@@ -121,8 +118,8 @@ def docker_daemon(folder: Path) -> Iterator[str]:
             daemon.wait(timeout=DAEMON_SECONDS)
 
 
-def pid_of_daemon(address: str) -> int:
-    """Of a daemon of the tests' own; other daemons are not theirs to stop."""
+def daemon_pid(address: str) -> int:
+    """Return the process id of the tests' own daemon; skip the test if it is another daemon."""
     file = Path(address.removeprefix("unix://")).with_name("pid")
     if not file.is_file():
         pytest.skip("the Docker daemon here is not the tests' own")
@@ -130,10 +127,8 @@ def pid_of_daemon(address: str) -> int:
 
 
 @contextmanager
-def daemon_by_a_relay(address: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Another address of the daemon, and the process that relays to it: with that killed, the
-    daemon has gone for those who use it.
-    """
+def relayed_daemon(address: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Yield a second address of the daemon, and its relay process; kill it to cut the connection."""
     relay = folder / "relay.sock"
     with subprocess.Popen(
         [sys.executable, "-c", RELAY, str(relay), address.removeprefix("unix://")], start_new_session=True
@@ -157,9 +152,7 @@ def build_image(address: str) -> None:
 
 
 def why_no_ssh() -> str | None:
-    """Why no ssh hosts can be made here; None when they can. Each is a namespace with a server of
-    its own.
-    """
+    """Return why this machine cannot run ssh hosts, or None. Each is a namespace with an sshd."""
     missing = [program for program in ("ssh", "ssh-keygen") if shutil.which(program) is None]
     if shutil.which(SSHD) is None:
         missing.append("sshd")
@@ -168,8 +161,9 @@ def why_no_ssh() -> str | None:
 
 @dataclass(frozen=True)
 class SshHosts:
-    """Hosts that HVSCALE_SSH reaches by the names `alpha`, `beta` and, without the environment,
-    `bare`; `nobody` is a host that is not there.
+    """Hosts that HVSCALE_SSH reaches: `alpha`, `beta`, and `bare` without hvscale's environment.
+
+    `nobody` has an address but no host.
     """
 
     ssh: str
@@ -205,8 +199,7 @@ def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
             + "Host *\n"
             + "".join(f" {name} {value}\n" for name, value in client.items())
         )
-        # A host name of its own for each, and for the bare one an empty folder where the
-        # environment should be.
+        # Each host has its own host name; `bare` has an empty folder in place of the environment.
         hide = 'mount -t tmpfs none "$2"'
         starting = 'echo "$1" >/proc/sys/kernel/hostname && {} && exec "$0" -D -e -f "$3"'
         servers = [
@@ -224,30 +217,28 @@ def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
         ]
         ssh = f"ssh -F {folder / 'ssh_config'}"
         for name in names:
-            wait_until(partial(_answers, [*ssh.split(), name, "true"]))
+            wait_until(partial(_succeeds, [*ssh.split(), name, "true"]))
         try:
             yield SshHosts(ssh, dict(zip(names, namespaces, strict=True)), addresses)
         finally:
-            for one in servers:
-                one.kill()
-                one.wait()
+            for server_process in servers:
+                server_process.kill()
+                server_process.wait()
 
 
 def why_no_slurm() -> str | None:
-    """Why no Slurm cluster can be started here; None when one can."""
+    """Return why this machine cannot start a Slurm cluster, or None."""
     missing = [
         program for program in ("munged", "slurmctld", "slurmd") if shutil.which(program, path=ADMIN_PATH) is None
     ]
     if missing:
         return f"not installed: {', '.join(missing)} (packages slurm-wlm, munge)"
-    return None if os.geteuid() == 0 else "starting Slurm's daemons takes root"
+    return None if os.geteuid() == 0 else "starting Slurm's daemons needs root"
 
 
 @contextmanager
 def slurm_cluster(folder: Path) -> Iterator[Path]:
-    """Four nodes, n1 to n4, which have a host name each and share this machine; gives Slurm's
-    configuration.
-    """
+    """Run four nodes, n1 to n4, on this machine; yield Slurm's configuration file."""
     nodes, here = [f"n{number}" for number in range(1, 5)], socket.gethostname()
     for name in ("state", "spool", "munge"):
         (folder / name).mkdir()
@@ -293,8 +284,10 @@ def slurm_cluster(folder: Path) -> Iterator[Path]:
         "--seed-file",
         f"{folder}/munge/seed",
     ]
-    in_own_name = 'mount --bind "$1" /etc/hosts && echo "$2" >/proc/sys/kernel/hostname && exec "$0" -D -N "$2" -f "$3"'
-    daemon = ["unshare", "--uts", "--mount", "/bin/sh", "-c", in_own_name]
+    with_host_name = (
+        'mount --bind "$1" /etc/hosts && echo "$2" >/proc/sys/kernel/hostname && exec "$0" -D -N "$2" -f "$3"'
+    )
+    daemon = ["unshare", "--uts", "--mount", "/bin/sh", "-c", with_host_name]
     commands = [
         munge,
         ["slurmctld", "-D", "-f", str(configuration)],
@@ -314,20 +307,21 @@ def slurm_cluster(folder: Path) -> Iterator[Path]:
         )
         yield configuration
     finally:
-        for one in reversed(daemons):
-            one.terminate()
-            one.wait(timeout=DAEMON_SECONDS)
+        for process in reversed(daemons):
+            process.terminate()
+            process.wait(timeout=DAEMON_SECONDS)
 
 
 def free_port() -> int:
-    with socket.socket() as asking:
-        asking.bind(("127.0.0.1", 0))
-        return int(asking.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
-def everything_there(address: str | None, runs: Path) -> dict[str, list[str]]:
-    """What runs with folders under `runs` make outside them, by kind; networks of anybody, because
-    a run's own may lose its name.
+def machine_state(address: str | None, runs: Path) -> dict[str, list[str]]:
+    """Return the processes of runs below `runs`, and all namespaces, containers and networks.
+
+    Networks include those of other users, because a run's network may lose its name.
     """
     folders = Path("/etc/netns")
     found = {
@@ -350,12 +344,12 @@ def output(*words: str) -> str:
 
 
 def run_of(process: psutil.Process) -> str:
-    """The run that a living process belongs to, empty for none."""
+    """Return the run folder of a living process, "" if it belongs to no run."""
     try:
         return "" if process.status() == psutil.STATUS_ZOMBIE else process.environ().get("HVSCALE_RUN", "")
     except psutil.Error:
         return ""
 
 
-def _answers(command: list[str]) -> bool:
+def _succeeds(command: list[str]) -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0

@@ -1,9 +1,8 @@
-"""`hvscale` in processes that have torch loaded when they begin: loading it takes several seconds
-of a core, and a file of tests has many starts.
+"""Run `hvscale` in forked processes that have torch loaded, because importing it takes seconds.
 
-multiprocessing's fork server loads it once for each worker of the tests and forks a new process for
-each call, with arguments, environment, working folder, output and exit status of its own. Each file
-of tests starts the installed command itself too.
+multiprocessing's fork server imports torch once per test worker and forks a process for each call,
+with its own arguments, environment, working folder, output and exit status. Each test file also
+runs the installed command.
 """
 
 import multiprocessing
@@ -15,8 +14,8 @@ from tempfile import TemporaryDirectory
 
 from hvscale.cli.main import main
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
+FORK_SERVER = multiprocessing.get_context("forkserver")
+FORK_SERVER.set_forkserver_preload(
     ["hvscale.trainer.training", "hvscale.trainer.inference.evaluate", "torchvision.models", "scipy.ndimage"]
 )
 OUTPUTS = ("stdout", "stderr")
@@ -25,20 +24,20 @@ OUTPUTS = ("stdout", "stderr")
 def run(
     arguments: list[str], folder: Path, environment: dict[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    """Raises subprocess.TimeoutExpired, the process then killed, after `timeout` seconds."""
+    """Run `hvscale`. After `timeout` seconds, kill it and raise subprocess.TimeoutExpired."""
     with TemporaryDirectory() as outputs:
-        process = FORKS.Process(target=_call, args=(arguments, folder, environment, Path(outputs)))
+        process = FORK_SERVER.Process(target=_call, args=(arguments, folder, environment, Path(outputs)))
         process.start()
         process.join(timeout)
         if process.exitcode is None:
             process.kill()
             raise subprocess.TimeoutExpired(arguments, timeout)
-        said = [(Path(outputs) / name).read_text() for name in OUTPUTS]
-        return subprocess.CompletedProcess(arguments, process.exitcode, *said)
+        texts = [(Path(outputs) / name).read_text() for name in OUTPUTS]
+        return subprocess.CompletedProcess(arguments, process.exitcode, *texts)
 
 
 def _call(arguments: list[str], folder: Path, environment: dict[str, str], outputs: Path) -> None:
-    """In the new process. Ends by SystemExit, as the command does."""
+    """Run the command in the forked process. Raises SystemExit as the command does."""
     for number, name in enumerate(OUTPUTS, start=1):
         os.dup2(os.open(outputs / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.environ.clear()
