@@ -1,4 +1,4 @@
-/* Sums of float16 and bfloat16 numbers, with the best instructions of the processor. */
+/* Sums of float16 and bfloat16 numbers, with the fastest instructions that the processor has. */
 #include "sums.h"
 
 #include <stddef.h>
@@ -88,8 +88,8 @@ static inline uint32_t sum_of_bfloat16(uint32_t a, uint32_t b)
 }
 
 /*
- * Two at a time and without branches, so that the compiler vectorises it without widening or
- * narrowing.
+ * Adds two numbers at a time, without branches: then the compiler vectorises the loop without
+ * widening or narrowing.
  */
 static inline __attribute__((always_inline)) void add_bfloat16(const uint16_t *own, uint16_t *other, size_t length)
 {
@@ -153,7 +153,8 @@ __attribute__((target("avx2"))) static void avx2_bfloat16(const uint16_t *own, u
     add_bfloat16(own, other, length);
 }
 
-__attribute__((target("avx512f,avx512bw,avx512vl"))) static void avx512_bfloat16(const uint16_t *own, uint16_t *other, size_t length)
+__attribute__((target("avx512f,avx512bw,avx512vl"))) static void avx512_bfloat16(const uint16_t *own, uint16_t *other,
+                                                                                 size_t length)
 {
     add_bfloat16(own, other, length);
 }
@@ -174,15 +175,16 @@ static const struct variant {
 };
 static const struct variant *chosen = &variants[sizeof variants / sizeof *variants - 1];
 
-static int is_here(const char *instructions)
+static int is_supported(const char *instructions)
 {
 #if HAS_FP16
     if (strcmp(instructions, "avx512fp16") == 0)
-        return __builtin_cpu_supports("avx512fp16") && is_here("avx512");
+        return __builtin_cpu_supports("avx512fp16") && is_supported("avx512");
 #endif
 #if defined(__x86_64__)
     if (strcmp(instructions, "avx512") == 0)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512vl");
     if (strcmp(instructions, "avx2") == 0)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
 #endif
@@ -193,7 +195,7 @@ int hvbench_choose_sums(const char *instructions)
 {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const char *name = variants[i].instructions;
-        if (is_here(name) && (strcmp(instructions, "best") == 0 || strcmp(instructions, name) == 0)) {
+        if (is_supported(name) && (strcmp(instructions, "best") == 0 || strcmp(instructions, name) == 0)) {
             chosen = &variants[i];
             return 0;
         }

@@ -1,4 +1,4 @@
-/* Times calls by address. */
+/* Times calls of functions that are known only by address. */
 #include "time_calls.h"
 
 #include <time.h>
@@ -29,7 +29,8 @@ static inline int make(const struct call *c)
     case 8:
         return AS(word, word, word, word, word, word, word, word)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]);
     case 9:
-        return AS(word, word, word, word, word, word, word, word, word)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8]);
+        return AS(word, word, word, word, word, word, word, word, word)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
+                                                                        a[8]);
     default:
         return -1;
     }

@@ -1,5 +1,6 @@
 /*
- * Broadcasts in place of MPI_Bcast by the decision table, or by an explicit choice from Python.
+ * Replaces MPI_Bcast: chooses the algorithm by the decision table, or takes an explicit choice from
+ * Python.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -29,7 +30,7 @@ struct request {
     word type;
     int root;
     word communicator;
-    uint64_t element; /* bytes */
+    uint64_t element; /* bytes of one element */
 };
 
 static _Atomic(fn_ptr) mpi_entry; /* a function of the MPI library that the program calls */
@@ -62,7 +63,8 @@ static void log_counts(void)
     if (!counting)
         return;
     for (enum algorithm i = LIBRARY; i < ALGORITHMS; i++)
-        used += (size_t)snprintf(line + used, sizeof line - used, "%s %llu %s", used > 0 ? "," : "", counts[i], algorithm_name(i));
+        used += (size_t)snprintf(line + used, sizeof line - used, "%s %llu %s", used > 0 ? "," : "", counts[i],
+                                 algorithm_name(i));
     log_line("broadcasts of rank 0:%s", line);
 }
 
@@ -70,7 +72,7 @@ static void set_up(void)
 {
     int started = 0;
     if (!mpi_abi_load(atomic_load(&mpi_entry))) {
-        log_line("the MPI library lacks a function that a broadcast needs (MPI 3.0 or later has them): broadcasts are left to it");
+        log_line("the MPI library lacks a function of MPI 3.0 that hvbcast needs: broadcasts are left to the library");
         return;
     }
     mpi.initialized(&started);
@@ -81,10 +83,7 @@ static void set_up(void)
     int rank;
     mpi.comm_rank(mpi.comm_world, &rank);
     const char *path = getenv(TABLE), *wrong = path != NULL ? table_read(path) : NULL;
-    /*
-     * Logged by rank 0 only; a table that is wrong on another rank shows when the tables are
-     * compared.
-     */
+    /* Only rank 0 logs: comparing the tables reveals an invalid table on another rank. */
     if (wrong != NULL && rank == 0)
         log_line("%s=%s: %s: broadcasts are left to the MPI library", TABLE, path, wrong);
     counting = rank == 0 && getenv(COUNTS) != NULL;
@@ -98,8 +97,8 @@ static bool is_ready(void)
 }
 
 /*
- * NULL if MPI itself is to handle the call (invalid or empty), or with MPI's error code in
- * `status`.
+ * The channel for a call; NULL if MPI must handle the call (invalid or empty), or with MPI's error
+ * code in `status`.
  */
 static struct channel *channel_for(const struct request *r, int *status)
 {
@@ -110,8 +109,8 @@ static struct channel *channel_for(const struct request *r, int *status)
     return c == NULL || c->size < 2 || r->root < 0 || r->root >= c->size ? NULL : c;
 }
 
-/* Fills in the bytes of an element. False if MPI itself is to handle the call. */
-static bool measure(struct request *r)
+/* Fills in the bytes of an element. False if MPI must handle the call. */
+static bool set_element_bytes(struct request *r)
 {
     long long element = 0;
     if (mpi.type_size(r->type, &element) != 0 || element <= 0)
@@ -120,7 +119,7 @@ static bool measure(struct request *r)
     return true;
 }
 
-static int tree(const struct channel *c, const struct request *r, const struct choice *choice, struct data *data)
+static int run_tree(const struct channel *c, const struct request *r, const struct choice *choice, struct data *data)
 {
     struct tree_place place = {.children = require_memory((size_t)c->size, sizeof *place.children)};
     tree_place(choice->algorithm, choice->radix, (c->rank - r->root + c->size) % c->size, c->size, &place);
@@ -149,7 +148,7 @@ static void share_chunk(void *memory, const char *chunk, uint64_t bytes)
  * The nodes form a chain through one rank of each: the root on its node, the first rank elsewhere.
  * That rank shares the data with the others of its node through shared memory.
  */
-static int two_level(struct channel *c, const struct request *r, const struct choice *choice, struct data *data)
+static int run_two_level(struct channel *c, const struct request *r, const struct choice *choice, struct data *data)
 {
     uint64_t bytes = (uint64_t)r->count * r->element;
     int roots_leader = c->leaders[r->root], own_leader = c->leaders[c->rank];
@@ -184,7 +183,7 @@ static int two_level(struct channel *c, const struct request *r, const struct ch
     });
 }
 
-/* On an open channel. Returns MPI's error code. */
+/* Broadcasts on an open channel. Returns MPI's error code. */
 static int execute(struct channel *c, const struct request *r, struct choice choice)
 {
     struct data data;
@@ -192,11 +191,11 @@ static int execute(struct channel *c, const struct request *r, struct choice cho
     if (choice.algorithm == TWO_LEVEL && !channel_has_memory(c))
         choice.algorithm = CHAIN;
     count_one(choice.algorithm);
-    int status = data_open(&data, r->buffer, r->count, r->type, r->element, is_root, channel_own());
+    int status = data_open(&data, r->buffer, r->count, r->type, r->element, is_root, channel_self());
     if (status != 0)
         return status;
-    status = choice.algorithm == TWO_LEVEL ? two_level(c, r, &choice, &data) : tree(c, r, &choice, &data);
-    int closed = data_close(&data, status == 0 && !is_root, channel_own());
+    status = choice.algorithm == TWO_LEVEL ? run_two_level(c, r, &choice, &data) : run_tree(c, r, &choice, &data);
+    int closed = data_close(&data, status == 0 && !is_root, channel_self());
     return status != 0 ? status : closed;
 }
 
@@ -208,7 +207,7 @@ static int finish(int status, word communicator)
     return status;
 }
 
-/* Warns once for each reason why the table may not fit this job. */
+/* Warns, once per reason, if the table may not fit this job. */
 static void warn_about_table(const struct channel *c)
 {
     static atomic_flag warned_ranks = ATOMIC_FLAG_INIT, warned_library = ATOMIC_FLAG_INIT;
@@ -216,19 +215,20 @@ static void warn_about_table(const struct channel *c)
         return;
     if (c->rules.ranks != c->size && !atomic_flag_test_and_set(&warned_ranks))
         log_line("the decision table has no rules for %d ranks: using those for %d", c->size, c->rules.ranks);
-    /* Several libraries share MPICH's ABI, and any may have the standard one. */
+    /* Several libraries share MPICH's ABI, and any library may have the standard ABI. */
     bool is_open_mpi = strcmp(mpi.name, "Open MPI") == 0, for_open_mpi = strcmp(table_made_with(), "openmpi") == 0;
     if (strcmp(mpi.name, "MPI ABI") != 0 && is_open_mpi != for_open_mpi && !atomic_flag_test_and_set(&warned_library))
-        log_line("the decision table was made with %s, but this is %s: its rules are used anyway", table_made_with(), mpi.name);
+        log_line("the decision table was made with %s, but this is %s: its rules are used anyway", table_made_with(),
+                 mpi.name);
 }
 
 /*
- * `done` false: nothing was sent and MPI_Bcast is to do it; this path must cost as little as
- * possible.
+ * Sets `done` to false if nothing was sent and MPI_Bcast must make the broadcast. That path must
+ * have minimal overhead.
  */
 static int broadcast_by_rule(struct channel *c, struct request *r, bool *done)
 {
-    if ((c->compared && !c->rules.any_ours) || !measure(r))
+    if ((c->compared && !c->rules.any_own_algorithm) || !set_element_bytes(r))
         return 0;
     uint64_t bytes = (uint64_t)r->count * r->element;
     int status = channel_compare(c);
@@ -266,7 +266,7 @@ static fn_ptr find_once(_Atomic(fn_ptr) *known, const char *name, const void *ca
     return entry;
 }
 
-/* After MPI_Init, so that ranks with different tables are told before the job begins. */
+/* Runs after MPI_Init, so that a warning about different tables comes before the job starts. */
 static void compare_tables(const void *caller)
 {
     static _Atomic(fn_ptr) known;
@@ -299,7 +299,7 @@ static bool handled_by_table(word buffer, int64_t count, word type, word root, w
 typedef int (*bcast_function)(word, word, word, word, word);
 
 /*
- * hvprof's MPI_Bcast and MPI_Bcast_c, if it is preloaded before or after this library; else NULL.
+ * hvprof's MPI_Bcast and MPI_Bcast_c if hvprof is preloaded, before or after this library; else NULL.
  * They record the call and make it with hvscale_PMPI_Bcast and hvscale_PMPI_Bcast_c below.
  */
 static struct {
@@ -343,7 +343,7 @@ static int bcast(word buffer, word count, word type, word root, word communicato
     return ((bcast_function)library)(buffer, count, type, root, communicator);
 }
 
-/* hvprof makes its call with this. */
+/* Called by hvprof to make the broadcast. */
 EXPORTED int hvscale_PMPI_Bcast(word buffer, word count, word type, word root, word communicator);
 int hvscale_PMPI_Bcast(word buffer, word count, word type, word root, word communicator)
 {
@@ -360,15 +360,15 @@ int MPI_Bcast(word buffer, word count, word type, word root, word communicator)
 }
 
 /*
- * For an MPI library without large counts: mpi4py calls MPI_Bcast_c if it finds one, and it finds
- * ours.
+ * Serves an MPI library without large counts: mpi4py calls MPI_Bcast_c if it finds one, and it finds
+ * this library's.
  */
 static int bcast_by_int(word buffer, int64_t count, word type, word root, word communicator, bcast_function call)
 {
     word repeated;
     if (count <= INT_MAX)
         return call(buffer, (word)count, type, root, communicator);
-    int status = data_repeat(count, type, &repeated);
+    int status = data_repeated_type(count, type, &repeated);
     if (status == 0)
         status = call(buffer, 1, repeated, root, communicator);
     if (status == 0)
@@ -377,7 +377,8 @@ static int bcast_by_int(word buffer, int64_t count, word type, word root, word c
 }
 
 /* `call` makes the broadcast if the MPI library has no MPI_Bcast_c. */
-static int bcast_c(word buffer, word count, word type, word root, word communicator, const void *caller, bcast_function call)
+static int bcast_c(word buffer, word count, word type, word root, word communicator, const void *caller,
+                   bcast_function call)
 {
     static _Atomic(fn_ptr) known;
     find_once(&known, "PMPI_Bcast", caller);
@@ -395,7 +396,7 @@ int hvscale_PMPI_Bcast_c(word buffer, word count, word type, word root, word com
     return bcast_c(buffer, count, type, root, communicator, __builtin_return_address(0), hvscale_PMPI_Bcast);
 }
 
-/* Called by mpi4py. */
+/* Called by programs with large counts, such as mpi4py. */
 EXPORTED int MPI_Bcast_c(word buffer, word count, word type, word root, word communicator);
 int MPI_Bcast_c(word buffer, word count, word type, word root, word communicator)
 {
@@ -408,13 +409,13 @@ int MPI_Bcast_c(word buffer, word count, word type, word root, word communicator
 enum { LEFT_TO_MPI = -1, INVALID_CHOICE = -2 };
 
 /*
- * Broadcasts by an explicit choice, the same in all ranks. Returns MPI's error code, LEFT_TO_MPI if
- * the caller has to call MPI_Bcast, or INVALID_CHOICE.
+ * Broadcasts with an explicit choice, which must be the same on all ranks. Returns MPI's error code,
+ * LEFT_TO_MPI if the caller must call MPI_Bcast, or INVALID_CHOICE.
  */
-EXPORTED int hvbcast_broadcast(void *buffer, int64_t count, word type, int root, word communicator, const char *algorithm, uint64_t chunk,
-                               int depth, int radix);
-int hvbcast_broadcast(void *buffer, int64_t count, word type, int root, word communicator, const char *algorithm, uint64_t chunk, int depth,
-                      int radix)
+EXPORTED int hvbcast_broadcast(void *buffer, int64_t count, word type, int root, word communicator,
+                               const char *algorithm, uint64_t chunk, int depth, int radix);
+int hvbcast_broadcast(void *buffer, int64_t count, word type, int root, word communicator, const char *algorithm,
+                      uint64_t chunk, int depth, int radix)
 {
     static _Atomic(fn_ptr) known;
     find_once(&known, "PMPI_Bcast", __builtin_return_address(0));
@@ -426,7 +427,7 @@ int hvbcast_broadcast(void *buffer, int64_t count, word type, int root, word com
         return LEFT_TO_MPI;
     struct request request = {buffer, count, as_handle(type), root, as_handle(communicator), 0};
     struct channel *c = channel_for(&request, &status);
-    if (status == 0 && (c == NULL || !measure(&request)))
+    if (status == 0 && (c == NULL || !set_element_bytes(&request)))
         return LEFT_TO_MPI;
     if (status == 0)
         status = channel_open(c);

@@ -1,4 +1,4 @@
-/* Creates, opens and closes channels, which are attributes of communicators. */
+/* Creates, opens and closes channels, which are stored as attributes of communicators. */
 #include "channel.h"
 
 #include <pthread.h>
@@ -14,10 +14,10 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct channel *channels;
-static _Atomic uint64_t generation = 1; /* rises when a communicator is freed: MPI may reuse its handle */
+static _Atomic uint64_t generation = 1; /* increases when a communicator is freed: MPI may reuse its handle */
 static int key; /* of the attribute that holds a channel */
 static void (*call_at_end)(void);
-static word own; /* a duplicate of MPI_COMM_SELF */
+static word self; /* a duplicate of MPI_COMM_SELF */
 
 static void close_channel(struct channel *c)
 {
@@ -37,7 +37,7 @@ static int do_not_copy(word communicator, int this_key, void *extra, void *value
     return 0;
 }
 
-/* The program frees a communicator, collectively. */
+/* Called when the program frees a communicator, which is collective. */
 static int delete_channel(word communicator, int this_key, void *value, void *extra)
 {
     (void)communicator, (void)this_key, (void)extra;
@@ -62,9 +62,9 @@ static int by_number(const void *a, const void *b)
 }
 
 /*
- * MPI_Finalize deletes the attributes of MPI_COMM_SELF first, while MPI still works. Channels are
- * closed in the order of their numbers, because threads may have created them in another order on
- * another rank.
+ * MPI_Finalize deletes the attributes of MPI_COMM_SELF first, while MPI still works. Channels close
+ * in the order of their numbers, because on another rank threads may have created them in another
+ * order.
  */
 static int close_all_channels(word communicator, int this_key, void *value, void *extra)
 {
@@ -81,8 +81,8 @@ static int close_all_channels(word communicator, int this_key, void *value, void
     for (size_t i = 0; i < count; i++)
         close_channel(all[i]);
     free(all);
-    if (own != 0)
-        mpi.comm_free(&own);
+    if (self != 0)
+        mpi.comm_free(&self);
     return 0;
 }
 
@@ -92,13 +92,13 @@ bool channels_start(void (*at_end)(void))
     int end_key;
     return mpi.comm_create_keyval(do_not_copy, delete_channel, &key, NULL) == 0 &&
         mpi.comm_create_keyval(do_not_copy, close_all_channels, &end_key, NULL) == 0 &&
-        mpi.comm_set_attr(mpi.comm_self, end_key, NULL) == 0 && mpi.comm_dup(mpi.comm_self, &own) == 0 &&
-        mpi.comm_set_errhandler(own, mpi.errors_return) == 0;
+        mpi.comm_set_attr(mpi.comm_self, end_key, NULL) == 0 && mpi.comm_dup(mpi.comm_self, &self) == 0 &&
+        mpi.comm_set_errhandler(self, mpi.errors_return) == 0;
 }
 
-word channel_own(void)
+word channel_self(void)
 {
-    return own;
+    return self;
 }
 
 static struct channel *find_or_create(word communicator, int *status)
@@ -128,7 +128,7 @@ static struct channel *find_or_create(word communicator, int *status)
 
 struct channel *channel_of(word communicator, int *status)
 {
-    /* Cached: a look-up costs as much as a small broadcast in shared memory. */
+    /* Cached: a lookup takes as long as a small broadcast in shared memory. */
     static _Thread_local struct {
         uint64_t generation;
         struct channel *channel;
@@ -142,7 +142,7 @@ struct channel *channel_of(word communicator, int *status)
     return last.channel;
 }
 
-/* Collects every member's `mine` in `all`. */
+/* Gathers `mine` of every member in `all`. */
 static int allgather_bytes(word communicator, const void *mine, void *all, size_t bytes)
 {
     return mpi.allgather(mine, (int)bytes, mpi.type_byte, all, (int)bytes, mpi.type_byte, communicator);
@@ -161,20 +161,21 @@ int channel_compare(struct channel *c)
     if (status == 0 && other == c->size)
         c->rules = table_rules(c->size);
     if (status == 0 && other < c->size && c->rank == 0 && !atomic_flag_test_and_set(&warned))
-        log_line("rank 0 and rank %d of %d have different decision tables, or one has none: broadcasts are left to the MPI library. Give all ranks "
-            "the same table", other, c->size);
+        log_line("rank 0 and rank %d of %d have different decision tables, or one has none: broadcasts are left to the "
+                 "MPI library. Give all ranks the same table",
+                 other, c->size);
     free(all);
     return status;
 }
 
-/* What each member tells the others. */
+/* Facts about each member, gathered on all members. */
 struct member {
     uint64_t number;
     int leader; /* of its node */
     bool has_gpu;
 };
 
-/* The first member on this node. */
+/* Finds the first member on this node. */
 static int find_leader(struct channel *c, int *leader)
 {
     int status = mpi.comm_split_type(c->messages, mpi.comm_type_shared, c->rank, mpi.info_null, &c->node);
@@ -203,7 +204,7 @@ static void set_nodes(struct channel *c, const struct member *all)
             c->nodes[c->node_count++] = i;
         if (++ranks[leader] > c->ranks_per_node)
             c->ranks_per_node = ranks[leader];
-        /* Buffers may be in GPU memory, which only MPI may read. */
+        /* With a GPU, buffers may be in its memory, which only MPI can read. */
         c->memory_allowed = c->memory_allowed && !all[i].has_gpu;
     }
     free(ranks);
@@ -233,7 +234,7 @@ int channel_open(struct channel *c)
     return status;
 }
 
-/* Whether this rank shares the node's memory. */
+/* Returns whether this rank shares the node's memory. */
 static bool share_memory(struct channel *c)
 {
     struct node_memory_place place = {.file = -1}, *all = require_memory((size_t)c->memory.size, sizeof *all);
@@ -243,7 +244,7 @@ static bool share_memory(struct channel *c)
     else if (c->memory.rank != 0)
         shared = node_memory_attach(&c->memory, &all[0]);
     free(all);
-    /* The file must stay open until the others have attached it. */
+    /* Keep the file open until the other ranks have attached it. */
     char ready = shared, *others = require_memory((size_t)c->memory.size, 1);
     allgather_bytes(c->node, &ready, others, 1);
     free(others);

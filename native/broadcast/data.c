@@ -11,7 +11,7 @@
 enum { PIECE = 1 << 30 }; /* bytes */
 enum { BLOCK = 1 << 20 }; /* elements */
 
-/* Numbers of the arguments that a type was created with. */
+/* The numbers of arguments with which a type was created. */
 struct envelope {
     int64_t integers, addresses, large, types;
 };
@@ -20,9 +20,10 @@ static int get_envelope(word type, struct envelope *envelope)
 {
     int integers = 0, addresses = 0, types = 0, combiner, status;
     *envelope = (struct envelope){0};
-    /* The older call refuses types that were made with large counts. */
+    /* MPI_Type_get_envelope fails for types that were created with large counts. */
     if (mpi.type_get_envelope_c != NULL)
-        return mpi.type_get_envelope_c(type, &envelope->integers, &envelope->addresses, &envelope->large, &envelope->types, &combiner);
+        return mpi.type_get_envelope_c(type, &envelope->integers, &envelope->addresses, &envelope->large,
+                                       &envelope->types, &combiner);
     status = mpi.type_get_envelope(type, &integers, &addresses, &types, &combiner);
     envelope->integers = integers;
     envelope->addresses = addresses;
@@ -43,8 +44,8 @@ static int base_of(word type, const struct envelope *e, word *base)
 }
 
 /*
- * Whether the elements are contiguous and in the order of their type's signature: a predefined type
- * without holes, or one that only repeats such a type. False for all others.
+ * Whether the elements are contiguous and in the order of their type's signature. True only for a
+ * predefined type without gaps, and for a type that only repeats such a type.
  */
 static bool is_contiguous(word type)
 {
@@ -52,14 +53,14 @@ static bool is_contiguous(word type)
     long long size = 0;
     intptr_t low = 0, extent = 0;
     word base;
-    if (mpi.type_size(type, &size) != 0 || mpi.type_get_extent(type, &low, &extent) != 0 || low != 0 || extent != size ||
-        get_envelope(type, &e) != 0)
+    if (mpi.type_size(type, &size) != 0 || mpi.type_get_extent(type, &low, &extent) != 0 || low != 0 ||
+        extent != size || get_envelope(type, &e) != 0)
         return false;
     if (e.types == 0)
         return true;
     /*
-     * MPI_Type_dup has no argument but the type, MPI_Type_contiguous one count; other types of one
-     * type have more.
+     * MPI_Type_dup takes only the type, and MPI_Type_contiguous one count more. All other
+     * constructors with one type take more arguments.
      */
     if (e.types != 1 || e.addresses != 0 || e.integers + e.large > 1 || base_of(type, &e, &base) != 0)
         return false;
@@ -69,7 +70,7 @@ static bool is_contiguous(word type)
     return contiguous;
 }
 
-int data_repeat(int64_t count, word type, word *made)
+int data_repeated_type(int64_t count, word type, word *made)
 {
     intptr_t low, extent;
     word block = 0;
@@ -89,22 +90,22 @@ int data_repeat(int64_t count, word type, word *made)
     return status == 0 ? mpi.type_commit(made) : status;
 }
 
-/* An element too large for MPI_Pack, whose sizes are ints: this rank sends it to itself. */
-static int copy_huge(const struct data *d, char *element, char *bytes, bool out, word own)
+/* For an element too large for MPI_Pack, whose sizes are ints: this rank sends it to itself. */
+static int copy_huge(const struct data *d, char *element, char *bytes, bool out, word self)
 {
     word type;
     struct any_status ignored;
-    int status = data_repeat((int64_t)d->element, mpi.type_byte, &type);
+    int status = data_repeated_type((int64_t)d->element, mpi.type_byte, &type);
     if (status != 0)
         return status;
-    status = out ? mpi.sendrecv(element, 1, d->type, 0, 0, bytes, 1, type, 0, 0, own, &ignored)
-                 : mpi.sendrecv(bytes, 1, type, 0, 0, element, 1, d->type, 0, 0, own, &ignored);
+    status = out ? mpi.sendrecv(element, 1, d->type, 0, 0, bytes, 1, type, 0, 0, self, &ignored)
+                 : mpi.sendrecv(bytes, 1, type, 0, 0, element, 1, d->type, 0, 0, self, &ignored);
     mpi.type_free(&type);
     return status;
 }
 
-/* Copies between the program's buffer and the packed bytes: `out` of the buffer, or into it. */
-static int copy(const struct data *d, bool out, word own)
+/* Copies from the program's buffer into the packed bytes (`out`), or back. */
+static int copy(const struct data *d, bool out, word self)
 {
     int64_t at_once = d->element < PIECE ? PIECE / (int64_t)d->element : 1;
     int status = 0;
@@ -114,16 +115,16 @@ static int copy(const struct data *d, bool out, word own)
         char *bytes = d->bytes + (uint64_t)done * d->element;
         uint64_t size = (uint64_t)count * d->element;
         if (size > INT_MAX)
-            status = copy_huge(d, elements, bytes, out, own);
+            status = copy_huge(d, elements, bytes, out, self);
         else if (out)
-            status = mpi.pack(elements, count, d->type, bytes, (int)size, &position, own);
+            status = mpi.pack(elements, count, d->type, bytes, (int)size, &position, self);
         else
-            status = mpi.unpack(bytes, (int)size, &position, elements, count, d->type, own);
+            status = mpi.unpack(bytes, (int)size, &position, elements, count, d->type, self);
     }
     return status;
 }
 
-int data_open(struct data *d, void *buffer, int64_t count, word type, uint64_t element, bool filled, word own)
+int data_open(struct data *d, void *buffer, int64_t count, word type, uint64_t element, bool filled, word self)
 {
     *d = (struct data){.bytes = buffer, .buffer = buffer, .count = count, .type = type, .element = element};
     if (is_contiguous(type))
@@ -134,17 +135,17 @@ int data_open(struct data *d, void *buffer, int64_t count, word type, uint64_t e
         return status;
     d->packed = true;
     d->bytes = require_memory((size_t)count, element);
-    status = filled ? copy(d, true, own) : 0;
+    status = filled ? copy(d, true, self) : 0;
     if (status != 0)
-        data_close(d, false, own);
+        data_close(d, false, self);
     return status;
 }
 
-int data_close(struct data *d, bool changed, word own)
+int data_close(struct data *d, bool changed, word self)
 {
     if (!d->packed)
         return 0;
-    int status = changed ? copy(d, false, own) : 0;
+    int status = changed ? copy(d, false, self) : 0;
     free(d->bytes);
     return status;
 }

@@ -1,4 +1,4 @@
-/* A ring of chunks in a memory file, with a counter for each rank. */
+/* A ring of chunks in an anonymous file, with a counter for each rank. */
 #include "node_memory.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 enum { LINE = 64, PAGE = 4096, POLLS_BEFORE_PROGRESS = 200 };
 
 /*
- * Counts of chunks since the start, each in a cache line of its own. The chunks follow at the next
+ * Counts of chunks since the start, each in a separate cache line. The chunks follow on the next
  * page.
  */
 struct shared {
@@ -53,7 +53,7 @@ bool node_memory_create(struct node_memory *m, struct node_memory_place *place)
     place->pid = (int)getpid();
     place->mark = ((uint64_t)now.tv_sec << 30 | (uint64_t)now.tv_nsec) ^ (uint64_t)place->pid << 40;
     place->file = memfd_create("hvbcast", MFD_CLOEXEC);
-    /* Reserved now: a missing page would kill the rank later. */
+    /* Reserved now: running out of memory later would kill the rank with SIGBUS. */
     if (place->file < 0 || file_space_reserve(place->file, all_bytes(m)) != 0 || !map(m, place->file))
         return false;
     m->shared->mark = place->mark;
@@ -68,8 +68,9 @@ bool node_memory_attach(struct node_memory *m, const struct node_memory_place *p
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0)
         return false;
-    /* In another container the process number may belong to a different process. */
-    bool attached = fstat(file, &found) == 0 && S_ISREG(found.st_mode) && (uint64_t)found.st_size == all_bytes(m) && map(m, file);
+    /* In another container the process id may belong to a different process. */
+    bool attached = fstat(file, &found) == 0 && S_ISREG(found.st_mode) &&
+        (uint64_t)found.st_size == all_bytes(m) && map(m, file);
     close(file);
     if (attached && m->shared->mark != place->mark) {
         node_memory_close(m);
@@ -85,7 +86,7 @@ void node_memory_close(struct node_memory *m)
     m->shared = NULL;
 }
 
-/* A program may rely on progress of its other messages while it waits in a broadcast. */
+/* A program may rely on progress of its other messages during a broadcast. */
 static void make_progress(const struct node_memory *m)
 {
     struct any_status status;
@@ -120,13 +121,13 @@ static void pass(struct node_memory *m)
     atomic_store_explicit(&m->shared->of[m->rank].taken, m->passed, memory_order_release);
 }
 
-void node_memory_divide(struct node_memory *m, uint64_t chunk, int depth, bool gives)
+void node_memory_divide(struct node_memory *m, uint64_t chunk, int depth, bool is_source)
 {
     uint64_t slots = NODE_MEMORY_BYTES / chunk;
     if (slots > (uint64_t)depth)
         slots = (uint64_t)depth;
-    /* Another rank may still read by the old division. */
-    if (gives && (chunk != m->chunk || slots != m->slots))
+    /* Another rank may still be reading with the old slot size. */
+    if (is_source && (chunk != m->chunk || slots != m->slots))
         await_others(m, m->passed);
     m->chunk = chunk;
     m->slots = slots;

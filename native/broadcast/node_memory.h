@@ -1,4 +1,4 @@
-/* Memory shared by the ranks of a node: one of them puts chunks in, the others copy them out. */
+/* Memory shared by the ranks of a node: one rank writes chunks, the others copy them. */
 #ifndef HVBCAST_NODE_MEMORY_H
 #define HVBCAST_NODE_MEMORY_H
 
@@ -7,7 +7,7 @@
 
 #include "mpi_abi/mpi_abi.h"
 
-/* Room for chunks; small enough to stay in a cache. */
+/* Space for chunks, small enough to stay in a cache. */
 #define NODE_MEMORY_BYTES ((uint64_t)4 << 20)
 
 struct node_memory {
@@ -15,20 +15,20 @@ struct node_memory {
     int progress_rank;
     int rank, size; /* on the node */
     struct shared *shared;
-    uint64_t passed; /* chunks passed so far, the same in all ranks */
-    uint64_t chunk, slots; /* current division of the memory; 0: none yet */
+    uint64_t passed; /* chunks written or copied by this rank so far */
+    uint64_t chunk, slots; /* current slot size and number of slots; 0: not set yet */
 };
 
-/* How the other ranks find the memory that the node's first rank created. */
+/* Where the other ranks find the memory that the node's first rank created. */
 struct node_memory_place {
-    uint64_t mark; /* also stored in the memory */
+    uint64_t mark; /* a unique number, also stored in the memory */
     int pid, file;
 };
 
 /*
- * Called by the node's first rank; the caller has set `rank`, `size` and `progress`. False if no
- * memory can be shared. Close the file once all others have attached it: the memory disappears with
- * the ranks, however they end.
+ * Called by the node's first rank, with `rank`, `size` and `progress` set. False if no memory can be
+ * shared. The caller closes the file once all others have attached it. Then the memory disappears
+ * with the ranks, however they end.
  */
 bool node_memory_create(struct node_memory *memory, struct node_memory_place *place);
 
@@ -38,10 +38,10 @@ bool node_memory_attach(struct node_memory *memory, const struct node_memory_pla
 void node_memory_close(struct node_memory *memory);
 
 /*
- * Called by all ranks before a broadcast's first chunk; `gives` is true on the rank that puts
- * chunks in.
+ * Sets the slot size. Called by all ranks before the first chunk of a broadcast. `is_source`: this
+ * rank writes the chunks.
  */
-void node_memory_divide(struct node_memory *memory, uint64_t chunk, int depth, bool gives);
+void node_memory_divide(struct node_memory *memory, uint64_t chunk, int depth, bool is_source);
 
 void node_memory_put(struct node_memory *memory, const char *from, uint64_t bytes);
 

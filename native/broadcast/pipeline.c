@@ -8,7 +8,7 @@
 
 enum { TAG = 0 };
 
-/* One request each: the layout of an array of requests depends on the ABI. */
+/* Holds a single request, because the layout of an array of requests depends on the ABI. */
 struct slot {
     word request;
     bool busy;
@@ -53,7 +53,8 @@ static int send(struct flow *flow, uint64_t number)
         struct slot *slot = &flow->sending[(size_t)i * flow->depth + number % flow->depth];
         status = wait(slot);
         if (status == 0) {
-            status = mpi.isend(chunk_at(p, number), bytes, mpi.type_byte, p->to[i], TAG, p->communicator, &slot->request);
+            status =
+                mpi.isend(chunk_at(p, number), bytes, mpi.type_byte, p->to[i], TAG, p->communicator, &slot->request);
             slot->busy = status == 0;
         }
     }
@@ -82,7 +83,7 @@ static int forward_all(struct flow *flow)
     return status;
 }
 
-/* After an error: abandons what has not completed. */
+/* Abandons pending requests after an error. */
 static void abandon(struct slot *slots, size_t count, bool cancel)
 {
     for (size_t i = 0; i < count; i++) {

@@ -8,18 +8,18 @@
 
 struct pipeline {
     word communicator;
-    int from; /* -1: this rank has the data */
+    int from; /* -1: this rank is the root */
     const int *to;
     int receivers;
     char *data;
     uint64_t bytes;
     uint64_t chunk;
-    int depth; /* chunks in flight, on each side */
-    void (*arrived)(void *context, const char *chunk, uint64_t bytes); /* called for each chunk; may be NULL */
+    int depth; /* chunks in flight per neighbour */
+    void (*arrived)(void *context, const char *chunk, uint64_t bytes); /* called for each chunk; or NULL */
     void *context;
 };
 
-/* Returns MPI's error code; no request stays open in either case. */
+/* Returns MPI's error code. Leaves no request open, even after an error. */
 int pipeline_run(const struct pipeline *pipeline);
 
 /* The number of chunks, and the bytes of one. */

@@ -12,11 +12,11 @@
 
 #define FIRST_LINE "hvscale-collectives 1\n"
 #define LAST_LINE "check "
-enum { MOST_BYTES = 1 << 24, MOST_CHUNK = 1 << 30, MOST_DEPTH = 1024 };
+enum { MAX_BYTES = 1 << 24, MAX_CHUNK = 1 << 30, MAX_DEPTH = 1024 };
 
 struct rule {
     int ranks, ranks_per_node;
-    uint64_t first, last; /* bytes, both included */
+    uint64_t first, last; /* bytes, both inclusive */
     struct choice choice;
 };
 
@@ -46,9 +46,9 @@ bool choice_valid(const struct choice *choice)
 {
     if (choice->algorithm == LIBRARY)
         return true;
-    uint64_t largest = choice->algorithm == TWO_LEVEL ? NODE_MEMORY_BYTES / 2 : MOST_CHUNK;
+    uint64_t largest = choice->algorithm == TWO_LEVEL ? NODE_MEMORY_BYTES / 2 : MAX_CHUNK;
     return choice->algorithm < ALGORITHMS && choice->chunk >= 1 && choice->chunk <= largest && choice->depth >= 1 &&
-        choice->depth <= MOST_DEPTH && choice->radix >= 2;
+        choice->depth <= MAX_DEPTH && choice->radix >= 2;
 }
 
 /* FNV-1a with 64 bits. */
@@ -76,22 +76,23 @@ static bool read_rule(const char *line, struct rule *rule)
 {
     char algorithm[16];
     int end = 0;
-    int found = sscanf(line, "broadcast %d %d %" SCNu64 " %" SCNu64 " %15s %" SCNu64 " %d %d%n", &rule->ranks, &rule->ranks_per_node,
-                       &rule->first, &rule->last, algorithm, &rule->choice.chunk, &rule->choice.depth, &rule->choice.radix, &end);
+    int found = sscanf(line, "broadcast %d %d %" SCNu64 " %" SCNu64 " %15s %" SCNu64 " %d %d%n", &rule->ranks,
+                       &rule->ranks_per_node, &rule->first, &rule->last, algorithm, &rule->choice.chunk,
+                       &rule->choice.depth, &rule->choice.radix, &end);
     if (found != 8 || line[end] != '\0' || rule->ranks < 1 || rule->ranks_per_node < 1 || rule->first > rule->last)
         return false;
     rule->choice.algorithm = algorithm_named(algorithm);
     return choice_valid(&rule->choice);
 }
 
-/* The file's text, terminated by 0; NULL, with errno, if it cannot be read. */
+/* Reads the file as a string; returns NULL and sets errno if that fails. */
 static char *read_text(const char *path, size_t *length)
 {
     FILE *file = fopen(path, "re");
     if (file == NULL)
         return NULL;
-    char *text = malloc(MOST_BYTES + 1);
-    *length = text != NULL ? fread(text, 1, MOST_BYTES, file) : 0;
+    char *text = malloc(MAX_BYTES + 1);
+    *length = text != NULL ? fread(text, 1, MAX_BYTES, file) : 0;
     if (text != NULL)
         text[*length] = '\0';
     fclose(file);
@@ -157,11 +158,12 @@ uint64_t table_checksum(void)
     return table.checksum;
 }
 
-/* Whether `a` is nearer to `wanted` than `b`, as a ratio; of two equally near the smaller. */
+/* Whether `a` is nearer to `wanted` than `b`, by ratio; of two equal ratios, the smaller number is nearer. */
 static bool nearer(int a, int b, int wanted)
 {
-    double far_a = a > wanted ? (double)a / wanted : (double)wanted / a, far_b = b > wanted ? (double)b / wanted : (double)wanted / b;
-    return far_a < far_b || (far_a == far_b && a < b);
+    double ratio_a = a > wanted ? (double)a / wanted : (double)wanted / a;
+    double ratio_b = b > wanted ? (double)b / wanted : (double)wanted / b;
+    return ratio_a < ratio_b || (ratio_a == ratio_b && a < b);
 }
 
 struct rules table_rules(int ranks)
@@ -175,12 +177,12 @@ struct rules table_rules(int ranks)
             continue;
         if (found.count++ == 0)
             found.first = &table.rules[i];
-        found.any_ours = found.any_ours || table.rules[i].choice.algorithm != LIBRARY;
+        found.any_own_algorithm = found.any_own_algorithm || table.rules[i].choice.algorithm != LIBRARY;
     }
     return found;
 }
 
-static bool holds(const struct rule *rule, uint64_t bytes)
+static bool applies(const struct rule *rule, uint64_t bytes)
 {
     return rule->first <= bytes && bytes <= rule->last;
 }
@@ -188,7 +190,7 @@ static bool holds(const struct rule *rule, uint64_t bytes)
 bool table_may_choose(const struct rules *rules, uint64_t bytes)
 {
     for (size_t i = 0; i < rules->count; i++)
-        if (holds(&rules->first[i], bytes) && rules->first[i].choice.algorithm != LIBRARY)
+        if (applies(&rules->first[i], bytes) && rules->first[i].choice.algorithm != LIBRARY)
             return true;
     return false;
 }
@@ -200,7 +202,7 @@ struct choice table_choose(const struct rules *rules, int ranks_per_node, uint64
         if (per_node == 0 || nearer(rules->first[i].ranks_per_node, per_node, ranks_per_node))
             per_node = rules->first[i].ranks_per_node;
     for (size_t i = 0; i < rules->count; i++)
-        if (rules->first[i].ranks_per_node == per_node && holds(&rules->first[i], bytes))
+        if (rules->first[i].ranks_per_node == per_node && applies(&rules->first[i], bytes))
             return rules->first[i].choice;
     return (struct choice){.algorithm = LIBRARY};
 }

@@ -1,6 +1,6 @@
 /*
  * Reads the compact decision table (docs/explanation/broadcast.md) and chooses the algorithm of a
- * broadcast. Knows nothing of MPI.
+ * broadcast. Independent of MPI.
  */
 #ifndef HVBCAST_TABLE_H
 #define HVBCAST_TABLE_H
@@ -20,18 +20,16 @@ struct choice {
 
 const char *algorithm_name(enum algorithm algorithm);
 
-/* ALGORITHMS for an unknown name. */
+/* The algorithm with this name; ALGORITHMS for an unknown name. */
 enum algorithm algorithm_named(const char *name);
 
-/* Whether the choice's numbers are within their limits. */
+/* Whether all numbers of the choice are within their limits. */
 bool choice_valid(const struct choice *choice);
 
-/*
- * Reads the file, in one thread. Returns NULL, or what is wrong with it: then there are no rules.
- */
+/* Reads the file. Returns NULL, or the problem; then there are no rules. Not thread-safe. */
 const char *table_read(const char *path);
 
-/* The flavour of MPI, as hvscale names it; empty without a table. */
+/* The MPI flavour that the table was made with, by hvscale's name; empty without a table. */
 const char *table_made_with(void);
 
 /* Equal on ranks with the same rules; 0 without a table. */
@@ -42,21 +40,21 @@ struct rules {
     const struct rule *first;
     size_t count;
     int ranks;
-    bool any_ours; /* one of them chooses an algorithm other than LIBRARY */
+    bool any_own_algorithm; /* at least one rule chooses an algorithm other than LIBRARY */
 };
 
-/* For the nearest number of ranks; none without a table. */
+/* The rules for the nearest number of ranks; none without a table. */
 struct rules table_rules(int ranks);
 
 /*
- * Whether one of them, for any number of ranks per node, chooses an algorithm of ours for this
+ * Whether a rule, for any number of ranks per node, chooses an algorithm other than LIBRARY for this
  * size.
  */
 bool table_may_choose(const struct rules *rules, uint64_t bytes);
 
 /*
- * The choice for this size by the rules for the nearest number of ranks per node; LIBRARY if none
- * holds it.
+ * The choice for this size, from the rules for the nearest number of ranks per node; LIBRARY if no
+ * rule covers the size.
  */
 struct choice table_choose(const struct rules *rules, int ranks_per_node, uint64_t bytes);
 

@@ -7,12 +7,12 @@
  */
 static void k_nomial(int radix, int number, int size, struct tree_place *place)
 {
-    long long unit = 1; /* of the lowest non-zero digit; for the root, above all digits */
+    long long unit = 1; /* value of the lowest non-zero digit; for the root, above all digits */
     while (unit < size && number / unit % radix == 0)
         unit *= radix;
     if (number > 0)
         place->parent = (int)(number - number / unit % radix * unit);
-    /* Largest subtrees first: they take longest. */
+    /* Send to the largest subtrees first, because they take longest. */
     for (unit /= radix; unit > 0; unit /= radix)
         for (int digit = 1; digit < radix && number + digit * unit < size; digit++)
             place->children[place->count++] = (int)(number + digit * unit);

@@ -4,11 +4,11 @@
 
 #include "table.h"
 
-/* One rank's place in the tree; ranks are numbered from the root. */
+/* The place of one rank in the tree. Ranks are numbered from the root. */
 struct tree_place {
     int parent; /* -1: this is the root */
     int count;
-    int *children; /* in the order of sending; the caller provides room for all ranks */
+    int *children; /* in the order of sending; the caller provides space for all ranks */
 };
 
 void tree_place(enum algorithm algorithm, int radix, int number, int size, struct tree_place *place);

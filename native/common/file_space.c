@@ -1,4 +1,4 @@
-/* Reserves file space without the signal that a file size limit raises. */
+/* Reserves file space without the signal that a limit on file sizes raises. */
 #include "file_space.h"
 
 #include <errno.h>
@@ -7,8 +7,8 @@
 #include <time.h>
 
 /*
- * Beyond the limit the kernel sends this thread SIGXFSZ, which by default ends the process. The
- * signal is blocked during the call and then removed, so the program's own handling is unaffected.
+ * Beyond the limit the kernel sends SIGXFSZ to this thread, which by default ends the process. This
+ * function blocks the signal during the call and then discards it, so the program never sees it.
  */
 int file_space_reserve(int file, uint64_t size)
 {

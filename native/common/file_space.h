@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 /*
- * Reserves the first `size` bytes of `file`. Returns 0 or an errno value; a limit on file sizes
- * (ulimit -f) returns EFBIG without its signal.
+ * Reserves the first `size` bytes of `file`. Returns 0 or an errno value: EFBIG, without a signal,
+ * beyond a limit on file sizes (ulimit -f).
  */
 int file_space_reserve(int file, uint64_t size);
 

@@ -1,8 +1,8 @@
-/* Messages of a preloaded library to the user. */
+/* Messages from a preloaded library to the user. */
 #ifndef HVSCALE_LOG_H
 #define HVSCALE_LOG_H
 
-/* The name that begins each of this library's lines. Every library that links log.c defines it. */
+/* The first word of each line from this library. Every library that links log.c defines it. */
 extern const char log_name[];
 
 /* Writes "<log_name>: <message>" as one line to stderr. */

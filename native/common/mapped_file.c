@@ -1,4 +1,4 @@
-/* Creates profile files: reserved, described, locked, and only then given their name. */
+/* Creates profile files: reserves space, writes the header and locks the file before naming it. */
 #include "mapped_file.h"
 
 #include <errno.h>
@@ -29,13 +29,14 @@ uint64_t mapped_file_ring_bytes(void)
         if (errno == 0 && *end == '\0' && value >= 1 && value <= 1 << 20)
             mebibytes = (uint64_t)value;
         else
-            log_line("HVPROF_MIB=%s is not a number of MiB from 1 to 1048576: using the default, %d", text, DEFAULT_MIB);
+            log_line("HVPROF_MIB=%s is not a number of MiB from 1 to 1048576: using the default, %d", text,
+                     DEFAULT_MIB);
     }
     return mebibytes * MIB;
 }
 
-/* A rank's first process gets rank-00003.hvp, later ones a name of their own beside it. */
-static bool give_name(const struct mapped_file_kind *kind, const char *temporary, const char *directory, uint32_t rank)
+/* A rank's first process gets rank-00003.hvp; later ones get names with their process id. */
+static bool name_file(const struct mapped_file_kind *kind, const char *temporary, const char *directory, uint32_t rank)
 {
     char path[4096];
     for (int attempt = 0; attempt < 100; attempt++) {
@@ -44,8 +45,9 @@ static bool give_name(const struct mapped_file_kind *kind, const char *temporary
             snprintf(suffix, sizeof suffix, ".%d", (int)getpid());
         if (attempt > 1)
             snprintf(suffix, sizeof suffix, ".%d-%d", (int)getpid(), attempt);
-        if ((size_t)snprintf(path, sizeof path, "%s/%s-%05u%s.%s", directory, kind->prefix, rank, suffix, kind->extension) >=
-            sizeof path) {
+        int length = snprintf(path, sizeof path, "%s/%s-%05u%s.%s", directory, kind->prefix, rank, suffix,
+                              kind->extension);
+        if ((size_t)length >= sizeof path) {
             errno = ENAMETOOLONG;
             return false;
         }
@@ -59,9 +61,7 @@ static bool give_name(const struct mapped_file_kind *kind, const char *temporary
 
 static void *map(int file, uint64_t size)
 {
-    /*
-     * Reserved now: writing to a mapped page of a full disk later would kill the job with SIGBUS.
-     */
+    /* Reserved now: on a full disk, a later write to the mapping would kill the job with SIGBUS. */
     errno = file_space_reserve(file, size);
     if (errno != 0)
         return NULL;
@@ -73,7 +73,7 @@ static void *map(int file, uint64_t size)
 }
 
 void *mapped_file_create(const struct mapped_file_kind *kind, uint32_t rank, uint64_t size,
-                         void (*describe)(void *file, const void *identity), const void *identity)
+                         void (*write_header)(void *file, const void *identity), const void *identity)
 {
     const char *directory = getenv("HVPROF_DIRECTORY");
     if (directory == NULL || *directory == '\0') {
@@ -81,7 +81,8 @@ void *mapped_file_create(const struct mapped_file_kind *kind, uint32_t rank, uin
         return NULL;
     }
     char temporary[4096];
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s/.%s-%05u.XXXXXX", directory, kind->prefix, rank) >= sizeof temporary) {
+    int length = snprintf(temporary, sizeof temporary, "%s/.%s-%05u.XXXXXX", directory, kind->prefix, rank);
+    if ((size_t)length >= sizeof temporary) {
         log_line("HVPROF_DIRECTORY is too long: the job continues without a profile");
         return NULL;
     }
@@ -93,14 +94,11 @@ void *mapped_file_create(const struct mapped_file_kind *kind, uint32_t rank, uin
     void *memory = map(file, size);
     bool ready = memory != NULL;
     if (ready) {
-        describe(memory, identity);
+        write_header(memory, identity);
         fchmod(file, 0644);
-        /*
-         * The open file keeps the lock until this process ends: nobody truncates the file
-         * meanwhile.
-         */
+        /* Held until this process ends, so that hvscale does not truncate the file before. */
         flock(file, LOCK_SH | LOCK_NB);
-        ready = give_name(kind, temporary, directory, rank);
+        ready = name_file(kind, temporary, directory, rank);
     }
     if (!ready) {
         log_line("cannot create a profile of %llu MiB in %s (%s): the job continues without a profile",

@@ -1,6 +1,6 @@
 /*
- * A profile file: mapped into memory by its process, readable after the process was killed, with
- * checks.
+ * A profile file: mapped by its process, so that it survives a kill of the process, and protected by
+ * checksums.
  */
 #ifndef HVSCALE_MAPPED_FILE_H
 #define HVSCALE_MAPPED_FILE_H
@@ -17,23 +17,23 @@ struct mapped_file_kind {
 };
 
 /*
- * Creates this process's file of `size` bytes in $HVPROF_DIRECTORY. `describe` writes its header
- * before it gets its name; it never shares or replaces an earlier process's file. A forked child
- * has no mapping. Returns NULL, after one line on stderr, if the file cannot be created.
+ * Creates and maps this process's file of `size` bytes in $HVPROF_DIRECTORY. `write_header` is called
+ * before the file gets its name. Files of earlier processes are neither shared nor replaced. A
+ * forked child does not inherit the mapping. Returns NULL after one line on stderr if that fails.
  */
 void *mapped_file_create(const struct mapped_file_kind *kind, uint32_t rank, uint64_t size,
-                         void (*describe)(void *file, const void *identity), const void *identity);
+                         void (*write_header)(void *file, const void *identity), const void *identity);
 
-/* Bytes of the ring of records that $HVPROF_MIB asks for. */
+/* The bytes of the ring of records, from $HVPROF_MIB. */
 uint64_t mapped_file_ring_bytes(void);
 
-/* What word number `index` adds to a check: any single flipped bit changes the sum. */
+/* The contribution of word number `index` to a checksum. Any single flipped bit changes the sum. */
 static inline uint64_t check_word(uint64_t word, size_t index)
 {
     return word * (CHECK_FACTOR * (2 * index + 1));
 }
 
-/* The check of consecutive words. The products are independent, so they run in parallel. */
+/* The checksum of consecutive words. The products are independent, so they run in parallel. */
 static inline uint64_t check_words(const uint64_t *words, size_t count)
 {
     uint64_t sum = CHECK_FACTOR;

@@ -11,7 +11,7 @@
 #include "recorder.h"
 
 enum { TAG = 31807, ROUNDS = 16 };
-enum { DONE = 1, ASK = 2 }; /* requests to rank 0 */
+enum { DONE = 1, ASK = 2 }; /* messages to rank 0 */
 
 #define TIMEOUT_NS ((uint64_t)10 * 1000000000u)
 
@@ -23,10 +23,10 @@ static uint64_t add_bytes(uint64_t hash, const char *bytes, ssize_t count)
 }
 
 /*
- * Equal on processes that share one CLOCK_MONOTONIC: one boot of one kernel, one time namespace. 0:
- * unknown.
+ * A number that is equal on processes with the same CLOCK_MONOTONIC: one boot of one kernel, and one
+ * time namespace. 0: unknown.
  */
-static uint64_t this_clock(void)
+static uint64_t clock_identity(void)
 {
     char text[256];
     int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -36,7 +36,7 @@ static uint64_t this_clock(void)
     if (length <= 0)
         return 0;
     uint64_t hash = add_bytes(0xCBF29CE484222325u, text, length);
-    /* Kernels before 5.6 have no such link and one clock for all processes. */
+    /* Kernels before 5.6 have no such link, and one clock for all processes. */
     return add_bytes(hash, text, readlink("/proc/self/ns/time", text, sizeof text));
 }
 
@@ -49,8 +49,8 @@ static void send(uint64_t first, uint64_t second, uint64_t third, int to)
 }
 
 /*
- * False after a timeout: a rank that was started without hvprof does not answer, and must not block
- * the job.
+ * Returns false after a timeout: a rank that was started without hvprof does not answer, and must not
+ * block the job.
  */
 static bool receive(uint64_t message[WORDS], int from)
 {
@@ -67,10 +67,10 @@ static bool receive(uint64_t message[WORDS], int from)
     return done;
 }
 
-static struct clock_offset not_measured(int peer)
+static struct clock_offset give_up_on(int peer)
 {
     log_line("rank %d did not answer within 10 s (started without hvprof?): clocks are not aligned", peer);
-    return (struct clock_offset){.error_ns = HVPROF_UNKNOWN_ERROR};
+    return (struct clock_offset){.error_ns = HVPROF_UNKNOWN_CLOCK_ERROR};
 }
 
 static uint64_t new_job(void)
@@ -85,11 +85,11 @@ static struct clock_offset answer_all(int size)
 {
     struct clock_offset own = {.offset_ns = (int64_t)(clock_ns(CLOCK_REALTIME) - hvprof_now()), .job = new_job()};
     for (int peer = 1; peer < size; peer++) {
-        send(this_clock(), (uint64_t)own.offset_ns, own.job, peer);
+        send(clock_identity(), (uint64_t)own.offset_ns, own.job, peer);
         for (;;) {
             uint64_t asked[WORDS];
             if (!receive(asked, peer)) {
-                not_measured(peer);
+                give_up_on(peer);
                 return own;
             }
             if (asked[0] == DONE)
@@ -106,17 +106,17 @@ struct clock_offset clocks_measure(int rank, int size)
         return answer_all(size);
     uint64_t message[WORDS];
     if (!receive(message, 0))
-        return not_measured(0);
+        return give_up_on(0);
     uint64_t clock = message[0], job = message[2], best = UINT64_MAX;
     int64_t zero_since_1970 = (int64_t)message[1], ahead = 0;
-    if (clock != 0 && clock == this_clock()) {
+    if (clock != 0 && clock == clock_identity()) {
         best = 0;
     } else {
         for (int round = 0; round < ROUNDS; round++) {
             uint64_t begin = hvprof_now();
             send(ASK, 0, 0, 0);
             if (!receive(message, 0))
-                return not_measured(0);
+                return give_up_on(0);
             uint64_t trip = hvprof_now() - begin;
             if (trip < best) {
                 best = trip;

@@ -1,5 +1,5 @@
 /*
- * Wraps every MPI collective of collectives.def: calls the real one and records time, bytes and
+ * Wraps every MPI collective in collectives.def: calls the real function and records time, bytes and
  * buffer.
  */
 #include "communicators.h"
@@ -12,11 +12,11 @@
 #define NO_ROOT (-1)
 #define NO_REDUCTION (-1)
 
-/* One call, as the rules of collectives.def see it. */
+/* A call, as the rules in collectives.def use it. */
 struct call {
     const word *arguments;
     struct communicator *communicator;
-    bool large; /* its counts are MPI_Count */
+    bool large; /* the counts are MPI_Count */
 };
 
 static word argument(const struct call *c, int number)
@@ -45,7 +45,7 @@ static bool in_place(const struct call *c, int number)
     return c->arguments[number] == mpi.in_place;
 }
 
-/* The ranks that blocks are exchanged with: those of the other group, if there is one. */
+/* The number of ranks to exchange blocks with: those of the remote group, if there is one. */
 static int peers(const struct call *c)
 {
     return c->communicator->inter ? c->communicator->remote_size : c->communicator->size;
@@ -57,8 +57,8 @@ static bool is_root(const struct call *c, int number)
 }
 
 /*
- * In the root's group of an inter-communicator, the other ranks pass MPI_PROC_NULL and otherwise
- * meaningless arguments.
+ * Whether this rank takes no part: in the root's group of an inter-communicator, all ranks but the
+ * root pass MPI_PROC_NULL, and their other arguments are undefined.
  */
 static bool is_bystander(const struct call *c, int number)
 {
@@ -74,9 +74,9 @@ static bool is_bitwise(const struct call *c, int number)
 }
 
 /*
- * Rules for bytes. A block is a count of elements of one type; per_... gives the sum of the blocks
- * for each peer, for each member of the own group, or for each neighbor that this rank receives
- * from. _v: the counts stand in an array. _w: the types do, too.
+ * Rules for bytes. A block is a count of elements of one type. per_... is the sum of the blocks for
+ * all peers, for all members of the own group, or for all neighbors that this rank receives from.
+ * _v: the counts are in an array. _w: the types are, too.
  */
 
 static uint64_t block(const struct call *c, int count, int type)
@@ -141,13 +141,13 @@ static uint64_t per_neighbor_w(const struct call *c, int counts, int types)
     return sum_w(c, counts, types, communicator_neighbours(c->communicator));
 }
 
-/* The buffer that this rank contributes from: the receive buffer if the call is in place. */
+/* The buffer with this rank's contribution: the receive buffer if the call is in place. */
 static word own_part(const struct call *c, int send, int receive)
 {
     return c->arguments[in_place(c, send) ? receive : send];
 }
 
-/* Called after MPI has succeeded: only then are the arguments known to be valid. */
+/* Called only after MPI returned success, which shows that the arguments are valid. */
 static void describe(struct call *c, struct hvprof_message *message, int communicator, int root)
 {
     c->communicator = communicator_of(as_handle(c->arguments[communicator]));

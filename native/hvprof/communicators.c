@@ -1,4 +1,4 @@
-/* Gives each communicator an identity that all its members agree on, without messages. */
+/* Gives each communicator an identity that is equal on all members, without messages. */
 #include "communicators.h"
 
 #include <pthread.h>
@@ -12,7 +12,7 @@
 
 enum { BUCKETS = 256, RECENT = 4 };
 
-/* The number of communicators that one parent has made with the same members. */
+/* The number of communicators created from one parent with the same members. */
 struct created {
     uint64_t key;
     uint32_t count;
@@ -21,19 +21,19 @@ struct created {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct communicator *buckets[BUCKETS];
-static struct communicator *unused; /* reused but never freed: a thread may still hold one */
+static struct communicator *unused; /* reused but never freed, because a thread may still use one */
 static struct created *all_created[BUCKETS];
-static uint32_t own_identities; /* handed out by this process */
-static _Atomic uint64_t generation = 1; /* rises when a handle is freed */
+static uint32_t own_identities; /* number of own identities taken by this process */
+static _Atomic uint64_t generation = 1; /* increases when a handle is freed */
 /*
- * Stands for any communicator without memory for an entry. Recording has stopped then; calls only
+ * Used for every communicator once memory has run out. Recording has stopped then, and callers only
  * need a valid pointer.
  */
-static struct communicator without_memory = {.indexed = true, .neighbours = 1};
+static struct communicator placeholder = {.indexed = true, .neighbours = 1};
 
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
-    /* The sum comes first: equal small numbers must not cancel to 0, which means unknown. */
+    /* Added before mixing: equal small numbers must not cancel to 0, which means unknown. */
     value = (value + 0x9E3779B97F4A7C15u) * 0xBF58476D1CE4E5B9u;
     hash = (hash ^ value ^ value >> 31) * 0x9E3779B97F4A7C15u;
     return hash ^ hash >> 29;
@@ -59,10 +59,10 @@ static uint64_t own_identity(void)
 }
 
 /*
- * The hash of a group's ranks in MPI_COMM_WORLD, in order; frees the group. 0 if one of them is in
- * another MPI_COMM_WORLD, or without memory.
+ * The hash of a group's ranks in MPI_COMM_WORLD, in order. 0 if a rank belongs to another
+ * MPI_COMM_WORLD, or if memory has run out. Frees the group.
  */
-static uint64_t members(word group)
+static uint64_t hash_members(word group)
 {
     word world = 0;
     int size = 0;
@@ -71,7 +71,7 @@ static uint64_t members(word group)
     int *ranks = calloc(2 * (size_t)size + 1, sizeof *ranks);
     uint64_t hash = 0;
     if (ranks == NULL) {
-        hvprof_stop_without_memory();
+        hvprof_stop_out_of_memory();
     } else {
         int *world_ranks = ranks + size;
         for (int i = 0; i < size; i++)
@@ -88,19 +88,19 @@ static uint64_t members(word group)
 }
 
 /*
- * The hash of both groups of an inter-communicator does not depend on their order: each side calls
- * the other one remote.
+ * The hash of all members. For an inter-communicator it does not depend on the order of the groups,
+ * because each side calls the other one remote.
  */
-static uint64_t all_members(const struct communicator *c)
+static uint64_t hash_all_members(const struct communicator *c)
 {
     word group = 0;
     mpi.comm_group(c->handle, &group);
-    uint64_t hash = members(group);
+    uint64_t hash = hash_members(group);
     if (!c->inter || hash == 0)
         return hash;
     group = 0;
     mpi.comm_remote_group(c->handle, &group);
-    uint64_t other = members(group);
+    uint64_t other = hash_members(group);
     return other == 0 ? 0 : mix(3, hash + other);
 }
 
@@ -113,7 +113,7 @@ static uint32_t count_created(uint64_t key)
             return ++known->count;
     struct created *new = malloc(sizeof *new);
     if (new == NULL) {
-        hvprof_stop_without_memory();
+        hvprof_stop_out_of_memory();
         return 0;
     }
     *new = (struct created){.key = key, .next = *bucket};
@@ -141,15 +141,15 @@ static struct communicator *look_up(word handle)
     return c;
 }
 
-/* With `lock` held. Replaces an entry of the same handle, whose end went unnoticed. */
-static struct communicator *enter(const struct communicator *described)
+/* With `lock` held. Replaces an entry of the same handle whose communicator was freed unnoticed. */
+static struct communicator *insert(const struct communicator *described)
 {
     struct communicator *c = look_up(described->handle);
     if (c == NULL) {
         c = unused != NULL ? unused : aligned_alloc(_Alignof(struct communicator), sizeof *c);
         if (c == NULL) {
-            hvprof_stop_without_memory();
-            return &without_memory;
+            hvprof_stop_out_of_memory();
+            return &placeholder;
         }
         if (c == unused)
             unused = c->next;
@@ -163,7 +163,7 @@ static struct communicator *enter(const struct communicator *described)
     return c;
 }
 
-static struct communicator *find_or_enter(word handle)
+static struct communicator *find_or_insert(word handle)
 {
     pthread_mutex_lock(&lock);
     struct communicator *c = look_up(handle);
@@ -181,7 +181,7 @@ static struct communicator *find_or_enter(word handle)
             new.identity = own_identity();
         else
             new.identity = own_identity(), new.own_identity = true;
-        c = enter(&new);
+        c = insert(&new);
     }
     pthread_mutex_unlock(&lock);
     return c;
@@ -197,7 +197,7 @@ struct communicator *communicator_of(word handle)
     size_t i = handle * 0x9E3779B97F4A7C15u >> 62;
     uint64_t now = atomic_load_explicit(&generation, memory_order_acquire);
     if (recent[i].generation != now || recent[i].handle != handle) {
-        recent[i].communicator = find_or_enter(handle);
+        recent[i].communicator = find_or_insert(handle);
         recent[i].handle = handle;
         recent[i].generation = now;
     }
@@ -209,8 +209,8 @@ uint32_t communicator_index(struct communicator *c)
     if (!atomic_load_explicit(&c->indexed, memory_order_acquire)) {
         pthread_mutex_lock(&lock);
         if (!atomic_load_explicit(&c->indexed, memory_order_relaxed)) {
-            c->index = hvprof_add_communicator(
-                c->identity, (uint32_t)c->size, (uint32_t)c->rank, (uint32_t)c->remote_size, c->own_identity ? HVPROF_OWN : 0);
+            c->index = hvprof_add_communicator(c->identity, (uint32_t)c->size, (uint32_t)c->rank,
+                                               (uint32_t)c->remote_size, c->own_identity ? HVPROF_OWN_IDENTITY : 0);
             atomic_store_explicit(&c->indexed, true, memory_order_release);
         }
         pthread_mutex_unlock(&lock);
@@ -249,10 +249,10 @@ int communicator_neighbours(struct communicator *c)
 }
 
 /*
- * The identity of a new communicator of `parent` (0: none). `salt` distinguishes constructions that
- * may run at the same time. Returns 0 if the members cannot agree on one. All members create the
- * communicators of one parent with the same members in the same order, so each one's number in that
- * order needs no message.
+ * The identity of a new communicator of `parent` (0: none); 0 if the members cannot agree on one.
+ * `salt` distinguishes constructions that may run at the same time. All members create the
+ * communicators of one parent with the same members in the same order, so its number in that order
+ * needs no message.
  */
 static uint64_t new_identity(uint64_t parent, uint32_t salt, uint64_t group)
 {
@@ -265,7 +265,7 @@ static uint64_t new_identity(uint64_t parent, uint32_t salt, uint64_t group)
     return identity;
 }
 
-void communicator_enter(uint64_t identity, word handle)
+void communicator_register(uint64_t identity, word handle)
 {
     if (!hvprof_is_recording())
         return;
@@ -274,20 +274,20 @@ void communicator_enter(uint64_t identity, word handle)
     pthread_mutex_lock(&lock);
     if (new.own_identity)
         new.identity = own_identity();
-    enter(&new);
+    insert(&new);
     pthread_mutex_unlock(&lock);
 }
 
-static void enter_created(uint64_t parent, uint32_t salt, word handle)
+static void register_created(uint64_t parent, uint32_t salt, word handle)
 {
     if (handle == mpi.comm_null)
         return;
     struct communicator new = {.handle = handle};
     describe(&new);
-    communicator_enter(new_identity(parent, salt, all_members(&new)), handle);
+    communicator_register(new_identity(parent, salt, hash_all_members(&new)), handle);
 }
 
-void communicator_gone(word handle)
+void communicator_forget(word handle)
 {
     pthread_mutex_lock(&lock);
     struct communicator **place = &buckets[bucket_of(handle)];
@@ -304,8 +304,8 @@ void communicator_gone(word handle)
 }
 
 /*
- * Wraps MPI_<name>: its number of arguments, the parent's identity, new_identity's salt, the
- * argument that holds the result.
+ * Wraps MPI_<name>. The parameters: number of arguments, identity of the parent, salt for
+ * new_identity, argument with the result.
  */
 #define CONSTRUCTOR(name, arity, parent, salt, result) \
     WRAPPED(name, arity) \
@@ -313,7 +313,7 @@ void communicator_gone(word handle)
         FIND(name) \
         int status = REAL(arity); \
         if (status == 0 && profiler_ready()) \
-            enter_created(parent, (uint32_t)(salt), handle_at(result)); \
+            register_created(parent, (uint32_t)(salt), handle_at(result)); \
         return status; \
     }
 #define PARENT communicator_of(as_handle(a0))->identity
@@ -338,18 +338,18 @@ WRAPPED(Comm_idup, 3)
     int status = REAL(3);
     if (status == 0 && profiler_ready()) {
         struct communicator *parent = communicator_of(as_handle(a0));
-        request_creates_communicator(handle_at(a2), a1, new_identity(parent->identity, 0, all_members(parent)));
+        request_creates_communicator(handle_at(a2), a1, new_identity(parent->identity, 0, hash_all_members(parent)));
     }
     return status;
 }
 
-/* Forgets the handle before MPI frees it: afterwards another thread may already own it again. */
+/* Forgets the handle before MPI frees it: right after, another thread may get the same handle. */
 #define DESTRUCTOR(name) \
     WRAPPED(name, 1) \
     { \
         FIND(name) \
         if (a0 != 0 && profiler_ready()) \
-            communicator_gone(handle_at(a0)); \
+            communicator_forget(handle_at(a0)); \
         return REAL(1); \
     }
 

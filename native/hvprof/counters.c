@@ -9,10 +9,11 @@
 #include "recorder.h"
 
 enum {
-    SHARED = HVPROF_COUNTERS - HVPROF_OPERATIONS, /* from here on one counter for each operation, shared by all threads, sizes and communicators */
-    MOST_KNOWN = COUNTERS_KNOWN * 3 / 4,
+    /* From here on, one counter per operation, shared by all threads, sizes and communicators. */
+    SHARED = HVPROF_COUNTERS - HVPROF_OPERATIONS,
+    MAX_KNOWN = COUNTERS_KNOWN * 3 / 4,
 };
-enum { SHORTEST = 6, STEPS_LOG2 = 2 }; /* latency classes: one below 2^6 ns, then four for each doubling */
+enum { SHORTEST = 6, STEPS_LOG2 = 2 }; /* latency classes: one below 2^6 ns, then four per doubling */
 enum { KEY, CALLS, BYTES, DURATION, LATENCIES }; /* words of a counter */
 
 static struct hvprof_counter *table;
@@ -24,7 +25,7 @@ void counters_open(struct hvprof_counter opened[HVPROF_COUNTERS])
     table = opened;
 }
 
-/* Class c holds sizes above 2^(c-2) and up to 2^(c-1); class 0 holds size 0. */
+/* Class c has sizes above 2^(c-2) and up to 2^(c-1); class 0 has size 0. */
 static inline uint64_t size_class(uint64_t bytes)
 {
     return bytes > 1 ? 65 - (uint64_t)__builtin_clzll(bytes - 1) : bytes;
@@ -41,12 +42,11 @@ static inline size_t latency_class(uint64_t duration_ns)
 
 static inline uint64_t key_of(uint16_t operation, uint64_t class, uint16_t flags, uint16_t thread, uint32_t ranks)
 {
-    return (uint64_t)ranks << 32 | (uint64_t)thread << 16 | 1u << 15 | (flags & HVPROF_BITWISE) << 13 | class << 6 | operation;
+    return (uint64_t)ranks << 32 | (uint64_t)thread << 16 | 1u << 15 | (flags & HVPROF_BITWISE) << 13 | class << 6 |
+        operation;
 }
 
-/*
- * The factors are unrelated: no damage to a single word looks like a call that was partly counted.
- */
+/* The factors are unrelated, so damage to a single word never looks like a partly counted call. */
 static inline uint64_t check_part(uint64_t value, size_t word)
 {
     uint64_t factor = CHECK_FACTOR * (word + 1);
@@ -89,8 +89,8 @@ static inline struct hvprof_counter *find(struct counters *own, uint64_t key)
     for (; own->known[i].key != key; i = (i + 1) % COUNTERS_KNOWN) {
         if (own->known[i].key == 0) {
             struct hvprof_counter *found = claim(key);
-            /* Some places stay empty, so that every search ends. */
-            if (own->count < MOST_KNOWN) {
+            /* Some places stay empty, so that every search terminates. */
+            if (own->count < MAX_KNOWN) {
                 own->known[i].key = key;
                 own->known[i].counter = found;
                 own->count++;
@@ -109,17 +109,15 @@ static inline void add(_Atomic uint64_t *word, uint64_t value, bool shared)
         atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) + value, memory_order_release);
 }
 
-void counters_add(struct counters *own, uint16_t operation, uint16_t flags, uint32_t ranks, uint64_t bytes, uint64_t duration_ns)
+void counters_add(struct counters *own, uint16_t operation, uint16_t flags, uint32_t ranks, uint64_t bytes,
+                  uint64_t duration_ns)
 {
     struct hvprof_counter *counter = find(own, key_of(operation, size_class(bytes), flags, own->thread, ranks));
     bool shared = counter >= &table[SHARED];
     size_t latency = latency_class(duration_ns);
     uint64_t change = check_part(1, LATENCIES + latency) + check_part(1, CALLS) + check_part(bytes, BYTES) +
                       check_part(duration_ns, DURATION);
-    /*
-     * In this order, so that a reader can tell how much of a call was counted when the process was
-     * killed.
-     */
+    /* In this order, so that a reader can find out how much of a killed process's call was counted. */
     add(&counter->latencies[latency], 1, shared);
     add(&counter->calls, 1, shared);
     add(&counter->bytes, bytes, shared);

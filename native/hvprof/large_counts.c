@@ -9,7 +9,7 @@
 #include "recorder.h"
 
 enum {
-    MOST_ARGUMENTS = 12,
+    MAX_ARGUMENTS = 12,
     ON_STACK = 2048, /* elements */
     ERROR_COUNT = 2, /* MPI_ERR_COUNT in every ABI */
 };
@@ -22,7 +22,7 @@ fn_ptr large_find(struct large_function *known, const char *name, const void *ca
     snprintf(large_name, sizeof large_name, "%s_c", name);
     fn_ptr found = mpi_find_replacement(large_name);
     if (found == NULL)
-        found = mpi_find_beside(large_name, small); /* a process may hold several MPI libraries */
+        found = mpi_find_in_library_of(large_name, small); /* a process may hold several MPI libraries */
     atomic_store(&known->is_small, found == NULL);
     found = found != NULL ? found : small;
     atomic_store_explicit(&known->real, found, memory_order_release);
@@ -36,7 +36,7 @@ static bool is_inter(word communicator)
     return inter != 0;
 }
 
-/* Only the root has to pass valid arrays. */
+/* Whether this rank is the root, which alone must pass valid arrays. */
 static bool is_root(word communicator, int32_t root)
 {
     int rank = 0;
@@ -44,7 +44,7 @@ static bool is_root(word communicator, int32_t root)
     return root == (is_inter(communicator) ? mpi.root : rank);
 }
 
-/* The length of an array of this kind. */
+/* The length of an array of this kind (large_counts.h). */
 static int elements(char kind, word communicator)
 {
     int count = 0, sources = 0, destinations = 0;
@@ -67,7 +67,7 @@ static bool fits(word argument)
     return value == (int32_t)value;
 }
 
-/* Copies an array into `copy`. False if an element does not fit into an int. */
+/* Copies an array into `copy`. Returns false if an element does not fit into an int. */
 static bool narrow(const int64_t *array, int count, int32_t *copy)
 {
     for (int i = 0; i < count; i++) {
@@ -78,8 +78,8 @@ static bool narrow(const int64_t *array, int count, int32_t *copy)
     return true;
 }
 
-/* The lengths of the arrays to copy, and their sum. False if a count does not fit into an int. */
-static bool measure(const struct large_call *call, int lengths[MOST_ARGUMENTS], int *total)
+/* Finds the lengths of the arrays to copy, and their sum. Returns false if a count does not fit into an int. */
+static bool measure(const struct large_call *call, int lengths[MAX_ARGUMENTS], int *total)
 {
     word communicator = call->communicator >= 0 ? as_handle(call->arguments[call->communicator]) : 0;
     bool reads_arrays = call->root < 0 || is_root(communicator, (int32_t)call->arguments[call->root]);
@@ -89,7 +89,7 @@ static bool measure(const struct large_call *call, int lengths[MOST_ARGUMENTS], 
             return false;
         if (kind == '-' || kind == '#' || !reads_arrays)
             continue;
-        /* An all-to-all in place ignores the arguments of the send buffer. */
+        /* An in-place all-to-all ignores the arguments of the send buffer. */
         bool ignored = call->arguments[i] == 0 || (kind == 'p' && i < 3 && call->arguments[0] == mpi.in_place);
         lengths[i] = ignored ? 0 : elements(kind, communicator);
         *total += lengths[i];
@@ -100,22 +100,22 @@ static bool measure(const struct large_call *call, int lengths[MOST_ARGUMENTS], 
 int large_call_small(fn_ptr small, const struct large_call *call, void **until_complete)
 {
     profiler_ready(); /* fills in `mpi` */
-    int lengths[MOST_ARGUMENTS] = {0}, total = 0;
+    int lengths[MAX_ARGUMENTS] = {0}, total = 0;
     if (!measure(call, lengths, &total))
         return ERROR_COUNT;
-    /* Allocated only when it must be, so that lack of memory seldom matters. */
+    /* Allocates only when necessary, so that lack of memory rarely matters. */
     int32_t on_stack[ON_STACK], *copies = on_stack;
     if (total > ON_STACK || (total > 0 && until_complete != NULL))
         copies = malloc((size_t)total * sizeof *copies);
     if (copies == NULL) {
-        hvprof_stop_without_memory();
+        hvprof_stop_out_of_memory();
         return mpi.err_no_mem;
     }
-    word a[MOST_ARGUMENTS] = {0};
+    word a[MAX_ARGUMENTS] = {0};
     memcpy(a, call->arguments, strlen(call->kinds) * sizeof *a);
     int32_t *next = copies;
     bool good = true;
-    for (int i = 0; good && i < MOST_ARGUMENTS; i++) {
+    for (int i = 0; good && i < MAX_ARGUMENTS; i++) {
         if (lengths[i] == 0)
             continue;
         good = narrow((const int64_t *)call->arguments[i], lengths[i], next);
@@ -123,11 +123,13 @@ int large_call_small(fn_ptr small, const struct large_call *call, void **until_c
         next += lengths[i];
     }
     /* A function ignores arguments beyond its own. */
-    int status = !good ? ERROR_COUNT
-                       : ((int (*)(PARAMETERS_12))small)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
+    int status = ERROR_COUNT;
+    if (good)
+        status = ((int (*)(PARAMETERS_12))small)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10],
+                                                 a[11]);
     if (copies == on_stack)
         return status;
-    /* Without a profile nobody sees the call complete: the copies are never freed. */
+    /* Without a profile nothing notices the completion, so the copies are never freed. */
     if (until_complete != NULL && status == 0)
         *until_complete = copies;
     else

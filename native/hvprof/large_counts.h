@@ -1,6 +1,6 @@
 /*
- * The functions with large counts of MPI 4, MPI_<name>_c. A program that checks whether they exist
- * finds these. If its MPI library has none, MPI_<name> makes the call.
+ * MPI 4's functions with large counts, MPI_<name>_c. A program that checks for them finds these. If
+ * its MPI library has none, MPI_<name> makes the call.
  */
 #ifndef HVPROF_LARGE_COUNTS_H
 #define HVPROF_LARGE_COUNTS_H
@@ -10,12 +10,12 @@
 _Static_assert(sizeof(word) == sizeof(int64_t), "an argument holds an MPI_Count");
 
 /*
- * `kinds` has a letter for each argument of MPI_<name>_c:
+ * `kinds` has one letter per argument of MPI_<name>_c:
  *
- *   -  the same argument as that of MPI_<name>
- *   #  a count, an int there
+ *   -  same type as in MPI_<name>
+ *   #  a count, which is an int in MPI_<name>
  *
- * The others are arrays of counts or displacements, ints there, with one element for each
+ * All others are arrays of counts or displacements, which are ints in MPI_<name>. One element per
  *
  *   p  rank that this rank exchanges blocks with
  *   l  rank of the own group
@@ -25,7 +25,7 @@ _Static_assert(sizeof(word) == sizeof(int64_t), "an argument holds an MPI_Count"
 struct large_call {
     const char *kinds;
     const word *arguments;
-    int communicator, root; /* their arguments, or NO_ARGUMENT */
+    int communicator, root; /* their argument numbers, or NO_ARGUMENT */
 };
 enum { NO_ARGUMENT = -1 };
 
@@ -34,13 +34,13 @@ struct large_function {
     _Atomic bool is_small;
 };
 
-/* Like profiler_find for MPI_<name>_c; `name` is PMPI_<name>. */
+/* profiler_find for MPI_<name>_c; `name` is PMPI_<name>. */
 fn_ptr large_find(struct large_function *known, const char *name, const void *caller);
 
 /*
  * Calls `small`, a PMPI_<name>, with the arguments of MPI_<name>_c. `until_complete` is NULL for a
- * blocking call; else it receives memory to be freed once the call has completed, or NULL. Returns
- * MPI_ERR_COUNT if a value does not fit into an int, MPI_ERR_NO_MEM without memory for the copies.
+ * blocking call; else it receives memory to free once the call has completed, or NULL. Returns
+ * MPI_ERR_COUNT if a value does not fit into an int, and MPI_ERR_NO_MEM if memory runs out.
  */
 int large_call_small(fn_ptr small, const struct large_call *call, void **until_complete);
 
@@ -51,7 +51,8 @@ int large_call_small(fn_ptr small, const struct large_call *call, void **until_c
         real = large_find(&known, "PMPI_" #name, __builtin_return_address(0));
 #define CALL_LARGE(call_real, until_complete, kinds, communicator, root, ...) \
     (atomic_load_explicit(&known.is_small, memory_order_relaxed) \
-         ? large_call_small(real, &(struct large_call){kinds, (const word[]){__VA_ARGS__}, communicator, root}, until_complete) \
+         ? large_call_small(real, &(struct large_call){kinds, (const word[]){__VA_ARGS__}, communicator, root}, \
+                            until_complete) \
          : (call_real))
 
 #endif

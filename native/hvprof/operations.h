@@ -4,7 +4,7 @@
 
 #include "format.h"
 
-#define NON_BLOCKING 32 /* a non-blocking call's code is the blocking one's plus this */
+#define NON_BLOCKING 32 /* added to the code of the blocking call */
 
 /* By code; NULL for an unused code. */
 extern const char *const operation_names[HVPROF_OPERATIONS];

@@ -1,4 +1,4 @@
-/* Wraps sends and receives: counts them by size, without a record for each. */
+/* Wraps sends and receives: counts them by size, without records. */
 #include "format.h"
 #include "operations.h"
 #include "profiler.h"
@@ -6,11 +6,12 @@
 #include "requests.h"
 
 /*
- * The message to count, once MPI has accepted the arguments. MPI_PROC_NULL as the other rank moves
- * nothing.
+ * The message to count, once MPI has accepted the arguments. With MPI_PROC_NULL as the other rank,
+ * no data moves.
  */
 #define COUNTED(operation_code, count, type, peer) \
-    struct hvprof_message message = {.operation = operation_code, .communicator = HVPROF_NO_COMMUNICATOR, .only_counted = true}; \
+    struct hvprof_message message = { \
+        .operation = operation_code, .communicator = HVPROF_NO_COMMUNICATOR, .only_counted = true}; \
     message.start_ns = start; \
     message.duration_ns = end - start; \
     message.bytes = (int32_t)(peer) == mpi.proc_null ? 0 : bytes_of(count, type);
@@ -55,13 +56,13 @@
 #endif
 
 /*
- * Wraps MPI_<name>: kinds of arguments (large_counts.h), arity, operation; the arguments count,
- * type and other rank.
+ * Wraps MPI_<name>. The parameters: kinds of arguments (large_counts.h), number of arguments,
+ * operation; then the arguments for count, type and other rank.
  */
 #define BLOCKING(name, kinds, arity, operation, count, ...) \
     BLOCKING_CALL(name, FIND(name), REAL(arity), arity, operation, (int32_t)(count), __VA_ARGS__) \
     LARGE_BLOCKING(name, kinds, arity, operation, count, __VA_ARGS__)
-/* The same, and the argument that is the request. */
+/* The same for a non-blocking call; the last parameter is the argument for the request. */
 #define STARTED(name, kinds, arity, operation, count, ...) \
     STARTED_CALL(name, FIND(name), REAL(arity), arity, operation, (int32_t)(count), __VA_ARGS__) \
     LARGE_STARTED(name, kinds, arity, operation, count, __VA_ARGS__)
@@ -79,7 +80,7 @@ STARTED(Ibsend, "-#-----", 7, HVPROF_SEND, a1, a2, a3, a6)
 STARTED(Irsend, "-#-----", 7, HVPROF_SEND, a1, a2, a3, a6)
 STARTED(Irecv, "-#-----", 7, HVPROF_RECEIVE, a1, a2, a3, a6)
 
-/* The sender is not among the arguments of a matched receive. */
+/* A matched receive has no argument for the sender. */
 #define SOME_RANK 0
 BLOCKING(Mrecv, "-#---", 5, HVPROF_RECEIVE, a1, a2, SOME_RANK)
 STARTED(Imrecv, "-#---", 5, HVPROF_RECEIVE, a1, a2, SOME_RANK, a4)

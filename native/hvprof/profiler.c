@@ -13,7 +13,7 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic(fn_ptr) mpi_entry; /* a function of the MPI library that the program calls */
-static bool inside_mpi_init; /* so all ranks are there, and messages can be exchanged */
+static bool inside_mpi_init; /* all ranks are there, so they can exchange messages */
 #ifdef HVPROF_LARGE_COUNTS
 static const bool records_large_counts = true;
 #else
@@ -23,7 +23,7 @@ static const bool records_large_counts = false;
 static void set_up(void)
 {
     if (!mpi_abi_load(atomic_load(&mpi_entry))) {
-        log_line("the MPI library lacks a function that a profile needs (MPI 3.0 or later has them): the job continues without a profile");
+        log_line("the MPI library lacks a function of MPI 3.0 that hvprof needs: the job continues without a profile");
         return;
     }
     int initialized = 0, rank = 0, size = 0, length = 0;
@@ -36,10 +36,10 @@ static void set_up(void)
     mpi.comm_size(mpi.comm_world, &size);
     static char version[8192]; /* MPI_MAX_LIBRARY_VERSION_STRING: 256 in Open MPI, 8192 in MPICH */
     mpi.get_library_version(version, &length);
-    struct clock_offset clock = {.error_ns = HVPROF_UNKNOWN_ERROR};
+    struct clock_offset clock = {.error_ns = HVPROF_UNKNOWN_CLOCK_ERROR};
     if (inside_mpi_init)
         clock = clocks_measure(rank, size);
-    bool unseen = !records_large_counts && mpi_find_beside("PMPI_Bcast_c", atomic_load(&mpi_entry)) != NULL;
+    bool unseen = !records_large_counts && mpi_find_in_library_of("PMPI_Bcast_c", atomic_load(&mpi_entry)) != NULL;
     hvprof_open(&(struct hvprof_identity){
         .rank = (uint32_t)rank,
         .world_size = (uint32_t)size,
@@ -87,18 +87,22 @@ static void open_profile(const void *caller)
 
 const struct init_hooks init_hooks = {.after = open_profile};
 
-/* Marks the start of a step, for programs that know this library. Does nothing before MPI_Init. */
+/* Marks the start of a step. Does nothing before MPI_Init. */
 EXPORTED void hvprof_step(void);
 void hvprof_step(void)
 {
     if (atomic_load_explicit(&mpi_entry, memory_order_acquire) == NULL || !profiler_ready())
         return;
     hvprof_append(&(struct hvprof_message){
-        .start_ns = hvprof_now(), .communicator = HVPROF_NO_COMMUNICATOR, .root = HVPROF_NO_ROOT, .operation = HVPROF_STEP});
+        .start_ns = hvprof_now(),
+        .communicator = HVPROF_NO_COMMUNICATOR,
+        .root = HVPROF_NO_ROOT,
+        .operation = HVPROF_STEP,
+    });
 }
 
 /*
- * The standard declares "..." after the level; no library reads further arguments, so they are
+ * The standard declares "..." after the level. No known library reads further arguments, so they are
  * dropped.
  */
 EXPORTED int MPI_Pcontrol(const int level, ...);

@@ -1,4 +1,4 @@
-/* What every wrapped MPI function needs: the real function, and whether calls are recorded. */
+/* Needed by every wrapped MPI function: the real function, and whether calls are recorded. */
 #ifndef HVPROF_PROFILER_H
 #define HVPROF_PROFILER_H
 
@@ -7,14 +7,14 @@
 
 #include "mpi_abi/mpi_abi.h"
 
-/* Fills in `mpi` and opens the profile on the first call. False: nothing is recorded (any more). */
+/* Fills in `mpi` and opens the profile on the first call. Returns whether calls are recorded. */
 bool profiler_ready(void);
 
 /* The bytes of `count` elements of a type that MPI has just accepted. */
 static inline uint64_t bytes_of(int64_t count, word type)
 {
     long long size = 0;
-    /* A program with nothing to send may pass a type that does not exist. */
+    /* A program with nothing to send may pass an invalid type. */
     if (count > 0)
         mpi.type_size(type, &size);
     return count > 0 && size > 0 ? (uint64_t)count * (uint64_t)size : 0;
@@ -22,7 +22,7 @@ static inline uint64_t bytes_of(int64_t count, word type)
 
 /*
  * Finds the real function `name` and stores it in `known`. Aborts if no library has it, because the
- * program's call cannot be made.
+ * program's call then cannot be made.
  */
 fn_ptr profiler_find(_Atomic(fn_ptr) *known, const char *name, const void *caller);
 
@@ -52,8 +52,8 @@ fn_ptr profiler_find(_Atomic(fn_ptr) *known, const char *name, const void *calle
 #define ARGUMENTS_12 ARGUMENTS_11, a11
 
 /*
- * WRAPPED(name, arity) { FIND(name) ... REAL(arity) ... } defines MPI_<name>: FIND sets `real`, and
- * REAL calls it with the same arguments.
+ * WRAPPED(name, arity) { FIND(name) ... REAL(arity) ... } defines MPI_<name>. FIND sets `real` to the
+ * real function, and REAL calls it with the same arguments.
  */
 #define WRAPPED(name, arity) \
     EXPORTED int MPI_##name(PARAMETERS_##arity); \

@@ -12,8 +12,8 @@
 #include "format.h"
 
 /*
- * Sequence numbers that a thread reserves at once: threads that share one counter wait for each
- * other.
+ * The number of sequence numbers that a thread reserves at once. Updating the shared counter for each
+ * record would make threads wait for each other.
  */
 enum { BLOCK = 16 };
 
@@ -29,11 +29,11 @@ static struct {
 _Atomic bool hvprof_recording;
 
 /*
- * What a thread records with. When the thread ends, another one reuses it, so that thread numbers,
- * counters and sequence numbers stay few.
+ * A thread's recording state. When the thread ends, another one reuses it. That limits thread
+ * numbers, counters and unused sequence numbers.
  */
 struct writer {
-    uint64_t next, end; /* sequence numbers reserved and not yet used */
+    uint64_t next, end; /* range of reserved, unused sequence numbers */
     struct counters counters;
     struct writer *free; /* the next writer without a thread */
 };
@@ -52,7 +52,7 @@ static void release(void *writer)
     pthread_mutex_unlock(&writers_lock);
 }
 
-/* NULL without memory, or with 65535 threads at once. */
+/* Returns NULL if memory runs out, or with 65535 threads at once. */
 static struct writer *find_writer(void)
 {
     static uint16_t threads;
@@ -70,7 +70,7 @@ static struct writer *find_writer(void)
     return own = writer;
 }
 
-static void describe(void *file, const void *described)
+static void write_header(void *file, const void *described)
 {
     const struct hvprof_identity *identity = described;
     struct hvprof_header *header = &((struct hvprof_file *)file)->header;
@@ -84,8 +84,9 @@ static void describe(void *file, const void *described)
     header->pid = (uint32_t)getpid();
     header->realtime_ns = clock_ns(CLOCK_REALTIME);
     header->monotonic_ns = hvprof_now();
-    bool measured = identity->clock_error_ns != HVPROF_UNKNOWN_ERROR;
-    header->clock_offset_ns = measured ? identity->clock_offset_ns : (int64_t)(header->realtime_ns - header->monotonic_ns);
+    bool measured = identity->clock_error_ns != HVPROF_UNKNOWN_CLOCK_ERROR;
+    int64_t own_offset_ns = (int64_t)(header->realtime_ns - header->monotonic_ns);
+    header->clock_offset_ns = measured ? identity->clock_offset_ns : own_offset_ns;
     header->clock_error_ns = identity->clock_error_ns;
     header->job = identity->job;
     header->flags = identity->flags;
@@ -95,10 +96,11 @@ static void describe(void *file, const void *described)
     for (unsigned i = 0; i < identity->operation_count && i < HVPROF_OPERATIONS; i++)
         if (identity->operations[i] != NULL)
             snprintf(header->operations[i], sizeof header->operations[i], "%s", identity->operations[i]);
-    header->check = check_words((const uint64_t *)header, offsetof(struct hvprof_header, reserved_records) / sizeof(uint64_t));
+    const size_t checked_words = offsetof(struct hvprof_header, reserved_records) / sizeof(uint64_t);
+    header->check = check_words((const uint64_t *)header, checked_words);
 }
 
-/* A forked child does not have the mapping: it must not write there. */
+/* A forked child does not have the mapping, so it must not write there. */
 static void stop_in_child(void)
 {
     atomic_store_explicit(&hvprof_recording, false, memory_order_relaxed);
@@ -109,17 +111,17 @@ void hvprof_open(const struct hvprof_identity *identity)
     ring.capacity = mapped_file_ring_bytes() / sizeof(struct hvprof_record);
     uint64_t size = sizeof(struct hvprof_file) + ring.capacity * sizeof(struct hvprof_record);
     if (pthread_key_create(&end_of_thread, release) != 0 || pthread_atfork(NULL, NULL, stop_in_child) != 0) {
-        log_line("no memory or no thread-specific key is left: the job continues without a profile");
+        log_line("out of memory or thread-specific keys: the job continues without a profile");
         return;
     }
-    ring.file = mapped_file_create(&file_kind, identity->rank, size, describe, identity);
+    ring.file = mapped_file_create(&file_kind, identity->rank, size, write_header, identity);
     if (ring.file == NULL)
         return;
     counters_open(ring.file->counters);
     atomic_store_explicit(&hvprof_recording, true, memory_order_release);
 }
 
-void hvprof_stop_without_memory(void)
+void hvprof_stop_out_of_memory(void)
 {
     if (!atomic_exchange(&hvprof_recording, false))
         return;
@@ -128,8 +130,8 @@ void hvprof_stop_without_memory(void)
 }
 
 /*
- * When the table is full, all later communicators of one size share an entry, so that the size
- * stays right.
+ * When the table is full, later communicators of the same size share an entry, so that their size
+ * stays correct.
  */
 enum { SHARED_ENTRIES = 64 };
 
@@ -148,9 +150,10 @@ uint32_t hvprof_add_communicator(uint64_t identity, uint32_t size, uint32_t rank
     if (ring.communicators >= HVPROF_COMMUNICATORS - SHARED_ENTRIES) {
         if (ring.communicators == HVPROF_COMMUNICATORS - SHARED_ENTRIES)
             log_line("more than %u communicators: later ones are grouped by their size", ring.communicators);
-        else if (ring.file->communicators[shared_entry(size)].size == size || ring.communicators == HVPROF_COMMUNICATORS)
+        else if (ring.file->communicators[shared_entry(size)].size == size ||
+                 ring.communicators == HVPROF_COMMUNICATORS)
             return shared_entry(size);
-        flags |= HVPROF_OWN | HVPROF_SHARED;
+        flags |= HVPROF_OWN_IDENTITY | HVPROF_SHARED_ENTRY;
     }
     struct hvprof_communicator *entry = &ring.file->communicators[ring.communicators];
     *entry = (struct hvprof_communicator){
@@ -167,7 +170,7 @@ static void append(struct writer *writer, const struct hvprof_message *message)
     }
     uint64_t sequence = writer->next++;
     struct hvprof_record *slot = &ring.file->records[(sequence - 1) % ring.capacity];
-    /* Assembled in registers: to assemble the record in memory and copy it costs a third more. */
+    /* Assembled in registers: assembling the record in memory and copying it takes a third longer. */
     const uint64_t words[] = {
         sequence,
         message->start_ns,
@@ -193,7 +196,7 @@ void hvprof_append(const struct hvprof_message *message)
         return;
     struct writer *writer = own != NULL ? own : find_writer();
     if (writer == NULL) {
-        hvprof_stop_without_memory();
+        hvprof_stop_out_of_memory();
         return;
     }
     bool in_communicator = message->communicator != HVPROF_NO_COMMUNICATOR;

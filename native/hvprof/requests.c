@@ -1,4 +1,4 @@
-/* Keeps non-blocking calls until a Wait or Test completes their request, and records them then. */
+/* Stores non-blocking calls until a Wait or Test completes their request, and then records them. */
 #include "requests.h"
 
 #include <pthread.h>
@@ -7,15 +7,15 @@
 #include "communicators.h"
 #include "profiler.h"
 
-enum { BUCKETS = 256, FEW = 32 };
+enum { BUCKETS = 256, ON_STACK = 32 };
 
 struct pending {
     word request;
     struct hvprof_message message;
-    word new_communicator; /* where its handle will be stored; 0: this is a call to record */
+    word new_communicator; /* address of the new handle; 0: this is a call to record */
     uint64_t identity;
-    void *buffer; /* that MPI reads until completion; freed with the entry */
-    const void *thread; /* that started the call */
+    void *buffer; /* read by MPI until completion; freed with the entry */
+    const void *thread; /* the thread that started the call */
     struct pending *next;
 };
 
@@ -25,7 +25,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct bucket {
     struct pending *first, **end;
 } buckets[BUCKETS];
-static _Atomic size_t waiting;
+static _Atomic size_t pending_count;
 
 static struct bucket *bucket_of(word request)
 {
@@ -33,24 +33,24 @@ static struct bucket *bucket_of(word request)
 }
 
 /*
- * Appends to the bucket: calls that complete immediately may share one request, and the oldest is
- * taken first.
+ * Appends to the bucket: calls that complete immediately may share one request, and `take` returns the
+ * oldest first.
  */
-static void enter(const struct pending *described)
+static void store(const struct pending *described)
 {
     struct pending *new = malloc(sizeof *new);
     if (new == NULL) {
         /* `buffer` stays allocated: MPI still reads it. */
-        hvprof_stop_without_memory();
+        hvprof_stop_out_of_memory();
         return;
     }
     *new = *described;
     new->thread = &this_thread;
     /*
-     * Counted first: another thread with the same request may take the entry at once, and the count
-     * must never be too low.
+     * Counted first: another thread with the same request may take the entry immediately, and the
+     * count must never be too low.
      */
-    atomic_fetch_add_explicit(&waiting, 1, memory_order_release);
+    atomic_fetch_add_explicit(&pending_count, 1, memory_order_release);
     pthread_mutex_lock(&lock);
     struct bucket *bucket = bucket_of(new->request);
     if (bucket->first == NULL)
@@ -62,12 +62,12 @@ static void enter(const struct pending *described)
 
 void request_started(word request, const struct hvprof_message *message, void *buffer)
 {
-    enter(&(struct pending){.request = request, .message = *message, .buffer = buffer});
+    store(&(struct pending){.request = request, .message = *message, .buffer = buffer});
 }
 
 void request_creates_communicator(word request, word new_communicator, uint64_t identity)
 {
-    enter(&(struct pending){.request = request, .new_communicator = new_communicator, .identity = identity});
+    store(&(struct pending){.request = request, .new_communicator = new_communicator, .identity = identity});
 }
 
 static struct pending *take(word request)
@@ -75,7 +75,7 @@ static struct pending *take(word request)
     pthread_mutex_lock(&lock);
     struct bucket *bucket = bucket_of(request);
     struct pending **place = NULL;
-    /* Prefers one that this thread started. */
+    /* Prefer a call that this thread started. */
     for (struct pending **at = &bucket->first; *at != NULL; at = &(*at)->next) {
         if ((*at)->request == request && (place == NULL || (*at)->thread == &this_thread))
             place = at;
@@ -87,7 +87,7 @@ static struct pending *take(word request)
         *place = found->next;
         if (bucket->end == &found->next)
             bucket->end = place;
-        atomic_fetch_sub_explicit(&waiting, 1, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&pending_count, 1, memory_order_relaxed);
     }
     pthread_mutex_unlock(&lock);
     return found;
@@ -99,26 +99,26 @@ static word request_at(word requests, size_t i)
 }
 
 /*
- * Copies the requests before a call that may complete some of them, into `few` if they fit. NULL if
- * none of the pending calls is ours.
+ * Copies the requests before a call that may complete some of them, into `on_stack` if they fit.
+ * Returns NULL if no recorded call is pending.
  */
-static word *copy(size_t count, word requests, word *few)
+static word *copy_requests(size_t count, word requests, word *on_stack)
 {
-    if (atomic_load_explicit(&waiting, memory_order_acquire) == 0 || requests == 0 || count > INT32_MAX)
+    if (atomic_load_explicit(&pending_count, memory_order_acquire) == 0 || requests == 0 || count > INT32_MAX)
         return NULL;
-    word *before = count <= FEW ? few : malloc(count * sizeof *before);
+    word *before = count <= ON_STACK ? on_stack : malloc(count * sizeof *before);
     if (before == NULL)
-        hvprof_stop_without_memory();
+        hvprof_stop_out_of_memory();
     for (size_t i = 0; before != NULL && i < count; i++)
         before[i] = request_at(requests, i);
     return before;
 }
 
 /*
- * A completed request has become MPI_REQUEST_NULL, whichever call completed it and whatever that
- * call returned.
+ * Records the calls that have completed. A completed request has become MPI_REQUEST_NULL, whichever
+ * call completed it and whatever that call returned.
  */
-static void compare(size_t count, word requests, word *before, word *few, bool completed)
+static void record_completed(size_t count, word requests, word *before, word *on_stack, bool completed)
 {
     if (before == NULL)
         return;
@@ -126,7 +126,7 @@ static void compare(size_t count, word requests, word *before, word *few, bool c
     for (size_t i = 0; i < count; i++) {
         struct pending *ended = request_at(requests, i) != before[i] ? take(before[i]) : NULL;
         if (ended != NULL && ended->new_communicator != 0) {
-            communicator_enter(ended->identity, handle_at(ended->new_communicator));
+            communicator_register(ended->identity, handle_at(ended->new_communicator));
         } else if (ended != NULL && completed) {
             ended->message.duration_ns = now - ended->message.start_ns;
             hvprof_append(&ended->message);
@@ -135,7 +135,7 @@ static void compare(size_t count, word requests, word *before, word *few, bool c
             free(ended->buffer);
         free(ended);
     }
-    if (before != few)
+    if (before != on_stack)
         free(before);
 }
 
@@ -143,9 +143,9 @@ static void compare(size_t count, word requests, word *before, word *few, bool c
     WRAPPED(name, arity) \
     { \
         FIND(name) \
-        word few[FEW], *before = copy((uint32_t)(count), requests, few); \
+        word on_stack[ON_STACK], *before = copy_requests((uint32_t)(count), requests, on_stack); \
         int status = REAL(arity); \
-        compare((uint32_t)(count), requests, before, few, completed); \
+        record_completed((uint32_t)(count), requests, before, on_stack, completed); \
         return status; \
     }
 

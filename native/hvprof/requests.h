@@ -6,14 +6,14 @@
 #include "recorder.h"
 
 /*
- * A call has started: it is recorded once `request` completes. `buffer` (or NULL) is memory that
+ * A call has started and will be recorded once `request` completes. `buffer` (or NULL) is memory that
  * MPI reads until then; it is freed afterwards.
  */
 void request_started(word request, const struct hvprof_message *message, void *buffer);
 
 /*
- * MPI_Comm_idup has started: the handle stored at `new_communicator` gets its identity once
- * `request` completes.
+ * MPI_Comm_idup has started. The handle that MPI stores at `new_communicator` is registered with
+ * `identity` once `request` completes.
  */
 void request_creates_communicator(word request, word new_communicator, uint64_t identity);
 

@@ -1,6 +1,6 @@
 /*
- * Preloaded into every rank: creates files in the run folder that show that the program has entered
- * MPI_Init, that MPI_Init has succeeded, and which MPI library it runs on.
+ * Preloaded into every rank: creates files in the run folder which show that MPI_Init has begun,
+ * that it has succeeded, and which MPI library the program uses.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -16,21 +16,21 @@
 #include "mpi_abi/init_chain.h"
 
 /*
- * Twice MPICH's MPI_MAX_LIBRARY_VERSION_STRING, the largest known, for a library that writes past
- * its own limit.
+ * Twice MPICH's MPI_MAX_LIBRARY_VERSION_STRING, the largest known, in case a library writes past its
+ * own limit.
  */
 enum { VERSION_BYTES = 2 * 8192 };
 
 const char log_name[] = "hvscale";
 
-/* HVSCALE_INIT_MARKER is the path of the rank's files without their extension. */
+/* $HVSCALE_INIT_MARKER is the path of the rank's files without their extension. */
 static bool marker_path(char path[PATH_MAX], const char *extension)
 {
     const char *stem = getenv("HVSCALE_INIT_MARKER");
     return stem != NULL && snprintf(path, PATH_MAX, "%s.%s", stem, extension) < PATH_MAX;
 }
 
-/* A rank that cannot write runs on: the launcher only takes it for late. */
+/* On failure the rank continues, and the launcher assumes that it is late. */
 static void create_marker(const char *extension)
 {
     char path[PATH_MAX];
@@ -49,7 +49,7 @@ static uint64_t hash(uint64_t value, const char *text)
     return value;
 }
 
-/* Writing past the limit on a file's size would kill the rank. */
+/* A write beyond the limit on file sizes would kill the rank. */
 static bool may_write(size_t bytes)
 {
     struct rlimit limit;
@@ -57,14 +57,15 @@ static bool may_write(size_t bytes)
 }
 
 /*
- * Writes the path of the library's file and, below it, the library's description of itself. A rank
- * may start several programs: the file is named after its content, so each library is reported
- * once. It is renamed into place because the launcher may read it at any moment.
+ * Writes a file with the path of the library and, below it, the library's version text. A rank may
+ * start several programs. The file name is a hash of the content, so each library is reported once.
+ * The file is renamed into place because the launcher may read it at any moment.
  */
 static void write_report(const char *library_file, const char *version)
 {
     char extension[64], path[PATH_MAX], temporary[PATH_MAX];
-    snprintf(extension, sizeof extension, "library-%016" PRIx64, hash(hash(UINT64_C(0xcbf29ce484222325), library_file), version));
+    uint64_t content = hash(hash(UINT64_C(0xcbf29ce484222325), library_file), version);
+    snprintf(extension, sizeof extension, "library-%016" PRIx64, content);
     size_t bytes = strlen(library_file) + 1 + strlen(version);
     if (!marker_path(path, extension) || access(path, F_OK) == 0 || !may_write(bytes))
         return;

@@ -1,7 +1,7 @@
 /*
- * Preloaded into the launcher and the ranks of a job on one host: MPI's sockets that would listen on
- * all addresses listen on the loopback address instead. Neither Open MPI nor Hydra has a setting for
- * this. Sockets of the user's own code are unchanged.
+ * Preloaded into the launcher and the ranks of a job on one host: makes MPI's sockets listen on the
+ * loopback address instead of all addresses. Neither Open MPI nor Hydra has a setting for this.
+ * Sockets of the user's code are unchanged.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,9 +15,10 @@
 
 typedef int (*bind_function)(int, const struct sockaddr *, socklen_t);
 
-/* Names of objects that open sockets for an MPI library begin with one of these. */
+/* The first characters of the names of objects that open sockets for an MPI library. */
 static const char *const mpi_objects[] = {
-    "libprrte", "libpmix", "libopen-rte", "libopen-pal", "libmpi", "mca_btl_tcp", "mca_oob_tcp", "mpiexec", "hydra_pmi_proxy",
+    "libprrte", "libpmix",     "libopen-rte", "libopen-pal",     "libmpi",
+    "mca_btl_tcp", "mca_oob_tcp", "mpiexec",     "hydra_pmi_proxy",
 };
 
 static bool belongs_to_mpi(const void *code)
@@ -40,7 +41,7 @@ static bool is_stream(int socket)
     return getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM;
 }
 
-/* Returns whether the address is "any", and the same with the loopback address in `changed`. */
+/* Returns whether the address is "any", and a copy with the loopback address in `changed`. */
 static bool to_loopback(const struct sockaddr *address, socklen_t length, struct sockaddr_storage *changed)
 {
     if (length > sizeof *changed)
@@ -73,6 +74,6 @@ EXPORTED int bind(int socket, const struct sockaddr *address, socklen_t length)
         !is_stream(socket) || !to_loopback(address, length, &changed))
         return next(socket, address, length);
     int result = next(socket, (struct sockaddr *)&changed, length);
-    /* A host may have IPv6 without a loopback address. */
+    /* A host may support IPv6 without a loopback address. */
     return result != 0 && errno == EADDRNOTAVAIL ? next(socket, address, length) : result;
 }

@@ -1,6 +1,6 @@
 /*
- * Defines MPI_Init and MPI_Init_thread for a preloaded library: runs its hooks around the next
- * definition.
+ * Defines MPI_Init and MPI_Init_thread for a preloaded library: runs its hooks before and after the
+ * next definition in the chain.
  */
 #include "init_chain.h"
 
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The program's address that called MPI_Init, while this thread is inside; NULL otherwise. */
+/* The address from which the program called MPI_Init, during the call; otherwise NULL. */
 static _Thread_local const void *program;
 
 EXPORTED const void *hvscale_init_caller(void);
@@ -18,8 +18,8 @@ const void *hvscale_init_caller(void)
 }
 
 /*
- * Only the first library in the chain is called by the program, the others by the library before
- * them. The first one is also the one that RTLD_DEFAULT finds.
+ * The program calls only the first library in the chain; each library calls the next. RTLD_DEFAULT
+ * finds the first one.
  */
 static const void *calling_program(const void *caller)
 {
@@ -41,13 +41,13 @@ static bool same_object(fn_ptr one, fn_ptr other)
 }
 
 /*
- * The next library that wraps `name`; NULL if an MPI library comes next, which defines the PMPI
- * name itself.
+ * The next library that wraps `name`. NULL if an MPI library comes next: it also defines the PMPI
+ * name.
  */
 static fn_ptr next_wrapper(const char *name, const char *pmpi_name)
 {
     fn_ptr next = as_function(dlsym(RTLD_NEXT, name));
-    fn_ptr pmpi = next != NULL ? mpi_find_beside(pmpi_name, next) : NULL;
+    fn_ptr pmpi = next != NULL ? mpi_find_in_library_of(pmpi_name, next) : NULL;
     return pmpi != NULL && same_object(pmpi, next) ? NULL : next;
 }
 
@@ -59,8 +59,8 @@ static fn_ptr enter_chain(const char *name, const void *caller)
     if (init_hooks.before != NULL)
         init_hooks.before(program);
     /*
-     * A process may hold several MPI libraries: the one to start is the program's, not the loader's
-     * next.
+     * A process may contain several MPI libraries: call that of the program, which need not be the
+     * loader's next.
      */
     fn_ptr next = next_wrapper(name, pmpi_name);
     return require_fn(next != NULL ? next : mpi_find(pmpi_name, program), name);

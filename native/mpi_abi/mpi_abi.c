@@ -64,8 +64,8 @@ static int copy_path(struct dl_phdr_info *info, size_t size, void *data)
 }
 
 /*
- * dlopen must not be called inside the callback, where the loader's lock is held. The paths are
- * fetched one by one instead of being collected, so that no memory has to be allocated.
+ * The callback must not call dlopen, because it runs under the loader's lock. Fetching the paths one
+ * by one, instead of collecting them, needs no allocation.
  */
 static fn_ptr find_in_all_objects(const char *name)
 {
@@ -83,8 +83,8 @@ static fn_ptr find_in_all_objects(const char *name)
 fn_ptr mpi_find(const char *name, const void *caller)
 {
     /*
-     * Python extensions load libmpi with RTLD_LOCAL: RTLD_NEXT does not see it, but the object that
-     * called us does.
+     * Python extensions load libmpi with RTLD_LOCAL: RTLD_NEXT does not find it, but a search from
+     * the calling object does.
      */
     Dl_info object;
     fn_ptr found = NULL;
@@ -94,15 +94,13 @@ fn_ptr mpi_find(const char *name, const void *caller)
         found = as_function(dlsym(RTLD_DEFAULT, name));
     if (found == NULL)
         found = find_in_all_objects(name);
-    /*
-     * A library without PMPI names cannot be profiled, but its MPI_ function still makes the call.
-     */
+    /* A library without PMPI names cannot be profiled, but its MPI_ function makes the call. */
     if (found == NULL)
         found = as_function(dlsym(RTLD_NEXT, name + strlen("P")));
     return found != NULL ? found : find_in_all_objects(name + strlen("P"));
 }
 
-fn_ptr mpi_find_beside(const char *name, fn_ptr other)
+fn_ptr mpi_find_in_library_of(const char *name, fn_ptr other)
 {
     Dl_info object;
     return dladdr(as_address(other), &object) != 0 ? find_in(object.dli_fname, name) : NULL;
@@ -118,13 +116,14 @@ fn_ptr mpi_find_replacement(const char *name)
 fn_ptr require_fn(fn_ptr found, const char *name)
 {
     if (found == NULL) {
-        log_line("no library in this process has %s, so the call cannot be made: start the job without LD_PRELOAD", name);
+        log_line("no library in this process has %s, so the call cannot be made: start the job without LD_PRELOAD",
+                 name);
         abort();
     }
     return found;
 }
 
-/* The handles of Open MPI are addresses of its own objects, filled in by fill_in_open_mpi. */
+/* Open MPI's handles are addresses of its objects; fill_in_open_mpi adds them. */
 static const struct mpi_abi open_mpi = {
     .name = "Open MPI",
     .handle_bytes = sizeof(void *),
@@ -185,10 +184,7 @@ static const struct mpi_abi standard_abi = {
 static word open_mpi_object(void *library, const char *name)
 {
     void *inside = dlsym(library, name);
-    /*
-     * An executable may hold the copy in use (a copy relocation): the global scope knows which one
-     * that is.
-     */
+    /* The executable may contain the copy in use (a copy relocation), which the global scope finds. */
     void *in_use = inside != NULL ? dlsym(RTLD_DEFAULT, name) : NULL;
     return (word)(in_use != NULL ? in_use : inside);
 }
@@ -235,7 +231,7 @@ static bool fill_in_functions(void *library)
         else if (found == NULL)
             has_large_counts = false;
     }
-    /* All or none: their users test a single one. */
+    /* All or none, because callers test only one of them. */
     for (size_t i = 0; i < count && !has_large_counts; i++)
         if (!functions[i].required)
             set_function(i, NULL);

@@ -1,6 +1,6 @@
 /*
- * One view of every MPI ABI: finds the job's MPI library in the running process, recognises its
- * ABI and calls it without its mpi.h, so that one build of hvscale serves every MPI.
+ * One view of every MPI ABI: finds the job's MPI library in the running process, detects its ABI and
+ * calls it without its mpi.h. So one build of hvscale works with every MPI library.
  */
 #ifndef HVSCALE_MPI_ABI_H
 #define HVSCALE_MPI_ABI_H
@@ -12,8 +12,8 @@
 #define EXPORTED __attribute__((visibility("default")))
 
 /*
- * One argument as it is passed in a register or stack slot: a count, an address, or a handle of any
- * ABI. The upper half of an int argument is undefined, so cast before reading one.
+ * An argument as passed in a register or stack slot: a count, an address, or a handle of any ABI. The
+ * upper half of an int argument is undefined, so cast it before use.
  */
 typedef uintptr_t word;
 typedef void (*fn_ptr)(void);
@@ -48,7 +48,7 @@ struct mpi_abi {
 #include "functions.def"
 };
 
-/* The MPI library of this process. Every library that links mpi_abi.c has a copy of its own. */
+/* The MPI library of this process. Every library that links mpi_abi.c has its own copy. */
 extern struct mpi_abi mpi;
 
 /* A handle passed as an argument: MPICH's are ints, whose upper half is undefined. */
@@ -70,13 +70,13 @@ static inline word handle_at(word address)
 bool mpi_abi_load(fn_ptr entry);
 
 /*
- * The PMPI function `name` that the object containing `caller` would reach; NULL if no library has
- * it.
+ * The PMPI function `name` that a call from the object containing `caller` would reach; NULL if no
+ * library has it.
  */
 fn_ptr mpi_find(const char *name, const void *caller);
 
 /* The function `name` of the library that contains `other`; NULL if it has none. */
-fn_ptr mpi_find_beside(const char *name, fn_ptr other);
+fn_ptr mpi_find_in_library_of(const char *name, fn_ptr other);
 
 /*
  * hvscale's own implementation of the PMPI function `name` in another preloaded library, exported
@@ -85,15 +85,12 @@ fn_ptr mpi_find_beside(const char *name, fn_ptr other);
 fn_ptr mpi_find_replacement(const char *name);
 
 /*
- * Returns `found`. If it is NULL, the call to `name` cannot be made: aborts after one line on
- * stderr.
+ * Returns `found`. Aborts after one line on stderr if it is NULL, because the call to `name` cannot
+ * be made.
  */
 fn_ptr require_fn(fn_ptr found, const char *name);
 
-/*
- * dlsym's result as a function: ISO C has no such cast, POSIX guarantees that the bits are the
- * same.
- */
+/* Converts dlsym's result to a function. ISO C has no such cast, but POSIX allows a bitwise copy. */
 fn_ptr as_function(void *address);
 
 #endif

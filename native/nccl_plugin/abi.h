@@ -1,6 +1,6 @@
 /*
- * NCCL's profiler interface, versions 1 to 6, as far as this plug-in reads it. Order and types of the
- * fields follow src/include/plugin/nccl_profiler.h and profiler/profiler_v*.h of NVIDIA/nccl (2.23 to
+ * NCCL's profiler interface, versions 1 to 6, limited to what this plug-in uses. Order and types of
+ * the fields follow src/include/plugin/nccl_profiler.h and profiler/profiler_v*.h of NVIDIA/nccl (2.23 to
  * 2.30).
  */
 #ifndef HVPROF_NCCL_ABI_H
@@ -216,7 +216,7 @@ union nccl_state_arguments {
     } kernel;
 };
 
-/* NCCL's logger, never called here. */
+/* NCCL's logger, which this plug-in does not call. */
 typedef void (*nccl_logger)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 
 #define NCCL_PROFILER_FROM_START(EVENT)                                                                       \
@@ -257,7 +257,8 @@ struct nccl_profiler_v6 {
     NCCL_PROFILER_FROM_START(struct nccl_event_v6);
 };
 
-_Static_assert(offsetof(struct nccl_event_v1, collective) == 24 && offsetof(struct nccl_event_v6, collective) == 24, "layout");
+_Static_assert(offsetof(struct nccl_event_v1, collective) == 24, "layout");
+_Static_assert(offsetof(struct nccl_event_v6, collective) == 24, "layout");
 _Static_assert(offsetof(struct nccl_event_v1, collective.algorithm) == 106, "layout");
 _Static_assert(offsetof(struct nccl_event_v2, collective.algorithm) == 112, "layout");
 _Static_assert(offsetof(struct nccl_event_v3, collective.algorithm) == 104, "layout");

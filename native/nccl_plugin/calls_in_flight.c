@@ -1,4 +1,4 @@
-/* Joins NCCL's events into one record for each call. */
+/* Combines NCCL's events into one record per call. */
 #include "calls_in_flight.h"
 
 #include <limits.h>
@@ -11,21 +11,21 @@
 #include "nccl_file.h"
 
 #define SLOTS 4096 /* calls in flight; CUDA queues about a thousand kernels */
-#define IDLE_CALLS 64 /* an idle call is over once this many other calls have become idle after it */
+#define IDLE_CALLS 64 /* an idle call ends when this many other calls have become idle after it */
 
 /*
- * A handle is a call's number and, in its lowest byte, a channel or CALL: old handles are recognised,
- * and nothing has to be freed.
+ * A handle is the number of a call and, in its lowest byte, a channel or CALL. So old handles are
+ * recognised, and handles need no memory.
  */
 #define CALL 255u
-#define NOTHING 254u
-_Static_assert(sizeof(void *) == sizeof(uint64_t), "handles hold a number of 56 bits");
+#define UNRECORDED 254u
+_Static_assert(sizeof(void *) == sizeof(uint64_t), "a handle has 56 bits for a number");
 
 struct slot {
     uint64_t number; /* of the call, from 1; 0 while free */
     const struct nccl_communicator *communicator;
     struct nccl_record record;
-    uint64_t enqueue_begin_ns, enqueue_end_ns; /* the end is 0 until the call was stopped */
+    uint64_t enqueue_begin_ns, enqueue_end_ns; /* the end is 0 until NCCL has enqueued the call */
     uint64_t seen_begin_ns, seen_end_ns;
     uint64_t device_begin_ns, device_end_ns;
     unsigned expected, begun, ended; /* channels */
@@ -34,15 +34,15 @@ struct slot {
 
 static struct slot slots[SLOTS];
 static uint64_t calls;
-static uint64_t idle[IDLE_CALLS]; /* calls whose channels so far have ended, the oldest at `oldest_idle` */
+static uint64_t idle[IDLE_CALLS]; /* calls without a running channel; the oldest at `oldest_idle` */
 static unsigned oldest_idle;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /*
- * The rank in the job, of which a communicator may be a part. SLURM_PROCID comes last: under mpirun
- * it is the launcher's.
+ * Finds the rank in the job; a communicator may contain only some of its ranks. SLURM_PROCID comes
+ * last, because under mpirun it is the launcher's.
  */
-static void job_rank(uint32_t *rank, uint32_t *size)
+static void find_job_rank(uint32_t *rank, uint32_t *size)
 {
     static const char *const names[][2] = {
         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
@@ -62,7 +62,7 @@ static void job_rank(uint32_t *rank, uint32_t *size)
     }
 }
 
-/* A forked child has no calls, and no thread that could release the lock. */
+/* A forked child has no calls in flight, and no thread that could release the lock. */
 static void forget_in_child(void)
 {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -76,7 +76,7 @@ bool nccl_open(unsigned interface, int ranks, int rank)
     if (!tried) {
         tried = true;
         uint32_t own = (uint32_t)rank, size = (uint32_t)ranks;
-        job_rank(&own, &size);
+        find_job_rank(&own, &size);
         opened = nccl_file_open(own, size, interface);
         pthread_atfork(NULL, NULL, forget_in_child);
     }
@@ -90,7 +90,7 @@ static void *handle_of(uint64_t number, unsigned part)
     return (void *)(uintptr_t)(number << 8 | part);
 }
 
-/* The slot of a handle; NULL if its record has been written, or it is no handle. */
+/* The slot of a handle; NULL if its record has been written or the handle is invalid. */
 static struct slot *slot_of(void *handle)
 {
     uint64_t number = (uint64_t)(uintptr_t)handle >> 8;
@@ -122,7 +122,7 @@ static bool is_idle(const struct slot *slot)
 }
 
 /*
- * NCCL does not always give the number of channels: then a call is over when it has been idle for
+ * NCCL does not always report the number of channels. Then a call ends when it has been idle for
  * long.
  */
 static void become_idle(struct slot *slot)
@@ -154,9 +154,9 @@ static void set_name(char field[16], const char *name)
         memcpy(field, name, strnlen(name, 16));
 }
 
-void *nccl_nothing(void)
+void *nccl_unrecorded(void)
 {
-    return handle_of(0, NOTHING);
+    return handle_of(0, UNRECORDED);
 }
 
 void *nccl_begin(const struct nccl_communicator *communicator, const struct nccl_call *call)
@@ -190,10 +190,10 @@ void *nccl_begin(const struct nccl_communicator *communicator, const struct nccl
 
 void *nccl_begin_channel(void *call, uint8_t channel, uint64_t device_ns)
 {
-    void *handle = nccl_nothing();
+    void *handle = nccl_unrecorded();
     pthread_mutex_lock(&lock);
     struct slot *slot = slot_of(call);
-    if (slot != NULL && channel < NOTHING) {
+    if (slot != NULL && channel < UNRECORDED) {
         if (slot->begun++ == 0)
             slot->seen_begin_ns = clock_ns(CLOCK_MONOTONIC);
         if (device_ns != 0 && (slot->device_begin_ns == 0 || device_ns < slot->device_begin_ns))

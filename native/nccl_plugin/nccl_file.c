@@ -1,4 +1,4 @@
-/* Writes the file of NCCL's calls. */
+/* Writes the file of NCCL calls. */
 #include "nccl_file.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@ struct identity {
     uint64_t capacity;
 };
 
-static void describe(void *file, const void *described)
+static void write_header(void *file, const void *described)
 {
     const struct identity *identity = described;
     struct nccl_header *into = file;
@@ -37,7 +37,7 @@ static void describe(void *file, const void *described)
     into->check = check_words((const uint64_t *)into, offsetof(struct nccl_header, recorded) / sizeof(uint64_t));
 }
 
-/* A forked child does not have the mapping: it must not write there. */
+/* A forked child does not have the mapping, so it must not write there. */
 static void stop_in_child(void)
 {
     header = NULL;
@@ -52,7 +52,7 @@ bool nccl_file_open(uint32_t rank, uint32_t job_size, unsigned interface)
         log_line("out of memory: the job continues without a profile of NCCL");
         return false;
     }
-    header = mapped_file_create(&kind, rank, size, describe, &identity);
+    header = mapped_file_create(&kind, rank, size, write_header, &identity);
     return header != NULL;
 }
 

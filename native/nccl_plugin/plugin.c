@@ -1,6 +1,6 @@
 /*
- * The profiler plug-in that NCCL loads: translates the events of each version of its interface for
- * calls_in_flight.h.
+ * The profiler plug-in that NCCL loads: translates the events of each version of NCCL's interface into
+ * calls of calls_in_flight.h.
  */
 #include <stdlib.h>
 
@@ -45,7 +45,7 @@ static int stop(void *handle)
     return NCCL_SUCCESS;
 }
 
-/* Before version 4 no state concerns a kernel. */
+/* Before version 4 no state event belongs to a kernel. */
 static int ignore_state(void *handle, int state, union nccl_state_arguments *arguments)
 {
     (void)handle, (void)state, (void)arguments;
@@ -59,17 +59,23 @@ static int record_state(void *handle, int state, union nccl_state_arguments *arg
     return NCCL_SUCCESS;
 }
 
-/* Version 1 sends numbers, later versions send names. */
+/* Version 1 reports numbers, later versions report names. */
 #define NAME_OF(names, number) ((number) < sizeof(names) / sizeof *(names) ? (names)[number] : "")
-static const char *const functions_v1[] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "SendRecv", "Send", "Recv"};
-static const char *const datatypes_v1[] = {"ncclInt8", "ncclUint8", "ncclInt32", "ncclUint32", "ncclInt64", "ncclUint64",
-                                           "ncclFloat16", "ncclFloat32", "ncclFloat64", "ncclBfloat16"};
-static const char *const algorithms_v1[] = {"TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"};
+static const char *const functions_v1[] = {
+    "Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "SendRecv", "Send", "Recv",
+};
+static const char *const datatypes_v1[] = {
+    "ncclInt8",   "ncclUint8",   "ncclInt32",   "ncclUint32",  "ncclInt64",
+    "ncclUint64", "ncclFloat16", "ncclFloat32", "ncclFloat64", "ncclBfloat16",
+};
+static const char *const algorithms_v1[] = {
+    "TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT",
+};
 static const char *const protocols_v1[] = {"LL", "LL128", "SIMPLE"};
 
 static int start_v1(void *context, void **handle, struct nccl_event_v1 *event)
 {
-    *handle = nccl_nothing();
+    *handle = nccl_unrecorded();
     if (context != NULL && event->type == NCCL_COLLECTIVE)
         *handle = nccl_begin(context, &(struct nccl_call){
             .function = NAME_OF(functions_v1, event->collective.function),
@@ -122,7 +128,7 @@ static int start_v1(void *context, void **handle, struct nccl_event_v1 *event)
 
 static int start_v2(void *context, void **handle, struct nccl_event_v2 *event)
 {
-    *handle = nccl_nothing();
+    *handle = nccl_unrecorded();
     if (context != NULL && event->type == NCCL_COLLECTIVE)
         *handle = nccl_begin(context, COLLECTIVE(event, event->collective.communicator));
     if (context != NULL && event->type == NCCL_POINT_TO_POINT)
@@ -130,10 +136,10 @@ static int start_v2(void *context, void **handle, struct nccl_event_v2 *event)
     return NCCL_SUCCESS;
 }
 
-/* Version 3 gives the maximum of channels for a collective, and no number for a send. */
+/* Version 3 reports the maximum number of channels for a collective, and none for a send. */
 static int start_v3(void *context, void **handle, struct nccl_event_v3 *event)
 {
-    *handle = nccl_nothing();
+    *handle = nccl_unrecorded();
     if (event->type == NCCL_KERNEL_CHANNEL)
         *handle = nccl_begin_channel(event->parent, event->kernel.channel, 0);
     if (context == NULL || (event->type != NCCL_COLLECTIVE && event->type != NCCL_POINT_TO_POINT))
@@ -149,7 +155,7 @@ static int start_v3(void *context, void **handle, struct nccl_event_v3 *event)
 static int start_v4(void *context, void **handle, struct nccl_event_v4 *event)
 {
     const struct nccl_communicator *communicator = context;
-    *handle = nccl_nothing();
+    *handle = nccl_unrecorded();
     if (communicator != NULL && event->type == NCCL_COLLECTIVE)
         *handle = nccl_begin(communicator, COLLECTIVE(event, communicator->id));
     if (communicator != NULL && event->type == NCCL_POINT_TO_POINT)
@@ -162,7 +168,7 @@ static int start_v4(void *context, void **handle, struct nccl_event_v4 *event)
 static int start_v6(void *context, void **handle, struct nccl_event_v6 *event)
 {
     const struct nccl_communicator *communicator = context;
-    *handle = nccl_nothing();
+    *handle = nccl_unrecorded();
     if (communicator != NULL && event->type == NCCL_COLLECTIVE)
         *handle = nccl_begin(communicator, COLLECTIVE(event, communicator->id));
     if (communicator != NULL && event->type == NCCL_POINT_TO_POINT)
@@ -182,7 +188,7 @@ static int start_v6(void *context, void **handle, struct nccl_event_v6 *event)
     return NCCL_SUCCESS;
 }
 
-/* Versions 1 to 3 give neither the communicator's size nor the rank in it. */
+/* Versions 1 to 3 report neither the communicator's size nor the rank in it. */
 static int init_v1(void **context, int *mask)
 {
     return init(1, context, mask, 0, 0, 0);
@@ -198,19 +204,22 @@ static int init_v3(void **context, int *mask)
     return init(3, context, mask, 0, 0, 0);
 }
 
-static int init_v4(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank, nccl_logger logger)
+static int init_v4(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank,
+                   nccl_logger logger)
 {
     (void)name, (void)nodes, (void)logger;
     return init(4, context, mask, id, ranks, rank);
 }
 
-static int init_v5(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank, nccl_logger logger)
+static int init_v5(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
+                   nccl_logger logger)
 {
     (void)name, (void)nodes, (void)logger;
     return init(5, context, mask, id, ranks, rank);
 }
 
-static int init_v6(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank, nccl_logger logger)
+static int init_v6(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
+                   nccl_logger logger)
 {
     (void)name, (void)nodes, (void)logger;
     return init(6, context, mask, id, ranks, rank);
