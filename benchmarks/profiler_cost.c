@@ -55,7 +55,13 @@ int main(int argc, char **argv)
 {
     size_t threads = argc > 1 ? (size_t)atoi(argv[1]) : 1;
     const char *operations[] = {NULL, "allreduce"};
-    struct hvprof_identity identity = {.world_size = 1, .flavour = "none", .library = "none", .operations = operations, .operation_count = 2};
+    struct hvprof_identity identity = {
+        .world_size = 1,
+        .flavour = "none",
+        .library = "none",
+        .operations = operations,
+        .operation_count = 2,
+    };
     if (threads < 1 || threads > 64)
         return 1;
     hvprof_open(&identity);

@@ -15,7 +15,7 @@ from hvscale.core.built_library import built_library
 from hvscale.launch.supervision import init_marker
 from hvscale.profiling import library_path as hvprof_path
 from hvscale.profiling.analyze.breakdown import breakdown
-from tests.native import BROADCAST, FLAGS, SHARED_LIBRARY
+from tests.native import BROADCAST, FLAGS, SHARED_LIBRARY, sanitizer_runtime
 from tests.profiling.conftest import MakeRun, Mpi
 from tests.profiling.test_sanitizers import PRELOADED
 
@@ -233,14 +233,11 @@ def test_more_than_two_gibibytes(open_mpi: Mpi) -> None:
 
 def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
     """LD_PRELOAD with the sanitizer's library and the broadcast compiled with it."""
-    asked = subprocess.run(["cc", f"-print-file-name={runtime}"], capture_output=True, text=True, check=False)
-    found = Path(asked.stdout.strip())
-    if not found.is_absolute():
-        pytest.skip(f"the C compiler has no {runtime}")
+    found = sanitizer_runtime(runtime)
     library = folder / "libhvbcast.so"
     words = [*FLAGS, *SHARED_LIBRARY, f"-fsanitize={sanitizer}", "-o", str(library), *BROADCAST, "-ldl"]
     subprocess.run(["cc", *words], check=True)
-    return f"{found.resolve()}:{library}"
+    return f"{found}:{library}"
 
 
 @pytest.mark.parametrize("program", ["broadcasts", "by_table"])

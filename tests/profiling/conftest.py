@@ -5,7 +5,7 @@ made by hand.
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,3 +125,26 @@ def make_run(tmp_path: Path) -> MakeRun:
         return run
 
     return make
+
+
+@pytest.fixture(params=["full", "read-only", "missing"])
+def unwritable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder in which no profile can be created."""
+    folder = tmp_path / "unwritable"
+    if request.param == "missing":
+        yield folder
+        return
+    folder.mkdir()
+    if os.geteuid() != 0 and request.param == "read-only":
+        folder.chmod(0o555)
+        yield folder
+        folder.chmod(0o755)
+        return
+    option = "size=1m" if request.param == "full" else "ro"
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

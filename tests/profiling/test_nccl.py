@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from hvscale.profiling.read.nccl_file import (
 from hvscale.profiling.read.sources.nccl import read_calls
 from hvscale.profiling.record import nccl_environment, nccl_plugin_path, trim_profiles
 from tests.conftest import Run, run_json
-from tests.native import FLAGS, NATIVE, NCCL_PLUGIN, SHARED_LIBRARY
+from tests.native import FLAGS, NATIVE, NCCL_PLUGIN, SHARED_LIBRARY, sanitizer_runtime
 from tests.profiling.conftest import PROGRAMS, MakeRun
 from tests.profiling.made import profile, signed_header
 
@@ -195,23 +195,6 @@ def test_a_process_killed_in_the_middle_leaves_whole_records(harness: Path, make
     assert len(found.records) >= min(found.recorded, found.capacity) - 1
 
 
-@pytest.fixture(params=["full", "read-only", "missing"])
-def unwritable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "unwritable"
-    if request.param == "missing":
-        yield folder
-        return
-    folder.mkdir()
-    option = "size=512k" if request.param == "full" else "ro"
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
 def test_nccl_goes_on_where_its_profile_cannot_be_written(harness: Path, unwritable: Path) -> None:
     done = start(harness, 6, 4, 100, HVPROF_DIRECTORY=str(unwritable))
     assert done.returncode == 0
@@ -296,9 +279,7 @@ def test_sanitizers_find_nothing(make_run: MakeRun, tmp_path: Path, sanitizer: s
     plugin, harness = tmp_path / "libhvprof-nccl.so", tmp_path / "nccl_harness"
     flags = [*FLAGS, f"-fsanitize={sanitizer}"]
     runtime = {"address,undefined": "libasan.so", "thread": "libtsan.so"}[sanitizer]
-    asked = subprocess.run(["cc", f"-print-file-name={runtime}"], capture_output=True, text=True, check=False)
-    if not Path(asked.stdout.strip()).is_absolute():
-        pytest.skip(f"the C compiler has no {runtime}")
+    sanitizer_runtime(runtime)
     subprocess.run(["cc", *flags, *SHARED_LIBRARY, "-Wl,-z,nodelete", "-o", plugin, *NCCL_PLUGIN], check=True)
     subprocess.run(["cc", *flags, "-o", str(harness), str(PROGRAMS / "nccl_harness.c"), "-ldl"], check=True)
     run = make_run(1, "NCCL")

@@ -9,22 +9,19 @@ import pytest
 
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.breakdown import breakdown
-from tests.native import FLAGS, HVPROF, NATIVE, SHARED_LIBRARY
+from tests.native import FLAGS, HVPROF, NATIVE, SHARED_LIBRARY, sanitizer_runtime
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
-# mpirun itself must not load a sanitizer's library: only the program that the ranks become.
+# Only the ranks' program may load the sanitizer's library, not mpirun.
 PRELOADED = "import os, sys; os.environ.update(LD_PRELOAD=sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])"
 
 
 def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
-    """What LD_PRELOAD must name: the sanitizer's library and an hvprof compiled with it."""
-    asked = subprocess.run(["cc", f"-print-file-name={runtime}"], capture_output=True, text=True, check=False)
-    found = Path(asked.stdout.strip())
-    if not found.is_absolute():
-        pytest.skip(f"the C compiler has no {runtime}")
+    """The value of LD_PRELOAD: the sanitizer's runtime and hvprof compiled with the sanitizer."""
+    found = sanitizer_runtime(runtime)
     library = folder / "libhvprof.so"
-    # ThreadSanitizer knows no fences: the one of a record only orders what a reader of a dead
-    # process's file sees.
+    # ThreadSanitizer does not support fences. The fence of a record matters only to a reader of a
+    # dead process's file.
     more = ["-Wno-tsan"] if sanitizer == "thread" else []
     subprocess.run(
         [
@@ -41,7 +38,7 @@ def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
         ],
         check=True,
     )
-    return f"{found.resolve()}:{library}"
+    return f"{found}:{library}"
 
 
 @pytest.fixture(scope="module")
@@ -63,17 +60,17 @@ def test_address_sanitizer_finds_nothing_with_large_counts(
     check_addresses(mpich, make_run(2, mpich.flavour), with_address_sanitizer, 2, [str(mpich.compile(program))])
 
 
-def test_address_sanitizer_finds_nothing_where_large_counts_are_made_small(
+def test_address_sanitizer_finds_nothing_when_large_counts_are_converted(
     open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str
 ) -> None:
     check_addresses(open_mpi, make_run(3), with_address_sanitizer, 3, [sys.executable, str(PROGRAMS / "every_call.py")])
 
 
-def test_a_limit_on_file_sizes_costs_the_profile_and_not_the_job(
+def test_a_limit_on_file_sizes_disables_the_profile_but_not_the_job(
     open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str
 ) -> None:
-    """The limit leaves room for what Open MPI shares memory by; beyond it the kernel sends a signal
-    that ends a process.
+    """The limit leaves enough for Open MPI's shared memory. Beyond it, the kernel sends a signal
+    that ends the process.
     """
     run = make_run(2)
     options = {"ASAN_OPTIONS": "detect_leaks=0", "HVPROF_DIRECTORY": str(run.hvprof)}
@@ -88,7 +85,7 @@ def test_a_limit_on_file_sizes_costs_the_profile_and_not_the_job(
 
 
 def check_addresses(mpi: Mpi, run: RunFolder, preload: str, np: int, program: list[str]) -> None:
-    # The libraries' own leaks and odd arithmetic are not ours to judge.
+    # Ignores leaks and undefined behaviour in other libraries.
     options = {
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -101,12 +98,12 @@ def check_addresses(mpi: Mpi, run: RunFolder, preload: str, np: int, program: li
     assert breakdown(run).warnings == []
 
 
-def test_leak_sanitizer_finds_no_leak_of_ours(open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str) -> None:
-    """Open MPI has leaks of its own, which also show that leaks are looked for: ours are those that
-    hvprof's own lines allocated.
+def test_leak_sanitizer_finds_no_leak_in_hvprof(open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str) -> None:
+    """Leaks in Open MPI show that leak detection works. Leaks in hvprof are those that lines of its
+    sources allocated.
     """
     options = {
-        # By frame pointers the stacks would end inside Open MPI.
+        # With frame pointers the stacks would end inside Open MPI.
         "ASAN_OPTIONS": "detect_leaks=1:fast_unwind_on_malloc=0",
         "LSAN_OPTIONS": "exitcode=0",
         "HVPROF_DIRECTORY": str(make_run(2).hvprof),
@@ -124,10 +121,10 @@ def test_thread_sanitizer_finds_nothing(open_mpi: Mpi, make_run: MakeRun, tmp_pa
     preload = sanitized(tmp_path, "thread", "libtsan.so")
     run = make_run(2)
     options = {
-        # Open MPI is not compiled for it: only what hvprof does counts.
+        # Open MPI is not compiled with the sanitizer: check only hvprof.
         "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
-        # UCX watches madvise, PMIx wants a fixed address: both collide with ThreadSanitizer's own
-        # use of memory.
+        # UCX intercepts madvise and PMIx needs a fixed address: both conflict with
+        # ThreadSanitizer.
         "UCX_MEM_EVENTS": "no",
         "PMIX_MCA_gds": "hash",
         "HVPROF_DIRECTORY": str(run.hvprof),

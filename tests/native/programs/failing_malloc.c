@@ -1,6 +1,6 @@
 /*
- * Preloaded before hvprof: allocations by hvprof fail from number $FAIL_FROM on. Prints how many
- * hvprof asked for. Everybody else gets memory.
+ * Preloaded before hvprof: makes hvprof's allocations fail, from number $FAIL_FROM on. Prints the
+ * number of hvprof's allocations. All other allocations succeed.
  */
 #include <link.h>
 #include <stdatomic.h>

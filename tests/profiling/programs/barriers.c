@@ -1,4 +1,6 @@
-/* Makes the given number of barriers in a communicator of its own rank only; with 0, all-reduces over all ranks for ever. */
+/*
+ * barriers N: makes N barriers in MPI_COMM_SELF. With 0 it makes all-reduces over all ranks forever.
+ */
 #include <mpi.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* On one rank: calls whose counts, or sums of counts, an int does not hold. None of them moves that much. */
+/* Runs as one rank: calls whose counts, or sums of counts, exceed an int. None moves that much data. */
 #include <mpi.h>
 #include <stdlib.h>
 

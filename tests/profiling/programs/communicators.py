@@ -1,4 +1,4 @@
-"""mpi4py: in place, a communicator of some ranks, buffers and pickled objects."""
+"""Makes mpi4py calls: in place, and on a communicator of some of the ranks."""
 
 import numpy
 from mpi4py import MPI

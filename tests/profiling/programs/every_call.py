@@ -1,5 +1,5 @@
-"""In a rank: every call that hvprof records or counts and mpi4py can make, blocking and not. It
-checks some of what arrives.
+"""Runs in a rank: makes every call, blocking and non-blocking, that hvprof records or counts and
+mpi4py can make. Checks some results.
 """
 
 import sys
@@ -82,8 +82,7 @@ def between_two_groups() -> list[tuple[str, MPI.Comm, tuple[Any, ...]]]:
     return [
         ("alltoallv", both, (blocks, blocks)),
         ("reduce_scatter", both, (ints(6 * 2), ints(12 // here), [12 // here] * here, SUM)),
-        # Last: a rank with MPI_PROC_NULL may be left out of the numbers that an MPI gives to
-        # non-blocking calls.
+        # Last, because an MPI may not number non-blocking calls on a rank with MPI_PROC_NULL.
         ("bcast", both, (ints(50), root)),
         ("scatterv", both, (blocks if root == MPI.ROOT else None, ints(2), root)),
     ]

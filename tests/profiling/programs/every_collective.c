@@ -1,4 +1,4 @@
-/* Makes every blocking collective with sizes that the test knows, and checks some of what arrives. */
+/* Makes every blocking collective with sizes that the test knows, and checks some results. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,8 @@ static void in_one_group(MPI_Comm comm)
     MPI_Bcast(ints, 100, MPI_INT, size - 1, comm);
     expect(ints[0] == 77, "broadcast");
 
-    MPI_Gather(rank == 0 ? MPI_IN_PLACE : doubles, 3, MPI_DOUBLE, rank == 0 ? more_doubles : NULL, 3, MPI_DOUBLE, 0, comm);
+    MPI_Gather(rank == 0 ? MPI_IN_PLACE : doubles, 3, MPI_DOUBLE, rank == 0 ? more_doubles : NULL, 3, MPI_DOUBLE, 0,
+               comm);
     MPI_Gather(doubles, 3, MPI_DOUBLE, more_doubles, 3, MPI_DOUBLE, size - 1, comm);
     for (int i = 0, at = 0; i < size; at += i + 1, i++) {
         counts[i] = i + 1;
@@ -73,7 +74,8 @@ static void in_one_group(MPI_Comm comm)
         displacements[i] *= 8;
         other_displacements[i] *= 8;
     }
-    MPI_Alltoallw(doubles, counts, displacements, sent, more_doubles, other_counts, other_displacements, received, comm);
+    MPI_Alltoallw(doubles, counts, displacements, sent, more_doubles, other_counts, other_displacements, received,
+                  comm);
 
     MPI_Reduce(rank == 1 ? MPI_IN_PLACE : ints, rank == 1 ? more_ints : NULL, 11, MPI_INT, MPI_SUM, 1, comm);
     doubles[999] = rank + 1;

@@ -1,4 +1,4 @@
-/* every_collective.c with each call made by its sister with large counts. */
+/* every_collective.c with the function with large counts for each call. */
 #include <mpi.h>
 
 #define COUNT MPI_Count

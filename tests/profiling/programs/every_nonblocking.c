@@ -1,4 +1,4 @@
-/* every_collective.c with each call made by its non-blocking sister, and ended by each kind of Wait and Test in turn. */
+/* every_collective.c with the non-blocking function for each call, completed by each kind of Wait and Test. */
 #include <mpi.h>
 
 static MPI_Request requests[2];

@@ -1,5 +1,5 @@
-"""After its first message a rank starts children, as a data loader does: one forked, which uses
-MPI, and one executed.
+"""Starts children after the rank's first message, as a data loader does: a forked one, which uses
+MPI, and an executed one.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Horovod messages of known sizes, some of several tensors."""
+"""Sends Horovod messages of known sizes, some fused from several tensors."""
 
 import time
 
@@ -12,5 +12,5 @@ hvd.allgather(torch.ones(2 + hvd.rank(), 4, dtype=torch.float64), name="gathered
 hvd.broadcast(torch.ones(7), 0, name="sent")
 hvd.reducescatter(torch.ones(6, 3), name="scattered")
 hvd.barrier()
-time.sleep(0.5)  # Horovod's timeline drops what it has not written at shutdown
+time.sleep(0.5)  # at shutdown Horovod drops timeline events that it has not yet written
 hvd.shutdown()

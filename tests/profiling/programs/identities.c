@@ -1,4 +1,4 @@
-/* One all-reduce on each of many communicators; its bytes say which one it is. Marks two steps. */
+/* Makes one all-reduce on each of many communicators, whose bytes identify it. Marks two steps. */
 #include <mpi.h>
 
 static int rank, size;

@@ -1,4 +1,4 @@
-/* nccl_copy_engine PLUGIN 6: one collective by the copy engines, and one whose names no plug-in of today knows. */
+/* nccl_copy_engine PLUGIN 6: makes one collective by the copy engines, and one with unknown names. */
 #include "../../../native/nccl_plugin/abi.h"
 
 #include <dlfcn.h>
@@ -21,7 +21,8 @@ int main(int count, char **arguments)
     table->stop(handle);
     table->start(context, &handle, &(struct nccl_event_v6){
         .type = NCCL_COLLECTIVE,
-        .collective = {.function = "Everything", .count = 100, .datatype = "ncclFloat3", .algorithm = "AN_ALGORITHM_OF_THE_FUTURE", .protocol = ""},
+        .collective = {.function = "Everything", .count = 100, .datatype = "ncclFloat3",
+                       .algorithm = "AN_ALGORITHM_OF_THE_FUTURE", .protocol = ""},
     });
     table->stop(handle);
     /* An event that nobody asked for, and handles of calls that are over, do no harm. */

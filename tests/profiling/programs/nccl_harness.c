@@ -1,8 +1,11 @@
-/* Drives hvprof's NCCL plug-in as NCCL does: nccl_harness PLUGIN VERSION [THREADS CALLS [kill]]
-
-   Each thread is a communicator of 2 ranks. A call goes: group start, call start, call stop, group stop; then, from another thread, as
-   from NCCL's proxy, its kernel's channels. The k-th call of a thread is the k-th of `calls` below, again and again; the kernel of a
-   call takes CHANNEL_NS of the device for each channel. "kill": ends by SIGKILL when all calls were made, without finalize. */
+/*
+ * nccl_harness PLUGIN VERSION [THREADS CALLS [kill]]: calls hvprof's NCCL plug-in as NCCL does.
+ *
+ * Each thread is a communicator of 2 ranks and cycles through `calls`. A call starts a group, starts
+ * and stops the call, and stops the group. Then another thread, like NCCL's proxy, reports the
+ * channels of the call's kernel, which takes CHANNEL_NS of device time per channel. With "kill" the
+ * program ends by SIGKILL after all calls, without finalize.
+ */
 #include "../../../native/nccl_plugin/abi.h"
 
 #include <dlfcn.h>
@@ -41,7 +44,7 @@ static void *table;
 #define DIE(...) (fprintf(stderr, __VA_ARGS__), exit(1))
 #define CHECK(call) ((call) == NCCL_SUCCESS ? (void)0 : (void)DIE("%s failed\n", #call))
 
-/* The tables differ in init and start alone; each has the same functions after them, in the same places. */
+/* The tables differ only in init and start; the other functions have the same places. */
 static int stop(void *handle)
 {
     return handle == NULL ? NCCL_SUCCESS : ((struct nccl_profiler_v1 *)table)->stop(handle);
@@ -133,15 +136,19 @@ static void *start_channel(void *context, void *parent, uint8_t channel, uint64_
     void *handle = NULL;
     if (version == 3)
         CHECK(((struct nccl_profiler_v3 *)table)
-                  ->start(context, &handle, &(struct nccl_event_v3){.type = NCCL_KERNEL_CHANNEL, .parent = parent, .kernel = {channel}}));
+                  ->start(context, &handle,
+                          &(struct nccl_event_v3){
+                              .type = NCCL_KERNEL_CHANNEL, .parent = parent, .kernel = {channel}}));
     else if (version == 4)
         CHECK(((struct nccl_profiler_v4 *)table)
                   ->start(context, &handle,
-                          &(struct nccl_event_v4){.type = NCCL_KERNEL_CHANNEL, .parent = parent, .kernel = {channel, timer}}));
+                          &(struct nccl_event_v4){
+                              .type = NCCL_KERNEL_CHANNEL, .parent = parent, .kernel = {channel, timer}}));
     else
         CHECK(((struct nccl_profiler_v6 *)table)
                   ->start(context, &handle,
-                          &(struct nccl_event_v6){.type = NCCL_KERNEL_CHANNEL, .parent = parent, .kernel = {channel, timer}}));
+                          &(struct nccl_event_v6){
+                              .type = NCCL_KERNEL_CHANNEL, .parent = parent, .kernel = {channel, timer}}));
     return handle;
 }
 
@@ -155,7 +162,7 @@ struct communicator {
     int made;
 };
 
-/* As NCCL's proxy thread: sees the channels of one kernel after the other, the starts of a kernel first. */
+/* Acts as NCCL's proxy thread: reports the channels kernel by kernel, first all starts, then all stops. */
 static void *proxy(void *argument)
 {
     struct communicator *own = argument;
@@ -172,10 +179,10 @@ static void *proxy(void *argument)
             channels[channel] = start_channel(own->context, call, channel, device + channel);
         device += (uint64_t)CHANNEL_NS * c->channels;
         for (uint8_t channel = 0; channel < c->channels; channel++) {
+            union nccl_state_arguments stopped = {.kernel = {device - (uint64_t)(c->channels - 1 - channel)}};
             if (version >= 4)
                 CHECK(((struct nccl_profiler_v4 *)table)
-                          ->record_state(channels[channel], NCCL_KERNEL_CHANNEL_STOP,
-                                         &(union nccl_state_arguments){.kernel = {device - (uint64_t)(c->channels - 1 - channel)}}));
+                          ->record_state(channels[channel], NCCL_KERNEL_CHANNEL_STOP, &stopped));
             CHECK(stop(channels[channel]));
         }
     }
@@ -184,7 +191,11 @@ static void *proxy(void *argument)
 
 static void *communicator(void *argument)
 {
-    struct communicator own = {.id = 0xC0FFEE00u + (uint64_t)(intptr_t)argument, .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
+    struct communicator own = {
+        .id = 0xC0FFEE00u + (uint64_t)(intptr_t)argument,
+        .lock = PTHREAD_MUTEX_INITIALIZER,
+        .more = PTHREAD_COND_INITIALIZER,
+    };
     own.rank = atoi(getenv("RANK"));
     int asked = 0;
     if (version < 4)

@@ -1,20 +1,20 @@
-/* Four threads, each with eight non-blocking all-reduces of 1 to 8 ints under way at once, again and again. */
+/* Four threads repeatedly start eight concurrent non-blocking all-reduces of 1 to 8 ints. */
 #include <mpi.h>
 #include <pthread.h>
 
-enum { THREADS = 4, TURNS = 200, AT_ONCE = 8 };
+enum { THREADS = 4, ROUNDS = 200, AT_ONCE = 8 };
 
 static MPI_Comm communicators[THREADS];
 
 static void *work(void *argument)
 {
     int in[AT_ONCE] = {0}, out[AT_ONCE][AT_ONCE];
-    for (int turn = 0; turn < TURNS; turn++) {
+    for (int round = 0; round < ROUNDS; round++) {
         MPI_Request requests[AT_ONCE + 1];
         int token = 0, from = 0;
         for (int i = 0; i < AT_ONCE; i++)
             MPI_Iallreduce(in, out[i], i + 1, MPI_INT, MPI_SUM, *(MPI_Comm *)argument, &requests[i]);
-        /* A receive among them is no collective. */
+        /* The receive among them is not a collective. */
         MPI_Irecv(&from, 1, MPI_INT, 0, 1, *(MPI_Comm *)argument, &requests[AT_ONCE]);
         int rank;
         MPI_Comm_rank(*(MPI_Comm *)argument, &rank);

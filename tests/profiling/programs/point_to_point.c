@@ -1,4 +1,4 @@
-/* Sends and receives in every way, with sizes that the test knows: rank 0 and rank 1 exchange, any others look on. */
+/* Makes every kind of send and receive, with sizes that the test knows, between ranks 0 and 1 only. */
 #include <mpi.h>
 
 enum { MOST = 4096 };

@@ -1,4 +1,4 @@
-/* point_to_point.c with each call made by its sister with large counts. */
+/* point_to_point.c with the function with large counts for each call. */
 #include <mpi.h>
 
 #define MPI_Send MPI_Send_c

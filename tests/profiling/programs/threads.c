@@ -1,4 +1,4 @@
-/* Four threads, each with a communicator of its own, make the given number of all-reduces of 1 to 7 ints at once. */
+/* threads N: four threads, each with its own communicator, make N all-reduces of 1 to 7 ints concurrently. */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static void *work(void *argument)
     pthread_barrier_wait(&together);
     for (int i = 0; i < calls; i++)
         MPI_Allreduce(in, out, 1 + i % 7, MPI_INT, MPI_SUM, *(MPI_Comm *)argument);
-    pthread_barrier_wait(&together); /* nobody ends before all have begun to record */
+    pthread_barrier_wait(&together); /* no thread ends before all have begun to record */
     return NULL;
 }
 

@@ -1,4 +1,4 @@
-/* until_killed FILE THREADS: each thread makes all-reduces for ever and counts in FILE, as soon as a call has returned, how many it made. */
+/* until_killed FILE THREADS: each thread makes all-reduces forever, and counts the returned calls in FILE. */
 #include <fcntl.h>
 #include <mpi.h>
 #include <pthread.h>
