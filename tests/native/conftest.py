@@ -1,4 +1,4 @@
-"""The MPI installation and the runs that tests of the profiler use serve here, too."""
+"""Shares the fixtures of the profiler's tests."""
 
 from tests.profiling.conftest import make_run, open_mpi
 

@@ -1,4 +1,4 @@
-"""How the libraries are compiled: a new warning of a compiler must not break an installation."""
+"""Builds the libraries: new compiler warnings must not break an installation."""
 
 import shutil
 import subprocess
@@ -9,14 +9,13 @@ import pytest
 
 from tests.native import NATIVE
 
-# It warns about every structure with padding, as a newer compiler may warn about code that is
-# correct.
+# Stands for a new warning about correct code: warns about every structure with padding.
 EXTRA_WARNING = "-DCMAKE_C_FLAGS=-Wpadded"
 AS_ERRORS = "-DHVSCALE_WARNINGS_AS_ERRORS=ON"
 
 
 def build(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Builds every library as an installation does."""
+    """Builds all libraries as an installation does."""
     cmake = shutil.which("cmake") or shutil.which("cmake", path=str(Path(sys.executable).parent))
     if cmake is None:
         pytest.skip("CMake is not installed")
@@ -25,7 +24,7 @@ def build(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([cmake, "--build", str(folder)], capture_output=True, text=True, check=False)
 
 
-def test_no_library_has_a_warning(tmp_path: Path) -> None:
+def test_libraries_build_without_warnings(tmp_path: Path) -> None:
     done = build(tmp_path, AS_ERRORS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(list(tmp_path.glob("lib*.so"))) == 6
@@ -37,7 +36,7 @@ def test_a_new_warning_does_not_break_an_installation(tmp_path: Path) -> None:
     assert "warning: padding struct" in done.stderr
 
 
-def test_a_new_warning_is_an_error_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_new_warning_is_an_error_on_request(tmp_path: Path) -> None:
     done = build(tmp_path, EXTRA_WARNING, AS_ERRORS)
     assert done.returncode != 0
     assert "error: padding struct" in done.stderr

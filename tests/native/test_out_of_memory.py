@@ -1,4 +1,4 @@
-"""A job whose hvprof runs out of memory: recording stops with one line, the job is not touched."""
+"""hvprof running out of memory: recording stops with one line, and the job continues."""
 
 import subprocess
 from pathlib import Path
@@ -24,8 +24,9 @@ def failing_malloc(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(mpi: Mpi, run: RunFolder, failing_malloc: Path, fail_from: int) -> tuple[int, list[str]]:
-    """How many allocations hvprof asked for, and the lines on stderr; one rank, which has to end
-    well.
+    """Runs one rank, which must succeed.
+
+    Returns the number of hvprof's allocations and the lines on stderr.
     """
     for old in run.hvprof.iterdir():
         old.unlink()
@@ -45,22 +46,22 @@ def start(mpi: Mpi, run: RunFolder, failing_malloc: Path, fail_from: int) -> tup
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    right, allocations = done.stdout.splitlines()
-    assert right == "all right"
+    result, allocations = done.stdout.splitlines()
+    assert result == "all right"
     return int(allocations.split()[0]), done.stderr.splitlines()
 
 
-def test_no_allocation_that_fails_ends_the_job(open_mpi: Mpi, make_run: MakeRun, failing_malloc: Path) -> None:
+def test_a_failed_allocation_does_not_end_the_job(open_mpi: Mpi, make_run: MakeRun, failing_malloc: Path) -> None:
     run = make_run(1)
-    in_all, lines = start(open_mpi, run, failing_malloc, 1_000_000)
+    total, lines = start(open_mpi, run, failing_malloc, 1_000_000)
     assert lines == []
     assert breakdown(run).warnings == []
     assert sum(row.calls for row in breakdown(run).rows) == CALLS
-    # Of the many alike in the middle, one for each request, every tenth.
-    for fail_from in [*range(8), *range(8, in_all - 16, 10), *range(in_all - 16, in_all)]:
+    # Only every tenth of the many similar ones in the middle, one for each request.
+    for fail_from in [*range(8), *range(8, total - 16, 10), *range(total - 16, total)]:
         _, lines = start(open_mpi, run, failing_malloc, fail_from)
-        assert lines == [LINE], f"from allocation {fail_from} of {in_all} on"
-        if fail_from >= 2:  # before, there is not one call
+        assert lines == [LINE], f"from allocation {fail_from} of {total} on"
+        if fail_from >= 2:  # before, not one call is recorded
             result = breakdown(run)
             assert "rank 0 ran out of memory: its later calls are not recorded" in result.warnings
             assert sum(row.calls for row in result.rows) < CALLS

@@ -1,6 +1,4 @@
-"""The MPI installations that the profiler is tried under, C programs compiled for them, and runs
-made by hand.
-"""
+"""The MPI installations for tests of the profiler, C programs compiled for them, and runs."""
 
 import os
 import subprocess
@@ -22,14 +20,14 @@ SECONDS = 100
 
 @dataclass(frozen=True)
 class Mpi:
-    """An installed MPI and how ranks are started with it."""
+    """An installed MPI and how to start ranks with it."""
 
     flavour: str
     bin: Path
     options: tuple[str, ...]
     folder: Path  # for compiled programs
     compiler: str = "mpicc"
-    large_counts: bool = False  # it has the functions of MPI 4 that take them
+    large_counts: bool = False  # has MPI 4's functions with large counts
 
     def compile(self, name: str, programs: Path = PROGRAMS) -> Path:
         program = self.folder / name
@@ -44,7 +42,7 @@ class Mpi:
         return [str(self.bin / "mpirun"), *self.options, "-np", str(np), *command]
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        """mpirun's own; Open MPI hands it on to the ranks of one host, as MPICH does."""
+        """The environment of mpirun, which passes it on to the ranks on one host."""
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return {**os.environ, **root, "PATH": f"{self.bin}:{os.environ['PATH']}", **more}
 
@@ -62,7 +60,7 @@ class Mpi:
         return preload_environment(run, large_counts=self.large_counts)
 
     def record(self, run: RunFolder, np: int, command: list[str], **more: str) -> None:
-        """Runs the command on np ranks, recorded into `run`, and expects it to end well."""
+        """Runs the command on np ranks, recorded into `run`, and requires success."""
         done = self.start(np, command, {**self.preload(run), **more})
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -71,23 +69,23 @@ class Mpi:
 def open_mpi(tmp_path_factory: pytest.TempPathFactory) -> Mpi:
     binaries = Path(sys.executable).parent
     if not (binaries / "ompi_info").exists():
-        pytest.skip("the environment holds no Open MPI")
+        pytest.skip("Open MPI is not installed in this environment")
     options = ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none")
     return Mpi("Open MPI", binaries, options, tmp_path_factory.mktemp("open-mpi"))
 
 
 @pytest.fixture(scope="session")
 def mpich(tmp_path_factory: pytest.TempPathFactory) -> Mpi:
-    """In an environment of its own, with nothing of Open MPI near it."""
+    """MPICH in a separate environment, without Open MPI."""
     programs = MPICH_PREFIX / "bin"
     if not (programs / "mpicc").exists():
-        pytest.skip("no MPICH environment here: make setup-dev MPI=mpich")
+        pytest.skip("there is no MPICH environment: make setup-dev MPI=mpich")
     return Mpi("MPICH", programs, (), tmp_path_factory.mktemp("mpich"), large_counts=True)
 
 
 @pytest.fixture(scope="session")
 def mpi_abi(mpich: Mpi) -> Mpi:
-    """The ABI of the MPI 5.0 standard, which MPICH offers beside its own."""
+    """The ABI of the MPI 5.0 standard, which MPICH also provides."""
     folder = mpich.folder / "mpi-abi"
     folder.mkdir()
     return replace(mpich, flavour="MPI ABI", folder=folder, compiler="mpicc_abi")

@@ -1,4 +1,4 @@
-"""Bins, sums, percentiles and bandwidths, against plain arithmetic."""
+"""Bins, sums, percentiles and bandwidths, compared with plain arithmetic."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ from hvscale.profiling import Breakdown, Events, Recording, tabulate
 from hvscale.profiling.analyze.breakdown import breakdown
 from hvscale.profiling.analyze.grouping import Bins, busbw_factors, parse_bins
 from hvscale.studies.run_report.breakdown_tables import table, write_breakdown_csv
-from tests.profiling import made
+from tests.profiling import synthetic
 from tests.profiling.conftest import MakeRun
 
 OPERATIONS = ("barrier", "allreduce", "allgather", "broadcast", "reduce-scatter-block")
@@ -46,7 +46,7 @@ def result_of(calls: list[Call], bins: str = "study", ranks_per_event: int = 1) 
     return tabulate(recording, parse_bins(bins), "run")
 
 
-def test_bitwise_reductions_are_counted_apart() -> None:
+def test_bitwise_reductions_are_counted_separately() -> None:
     found = result_of([(0, 1, BITWISE_BYTES, 1000, 2), (1, 1, BITWISE_BYTES, 2000, 2), (0, 1, 100, 5000, 2)])
     (row,) = found.rows
     assert (row.calls, row.bitwise_calls) == (3, 2)
@@ -54,7 +54,7 @@ def test_bitwise_reductions_are_counted_apart() -> None:
     assert [row.bitwise_calls for row in found.rank_rows] == [1, 1]
 
 
-def test_the_study_bins_hold_their_upper_edges() -> None:
+def test_the_study_bins_include_their_upper_edges() -> None:
     edges = [
         0,
         1,
@@ -81,7 +81,7 @@ def test_the_study_bins_hold_their_upper_edges() -> None:
 
 
 @given(st.integers(0, 2**62), st.sampled_from(["study", "pow2", "1K,64K,4M", "7"]))
-def test_every_size_lies_in_its_bin(size: int, text: str) -> None:
+def test_every_size_is_within_the_limits_of_its_bin(size: int, text: str) -> None:
     bins = parse_bins(text)
     low, high = bins.limits(int(bins.index(np.array([size]))[0]))
     assert low <= size
@@ -89,7 +89,7 @@ def test_every_size_lies_in_its_bin(size: int, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["study", "pow2", "1K,64K,4M"])
-def test_bins_join_without_gap_or_overlap(text: str) -> None:
+def test_bins_have_no_gap_or_overlap(text: str) -> None:
     bins = parse_bins(text)
     limits = [bins.limits(index) for index in range(len(bins))]
     assert limits[0] == (0, 0)
@@ -99,14 +99,14 @@ def test_bins_join_without_gap_or_overlap(text: str) -> None:
         assert low == high + 1
 
 
-def test_edges_are_read_in_powers_of_1024() -> None:
+def test_edges_use_powers_of_1024() -> None:
     assert parse_bins("512, 1K,64KiB,4m,1GB") == Bins((512, KIB, 64 * KIB, 4 * MIB, GIB))
 
 
 @pytest.mark.parametrize(
     "text", ["", "study,1K", "1K,1K", "4M,1K", "0", "-1", "1.5K", "1T", "1K,,2K", "9" * 18 + "G", "k"]
 )
-def test_bad_bins_are_refused_in_one_line(text: str) -> None:
+def test_invalid_bins_are_one_line(text: str) -> None:
     with pytest.raises(RequestError, match="--bins") as caught:
         parse_bins(text)
     assert "\n" not in str(caught.value)
@@ -126,10 +126,10 @@ CALLS = st.lists(
 
 
 @given(CALLS, st.sampled_from(["study", "pow2", "1K,64K,4M"]))
-def test_rows_against_plain_arithmetic(calls: list[Call], text: str) -> None:
+def test_rows_equal_plain_arithmetic(calls: list[Call], text: str) -> None:
     result = result_of(calls, text)
-    everywhere = [(None, row) for row in result.rows]
-    for rank, row in [*everywhere, *((row.rank, row) for row in result.rank_rows)]:
+    all_ranks = [(None, row) for row in result.rows]
+    for rank, row in [*all_ranks, *((row.rank, row) for row in result.rank_rows)]:
         mine = [
             call
             for call in calls
@@ -146,8 +146,8 @@ def test_rows_against_plain_arithmetic(calls: list[Call], text: str) -> None:
         assert row.p99_seconds == pytest.approx(np.percentile(seconds, 99))
         if row.bytes and row.seconds:
             assert row.algbw_gigabytes_per_second == pytest.approx(row.bytes / row.seconds / 1e9)
-            on_the_bus = sum(call[2] * factor(OPERATIONS[call[1]], call[4]) for call in mine)
-            assert row.busbw_gigabytes_per_second == pytest.approx(on_the_bus / row.seconds / 1e9)
+            bus_bytes = sum(call[2] * factor(OPERATIONS[call[1]], call[4]) for call in mine)
+            assert row.busbw_gigabytes_per_second == pytest.approx(bus_bytes / row.seconds / 1e9)
         else:
             assert row.algbw_gigabytes_per_second is row.busbw_gigabytes_per_second is None
     assert sum(row.calls for row in result.rows) == len(calls) == sum(row.calls for row in result.rank_rows)
@@ -174,20 +174,20 @@ def test_busbw_of_each_operation_on_four_ranks() -> None:
     assert {busbw_factors(name, four)[0] for name in ("broadcast", "reduce", "scan", "exscan", "barrier")} == {1.0}
 
 
-def test_sizes_whose_sum_passes_64_bits() -> None:
+def test_a_sum_of_sizes_beyond_64_bits() -> None:
     result = result_of([(0, 1, 2**62, 1000, 2)] * 5)
     assert result.rows[0].bytes == 5 * 2**62
 
 
-def test_a_source_that_sees_one_rank_counts_for_all() -> None:
+def test_a_source_with_one_rank_counts_for_all() -> None:
     result = result_of([(0, 1, 4096, 2000, 2)] * 3, ranks_per_event=2)
-    everywhere, rank = result.rows[0], result.rank_rows[0]
-    assert (everywhere.calls, everywhere.bytes, rank.calls) == (6, 6 * 4096, 3)
-    assert (everywhere.seconds, rank.p50_seconds) == pytest.approx((12e-6, 2e-6))
+    all_ranks, rank = result.rows[0], result.rank_rows[0]
+    assert (all_ranks.calls, all_ranks.bytes, rank.calls) == (6, 6 * 4096, 3)
+    assert (all_ranks.seconds, rank.p50_seconds) == pytest.approx((12e-6, 2e-6))
     assert result.rows[0].algbw_gigabytes_per_second == result.rank_rows[0].algbw_gigabytes_per_second
 
 
-def test_a_job_without_a_collective_says_so(make_run: MakeRun) -> None:
+def test_a_job_without_a_collective_warns(make_run: MakeRun) -> None:
     result = breakdown(make_run(2))
     assert (result.rows, result.rank_rows, result.ranks, result.source) == ([], [], [], "hvprof")
     assert len(result.warnings) == 1
@@ -198,7 +198,7 @@ def test_a_job_without_a_collective_says_so(make_run: MakeRun) -> None:
 def test_the_document(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(3)
     for rank in range(2):
-        (run.hvprof / f"rank-{rank:05d}.hvp").write_bytes(made.profile(50, rank, seed=rank))
+        (run.hvprof / f"rank-{rank:05d}.hvp").write_bytes(synthetic.profile(50, rank, seed=rank))
     result = breakdown(run)
     document = json.loads(result.model_dump_json(by_alias=True))
     assert document["schema"] == "hvscale/breakdown/1"

@@ -1,4 +1,4 @@
-"""The hit rate of a cache of buffers, against sequences whose hits can be counted by hand."""
+"""The hit rate of a cache of buffers, for sequences with known hits."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def hits(messages: list[Message], capacity: int) -> int:
         ([(0, 64, 8), (0, 64, 4), (0, 64, 16), (0, 64, 16)], 4, 2),
         ([(0, 64, 8), (1, 64, 8), (1, 64, 8)], 4, 1),
         ([(0, 64, 0), (0, 0, 8), (0, 64, 0)], 4, 0),
-        # The one that was used last stays: 64, 128, 64 again, then 192 pushes 128 out.
+        # The least recently used buffer is evicted: 64, 128, 64 again, then 192 evicts 128.
         ([(0, 64, 8), (0, 128, 8), (0, 64, 8), (0, 192, 8), (0, 64, 8), (0, 128, 8)], 2, 2),
     ],
 )
@@ -33,7 +33,7 @@ def test_hits_of_a_known_sequence(messages: list[Message], capacity: int, expect
     assert hits(messages, capacity) == expected
 
 
-def test_no_messages_have_no_rate() -> None:
+def test_no_messages_give_no_rate() -> None:
     nothing = np.empty(0, np.int64)
     assert [rate.hit_rate for rate in hit_rates(nothing, nothing.astype(np.uint64), nothing)] == [None] * 4
 

@@ -1,4 +1,4 @@
-"""Comparisons of recordings made by hand: what is gained, how sure that is, and what is refused."""
+"""Comparisons of synthetic recordings: gain, confidence interval, and rejected comparisons."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
 from hvscale.core.units import KIB, MIB, human_bytes
 from hvscale.profiling import Events, Recording
 from hvscale.profiling.analyze.grouping import parse_bins
-from hvscale.profiling.analyze.steps import StepLog, find_bytes_per_step, read_step_log, step_edges
+from hvscale.profiling.analyze.steps import StepLog, find_bytes_per_step, step_edges
 from hvscale.profiling.compare import (
     Comparison,
     ProfiledRun,
@@ -23,7 +23,6 @@ from hvscale.profiling.compare import (
     median_step,
     reject_files_of_another_run,
 )
-from tests.profiling.conftest import MakeRun
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 START_NS = int(NOW.timestamp()) * 10**9
@@ -42,8 +41,9 @@ def recorded(
     noise: float = 0.1,
     command: str = "program",
 ) -> ProfiledRun:
-    """Steps of which each all-reduces `sizes` on each rank, every message in `milliseconds`, and a
-    bitwise one before each.
+    """A run whose steps all-reduce `sizes` on each rank, each message in `milliseconds`.
+
+    `bitwise`: a bitwise reduction precedes each message.
     """
     random = np.random.default_rng(int(milliseconds * 1000) + len(sizes))
     calls = []
@@ -90,16 +90,7 @@ def compared(before: ProfiledRun, after: ProfiledRun) -> Comparison:
     return compare_profiled_runs(before, after, parse_bins("study"))
 
 
-def test_steps_are_found_on_the_clock_of_the_messages() -> None:
-    run = recorded()
-    assert run.edges_ns is not None
-    assert len(run.edges_ns) == STEPS + 1
-    starts = run.recording.events.start_ns[~run.recording.events.bitwise]
-    in_step = np.bincount(np.searchsorted(run.edges_ns, starts) - 1)
-    assert in_step.tolist() == [2 * NP] * STEPS
-
-
-def test_messages_before_the_first_step_belong_to_none() -> None:
+def test_messages_before_the_first_step_belong_to_no_step() -> None:
     run = recorded()
     events = run.recording.events
     early = replace(events, start_ns=np.append(events.start_ns, START_NS - 10**9))
@@ -113,22 +104,12 @@ def test_messages_before_the_first_step_belong_to_none() -> None:
     assert compared(run, more).total.calls_after == compared(run, more).total.calls_before
 
 
-def test_all_reduces_that_are_not_the_steps_place_no_steps() -> None:
-    run = recorded()
-    assert run.log is not None
-    uneven = StepLog(run.log.seconds[:13] * 3, run.log.images[:13], run.log.exposed_seconds[:13])
-    events = run.recording.events
-    in_a_burst = replace(events, start_ns=START_NS + (events.start_ns - START_NS) // 100)
-    assert step_edges(replace(run.recording, events=in_a_burst), uneven) is None
-    assert step_edges(replace(run.recording, overwritten=1), run.log) is None
-
-
 @pytest.mark.parametrize("overwritten", [0, 1])
-def test_each_rank_s_messages_lie_in_the_steps_that_it_marked(overwritten: int) -> None:
+def test_the_messages_of_each_rank_belong_to_its_own_steps(overwritten: int) -> None:
     run = recorded(log=False)
     events = run.recording.events
-    # Rank 1 is ahead, so that its messages begin before rank 0's step does, and was killed before
-    # it marked the last end.
+    # Rank 1 is ahead, so its messages begin before rank 0's step. It was killed before it marked
+    # the end of the last step.
     ahead = np.where(events.rank == 1, int(0.04e9), 0)
     marks = START_NS + (np.arange(STEPS + 1) * STEP_SECONDS * 1e9).astype(np.int64)
     recording = replace(
@@ -143,7 +124,7 @@ def test_each_rank_s_messages_lie_in_the_steps_that_it_marked(overwritten: int) 
 
 
 @pytest.mark.parametrize("log", [True, False])
-def test_a_gain_is_found_and_its_interval_holds_it(log: bool) -> None:
+def test_the_interval_contains_the_gain(log: bool) -> None:
     comparison = compared(recorded(10, log=log), recorded(5, log=log))
     assert comparison.per == ("step" if log else "run")
     units = 1 if log else STEPS
@@ -162,14 +143,14 @@ def test_a_gain_is_found_and_its_interval_holds_it(log: bool) -> None:
 
 
 @pytest.mark.parametrize("log", [True, False])
-def test_the_interval_of_equal_runs_holds_0(log: bool) -> None:
+def test_the_interval_of_equal_runs_contains_0(log: bool) -> None:
     comparison = compared(recorded(5, log=log), recorded(5, log=log))
     assert {gain.verdict for gain in (*comparison.rows, comparison.total)} == {"no difference"}
     assert comparison.total.gain_percent == pytest.approx(0)
 
 
-def test_the_interval_covers_what_it_promises() -> None:
-    """Of many pairs of runs alike, about one in twenty may show a difference."""
+def test_the_interval_has_its_nominal_coverage() -> None:
+    """About one in twenty pairs of equal runs may show a difference."""
     random = np.random.default_rng(3)
     run = recorded(noise=0)
     wrong = 0
@@ -183,7 +164,7 @@ def test_the_interval_covers_what_it_promises() -> None:
     assert wrong <= 15
 
 
-def test_one_step_tells_no_interval() -> None:
+def test_one_step_gives_no_interval() -> None:
     comparison = compared(recorded(10, steps=1), recorded(5, steps=1))
     assert comparison.total.gain_percent is not None
     assert comparison.total.gain_percent_low is None
@@ -191,13 +172,13 @@ def test_one_step_tells_no_interval() -> None:
     assert any("few" in text for text in comparison.warnings)
 
 
-def test_runs_of_other_length_are_compared_by_step() -> None:
+def test_runs_of_different_length_are_compared_by_step() -> None:
     comparison = compared(recorded(5), recorded(5, steps=2 * STEPS))
     assert (comparison.steps_before, comparison.steps_after) == (STEPS, 2 * STEPS)
     assert comparison.total.calls_before == comparison.total.calls_after
 
 
-def test_another_fusion_buffer_is_the_same_work() -> None:
+def test_another_fusion_buffer_means_the_same_work() -> None:
     comparison = compared(recorded(5), recorded(10, sizes=(8 * MIB,)))
     assert [row.calls_after for row in comparison.rows] == [NP, NP]
     comparison = compared(recorded(5, sizes=(12 * MIB, 12 * MIB)), recorded(10, sizes=(24 * MIB,)))
@@ -208,7 +189,7 @@ def test_another_fusion_buffer_is_the_same_work() -> None:
     assert small.calls_before == 2 * small.calls_after
 
 
-MAKES_OTHER_WORK: dict[str, tuple[Callable[[], ProfiledRun], str]] = {
+OTHER_WORK: dict[str, tuple[Callable[[], ProfiledRun], str]] = {
     "np": (lambda: recorded(ranks=4), "np 2 against 4"),
     "model": (lambda: recorded(sizes=(4 * MIB, 5 * MIB)), "allreduce of 16 MiB per step against 18 MiB"),
     "a little": (lambda: recorded(sizes=(4 * MIB, 4 * MIB + 100 * KIB)), "allreduce of 16777216 B|allreduce of 16 MiB"),
@@ -217,20 +198,20 @@ MAKES_OTHER_WORK: dict[str, tuple[Callable[[], ProfiledRun], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", MAKES_OTHER_WORK)
-def test_other_work_is_refused_and_named(what: str) -> None:
-    make, said = MAKES_OTHER_WORK[what]
+@pytest.mark.parametrize("what", OTHER_WORK)
+def test_different_work_is_rejected_with_the_difference(what: str) -> None:
+    make, said = OTHER_WORK[what]
     with pytest.raises(RequestError, match=f"did different work: .*({said})") as refused:
         compared(recorded(), make())
     assert "\n" not in str(refused.value)
 
 
-def test_other_calls_are_refused_where_no_horovod_decides_on_them() -> None:
+def test_different_calls_are_rejected_without_horovod() -> None:
     with pytest.raises(RequestError, match="160 allreduce calls per run against 80"):
         compared(recorded(bitwise=False, log=False), recorded(bitwise=False, log=False, sizes=(8 * MIB,)))
 
 
-def test_a_missing_profile_is_refused_and_another_source_said() -> None:
+def test_a_missing_profile_is_rejected_and_another_source_warns() -> None:
     run = recorded()
     of_one = run.recording.events.rank == 0
     columns = {name: value[of_one] for name, value in vars(run.recording.events).items() if len(value) == len(of_one)}
@@ -242,12 +223,12 @@ def test_a_missing_profile_is_refused_and_another_source_said() -> None:
     assert any("horovod-timeline" in text for text in comparison.warnings)
 
 
-def test_another_command_is_said() -> None:
+def test_another_command_warns() -> None:
     comparison = compared(recorded(), recorded(command="other"))
     assert any("program against other" in text for text in comparison.warnings)
 
 
-def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
+def test_files_of_another_run_are_rejected(tmp_path: Path) -> None:
     run = recorded()
     folder = RunFolder(tmp_path / "job")
     reject_files_of_another_run(folder, run.record, run.recording)
@@ -258,29 +239,12 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
             reject_files_of_another_run(folder, run.record, replace(run.recording, events=moved))
 
 
-def test_a_step_log_that_was_cut_short_or_damaged(make_run: MakeRun) -> None:
-    run = make_run(2)
-    assert read_step_log(run) is None
-    run.steps.write_text('{"seconds": 0.5, "images": 8}\n{"seconds": 0.25, "communication_seconds": 0.1}\n{"seco')
-    log = read_step_log(run)
-    assert log is not None
-    assert log.seconds.tolist() == [0.5, 0.25]
-    assert np.isnan(log.images[1])
-    for damaged in ("{}", "[]", "nonsense", '{"seconds": -1}', '{"seconds": NaN}', '{"seconds": "x"}'):
-        run.steps.write_text(f'{{"seconds": 1}}\n{damaged}\n{{"seconds": 3}}\n')
-        log = read_step_log(run)
-        assert log is not None
-        assert log.seconds.tolist() == [1, 3]
-        assert log.steps.tolist() == [1, 3]
-        assert log.warning == f"{run.steps}: line 2 is damaged and was dropped"
-
-
 def test_the_median_step() -> None:
     assert median_step(np.cumsum([0, 3, 1, 2])) == 2
     assert median_step(np.cumsum([0, 4, 1, 2, 3])) == 2
 
 
-def test_runs_of_different_lengths_without_steps_are_cut_by_what_a_step_sends() -> None:
+def test_runs_without_steps_are_divided_by_bytes_per_step() -> None:
     longer, shorter = recorded(10, log=False), recorded(5, steps=STEPS // 2, log=False)
     share, unit = find_bytes_per_step(longer.recording)
     assert unit == "steps/s"
@@ -288,7 +252,7 @@ def test_runs_of_different_lengths_without_steps_are_cut_by_what_a_step_sends() 
     comparison = compared(divide_into_steps(longer, share), divide_into_steps(shorter, share))
     assert comparison.per == "step"
     assert comparison.total.verdict == "less"
-    units = share / (8 * MIB)  # two steps that are alike may count as one
+    units = share / (8 * MIB)  # two equal steps may count as one
     (_, large) = comparison.rows
     assert large.calls_before == pytest.approx(2 * NP * units, rel=1e-6)
     assert large.seconds_before == pytest.approx(0.010 * 2 * NP * units, rel=0.05)

@@ -17,7 +17,7 @@ from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explained_
 from hvscale.profiling.read.profile_file import NO_COMMUNICATOR, RECORD, STEP
 from hvscale.studies.run_report.explanation_tables import explanation_tables
 from tests.conftest import Run
-from tests.profiling import made
+from tests.profiling import synthetic
 from tests.profiling.conftest import MakeRun
 
 ALLREDUCE = 13
@@ -28,27 +28,28 @@ LATE, TRANSFER, EVERY = 3 * MILLISECOND, MILLISECOND, 10 * MILLISECOND
 
 
 def rounds(rank: int) -> NDArray[Any]:
-    """A mark and an all-reduce in turn; rank 1 comes late to each. Rank 0 calls from the thread
-    that marks, rank 1 from another.
+    """Alternates step marks and all-reduces, with rank 1 late for each all-reduce.
+
+    Rank 0 calls from the thread that marks, rank 1 from another.
     """
     found = np.zeros(2 * ROUNDS + 1, RECORD)
     found["sequence"] = np.arange(1, len(found) + 1)
     marks, calls = found[::2], found[1::2]
     marks["operation"], marks["communicator"] = STEP, NO_COMMUNICATOR
-    marks["start_ns"] = made.START_NS + np.arange(ROUNDS + 1) * EVERY
+    marks["start_ns"] = synthetic.START_NS + np.arange(ROUNDS + 1) * EVERY
     calls["operation"], calls["communicator"], calls["bytes"] = ALLREDUCE, PAIR, 4096
     calls["ordinal"] = np.arange(ROUNDS)
     calls["start_ns"] = marks["start_ns"][:-1] + MILLISECOND + rank * LATE
     calls["duration_ns"] = TRANSFER + (1 - rank) * LATE
     calls["buffer_and_thread"] = rank << 48 | (4096 * (1 + np.arange(ROUNDS) % 20))
-    return made.signed(found)
+    return synthetic.signed(found)
 
 
 def write(run: RunFolder, rank: int, records: NDArray[Any], clock_error_ns: int = 0) -> None:
-    header = made.header(len(records), 1 << 20, rank)
+    header = synthetic.header(len(records), 1 << 20, rank)
     header["clock_error_ns"] = clock_error_ns
     header["operations"][0, STEP] = b"step"
-    parts = (made.signed_header(header), made.communicators(), made.counters(records), records)
+    parts = (synthetic.signed_header(header), synthetic.communicators(), synthetic.counters(records), records)
     (run.hvprof / f"rank-{rank:05d}.hvp").write_bytes(b"".join(part.tobytes() for part in parts))
 
 
@@ -81,7 +82,7 @@ def test_the_document(run: RunFolder) -> None:
     assert document["waiting"]["clock_error_seconds"] == 0
     exposed = document["exposed_communication"]
     assert (exposed["basis"], exposed["ranks"], len(exposed["steps"])) == ("calls", [0, 1], ROUNDS)
-    # A mean of rank 0, of whose 10 ms 4 are exposed, and rank 1, of whose 1 ms nothing is sure.
+    # A mean of rank 0, with 4 of 10 ms exposed, and rank 1, with 0 to 1 ms exposed.
     assert exposed["mean_share_at_least"] == pytest.approx((0.4 + 0) / 2)
     assert exposed["median_share_at_most"] == pytest.approx((0.4 + 0.1) / 2)
     assert {rate["capacity_entries"]: rate["hits"] for rate in document["buffer_reuse"]} == {
@@ -93,14 +94,14 @@ def test_the_document(run: RunFolder) -> None:
     assert document["warnings"] == []
 
 
-def test_what_the_program_measured_stands_in_the_document(run: RunFolder) -> None:
+def test_the_document_has_the_measurement_of_the_program(run: RunFolder) -> None:
     run.steps.write_text('{"seconds": 0.5, "communication_seconds": 0.1}\n' * 3)
     found = explained_breakdown(run).exposed_communication
     assert found is not None
     assert found.basis == "measured"
     assert found.mean_share_at_least == pytest.approx(0.2)
     run.steps.write_text("nonsense\n")
-    # The marks are still there; without them the damage is the reason.
+    # The marks are still used; without them the damage is the reason.
     damaged = explained_breakdown(run).exposed_communication
     assert damaged is not None
     assert damaged.basis == "calls"
@@ -112,14 +113,14 @@ def test_what_the_program_measured_stands_in_the_document(run: RunFolder) -> Non
 def unmarked(rank: int) -> NDArray[Any]:
     calls = rounds(rank)[1::2].copy()
     calls["sequence"] = np.arange(1, len(calls) + 1)
-    return made.signed(calls)
+    return synthetic.signed(calls)
 
 
-def test_clocks_that_jump_are_said_and_their_collectives_left_out(run: RunFolder) -> None:
+def test_a_clock_jump_warns_and_excludes_collectives(run: RunFolder) -> None:
     jump, error = 200 * MILLISECOND, 5000
     jumped = rounds(1)
     jumped["start_ns"][ROUNDS + 1 :] += jump
-    write(run, 1, made.signed(jumped), error)
+    write(run, 1, synthetic.signed(jumped), error)
     result = explained_breakdown(run)
     assert result.waiting is not None
     assert (result.waiting.matched, result.waiting.clock_conflicts) == (ROUNDS // 2, ROUNDS // 2)
@@ -128,12 +129,12 @@ def test_clocks_that_jump_are_said_and_their_collectives_left_out(run: RunFolder
     assert "ranks 0 and 1 (by at least 199 ms)" in warning
     assert "should agree to 5 us" in warning
     assert f"{ROUNDS // 2} collectives" in warning
-    assert result.rows[0].calls == 2 * ROUNDS, "the table counts them all the same"
-    write(run, 1, made.signed(jumped), 2 * jump)
+    assert result.rows[0].calls == 2 * ROUNDS, "the table counts them, too"
+    write(run, 1, synthetic.signed(jumped), 2 * jump)
     assert explained_breakdown(run).warnings == []
 
 
-def test_what_is_not_known_is_null_with_its_reason(make_run: MakeRun) -> None:
+def test_an_unavailable_part_is_null_with_its_reason(make_run: MakeRun) -> None:
     run = make_run(2)
     empty = explained_breakdown(run)
     assert set(empty.unavailable) == {"waiting", "exposed_communication", "buffer_reuse", "horovod_phases"}
@@ -152,22 +153,22 @@ def test_what_is_not_known_is_null_with_its_reason(make_run: MakeRun) -> None:
         explained_breakdown(run)
 
 
-def test_a_large_run_is_explained_when_asked_for(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_run_is_explained_on_request(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     records = 2 * (2 * ROUNDS + 1)
     monkeypatch.setattr(explanation, "MAX_EXPLAINED_BYTES", records * RECORD.itemsize)
-    # What a ring has room for does not count, only what it holds.
+    # Only the used part of a ring counts.
     with (run.hvprof / "rank-00000.hvp").open("ab") as stream:
         stream.truncate(4 << 20)
     assert explained_breakdown(run).waiting is not None
     monkeypatch.setattr(explanation, "MAX_EXPLAINED_BYTES", records * RECORD.itemsize - 1)
-    left_out = explained_breakdown(run)
-    assert (left_out.waiting, left_out.explained) == (None, False)
-    assert "--explain" in left_out.unavailable["waiting"]
-    assert left_out.rows == explained_breakdown(run, explained=True).rows
+    skipped = explained_breakdown(run)
+    assert (skipped.waiting, skipped.explained) == (None, False)
+    assert "--explain" in skipped.unavailable["waiting"]
+    assert skipped.rows == explained_breakdown(run, explained=True).rows
     assert explained_breakdown(run, explained=True).waiting is not None
 
 
-def test_what_the_terminal_shows(hvscale: Run, run: RunFolder) -> None:
+def test_the_terminal_output(hvscale: Run, run: RunFolder) -> None:
     text = hvscale("breakdown", run.path, COLUMNS="80").stdout
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
@@ -178,9 +179,9 @@ def test_what_the_terminal_shows(hvscale: Run, run: RunFolder) -> None:
     ):
         assert said in text
     assert "who came last" not in hvscale("breakdown", run.path, "--no-explain").stdout
-    left_out = hvscale("breakdown", run.path, "--no-explain", "--json")
-    assert left_out.stderr == ""
-    plain = json.loads(left_out.stdout)
+    skipped = hvscale("breakdown", run.path, "--no-explain", "--json")
+    assert skipped.stderr == ""
+    plain = json.loads(skipped.stdout)
     assert plain["waiting"] is None
     assert plain["rows"] == json.loads(hvscale("breakdown", run.path, "--json").stdout)["rows"]
 
@@ -194,9 +195,9 @@ def test_hundreds_of_late_ranks_take_a_few_lines(make_run: MakeRun) -> None:
         calls["sequence"], calls["ordinal"] = np.arange(1, ranks + 1), np.arange(ranks)
         calls["operation"], calls["communicator"], calls["bytes"] = ALLREDUCE, world, 8
         late = np.arange(ranks) == rank  # each once
-        calls["start_ns"] = made.START_NS + np.arange(ranks) * EVERY + late * LATE
+        calls["start_ns"] = synthetic.START_NS + np.arange(ranks) * EVERY + late * LATE
         calls["duration_ns"] = LATE + TRANSFER - late * LATE
-        write(run, rank, made.signed(calls))
+        write(run, rank, synthetic.signed(calls))
     result = explained_breakdown(run)
     assert result.waiting is not None
     assert len(result.waiting.late_ranks) == ranks

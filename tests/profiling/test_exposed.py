@@ -1,4 +1,4 @@
-"""What of a step communication was exposed, against intervals counted by hand."""
+"""The exposed communication of steps, for intervals with known results."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from hvscale.profiling.analyze.exposed import ExposedCommunication, covered_ns, 
 from hvscale.profiling.analyze.steps import StepLog
 from hvscale.profiling.read.events import Events, Recording
 
-BEGAN_NS = 1_700_000_000_123_456_789  # as clocks give it: more digits than a float holds
+BEGAN_NS = 1_700_000_000_123_456_789  # a realistic time, with more digits than a float has
 MAIN, BACKGROUND = 3, 5
 Call = tuple[int, str, int, int, int]  # rank, operation, thread, start, end in milliseconds since the first mark
 OPERATIONS = ("allreduce", "iallreduce")
@@ -60,10 +60,10 @@ def milliseconds(result: ExposedCommunication) -> list[tuple[float, float, float
     ]
 
 
-def test_blocking_calls_of_the_marking_thread_are_exposed_in_full() -> None:
+def test_blocking_calls_on_the_marking_thread_are_fully_exposed() -> None:
     calls = [
         (0, "allreduce", MAIN, 10, 30),
-        (0, "allreduce", MAIN, 95, 120),  # over the edge of a step: each has its part
+        (0, "allreduce", MAIN, 95, 120),  # across the edge of a step: each step has its part
         (0, "allreduce", MAIN, 190, 260),  # runs past the last mark
     ]
     result = found(recording(calls, {0: [0, 100, 200]}))
@@ -73,7 +73,7 @@ def test_blocking_calls_of_the_marking_thread_are_exposed_in_full() -> None:
     assert result.median_share_at_least == pytest.approx(0.275)
 
 
-def test_other_threads_and_calls_that_do_not_block_count_at_most() -> None:
+def test_only_the_upper_bound_includes_other_threads_and_non_blocking_calls() -> None:
     calls = [
         (0, "allreduce", BACKGROUND, 10, 40),
         (0, "allreduce", MAIN, 30, 50),  # at the same time as another thread's
@@ -82,32 +82,32 @@ def test_other_threads_and_calls_that_do_not_block_count_at_most() -> None:
     assert milliseconds(found(recording(calls, {0: [0, 100]}))) == [(100, 20, 70)]
 
 
-def test_the_thread_that_marks_may_change() -> None:
+def test_the_marking_thread_may_change() -> None:
     calls = [(0, "allreduce", MAIN, 10, 20), (0, "allreduce", MAIN, 110, 120), (0, "allreduce", BACKGROUND, 130, 150)]
     made = recording(calls, {0: [0, 100, 200]}, {0: [MAIN, BACKGROUND, MAIN]})
     assert milliseconds(found(made)) == [(100, 10, 10), (100, 20, 30)]
 
 
-def test_a_step_is_a_mean_over_the_ranks_that_marked_as_many() -> None:
+def test_a_step_is_a_mean_over_the_ranks_with_equally_many_marks() -> None:
     calls = [(0, "allreduce", MAIN, 10, 20), (1, "allreduce", MAIN, 20, 50)]
     assert milliseconds(found(recording(calls, {0: [0, 100], 1: [10, 90]}))) == [(90, 20, 20)]
     one_more = found(recording(calls, {0: [0, 100], 1: [10, 90, 95]}))
     assert (one_more.ranks, milliseconds(one_more)) == ([0], [(100, 10, 10)])
 
 
-def test_what_the_program_measured_goes_before_what_calls_tell() -> None:
+def test_the_measurement_of_the_program_takes_precedence_over_calls() -> None:
     made = recording([(0, "allreduce", MAIN, 10, 20)], {0: [0, 100]})
     log = StepLog(np.array([0.1, 0.2, 0.4]), np.full(3, np.nan), np.array([0.01, np.nan, 0.5]))
     result = found(made, log)
     assert result.basis == "measured"
-    # The second step does not say it; the third waited longer than it took, which it cannot have.
+    # The second step has no value; the third claims to have waited longer than it took.
     assert [(step.step, step.exposed_seconds_at_most) for step in result.steps] == [(1, 0.01), (3, 0.4)]
     assert result.mean_share_at_most == pytest.approx(0.41 / 0.5)
     silent = StepLog(log.seconds, log.images, np.full(3, np.nan))
     assert found(made, silent).basis == "calls"
 
 
-def test_without_marks_no_thread_is_known_and_without_steps_nothing() -> None:
+def test_without_marks_the_thread_is_unknown_and_without_steps_the_result() -> None:
     made = recording([(0, "allreduce", MAIN, 10, 20)], {0: [0]})
     edges_ns = BEGAN_NS + np.array([0, 100], np.int64) * 10**6
     result = exposed_communication(made, None, edges_ns)
@@ -120,7 +120,7 @@ def test_without_marks_no_thread_is_known_and_without_steps_nothing() -> None:
     st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=20),
     st.lists(st.integers(0, 70), min_size=2, max_size=6),
 )
-def test_covered_time_against_counting(intervals: list[tuple[int, int]], edges: list[int]) -> None:
+def test_covered_time_equals_counting(intervals: list[tuple[int, int]], edges: list[int]) -> None:
     intervals, edges = sorted(intervals), sorted(edges)
     start = np.array([begin for begin, _ in intervals], np.int64)
     end = start + np.array([length for _, length in intervals], np.int64)

@@ -1,4 +1,4 @@
-"""Horovod's timeline: as it is, as a dead job leaves it, and as no Horovod would write it."""
+"""Horovod's timeline: complete, truncated by a dead job, and damaged."""
 
 import io
 import json
@@ -27,7 +27,7 @@ Messages = list[tuple[str, int, int]]
 
 
 class Writer:
-    """Writes events as Horovod's TimelineWriter does, byte for byte."""
+    """Writes the same bytes as Horovod's TimelineWriter."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -119,9 +119,10 @@ def test_fused_tensors_are_one_message() -> None:
     assert timeline.events(2).start_ns[0] > 1795223215382502 * 1000
 
 
-def staged(writer: Writer, tensors: list[str], microseconds: dict[str, int]) -> None:
-    """One message of four-byte tensors whose phases take so long; fused tensors begin and end each
-    of them one by one.
+def write_phases(writer: Writer, tensors: list[str], microseconds: dict[str, int]) -> None:
+    """Writes one message of four-byte tensors with these durations of its phases.
+
+    Fused tensors begin and end each phase one by one.
     """
     for tensor in tensors:
         writer.event(tensor, "B", "NEGOTIATE_ALLREDUCE")
@@ -140,7 +141,7 @@ def staged(writer: Writer, tensors: list[str], microseconds: dict[str, int]) -> 
     for tensor in tensors:
         writer.event(tensor, "B", "MEMCPY_OUT_FUSION_BUFFER")
     writer.time += microseconds["MEMCPY_OUT_FUSION_BUFFER"]
-    for tensor in tensors:  # Horovod ends an operation with its last activity open
+    for tensor in tensors:  # Horovod ends an operation before its last activity
         writer.event(tensor, "E")
         writer.event(tensor, "E", args='"dtype": "float32", "shape": "[]"')
 
@@ -171,10 +172,10 @@ def record(asked: dict[str, str]) -> RunRecord:
     )
 
 
-def test_the_phases_of_a_fused_message_count_once() -> None:
+def test_phases_of_a_fused_message_count_once() -> None:
     writer = Writer()
     for _ in range(3):
-        staged(writer, [f"t{number}" for number in range(TENSORS)], MICROSECONDS)
+        write_phases(writer, [f"t{number}" for number in range(TENSORS)], MICROSECONDS)
     (row,) = phases_of(writer.text).operations
     assert (row.operation, row.messages, row.tensors) == ("allreduce", 3, 3 * TENSORS)
     found = row.model_dump()
@@ -186,8 +187,7 @@ def test_the_phases_of_a_fused_message_count_once() -> None:
         "copy_out": 80_000,
         "other": 50_000,
     }.items():
-        # Each event takes a microsecond of its own; the tensors' add up to a tenth of a millisecond
-        # at most.
+        # Each event takes a microsecond; together at most a tenth of a millisecond.
         assert found[f"{phase}_seconds"] == pytest.approx(3 * of_one * 1e-6, abs=3 * 1e-4), phase
 
 
@@ -205,7 +205,7 @@ def test_a_message_that_was_not_fused_is_not_copied() -> None:
     assert (found.fusion.fused_messages, found.fusion.fill_mean) == (0, None)
 
 
-def test_how_tensors_are_fused_and_how_full_the_buffer_is() -> None:
+def test_fusion_and_fill_of_the_buffer() -> None:
     writer = Writer()
     sizes = [1, 2, 3, 4, 5, 100]
     for tensors in sizes:
@@ -231,24 +231,24 @@ def test_a_reduce_scatter_counts_every_part() -> None:
     assert read(writer.text)[1] == [("reduce-scatter", 2 * 20, 10_000)]
 
 
-def test_a_timeline_in_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeline_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = example()
     for characters in (1, 7, 64, 1000):
         monkeypatch.setattr(horovod_timeline, "CHUNK_CHARACTERS", characters)
-        if characters * 8 > 200:  # an event must fit into a few pieces
+        if characters * 8 > 200:  # an event must fit into a few chunks
             assert read(writer.text)[1] == writer.truth
 
 
 @given(st.integers(0, len(example().text)))
-def test_a_timeline_cut_anywhere_gives_the_messages_before_the_cut(length: int) -> None:
+def test_a_timeline_truncated_anywhere_gives_the_messages_before(length: int) -> None:
     writer = example()
     timeline, found = read(writer.text[:length])
     assert timeline.damaged <= 1
     assert found == writer.truth[: len(found)]
-    told = len(
+    ended = len(
         re.findall(r'"shape": "[^"]*"}}', writer.text[:length])
-    )  # in each of three steps: three tensors, one, one
-    assert len(found) >= told // 5 * 3
+    )  # each of three steps has messages of 3, 1 and 1 tensors
+    assert len(found) >= ended // 5 * 3
 
 
 @settings(max_examples=200)
@@ -284,7 +284,7 @@ def test_events_of_any_content_never_crash(events: list[object]) -> None:
     assert all(size >= 0 and duration >= 0 for _, size, duration in found)
 
 
-def test_messages_without_a_size_are_counted_and_said(make_run: MakeRun) -> None:
+def test_messages_without_a_size_are_counted_with_a_warning(make_run: MakeRun) -> None:
     run = make_run(2, "Gloo")
     writer = example()
     writer.message("BROADCAST", "GLOO_BCAST", {"f": [9]}, 77, sized=False)
@@ -300,7 +300,7 @@ def test_messages_without_a_size_are_counted_and_said(make_run: MakeRun) -> None
     ]
 
 
-def test_what_is_no_timeline_is_refused(make_run: MakeRun) -> None:
+def test_another_file_is_rejected(make_run: MakeRun) -> None:
     run = make_run(2, "Gloo")
     for text in ("nothing of the kind", '{"rows": [1, 2]}', "[[[[", "\0" * 100):
         run.timeline.write_text(text)
@@ -331,22 +331,20 @@ def test_horovod_over_gloo(make_run: MakeRun, tmp_path: Path) -> None:
 
 
 def assert_phases(run: RunFolder) -> None:
-    """Of fused.py: one message of three tensors, which were copied into the fusion buffer and out
-    of it.
-    """
+    """Checks the phases of fused.py: one message of three tensors went into the fusion buffer."""
     found = explained_breakdown(run).horovod_phases
     assert found is not None
     rows = {row.operation: row for row in found.operations}
     assert (rows["allreduce"].messages, rows["allreduce"].tensors) == (2, 4)
     assert rows["allreduce"].negotiation_seconds > 0
-    # Horovod writes whole microseconds: one of two short copies may have none.
+    # Horovod rounds to microseconds: one of two short copies may take 0.
     assert rows["allreduce"].copy_in_seconds + rows["allreduce"].copy_out_seconds > 0
     assert rows["allgather"].copy_in_seconds == 0
     assert (found.fusion.fused_messages, found.fusion.tensors_per_message_max) == (1, 3)
     assert found.fusion.fill_max == pytest.approx(4 * (100 + 600 + 5) / (128 << 20))
 
 
-def test_horovod_over_mpi_is_seen_whole(open_mpi: Mpi, make_run: MakeRun) -> None:
+def test_horovod_over_mpi_is_recorded_completely(open_mpi: Mpi, make_run: MakeRun) -> None:
     pytest.importorskip("horovod.torch")
     run = make_run(2)
     more = {"OMP_NUM_THREADS": "1", **timeline_environment(run)}

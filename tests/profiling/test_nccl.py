@@ -1,5 +1,5 @@
-"""The NCCL plug-in, driven as NCCL drives it: what it records under each version of the interface,
-and what happens when things go wrong.
+"""The NCCL plug-in, called as NCCL calls it: its records under each version of the interface, and
+its failures.
 """
 
 import os
@@ -30,12 +30,12 @@ from hvscale.profiling.record import nccl_environment, nccl_plugin_path, trim_pr
 from tests.conftest import Run, run_json
 from tests.native import FLAGS, NATIVE, NCCL_PLUGIN, SHARED_LIBRARY, sanitizer_runtime
 from tests.profiling.conftest import PROGRAMS, MakeRun
-from tests.profiling.made import profile, signed_header
+from tests.profiling.synthetic import profile, signed_header
 
 VERSIONS = range(1, 7)
 CHANNEL_NS = 1000
-# nccl_harness.c: function, data type, algorithm, protocol, count, channels; operation; bytes for 2
-# ranks
+# The calls of nccl_harness.c: function, data type, algorithm, protocol, count, channels; then the
+# operation, and the bytes for 2 ranks
 CALLS = [
     (b"AllReduce", b"ncclFloat32", b"RING", b"SIMPLE", 1 << 20, 4, "allreduce", 4 << 20),
     (b"AllReduce", b"ncclFloat16", b"TREE", b"LL", 100, 1, "allreduce", 200),
@@ -50,7 +50,7 @@ NAMED = ("function", "datatype", "algorithm", "protocol", "count")
 
 
 def timing(version: int) -> int:
-    """What NCCL tells of its kernels in each version of the interface."""
+    """How calls are timed under a version of the interface."""
     return ENQUEUED if version < 3 else SEEN_BY_HOST if version == 3 else ON_DEVICE
 
 
@@ -70,7 +70,7 @@ def start(
     before: Sequence[str] = (),
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """As rank `rank` of 2; `before`: the words in front of the command."""
+    """Runs the harness as rank `rank` of 2; `before`: words in front of the command."""
     command = [*before, str(harness), str(plugin or nccl_plugin_path()), str(version), *map(str, more)]
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMI", "HOROVOD_"))}
     inside = {**plain, "HVPROF_MIB": "1", "RANK": str(rank), "WORLD_SIZE": "2", **environment}
@@ -105,8 +105,8 @@ def test_every_call_is_recorded_under_every_version(harness: Path, make_run: Mak
         assert (records["timing"] == timing(version)).all()
         for call in CALLS:
             of_call = records[(records["function"] == call[0]) & (records["count"] == call[4])]
-            told = version >= 3 or call[0] not in (b"Send", b"Recv")
-            assert (of_call["channels"] == (call[5] if told else 0)).all()
+            reported = version >= 3 or call[0] not in (b"Send", b"Recv")
+            assert (of_call["channels"] == (call[5] if reported else 0)).all()
             if version >= 4:
                 assert (of_call["duration_ns"] == CHANNEL_NS * call[5]).all()
 
@@ -126,17 +126,15 @@ def test_every_call_is_recorded_under_every_version(harness: Path, make_run: Mak
     )
 
 
-def test_the_versions_that_nccl_looks_for_are_what_the_plug_in_exports() -> None:
+def test_the_plug_in_exports_one_table_per_version() -> None:
     listed = subprocess.run(
         ["nm", "-D", "--defined-only", str(nccl_plugin_path())], capture_output=True, text=True, check=True
     ).stdout
     assert {line.split()[-1] for line in listed.splitlines()} == {f"ncclProfiler_v{version}" for version in VERSIONS}
 
 
-def test_a_copy_engine_collective_and_a_name_of_the_future_are_recorded(make_run: MakeRun, tmp_path: Path) -> None:
-    """Without kernels their time is that of the host; what the reader cannot name is "other", and
-    said.
-    """
+def test_copy_engine_collectives_and_unknown_names_are_recorded(make_run: MakeRun, tmp_path: Path) -> None:
+    """Calls without kernels have the host's time. Unknown functions are "other", with a warning."""
     program = tmp_path / "copy_engine"
     subprocess.run(["cc", *FLAGS, "-o", str(program), str(PROGRAMS / "nccl_copy_engine.c"), "-ldl"], check=True)
     run = make_run(2, "NCCL")
@@ -151,7 +149,7 @@ def test_a_copy_engine_collective_and_a_name_of_the_future_are_recorded(make_run
     assert any("unknown size" in warning for warning in result.warnings)
 
 
-def test_a_ring_that_is_full_overwrites_the_oldest(harness: Path, make_run: MakeRun) -> None:
+def test_a_full_ring_overwrites_the_oldest_records(harness: Path, make_run: MakeRun) -> None:
     run = make_run(1, "NCCL")
     capacity = (1 << 20) // RECORD.itemsize
     found = record(harness, run, 6, 2, capacity)
@@ -168,7 +166,7 @@ def test_a_killed_process_leaves_its_records(harness: Path, make_run: MakeRun, v
     done = start(harness, version, 3, 800, "kill", HVPROF_DIRECTORY=str(run.hvprof))
     assert done.returncode == -signal.SIGKILL
     found = read_nccl_profile(profile_of(run, 0))
-    # Before version 4 NCCL does not say when a kernel is over: that shows 64 calls later.
+    # Version 3 does not report the end of a kernel: a call ends 64 calls later.
     assert 3 * 800 - (64 if version == 3 else 0) <= len(found.records) <= 3 * 800
     assert found.warnings == []
     size = profile_of(run, 0).stat().st_size
@@ -178,7 +176,7 @@ def test_a_killed_process_leaves_its_records(harness: Path, make_run: MakeRun, v
     assert np.array_equal(again.records, found.records)
 
 
-def test_a_process_killed_in_the_middle_leaves_whole_records(harness: Path, make_run: MakeRun) -> None:
+def test_a_process_killed_during_a_call_leaves_intact_records(harness: Path, make_run: MakeRun) -> None:
     run = make_run(2, "NCCL")
     command = [str(harness), str(nccl_plugin_path()), "6", "3", "1000000"]
     environment = {**os.environ, "HVPROF_MIB": "64", "RANK": "0", "WORLD_SIZE": "2", **nccl_environment(run, {})}
@@ -187,7 +185,7 @@ def test_a_process_killed_in_the_middle_leaves_whole_records(harness: Path, make
             while not profile_of(run, 0).exists() or read_nccl_profile(profile_of(run, 0)).recorded < 1000:
                 assert process.poll() is None
             trim_profiles(run)
-            assert profile_of(run, 0).stat().st_size == HEADER.itemsize + (64 << 20), "a file in use was cut"
+            assert profile_of(run, 0).stat().st_size == HEADER.itemsize + (64 << 20), "a file in use was truncated"
         finally:
             process.send_signal(signal.SIGKILL)
     found = read_nccl_profile(profile_of(run, 0))
@@ -195,35 +193,35 @@ def test_a_process_killed_in_the_middle_leaves_whole_records(harness: Path, make
     assert len(found.records) >= min(found.recorded, found.capacity) - 1
 
 
-def test_nccl_goes_on_where_its_profile_cannot_be_written(harness: Path, unwritable: Path) -> None:
+def test_nccl_continues_if_its_profile_cannot_be_written(harness: Path, unwritable: Path) -> None:
     done = start(harness, 6, 4, 100, HVPROF_DIRECTORY=str(unwritable))
     assert done.returncode == 0
-    assert done.stdout == "0\n", "no events are asked for"
+    assert done.stdout == "0\n", "events were requested"
     assert len(done.stderr.splitlines()) == 1
     assert "the job continues without" in done.stderr
     assert not unwritable.exists() or list(unwritable.iterdir()) == []
 
 
-def test_nccl_goes_on_under_a_limit_on_file_sizes(harness: Path, tmp_path: Path) -> None:
+def test_nccl_continues_under_a_limit_on_file_sizes(harness: Path, tmp_path: Path) -> None:
     done = start(harness, 6, 4, 100, before=["prlimit", "--fsize=100000"], HVPROF_DIRECTORY=str(tmp_path))
     assert done.returncode == 0, "it was killed by SIGXFSZ"
     assert len(done.stderr.splitlines()) == 1
     assert "(File too large): the job continues without" in done.stderr
 
 
-def test_a_header_that_asks_for_a_terabyte_gets_what_the_file_has(harness: Path, make_run: MakeRun) -> None:
+def test_a_header_that_claims_a_terabyte_reads_the_actual_file(harness: Path, make_run: MakeRun) -> None:
     run = make_run(1, "NCCL")
-    sound = record(harness, run, 6, 4, 100)
+    intact = record(harness, run, 6, 4, 100)
     content = profile_of(run, 0).read_bytes()
     header = np.frombuffer(content, HEADER, count=1).copy()
     header["capacity"] = header["recorded"] = 2**33
     profile_of(run, 0).write_bytes(signed_header(header).tobytes() + content[HEADER.itemsize :])
     forged = read_nccl_profile(profile_of(run, 0))
-    assert len(forged.records) == len(sound.records)
+    assert len(forged.records) == len(intact.records)
     assert "is damaged or truncated" in forged.warnings[0]
 
 
-def test_a_plug_in_that_the_user_chose_stays(make_run: MakeRun) -> None:
+def test_the_users_plug_in_is_kept(make_run: MakeRun) -> None:
     run = make_run(1, "NCCL")
     assert nccl_environment(run, {"NCCL_PROFILER_PLUGIN": "other"}) == {}
     assert nccl_environment(run, {}) == {
@@ -233,7 +231,7 @@ def test_a_plug_in_that_the_user_chose_stays(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize(("options", "recorded"), [((), True), (("--env", "NCCL_PROFILER_PLUGIN=other"), False)])
-def test_a_profiled_launch_has_nccl_record_too(
+def test_a_profiled_launch_also_records_nccl(
     hvscale: Run, tmp_path: Path, options: tuple[str, ...], recorded: bool
 ) -> None:
     done = hvscale("profile", "--mpi", "gloo", "--run", "job", *options, "--", "true")
@@ -250,7 +248,7 @@ def test_two_processes_of_a_rank_never_share_a_file(harness: Path, make_run: Mak
     assert sorted(len(read_nccl_profile(path).records) for path in run.hvprof.iterdir()) == [3, 5]
 
 
-def test_nccl_speaks_before_mpi_when_it_made_calls(harness: Path, make_run: MakeRun) -> None:
+def test_nccl_calls_take_precedence_over_mpi(harness: Path, make_run: MakeRun) -> None:
     run = make_run(1)
     (run.hvprof / "rank-00000.hvp").write_bytes(profile(10))
     record(harness, run, 6, 1, 0)
@@ -263,7 +261,7 @@ def test_nccl_speaks_before_mpi_when_it_made_calls(harness: Path, make_run: Make
 @pytest.mark.parametrize(
     ("at", "what"), [(0, "is not a profile"), (8, "version"), (70, "checksum"), (4096 + 9, "none of its")]
 )
-def test_a_damaged_file_is_said(harness: Path, make_run: MakeRun, at: int, what: str) -> None:
+def test_a_damaged_file_is_rejected(harness: Path, make_run: MakeRun, at: int, what: str) -> None:
     run = make_run(1, "NCCL")
     record(harness, run, 6, 1, 2)
     raw = bytearray(profile_of(run, 0).read_bytes())
@@ -291,7 +289,7 @@ def test_sanitizers_find_nothing(make_run: MakeRun, tmp_path: Path, sanitizer: s
 
 
 def test_the_plug_in_knows_every_flavours_rank_variables() -> None:
-    """C code cannot ask the flavours: its list must hold theirs."""
+    """The C code has a copy of the flavours' variables."""
     source = (NATIVE / "nccl_plugin" / "calls_in_flight.c").read_text()
     for variables in all_rank_variables():
         assert f'{{"{variables.rank}", "{variables.size}"}}' in source

@@ -1,4 +1,4 @@
-"""The reader, before files that are whole, cut, torn or full of something else."""
+"""The reader, with intact, truncated and damaged files, and with other content."""
 
 import subprocess
 import tempfile
@@ -17,11 +17,11 @@ from hvscale.profiling.analyze.breakdown import breakdown
 from hvscale.profiling.read.counters import COUNTER, counter_checks, intact_counters
 from hvscale.profiling.read.profile_file import COMMUNICATOR, COUNTERS_START, HEADER, RECORD, RECORDS_START, ProfileFile
 from tests.native import NATIVE
-from tests.profiling import made
+from tests.profiling import synthetic
 from tests.profiling.conftest import MakeRun
 
 COUNT = 40
-WHOLE = made.profile(COUNT)
+WHOLE = synthetic.profile(COUNT)
 
 
 def read(content: bytes) -> tuple[ProfileFile, list[tuple[Any, ...]]]:
@@ -33,25 +33,25 @@ def read(content: bytes) -> tuple[ProfileFile, list[tuple[Any, ...]]]:
 
 
 def totals_of(counters: np.ndarray) -> list[list[int]]:
-    """The words of each counter in use but its check, by key."""
+    """The words, without the check, of each counter in use, by key."""
     used = counters[(counters["key"] != 0) & (counters["calls"] != 0)]
     return sorted(np.ascontiguousarray(used).view("<u8").reshape(len(used), COUNTER.itemsize // 8)[:, :-1].tolist())
 
 
 ORIGINAL = read(WHOLE)[1]
-ORIGINAL_TOTALS = totals_of(made.counters(made.records(COUNT)))
-# What a reader may make of a file whose process was killed while it counted its last call.
-WITHOUT_ONE_CALL = [totals_of(made.counters(np.delete(made.records(COUNT), index))) for index in range(COUNT)]
+ORIGINAL_TOTALS = totals_of(synthetic.counters(synthetic.records(COUNT)))
+# Possible results for a file whose process was killed while it counted its last call.
+WITHOUT_ONE_CALL = [totals_of(synthetic.counters(np.delete(synthetic.records(COUNT), index))) for index in range(COUNT)]
 
 
 def test_a_whole_file() -> None:
     profile, found = read(WHOLE)
-    assert found == made.records(COUNT).tolist()
+    assert found == synthetic.records(COUNT).tolist()
     assert (profile.warnings, profile.overwritten) == ([], 0)
     assert profile.header.host == "node1"
 
 
-def test_the_layout_is_that_of_the_c_header(tmp_path: Path) -> None:
+def test_the_layout_equals_that_in_c(tmp_path: Path) -> None:
     fields = ", ".join(f"offsetof(struct hvprof_header, {name})" for name in HEADER.names or ())
     entry_fields = ", ".join(f"offsetof(struct hvprof_communicator, {name})" for name in COMMUNICATOR.names or ())
     counter_fields = ", ".join(f"offsetof(struct hvprof_counter, {name})" for name in COUNTER.names or ())
@@ -96,14 +96,14 @@ def test_one_flipped_bit_changes_no_record(bit: int) -> None:
         assert profile.warnings or totals_of(profile.counters) in (ORIGINAL_TOTALS, *WITHOUT_ONE_CALL)
     elif bit >= HEADER.itemsize * 8:
         assert set(found) <= set(ORIGINAL)
-        assert found == ORIGINAL or profile.warnings, "a communicator was lost without a word"
+        assert found == ORIGINAL or profile.warnings, "a communicator was lost without a warning"
     else:
         assert found in ([], ORIGINAL)
 
 
 @settings(max_examples=100)
 @given(st.integers(0, len(WHOLE) - 1))
-def test_a_file_cut_anywhere(length: int) -> None:
+def test_a_file_truncated_anywhere(length: int) -> None:
     if length < RECORDS_START + RECORD.itemsize:
         with pytest.raises(RequestError, match=r"^[^\n]*rank-00000\.hvp[^\n]*$"):
             read(WHOLE[:length])
@@ -115,7 +115,7 @@ def test_a_file_cut_anywhere(length: int) -> None:
 
 @settings(max_examples=100)
 @given(st.binary(max_size=6000))
-def test_any_bytes_are_refused_in_one_line(content: bytes) -> None:
+def test_arbitrary_bytes_are_rejected_in_one_line(content: bytes) -> None:
     with pytest.raises(RequestError, match=r"rank-00000\.hvp") as caught:
         read(content)
     assert "\n" not in str(caught.value)
@@ -134,77 +134,77 @@ def test_garbage_among_the_records(garbage: bytes, at: int) -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_forged_record_neither_crashes_nor_wraps(data: st.DataObject) -> None:
-    """Its checksum is right, its content is anything."""
-    forged = made.records(3)
+def test_a_forged_record_causes_no_crash_or_overflow(data: st.DataObject) -> None:
+    """Its checksum is correct, its content is arbitrary."""
+    forged = synthetic.records(3)
     for name in RECORD.names or ():
         if name not in ("check", "sequence"):
             limits = np.iinfo(RECORD[name])
             forged[name][1] = data.draw(st.integers(int(limits.min), int(limits.max)), name)
-    _, found = read(made.head(3, 3) + made.signed(forged).tobytes())
+    _, found = read(synthetic.head(3, 3) + synthetic.signed(forged).tobytes())
     assert len(found) in (2, 3)
 
 
-def test_a_torn_last_record_of_each_thread_is_silent() -> None:
-    records = made.records(5)
+def test_a_torn_last_record_of_each_thread_gives_no_warning() -> None:
+    records = synthetic.records(5)
     records["buffer_and_thread"] = np.array([1, 2, 1, 2, 1]) << 48
-    made.signed(records)
+    synthetic.signed(records)
     counted = records[:4].copy()
     records["sequence"][4] = 0
-    profile, found = read(made.head(16, 16, 0, counted) + records.tobytes() + bytes(11 * RECORD.itemsize))
+    profile, found = read(synthetic.head(16, 16, 0, counted) + records.tobytes() + bytes(11 * RECORD.itemsize))
     assert (len(found), profile.warnings) == (4, [])
-    # Two whole records that are not counted yet: one of each thread.
-    profile, found = read(made.head(16, 16, 0, counted[:2]) + records.tobytes() + bytes(11 * RECORD.itemsize))
+    # Two intact records that are not yet counted: one per thread.
+    profile, found = read(synthetic.head(16, 16, 0, counted[:2]) + records.tobytes() + bytes(11 * RECORD.itemsize))
     assert (len(found), profile.warnings) == (4, [])
-    profile, found = read(made.head(16, 16, 0, counted[:1]) + records.tobytes() + bytes(11 * RECORD.itemsize))
+    profile, found = read(synthetic.head(16, 16, 0, counted[:1]) + records.tobytes() + bytes(11 * RECORD.itemsize))
     assert (len(found), len(profile.warnings)) == (4, 1)
     more = np.concatenate([counted, counted[:1]])
-    profile, found = read(made.head(16, 16, 0, more) + records.tobytes() + bytes(11 * RECORD.itemsize))
+    profile, found = read(synthetic.head(16, 16, 0, more) + records.tobytes() + bytes(11 * RECORD.itemsize))
     assert (len(found), len(profile.warnings)) == (4, 1)
 
 
-def test_what_a_thread_tore_that_was_held_up_for_a_round_of_the_ring_was_overwritten() -> None:
+def test_a_record_torn_by_a_suspended_thread_counts_as_overwritten() -> None:
     """Numbers 1 to 40 in a ring of 16: the last writers put 33 to 40 into the first eight slots."""
-    records = made.records(40)
+    records = synthetic.records(40)
     ring = np.concatenate([records[32:], records[24:32]])
-    torn = records[18].copy()  # number 19 goes into slot 2, where 35 lies
+    torn = records[18].copy()  # number 19 belongs to slot 2, which has number 35
     torn["duration_ns"] = records[34]["duration_ns"]
 
     def read_with(slot: int, record: np.void) -> tuple[int, int, list[str]]:
         changed = ring.copy()
         changed[slot] = record
-        profile, found = read(made.head(48, 16, 0, records) + changed.tobytes())
+        profile, found = read(synthetic.head(48, 16, 0, records) + changed.tobytes())
         return len(found), profile.overwritten, profile.warnings
 
     assert read_with(2, records[34]) == (16, 24, [])
     assert read_with(2, torn) == (15, 25, [])
-    # Nobody is a round ahead of number 34 yet, and slot 3 is not that of number 19: this is damage.
+    # No number is a full ring ahead of 34 yet, and number 19 does not belong to slot 3: damage.
     newest = records[33].copy()
     newest["duration_ns"] += 1
     assert read_with(1, newest)[2] != []
     assert read_with(3, torn)[2] != []
 
 
-def test_a_kill_at_the_first_record_that_overwrites_one_is_silent() -> None:
-    records = made.records(16)
+def test_a_kill_at_the_first_overwriting_record_gives_no_warning() -> None:
+    records = synthetic.records(16)
     torn = records.copy()
     torn["sequence"][0] = 0
-    profile, found = read(made.head(32, 16, 0, records) + torn.tobytes())
+    profile, found = read(synthetic.head(32, 16, 0, records) + torn.tobytes())
     assert (len(found), profile.overwritten, profile.warnings) == (15, 1, [])
-    profile, _ = read(made.head(16, 16, 0, records) + torn.tobytes())
+    profile, _ = read(synthetic.head(16, 16, 0, records) + torn.tobytes())
     assert len(profile.warnings) == 1
 
 
 @settings(max_examples=200)
 @given(st.integers(0, 20), st.integers(0, 4), st.integers(0, 1 << 40), st.integers(0, 1 << 42), st.booleans())
-def test_a_call_that_a_kill_left_half_counted(calls: int, done: int, size: int, duration: int, bitwise: bool) -> None:
-    """counters.c adds to the class of latency, the calls, the bytes, the check and the duration, in
+def test_a_partly_counted_call_is_repaired(calls: int, done: int, size: int, duration: int, bitwise: bool) -> None:
+    """counters.c updates the latency class, the calls, the bytes, the check and the duration, in
     this order.
     """
-    records = made.records(calls + 1)
+    records = synthetic.records(calls + 1)
     records["operation"], records["communicator"], records["flags"] = 13, 1, bitwise
     records["bytes"], records["duration_ns"] = size, duration
-    before, after = (made.counters(records[:number])[:1] for number in (calls, calls + 1))
+    before, after = (synthetic.counters(records[:number])[:1] for number in (calls, calls + 1))
     if not calls:
         before["key"] = after["key"]
         before["check"] = counter_checks(before)
@@ -227,21 +227,25 @@ def test_a_call_that_a_kill_left_half_counted(calls: int, done: int, size: int, 
         (lambda header: header["realtime_ns"].fill(2**64 - 1), "a rank or a time"),
     ],
 )
-def test_a_header_of_another_kind(change: Callable[[np.ndarray], None], message: str) -> None:
-    header = made.header(1, 1)
+def test_an_invalid_header(change: Callable[[np.ndarray], None], message: str) -> None:
+    header = synthetic.header(1, 1)
     change(header)
     with pytest.raises(RequestError, match=message):
-        read(made.signed_header(header).tobytes() + made.communicators().tobytes() + made.records(1).tobytes())
+        read(
+            synthetic.signed_header(header).tobytes()
+            + synthetic.communicators().tobytes()
+            + synthetic.records(1).tobytes()
+        )
 
 
-def test_no_whole_record_at_all() -> None:
+def test_no_intact_record() -> None:
     with pytest.raises(RequestError, match="none of its 9 records is intact"):
-        read(made.head(16, 16, 0, made.records(9)) + bytes(9 * RECORD.itemsize))
+        read(synthetic.head(16, 16, 0, synthetic.records(9)) + bytes(9 * RECORD.itemsize))
 
 
-def test_one_damaged_file_does_not_take_the_others_with_it(make_run: MakeRun) -> None:
+def test_one_damaged_file_does_not_affect_the_others(make_run: MakeRun) -> None:
     run = make_run(2)
-    (run.hvprof / "rank-00000.hvp").write_bytes(made.profile(COUNT, rank=0))
+    (run.hvprof / "rank-00000.hvp").write_bytes(synthetic.profile(COUNT, rank=0))
     (run.hvprof / "rank-00001.hvp").write_bytes(b"garbage")
     result = breakdown(run)
     assert sum(row.calls for row in result.rows) == COUNT
@@ -256,10 +260,10 @@ def test_one_damaged_file_does_not_take_the_others_with_it(make_run: MakeRun) ->
         breakdown(run)
 
 
-def test_trimming_loses_nothing_and_leaves_damaged_files_alone(make_run: MakeRun) -> None:
+def test_trimming_keeps_all_records_and_damaged_files(make_run: MakeRun) -> None:
     run = make_run(2)
-    long = made.head(COUNT, 1000) + made.records(COUNT).tobytes() + bytes((1000 - COUNT) * RECORD.itemsize)
-    full = made.head(2000, 1000, rank=1) + bytes(1000 * RECORD.itemsize)
+    long = synthetic.head(COUNT, 1000) + synthetic.records(COUNT).tobytes() + bytes((1000 - COUNT) * RECORD.itemsize)
+    full = synthetic.head(2000, 1000, rank=1) + bytes(1000 * RECORD.itemsize)
     contents = {
         "rank-00000.hvp": long,
         "rank-00001.hvp": full,

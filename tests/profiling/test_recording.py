@@ -1,4 +1,4 @@
-"""hvprof in real ranks: what it counts, under which MPI, and what it does when things go wrong."""
+"""hvprof in real ranks: its counts under each MPI, and its failures."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ from tests.conftest import Run
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
 INT, DOUBLE = 4, 8
-BITWISE_COUNT = 13  # elements of every_collective.c's bitwise reductions, and of no other call
+BITWISE_COUNT = 13  # elements of the bitwise reductions in every_collective.c, and of no other call
 
 
 def records(path: Path) -> tuple[ProfileFile, np.ndarray]:
@@ -41,7 +41,7 @@ def profile_of(run: RunFolder, rank: int) -> Path:
 
 
 def expected(rank: int, size: int) -> list[tuple[str, int, int]]:
-    """Operation, bytes and ranks of each call of every_collective.c, in order."""
+    """The operation, bytes and ranks of each call in every_collective.c, in order."""
     ascending = size * (size + 1) // 2
     of_all = [
         ("barrier", 0),
@@ -134,8 +134,8 @@ def check_every_collective(any_mpi: Mpi, make_run: MakeRun, size: int, program: 
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_all_members_know_a_communicator_by_one_identity(any_mpi: Mpi, make_run: MakeRun, size: int) -> None:
-    """The bytes of identities.c's all-reduces name the communicator."""
+def test_a_communicator_has_the_same_identity_on_all_members(any_mpi: Mpi, make_run: MakeRun, size: int) -> None:
+    """The bytes of each all-reduce in identities.c identify the communicator."""
     run = make_run(size, any_mpi.flavour)
     any_mpi.record(run, size, [str(any_mpi.compile("identities"))])
     recording = read_recording(run, detail=True)
@@ -147,7 +147,7 @@ def test_all_members_know_a_communicator_by_one_identity(any_mpi: Mpi, make_run:
         calls[which] += 1
     world = identities.pop(1)
     assert identities.pop(22) == world
-    alone = (20, 21)  # MPI_COMM_SELF and a duplicate: as many as ranks
+    alone = (20, 21)  # MPI_COMM_SELF and a duplicate: one identity per rank
     assert [len(identities.pop(which)) for which in alone] == [size, size]
     assert sorted(identities) == list(range(2, 20))
     assert all(len(known) == 1 for known in identities.values()), identities
@@ -189,7 +189,7 @@ def test_ranks_of_one_host_share_a_clock(any_mpi: Mpi, make_run: MakeRun) -> Non
 
 
 def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun) -> None:
-    """Each rank in a time namespace of its own, whose clock is off by the process id in seconds."""
+    """Each rank has its own time namespace, whose clock differs by the process id in seconds."""
     apart = ["sh", "-c", 'exec unshare --time --monotonic $$ --fork -- "$0" "$@"']
     if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("no time namespaces here")
@@ -200,18 +200,18 @@ def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun) 
     error = headers[1].clock_error_ns
     assert error is not None
     assert error > 0
-    assert abs(headers[0].clock_offset_ns - headers[1].clock_offset_ns) > 500_000_000, "the clocks were not apart"
+    assert abs(headers[0].clock_offset_ns - headers[1].clock_offset_ns) > 500_000_000, "the clocks did not differ"
     events = read_recording(run, detail=True).events
     first = [events.start_ns[events.rank == rank].min() + events.duration_ns[events.rank == rank][0] for rank in (0, 1)]
-    # Nobody leaves a barrier before the last has come; both left it soon after.
+    # No rank leaves a barrier before the last one arrives; both left it soon after.
     assert abs(int(first[0]) - int(first[1])) < 400_000_000 + error
     explained = explained_breakdown(run)
     assert explained.waiting is not None
-    assert explained.waiting.clock_conflicts == 0, "clocks disagree by more than is stated"
+    assert explained.waiting.clock_conflicts == 0, "clocks disagree by more than the stated error"
     assert explained.waiting.clock_error_seconds == pytest.approx(error / 1e9)
 
 
-def test_mpi4py_in_place_and_communicators_of_some_ranks(open_mpi: Mpi, make_run: MakeRun) -> None:
+def test_mpi4py_in_place_and_on_communicators_of_some_ranks(open_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(3)
     open_mpi.record(run, 3, [sys.executable, str(PROGRAMS / "communicators.py")])
     for rank, pair in ((0, 2), (1, 2), (2, 1)):
@@ -224,7 +224,7 @@ def test_mpi4py_in_place_and_communicators_of_some_ranks(open_mpi: Mpi, make_run
         ]
 
 
-def test_threads_record_at_once(open_mpi: Mpi, make_run: MakeRun) -> None:
+def test_threads_record_concurrently(open_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(1)
     open_mpi.record(run, 1, [str(open_mpi.compile("threads")), "3000"])
     profile, found = records(profile_of(run, 0))
@@ -235,7 +235,7 @@ def test_threads_record_at_once(open_mpi: Mpi, make_run: MakeRun) -> None:
     assert Counter(found["bytes"].tolist()) == {size: 4 * calls for size, calls in each.items()}
 
 
-def test_many_collectives_under_way_in_many_threads(any_mpi: Mpi, make_run: MakeRun) -> None:
+def test_concurrent_non_blocking_collectives_in_many_threads(any_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(1, any_mpi.flavour)
     any_mpi.record(run, 1, [str(any_mpi.compile("overlapping"))])
     events = read_recording(run, detail=True).events
@@ -244,13 +244,14 @@ def test_many_collectives_under_way_in_many_threads(any_mpi: Mpi, make_run: Make
     for communicator in range(4):
         own = events.communicator == communicator
         assert np.sort(events.ordinal[own]).tolist() == list(range(8 * 200))
-        # The n-th of them has the n-th size, in whatever order they ended.
+        # The n-th collective has the n-th size, in whatever order they completed.
         assert (events.bytes[own] == (1 + events.ordinal[own] % 8) * INT).all()
 
 
 def point_to_point_expected(rank: int) -> dict[str, list[int]]:
-    """Bytes of each call of point_to_point.c's ranks 0 and 1; a receive counts the room it
-    offers.
+    """The bytes of each call on ranks 0 and 1 in point_to_point.c.
+
+    A receive counts the size of its buffer.
     """
     both = {
         "send": [200 * INT, 0],
@@ -277,7 +278,7 @@ def test_point_to_point_calls_with_large_counts_are_counted_by_size(
     check_point_to_point(mpi_with_large_counts, make_run, 3, "point_to_point_large")
 
 
-def test_counts_that_no_int_holds_are_recorded(mpi_with_large_counts: Mpi, make_run: MakeRun) -> None:
+def test_counts_beyond_an_int_are_recorded(mpi_with_large_counts: Mpi, make_run: MakeRun) -> None:
     run = make_run(1, mpi_with_large_counts.flavour)
     mpi_with_large_counts.record(run, 1, [str(mpi_with_large_counts.compile("beyond_int"))])
     many = 2**31 + 5
@@ -295,29 +296,27 @@ def test_counts_that_no_int_holds_are_recorded(mpi_with_large_counts: Mpi, make_
 
 
 def calls_by_size(run: RunFolder) -> dict[tuple[str, int], tuple[int, int]]:
-    """Calls and bytes by operation and class of sizes, of collectives and of sends and receives."""
+    """Calls and bytes by operation and size class, including sends and receives."""
     result = breakdown(run, "pow2")
     assert result.warnings == []
     return {(row.operation, row.bytes_min): (row.calls, row.bytes) for row in [*result.rows, *result.point_to_point]}
 
 
-def test_large_counts_that_the_mpi_library_does_not_have_go_through_its_small_ones(
-    open_mpi: Mpi, make_run: MakeRun
-) -> None:
-    """A rank of another MPI than the launcher's: mpi4py finds functions that its library has not,
-    and must not notice.
+def test_large_counts_work_with_an_mpi_library_that_has_none(open_mpi: Mpi, make_run: MakeRun) -> None:
+    """A rank may use another MPI than the launcher: mpi4py then finds functions that its library
+    lacks, and they must work.
     """
     run = make_run(3)
-    seen = []
+    results = []
     for large_counts in (False, True):
         replace(open_mpi, large_counts=large_counts).record(run, 3, [sys.executable, str(PROGRAMS / "every_call.py")])
-        seen.append(calls_by_size(run))
+        results.append(calls_by_size(run))
         for path in run.hvprof.iterdir():
             path.unlink()
-    assert seen[0] == seen[1]
+    assert results[0] == results[1]
 
 
-def test_large_counts_that_go_unseen_are_said(mpich: Mpi, make_run: MakeRun) -> None:
+def test_unrecorded_large_counts_give_a_warning(mpich: Mpi, make_run: MakeRun) -> None:
     run = make_run(2, mpich.flavour)
     replace(mpich, large_counts=False).record(run, 2, [str(mpich.compile("every_collective_large"))])
     result = breakdown(run)
@@ -350,7 +349,7 @@ def check_point_to_point(any_mpi: Mpi, make_run: MakeRun, size: int, program: st
     assert moved == expected_bytes
 
 
-def test_counters_know_each_thread_and_outlive_its_end(open_mpi: Mpi, make_run: MakeRun) -> None:
+def test_counters_are_kept_per_thread_after_it_ends(open_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(1)
     open_mpi.record(run, 1, [str(open_mpi.compile("threads")), "30000"], HVPROF_MIB="1")
     profile, found = records(profile_of(run, 0))
@@ -366,45 +365,49 @@ def test_counters_know_each_thread_and_outlive_its_end(open_mpi: Mpi, make_run: 
 
 @pytest.mark.parametrize("mib", ["1", "64"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_kills_at_random_moments_lose_at_most_the_call_under_way(
+def test_kills_at_random_times_lose_at_most_the_call_in_flight(
     open_mpi: Mpi, make_run: MakeRun, tmp_path: Path, threads: int, mib: str
 ) -> None:
-    """Thirteen times each, three of them from before MPI_Init on; the program tells which calls had
-    returned.
+    """Kills the program 13 times, 3 of them possibly before MPI_Init; it counts its returned calls
+    in a file.
     """
     program = str(open_mpi.compile("until_killed"))
     run = make_run(1)
     random = np.random.default_rng()
-    told = tmp_path / "told"
-    for turn in range(13):
-        told.write_bytes(bytes(16 * 64))
+    returned = tmp_path / "returned"
+    for attempt in range(13):
+        returned.write_bytes(bytes(16 * 64))
         for old in run.hvprof.iterdir():
             old.unlink()
         environment = open_mpi.environment({**preload_environment(run), "HVPROF_MIB": mib})
-        with subprocess.Popen([program, str(told), str(threads)], env=environment, stderr=subprocess.DEVNULL) as job:
-            while turn > 2 and not np.fromfile(told, "<u8").any():
+        with subprocess.Popen(
+            [program, str(returned), str(threads)], env=environment, stderr=subprocess.DEVNULL
+        ) as job:
+            while attempt > 2 and not np.fromfile(returned, "<u8").any():
                 assert job.poll() is None
                 time.sleep(0.001)
-            time.sleep(float(random.uniform(0, 1 if turn < 3 else 0.1)))
+            time.sleep(float(random.uniform(0, 1 if attempt < 3 else 0.1)))
             job.kill()
-        made = np.fromfile(told, "<u8")[::8][:threads]
+        made = np.fromfile(returned, "<u8")[::8][:threads]
         if not profile_of(run, 0).exists():
             assert made.sum() == 0
-            assert turn < 3
+            assert attempt < 3
             continue
         profile, kept = records(profile_of(run, 0))
         assert profile.warnings == []
         threads_of = profile.counters["key"] >> np.uint64(16) & np.uint64(0xFFFF)
         counted = [int(profile.counters["calls"][threads_of == thread].sum()) for thread in range(threads)]
-        # Threads are numbered as they make their first call, communicators too.
-        assert all(0 <= mine - said <= 1 for mine, said in zip(sorted(counted), sorted(made.tolist()), strict=True))
+        # Threads are numbered in the order of their first calls.
+        assert all(
+            0 <= mine - made_calls <= 1 for mine, made_calls in zip(sorted(counted), sorted(made.tolist()), strict=True)
+        )
         if not profile.overwritten:
             assert 0 <= len(kept) - made.sum() <= threads
         result = breakdown(run)
         assert sum(row.calls for row in result.rows) in range(int(made.sum()), int(made.sum()) + threads + 1)
 
 
-def test_the_oldest_records_are_overwritten(open_mpi: Mpi, make_run: MakeRun) -> None:
+def test_a_full_ring_overwrites_the_oldest_records(open_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(1)
     capacity = (1 << 20) // RECORD.itemsize
     open_mpi.record(run, 1, [str(open_mpi.compile("barriers")), "20000"], HVPROF_MIB="1")
@@ -434,7 +437,7 @@ def test_a_killed_rank_leaves_its_records(open_mpi: Mpi, make_run: MakeRun) -> N
             victim = wait_for_records(profile_of(run, 1), 1000)
             before = profile_of(run, 0).stat().st_size
             trim_profiles(run)
-            assert profile_of(run, 0).stat().st_size == before, "a file in use was cut"
+            assert profile_of(run, 0).stat().st_size == before, "a file in use was truncated"
             os.kill(victim, signal.SIGKILL)
             job.wait(timeout=60)
         finally:
@@ -449,21 +452,21 @@ def test_a_killed_rank_leaves_its_records(open_mpi: Mpi, make_run: MakeRun) -> N
     assert profile_of(run, 1).stat().st_size < 64 << 20
 
 
-RESERVED_AT_ONCE = 16  # by a thread: of the last of these some may not have been written
+RESERVED_AT_ONCE = 16  # by a thread, which may not have written the last ones
 
 
 def wait_for_records(path: Path, count: int) -> int:
-    """The process that writes `path`, once it has written `count` records."""
+    """Waits until `path` has `count` records; returns the process that writes it."""
     for _ in range(600):
         if path.exists():
             header = ProfileFile(path).header
             if header.reserved_records >= count + RESERVED_AT_ONCE:
                 return header.pid
         time.sleep(0.05)
-    raise AssertionError(f"{path} never held {count} records")
+    raise AssertionError(f"{path} never had {count} records")
 
 
-def test_children_do_not_write_into_their_parents_file(open_mpi: Mpi, make_run: MakeRun) -> None:
+def test_children_do_not_write_to_their_parents_file(open_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(1)
     open_mpi.record(run, 1, [sys.executable, str(PROGRAMS / "forks.py")])
     assert list(run.hvprof.iterdir()) == [profile_of(run, 0)]
@@ -478,7 +481,7 @@ def test_two_processes_never_share_a_file(open_mpi: Mpi, make_run: MakeRun) -> N
     assert [row.calls for row in breakdown(run).rows] == [8]
 
 
-def test_a_job_goes_on_where_its_profile_cannot_be_written(open_mpi: Mpi, unwritable: Path) -> None:
+def test_a_job_continues_if_its_profile_cannot_be_written(open_mpi: Mpi, unwritable: Path) -> None:
     more = {"LD_PRELOAD": str(library_path()), "HVPROF_DIRECTORY": str(unwritable)}
     done = open_mpi.start(2, [str(open_mpi.compile("every_collective"))], more)
     assert done.returncode == 0
@@ -488,7 +491,7 @@ def test_a_job_goes_on_where_its_profile_cannot_be_written(open_mpi: Mpi, unwrit
     assert not unwritable.exists() or list(unwritable.iterdir()) == []
 
 
-def test_a_wrong_ring_size_is_said_and_the_default_taken(open_mpi: Mpi, make_run: MakeRun) -> None:
+def test_an_invalid_ring_size_warns_and_uses_the_default(open_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(1)
     more = {**preload_environment(run), "HVPROF_MIB": "much"}
     done = open_mpi.start(1, [str(open_mpi.compile("barriers")), "1"], more)
@@ -496,7 +499,7 @@ def test_a_wrong_ring_size_is_said_and_the_default_taken(open_mpi: Mpi, make_run
     assert profile_of(run, 0).stat().st_size == RECORDS_START + (64 << 20)
 
 
-def test_without_an_mpi_library_the_call_says_so() -> None:
+def test_a_call_without_an_mpi_library_aborts_with_a_message() -> None:
     script = f"import ctypes; ctypes.CDLL({str(library_path())!r}).MPI_Barrier(0)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGABRT
@@ -540,8 +543,8 @@ int main(int argc, char **argv)
         ("with an MPI without PMPI", "the MPI library lacks a function of MPI 3.0 that hvprof needs"),
     ],
 )
-def test_an_mpi_that_cannot_be_seen_is_said(hvscale: Run, tmp_path: Path, linked: str, reason: str) -> None:
-    """The job goes on, whatever it was linked with."""
+def test_an_mpi_that_cannot_be_recorded_is_reported(hvscale: Run, tmp_path: Path, linked: str, reason: str) -> None:
+    """The job continues, however it was linked."""
     (tmp_path / "mpi.c").write_text(TINY_MPI.format(P=""))
     (tmp_path / "program.c").write_text(MINIMAL_PROGRAM)
     (tmp_path / "loads.c").write_text(LOADS_MPI)
@@ -561,7 +564,7 @@ def test_an_mpi_that_cannot_be_seen_is_said(hvscale: Run, tmp_path: Path, linked
     assert "no collective was recorded" in done.stderr
 
 
-def test_files_of_different_jobs_are_refused(open_mpi: Mpi, make_run: MakeRun) -> None:
+def test_files_of_different_jobs_are_rejected(open_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(2)
     program = [str(open_mpi.compile("barriers")), "3"]
     open_mpi.record(run, 2, program)

@@ -1,7 +1,8 @@
-"""What a report says, without a browser."""
+"""The content of a report, without a browser, and the Chrome trace."""
 
 import json
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.compare import ProfiledRun
 from hvscale.profiling.read.events import HorovodMessages
 from hvscale.studies.run_report.page import View, render, report, report_path
-from tests.profiling.test_compare import NP, STEPS, recorded
+from hvscale.studies.run_report.trace import trace_profiled_run
+from tests.profiling.test_compare import NP, STEP_SECONDS, STEPS, recorded
 
 HOSTILE = "</script><script>alert('1')</script>&amp;"
 
@@ -38,7 +40,7 @@ def figures(page: str) -> dict[str, Any]:
 
 
 def texts(page: str) -> str:
-    """Without Plotly's own script."""
+    """The page without Plotly's script."""
     return re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
 
 
@@ -65,8 +67,8 @@ def test_one_run() -> None:
     assert len(messages["y"]) == 2 * NP
 
 
-def test_what_horovod_did_is_shown_of_the_run_that_tells_it() -> None:
-    told = HorovodMessages(
+def test_horovods_phases_are_shown_for_the_run_that_has_them() -> None:
+    messages = HorovodMessages(
         operations=("allreduce", HOSTILE),
         operation=np.array([0, 0, 1], np.uint8),
         bytes=np.full(3, 64 << 20, np.int64),
@@ -74,9 +76,9 @@ def test_what_horovod_did_is_shown_of_the_run_that_tells_it() -> None:
         tensors=np.array([12, 3, 1], np.int64),
         phases_ns=np.tile(np.array([7_000_000, 0, 2_000_000, 30_000_000, 1_000_000, 0], np.int64), (3, 1)),
     )
-    silent, tells = view(), view()
-    tells.breakdown = explained(tells.recorded, told)
-    page = render([silent, tells], parse_bins("study"))
+    without, with_phases = view(), view()
+    with_phases.breakdown = explained(with_phases.recorded, messages)
+    page = render([without, with_phases], parse_bins("study"))
     shown = texts(page)
     assert "What Horovod did, after" in shown
     assert "What Horovod did, before" not in shown
@@ -116,18 +118,18 @@ def test_text_from_a_run_stays_text() -> None:
     assert page.count("<script") == render([view()], parse_bins("study")).count("<script")
 
 
-def test_a_run_without_steps_shows_its_middle() -> None:
+def test_a_run_without_steps_shows_its_middle_part() -> None:
     page = render([view(log=False)], parse_bins("study"))
     assert "steps are not known" in texts(page)
     assert "in collectives, per rank" in texts(page)
 
 
 @pytest.mark.parametrize("result", [{"psnr_db": "x", "bicubic_psnr_db": None}, {"images_per_second": [1]}])
-def test_a_result_of_another_shape_is_left_out(result: dict[str, Any]) -> None:
+def test_an_invalid_result_is_skipped(result: dict[str, Any]) -> None:
     assert "PSNR" not in texts(render([view(result)], parse_bins("study")))
 
 
-def test_a_report_is_of_one_run_or_two(tmp_path: Path) -> None:
+def test_a_report_needs_one_or_two_runs(tmp_path: Path) -> None:
     runs = [RunFolder(tmp_path / name) for name in "abc"]
     for wrong in ([], runs):
         with pytest.raises(RequestError, match="one run, or two"):
@@ -136,9 +138,53 @@ def test_a_report_is_of_one_run_or_two(tmp_path: Path) -> None:
     assert report_path(runs[:2]) == tmp_path / "b" / "comparison.html"
 
 
-def test_a_long_step_is_drawn_with_its_longest_calls() -> None:
+def test_a_long_step_shows_its_longest_calls() -> None:
     shown = view(steps=1, sizes=tuple([4096] * 3000))
     drawn = figures(render([shown], parse_bins("study")))
     bars = sum(len(trace["y"]) for trace in drawn["timeline-0"]["data"])
     assert bars <= 4000
     assert np.isfinite(drawn["timeline-0"]["layout"]["xaxis"]["range"]).all()
+
+
+def trace(path: Path) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
+    """The document, and its events by phase."""
+    document = json.loads(path.read_text())
+    events = defaultdict(list)
+    for event in document["traceEvents"]:
+        events[event["ph"]].append(event)
+    return document, events
+
+
+def test_each_message_has_its_rank_and_thread(tmp_path: Path) -> None:
+    run = recorded()
+    assert trace_profiled_run(run, tmp_path / "trace.json") is None
+    document, events = trace(tmp_path / "trace.json")
+    assert document["otherData"]["command"] == ["program"]
+    names = {event["pid"]: event["args"]["name"] for event in events["M"] if event["name"] == "process_name"}
+    assert names == {0: "rank 0 (here)", 1: "rank 1 (here)"}
+    messages = [event for event in events["X"] if event["cat"] != "step"]
+    assert len(messages) == len(run.recording.events)
+    assert {(event["pid"], event["tid"]) for event in messages} == {(0, 100), (1, 101)}
+    assert {(event["cat"], event["args"]["bytes"]) for event in messages} == {("agreement", 4), ("data", 4 << 20)}
+    starts = [event["ts"] for event in messages]
+    assert starts == sorted(starts)
+    assert starts[0] == 0
+    assert sum(event["dur"] for event in messages) == pytest.approx(run.recording.events.duration_ns.sum() / 1000)
+    steps = [event for event in events["X"] if event["cat"] == "step"]
+    assert [event["name"] for event in steps] == [f"step {number}" for number in range(1, STEPS + 1)]
+    assert steps[0]["dur"] == pytest.approx(STEP_SECONDS * 1e6, rel=1e-3)
+
+
+def test_only_the_last_messages_are_kept_with_a_note(tmp_path: Path) -> None:
+    run = recorded()
+    said = trace_profiled_run(run, tmp_path / "trace.json", last=4 * NP)
+    assert said is not None
+    assert "the last 8 messages" in said
+    _, events = trace(tmp_path / "trace.json")
+    assert len([event for event in events["X"] if event["cat"] != "step"]) == 4 * NP
+    assert events["X"][0]["name"] == f"step {STEPS}"
+
+
+def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="cannot write"):
+        trace_profiled_run(recorded(), tmp_path / "nowhere" / "trace.json")

@@ -1,4 +1,4 @@
-"""The split of a collective's time, against arithmetic done by hand and on random calls."""
+"""The split of a collective's time, for known and for random calls."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_the_time_until_the_last_arrival_is_waiting() -> None:
     assert (found.matched, found.unmatched_calls) == (1, 0)
 
 
-def test_the_nth_call_of_a_communicator_is_matched_whatever_the_order() -> None:
+def test_the_nth_calls_of_a_communicator_match_in_any_order() -> None:
     rows = [
         (0, 0, 1, 0, 2, 0, 10), (0, 0, 1, 1, 2, 100, 10), (1, 0, 1, 1, 2, 105, 5), (1, 0, 1, 0, 2, 4, 6),
         (0, 1, 2, 0, 2, 50, 9), (1, 1, 2, 0, 2, 58, 1),
@@ -49,13 +49,13 @@ def test_the_nth_call_of_a_communicator_is_matched_whatever_the_order() -> None:
     }
 
 
-def test_calls_by_which_ranks_agree_stand_apart() -> None:
+def test_bitwise_calls_have_a_separate_row() -> None:
     rows = [(0, ALLREDUCE, 1, 0, 2, 0, 10), (1, ALLREDUCE, 1, 0, 2, 4, 6)]
     (row,) = waiting(calls(rows, bitwise=1), NAMES, {}).operations
     assert (row.operation, row.bitwise) == ("allreduce", True)
 
 
-def test_what_is_not_whole_is_left_out() -> None:
+def test_incomplete_collectives_are_excluded() -> None:
     missing_rank = [(0, 0, 1, 0, 2, 0, 10)]
     other_operation = [(0, 0, 1, 1, 2, 0, 10), (1, 1, 1, 1, 2, 0, 10)]
     twice = [(0, 0, 1, 2, 2, 0, 10), (0, 0, 1, 2, 2, 5, 10)]
@@ -65,7 +65,7 @@ def test_what_is_not_whole_is_left_out() -> None:
 
 
 def test_no_rank_waits_longer_than_its_call() -> None:
-    # Nobody need wait for a broadcast's last receiver.
+    # No rank needs to wait for the last receiver of a broadcast.
     (row,) = split([(0, BROADCAST, 1, 0, 2, 0, 10), (1, BROADCAST, 1, 0, 2, 500, 10)]).operations
     assert (round(row.waiting_seconds * 1e9), round(row.transfer_seconds * 1e9)) == (10, 10)
 
@@ -79,7 +79,7 @@ def test_the_stated_clock_error_is_that_of_the_two_worst_ranks() -> None:
 
 
 @pytest.mark.parametrize("operation", [ALLREDUCE, IBARRIER])
-def test_where_clocks_disagree_the_collective_is_left_out(operation: int) -> None:
+def test_collectives_with_clock_conflicts_are_excluded(operation: int) -> None:
     jumped = 5_000_000
     rows = [
         (0, operation, 1, 0, 2, 0, 100), (1, operation, 1, 0, 2, 60, 40),
@@ -94,11 +94,11 @@ def test_where_clocks_disagree_the_collective_is_left_out(operation: int) -> Non
     (pair,) = found.clock_disagreements
     assert (pair.rank, pair.late_rank, pair.collectives) == (0, 1, 2)
     assert pair.at_least_seconds == pytest.approx((20_060 + 2 * jumped - 20_100) * 1e-9)
-    # A jump within the stated error says nothing.
+    # A jump within the stated error is no conflict.
     assert split(rows, rank_1=3 * jumped).clock_conflicts == 0
 
 
-def test_what_need_not_wait_for_its_last_rank_contradicts_no_clock() -> None:
+def test_collectives_that_need_not_wait_cause_no_clock_conflict() -> None:
     def late(operation: int) -> list[Call]:
         return [(0, operation, 1, 0, 2, 0, 10), (1, operation, 1, 0, 2, 10**9, 10)]
 
@@ -123,16 +123,16 @@ def test_nothing_is_counted_twice(rows: list[Call]) -> None:
     groups: dict[tuple[int, int], list[Call]] = {}
     for row in rows:
         groups.setdefault((row[2], row[3]), []).append(row)
-    left_out = 0
+    excluded = 0
     for members in groups.values():
         last = max(call[5] for call in members)
         early = any(last - call[5] - call[6] > 1000 for call in members)
-        alike = len({call[0] for call in members}) == len(members) and len({call[1] for call in members}) == 1
-        first = min(members)  # its size is the one that counts
-        if alike and 1 < len(members) == first[4] and early and first[1] in (ALLREDUCE, IBARRIER):
-            left_out += len(members)
-    assert sum(row.calls for row in found.operations) + found.unmatched_calls + left_out == len(rows)
-    assert (found.clock_conflicts > 0) == (left_out > 0) == bool(found.clock_disagreements)
+        consistent = len({call[0] for call in members}) == len(members) and len({call[1] for call in members}) == 1
+        first = min(members)  # whose size counts
+        if consistent and 1 < len(members) == first[4] and early and first[1] in (ALLREDUCE, IBARRIER):
+            excluded += len(members)
+    assert sum(row.calls for row in found.operations) + found.unmatched_calls + excluded == len(rows)
+    assert (found.clock_conflicts > 0) == (excluded > 0) == bool(found.clock_disagreements)
     assert sum(late.times_last for late in found.late_ranks) == found.matched
     for operation in found.operations:
         assert operation.waiting_seconds >= 0

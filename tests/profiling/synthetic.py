@@ -1,4 +1,4 @@
-"""Profile files made by hand."""
+"""Synthetic profile files."""
 
 from typing import Any
 
@@ -58,9 +58,9 @@ def size_class(size: int) -> int:
 
 
 def counters(counted: NDArray[Any]) -> NDArray[Any]:
-    """What counts the given records."""
+    """The counters for the given records."""
     made = np.zeros(COUNTERS, COUNTER)
-    places: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for record in counted:
         key = (
             int(record["operation"])
@@ -70,20 +70,20 @@ def counters(counted: NDArray[Any]) -> NDArray[Any]:
         )
         thread, communicator = int(record["buffer_and_thread"]) >> 48, int(record["communicator"])
         ranks = SIZES[communicator] if communicator < len(SIZES) else 0
-        entry = made[places.setdefault(key | thread << 16 | ranks << 32, len(places))]
+        entry = made[positions.setdefault(key | thread << 16 | ranks << 32, len(positions))]
         entry["calls"] += 1
         entry["bytes"] += record["bytes"]
         entry["duration_ns"] += record["duration_ns"]
         entry["latencies"][int(np.searchsorted(LIMITS_NS, record["duration_ns"], side="right")) - 1] += 1
-    for key, place in places.items():
-        made[place]["key"] = key
-    used = made[: len(places)]
+    for key, position in positions.items():
+        made[position]["key"] = key
+    used = made[: len(positions)]
     used["check"] = counter_checks(used)
     return made
 
 
 def head(recorded: int, capacity: int, rank: int = 0, counted: NDArray[Any] | None = None) -> bytes:
-    """All before the first record; `counted`: the records that the counters hold."""
+    """Everything before the first record; `counted`: the records that the counters include."""
     counts = np.zeros(COUNTERS, COUNTER) if counted is None else counters(counted)
     return header(recorded, capacity, rank).tobytes() + communicators().tobytes() + counts.tobytes()
 
