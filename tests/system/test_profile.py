@@ -1,4 +1,4 @@
-"""`hvscale profile` and `breakdown` against programs that are known to send what they send."""
+"""`hvscale profile` and `breakdown` for programs with known messages."""
 
 import csv
 import json
@@ -15,8 +15,8 @@ RANKS = 2
 ROUNDS = 5
 BIG, FUSED, PARTS = 4 * 2**20, 2**20, 4
 
-# Each round: one all-reduce of BIG bytes, then PARTS tensors of FUSED bytes in all, which Horovod
-# fuses into one message.
+# Each round sends one all-reduce of BIG bytes, then PARTS tensors with FUSED bytes in total, which
+# Horovod fuses into one message.
 HOROVOD_PROGRAM = f"""
 import os, time, horovod.torch as hvd, torch
 hvd.init()
@@ -25,7 +25,7 @@ for step in range({ROUNDS}):
     hvd.allreduce(torch.ones({BIG} // 4), name=f"big.{{step}}")
     hvd.grouped_allreduce(parts, name=f"parts.{{step}}")
 if "HOROVOD_TIMELINE" in os.environ:
-    time.sleep(1)  # it loses at shutdown what it has not written by then
+    time.sleep(1)  # at shutdown Horovod loses events that it has not yet written
 """
 
 MPI_PROGRAM = f"""
@@ -79,7 +79,7 @@ def test_horovod_messages_are_counted_exactly(
     assert found[2**20 + 1, 4 * 2**20] == (RANKS * ROUNDS, RANKS * ROUNDS * BIG)
 
 
-def test_horovods_timeline_tells_more_under_mpi(hvscale: Run, program: Callable[[str], Path]) -> None:
+def test_horovods_timeline_adds_phases_under_mpi(hvscale: Run, program: Callable[[str], Path]) -> None:
     done = hvscale(
         "profile", "-np", RANKS, "--timeline", "--run", "job", "--json", "--", "python", program(HOROVOD_PROGRAM)
     )
@@ -103,8 +103,8 @@ def test_horovods_timeline_tells_more_under_mpi(hvscale: Run, program: Callable[
 def test_any_mpi_program_is_tabulated(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     done = hvscale("profile", "-np", RANKS, "--run", "job", "--csv", "table.csv", "--", "python", program(MPI_PROGRAM))
     assert done.returncode == 0, done.stderr
-    again = hvscale("breakdown", "job", "--json")
-    document = json.loads(again.stdout)
+    tabulated = hvscale("breakdown", "job", "--json")
+    document = json.loads(tabulated.stdout)
     assert rows(document, "allreduce") == {
         (1, 128 * 1024): (RANKS * ROUNDS, RANKS * ROUNDS * 1000),
         (128 * 1024 + 1, 16 * 2**20): (RANKS * (ROUNDS + 1), RANKS * (ROUNDS + 1) * 200_000),
@@ -133,9 +133,7 @@ def test_any_mpi_program_is_tabulated(hvscale: Run, program: Callable[[str], Pat
     assert "rank 1" in table
 
 
-def test_a_run_moved_to_another_machine_is_still_readable(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_moved_run_is_still_readable(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     assert hvscale("profile", "-np", RANKS, "--run", "job", "--", "python", program(MPI_PROGRAM)).returncode == 0
     here = json.loads(hvscale("breakdown", "job", "--json").stdout)
     shutil.move(tmp_path / "job", tmp_path / "moved")
@@ -154,7 +152,7 @@ def test_a_killed_rank_loses_no_record(hvscale: Run, program: Callable[[str], Pa
     assert sum(calls for calls, _ in rows(document, "allreduce").values()) == RANKS * (2 * ROUNDS + 1)
 
 
-def test_a_job_without_a_collective_says_so(hvscale: Run) -> None:
+def test_a_job_without_a_collective_warns(hvscale: Run) -> None:
     done = hvscale("profile", "-np", RANKS, "--", "true")
     assert done.returncode == 0
     assert "no " in done.stderr
@@ -167,34 +165,34 @@ def recorded(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Pa
     return tmp_path / "job"
 
 
-def test_damaged_runs_are_refused_in_one_line_and_left_alone(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
-    def refused(what: object, said: str) -> None:
+def test_damaged_runs_are_rejected_in_one_line_and_not_changed(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+    def rejected(what: object, message: str) -> None:
         done = hvscale("breakdown", what)
         assert done.returncode == 2, done.stdout
-        assert said in done.stderr
+        assert message in done.stderr
         assert len(done.stderr.splitlines()) == 1
 
     (tmp_path / "empty").mkdir()
-    refused("empty", "is not the folder of a run")
-    refused("nowhere", "is not a folder")
-    refused(recorded / "run.json", "is not a folder")
+    rejected("empty", "is not the folder of a run")
+    rejected("nowhere", "is not a folder")
+    rejected(recorded / "run.json", "is not a folder")
     assert hvscale("breakdown", recorded, "--bins", "12Q").returncode == 2
 
     profiles = sorted(recorded.glob("hvprof/*.hvp"))
-    whole = [profile.read_bytes() for profile in profiles]
+    contents = [profile.read_bytes() for profile in profiles]
     profiles[0].write_bytes(b"garbage" * 1000)
     one_left = hvscale("breakdown", recorded, "--json")
     assert one_left.returncode == 0
     assert json.loads(one_left.stdout)["ranks"] == [1]
     assert profiles[0].name in one_left.stderr
-    profiles[1].write_bytes(whole[1][:50])
-    refused(recorded, profiles[0].name)
-    for profile, content in zip(profiles, whole, strict=True):
+    profiles[1].write_bytes(contents[1][:50])
+    rejected(recorded, profiles[0].name)
+    for profile, content in zip(profiles, contents, strict=True):
         profile.write_bytes(content)
     assert hvscale("breakdown", recorded).returncode == 0
 
     record = (recorded / "run.json").read_bytes()
     (recorded / "run.json").write_bytes(record[: len(record) // 2])
-    refused(recorded, "run.json cannot be read")
+    rejected(recorded, "run.json cannot be read")
     (recorded / "run.json").write_bytes(b'{"schema": "hvscale/run/99"}')
-    refused(recorded, "run.json cannot be read")
+    rejected(recorded, "run.json cannot be read")

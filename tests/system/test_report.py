@@ -92,7 +92,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
         (longer, "did different work"),
         ("empty", "is not the folder of a run"),
         ("nowhere", "is not a folder"),
-        ("bare", "holds no profile"),
+        ("bare", "has no profile"),
         (mixed, "mixes files of different runs"),
     ):
         for command in ("compare", "report"):

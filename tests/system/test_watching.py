@@ -1,5 +1,5 @@
-"""What can be seen of a training run: by wandb's client, in TensorBoard's files and on a terminal;
-and that none of it holds up training.
+"""Logging of a training run: wandb's client, TensorBoard's files and the terminal. None of them may
+delay training.
 """
 
 import json
@@ -51,7 +51,7 @@ def events(run: Path) -> EventAccumulator:
 
 @contextmanager
 def training(folder: Path, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A long one, after its first step."""
+    """A long training run, after its first step."""
     with subprocess.Popen(
         [str(PROGRAMS / "hvscale"), *LONG, *options],
         cwd=folder,
@@ -67,13 +67,13 @@ def training(folder: Path, *options: str, **environment: str) -> Iterator[subpro
             process.kill()
 
 
-def watcher_of(process: subprocess.Popen[str]) -> psutil.Process:
+def logger_of(process: subprocess.Popen[str]) -> psutil.Process:
     (found,) = psutil.Process(process.pid).children()
     return found
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
-def test_a_profiled_run_is_told_to_wandb_and_tensorboard(
+def test_a_profiled_run_is_logged_to_wandb_and_tensorboard(
     hvscale: Run, hvscale_warm: Run, tmp_path: Path, mpi: str
 ) -> None:
     alone = hvscale_warm(*EDSR, "--steps", 4, "--run", "alone")
@@ -102,11 +102,11 @@ def test_a_profiled_run_is_told_to_wandb_and_tensorboard(
     efficiency = result["images_per_second"] / (2 * one_rank)
     exposed = json.loads(done.stdout)["exposed_communication"]["mean_share_at_most"]
 
-    told, seen = wandb_file.history(run), events(run)
-    scalars = {tag: [(event.step, event.value) for event in seen.Scalars(tag)] for tag in seen.Tags()["scalars"]}
+    history, logged = wandb_file.history(run), events(run)
+    scalars = {tag: [(event.step, event.value) for event in logged.Scalars(tag)] for tag in logged.Tags()["scalars"]}
     steps = steps_of(run)
-    assert [values["_step"] for values in told] == [step["step"] for step in steps] == [1, 2, 3, 4]
-    for values, step in zip(told, steps, strict=True):
+    assert [values["_step"] for values in history] == [step["step"] for step in steps] == [1, 2, 3, 4]
+    for values, step in zip(history, steps, strict=True):
         expected = {
             **{name: step[name] for name in (*OF_A_STEP, "communication_seconds") if name in step},
             "images_per_second": step["images"] / step["seconds"],
@@ -114,28 +114,28 @@ def test_a_profiled_run_is_told_to_wandb_and_tensorboard(
         }
         assert {name: values[name] for name in expected} == pytest.approx(expected)
         at_step = {name: dict(scalars[name])[step["step"]] for name in expected}
-        assert at_step == pytest.approx(expected, rel=1e-5)  # as floats of 32 bits
+        assert at_step == pytest.approx(expected, rel=1e-5)  # TensorBoard stores 32-bit floats
     final = {
         "result/psnr_db": result["psnr_db"],
         "result/images_per_second": result["images_per_second"],
         "result/scaling_efficiency": efficiency,
         "result/exposed_communication_share_at_most": exposed,
     }
-    assert {name: told[-1][name] for name in final} == pytest.approx(final)
+    assert {name: history[-1][name] for name in final} == pytest.approx(final)
     assert {name: scalars[name][-1] for name in final} == {name: (4, pytest.approx(final[name])) for name in final}
 
     picture = (run / "picture.png").read_bytes()
-    assert seen.Images("picture")[-1].encoded_image_string == picture
+    assert logged.Images("picture")[-1].encoded_image_string == picture
     (files,) = run.glob("wandb/offline-run-*/files")
-    assert (files / told[-1]["picture.path"]).read_bytes() == picture
-    table = json.loads((files / told[-1]["message_sizes.path"]).read_text())
+    assert (files / history[-1]["picture.path"]).read_bytes() == picture
+    table = json.loads((files / history[-1]["message_sizes.path"]).read_text())
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     recorded = json.loads(done.stdout)["rows"]
     assert {row["operation"] for row in rows} >= {"allreduce"}
     for row in rows:
-        # Until it ended the job went on to exchange messages, of sizes that were there before.
+        # The job sent more messages after the table was logged, of the same sizes.
         assert any(row["operation"] == other["operation"] and row["calls"] <= other["calls"] for other in recorded)
-    assert "allreduce | " in seen.Tensors("message_sizes")[0].tensor_proto.string_val[0].decode()
+    assert "allreduce | " in logged.Tensors("message_sizes")[0].tensor_proto.string_val[0].decode()
 
     artifact = wandb_file.artifact(run)
     assert {"run.json", "steps.jsonl", "result.json", "model.pt", "picture.png"} <= set(artifact)
@@ -145,17 +145,19 @@ def test_a_profiled_run_is_told_to_wandb_and_tensorboard(
     assert run_json(run)["warnings"] == []
 
 
-def test_what_is_not_known_is_not_told(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_unknown_values_are_not_logged(hvscale_warm: Run, tmp_path: Path) -> None:
     done = hvscale_warm(*SHORT, "--wandb", "offline", "--tensorboard")
     assert done.returncode == 0, done.stderr
     assert warnings(done) == []
-    told, seen = wandb_file.history(tmp_path / "job"), events(tmp_path / "job")
-    names = {name for values in told for name in values} | set(seen.Tags()["scalars"]) | set(seen.Tags()["tensors"])
+    history, logged = wandb_file.history(tmp_path / "job"), events(tmp_path / "job")
+    names = (
+        {name for values in history for name in values} | set(logged.Tags()["scalars"]) | set(logged.Tags()["tensors"])
+    )
     assert names > OF_A_STEP
     assert not [name for name in names if "communication" in name or "efficiency" in name or "message_sizes" in name]
 
 
-def test_a_run_that_goes_on_shows_each_step_once(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_a_resumed_run_logs_each_step_once(hvscale_warm: Run, tmp_path: Path) -> None:
     assert hvscale_warm(*SHORT, "--tensorboard", "--checkpoint-every", 3).returncode == 0
     (tmp_path / "job/checkpoints/step-000000004.ckpt").unlink()
     done = hvscale_warm(*TRAIN, "--steps", 6, "--tensorboard", "--resume", "auto")
@@ -165,28 +167,28 @@ def test_a_run_that_goes_on_shows_each_step_once(hvscale_warm: Run, tmp_path: Pa
     assert len(losses) == 6
 
 
-def test_online_where_nobody_listens(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_online_without_a_server(hvscale_warm: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     done = hvscale_warm(*SHORT, "--wandb", "online", WANDB_BASE_URL=f"http://127.0.0.1:{port}", **KEY)
-    check_that_it_went_on_offline(done, tmp_path / "job")
+    check_that_it_logged_offline(done, tmp_path / "job")
 
 
 def test_online_at_a_server_that_never_answers(hvscale_warm: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         done = hvscale_warm(*SHORT, "--wandb", "online", WANDB_BASE_URL=address, **KEY)
-    check_that_it_went_on_offline(done, tmp_path / "job")
+    check_that_it_logged_offline(done, tmp_path / "job")
 
 
 def test_online_without_a_login(hvscale_warm: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     done = hvscale_warm(*SHORT, "--wandb", "online", HOME=str(tmp_path))
-    check_that_it_went_on_offline(done, tmp_path / "job")
+    check_that_it_logged_offline(done, tmp_path / "job")
     assert "wandb login" in warnings(done)[0]
 
 
-def check_that_it_went_on_offline(done: subprocess.CompletedProcess[str], run: Path) -> None:
+def check_that_it_logged_offline(done: subprocess.CompletedProcess[str], run: Path) -> None:
     assert done.returncode == 0, done.stderr
     (warning,) = warnings(done)
     assert warning.startswith("hvscale: warning: --wandb: logs offline (")
@@ -201,11 +203,11 @@ def check_that_it_went_on_offline(done: subprocess.CompletedProcess[str], run: P
 def test_a_client_that_cannot_write(hvscale_warm: Run, tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     for name in ("wandb", "tensorboard"):
-        (tmp_path / "job" / name).write_text("a file where a folder is to be")
+        (tmp_path / "job" / name).write_text("a file instead of a folder")
     done = hvscale_warm(*SHORT, "--wandb", "offline", "--tensorboard")
     assert done.returncode == 0, done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("hvscale: warning: ")]
-    assert sorted(line.split()[2] for line in said) == ["--tensorboard:", "--wandb:"]
+    warned = [line for line in done.stderr.splitlines() if line.startswith("hvscale: warning: ")]
+    assert sorted(line.split()[2] for line in warned) == ["--tensorboard:", "--wandb:"]
     assert run_json(tmp_path / "job")["state"] == "finished"
 
 
@@ -227,40 +229,40 @@ def test_a_full_disk_under_a_client(hvscale_warm: Run, tmp_path: Path, folder: s
 
 def test_a_client_that_is_killed(tmp_path: Path) -> None:
     with training(tmp_path, "--wandb", "offline") as process:
-        watcher_of(process).kill()
+        logger_of(process).kill()
         before = (tmp_path / "job/steps.jsonl").stat().st_size
         wait_until(lambda: (tmp_path / "job/steps.jsonl").stat().st_size > before)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 75, said
-    assert [line for line in said.splitlines() if "warning" in line] == [
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 75, stderr
+    assert [line for line in stderr.splitlines() if "warning" in line] == [
         f"hvscale: warning: --wandb: its process ended with status -9: see {tmp_path}/job/logs/wandb.log"
     ]
 
 
 def test_a_client_that_hangs_does_not_keep_training_from_stopping(tmp_path: Path) -> None:
     with training(tmp_path, "--wandb", "offline") as process:
-        watcher = watcher_of(process)
-        watcher.suspend()
+        logger = logger_of(process)
+        logger.suspend()
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)  # which stopping is to take at most
-    assert process.returncode == 75, said
-    assert len([line for line in said.splitlines() if "warning: --wandb" in line]) == 1
-    assert not watcher.is_running()
+        _, stderr = process.communicate(timeout=30)  # the maximum time to stop
+    assert process.returncode == 75, stderr
+    assert len([line for line in stderr.splitlines() if "warning: --wandb" in line]) == 1
+    assert not logger.is_running()
 
 
-def test_a_rank_that_is_killed_leaves_what_it_did_and_no_client(tmp_path: Path) -> None:
+def test_a_killed_rank_leaves_its_steps_and_no_client(tmp_path: Path) -> None:
     with training(tmp_path, "--wandb", "offline") as process:
-        watcher = watcher_of(process)
+        logger = logger_of(process)
         wait_until(lambda: len(list((tmp_path / "job").glob("wandb/offline-run-*/*.wandb"))) == 1)
         process.kill()
-        watcher.wait(60)
-    told, steps = wandb_file.history(tmp_path / "job"), steps_of(tmp_path / "job")
-    assert [(values["_step"], values["loss"]) for values in told] == [(step["step"], step["loss"]) for step in steps]
+        logger.wait(60)
+    history, steps = wandb_file.history(tmp_path / "job"), steps_of(tmp_path / "job")
+    assert [(values["_step"], values["loss"]) for values in history] == [(step["step"], step["loss"]) for step in steps]
 
 
-def test_without_the_package_it_is_one_line(tmp_path: Path) -> None:
-    """In an environment of all that is installed here but wandb."""
+def test_without_the_package_the_error_is_one_line(tmp_path: Path) -> None:
+    """Runs in an environment with all installed packages except wandb."""
     environment = tmp_path / "environment"
     environment.mkdir()
     for path in Path(psutil.__file__).parents[1].iterdir():
@@ -282,36 +284,36 @@ def test_without_the_package_it_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--wandb", "on"), "--wandb on: input should be 'off', 'offline' or 'online'"),
         (("--one-rank-run", "nowhere"), "--one-rank-run nowhere: no result.json of a training run there"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_status_2(hvscale_warm: Run, options: tuple[str, ...], said: str) -> None:
+def test_an_invalid_option_is_one_line_and_status_2(hvscale_warm: Run, options: tuple[str, ...], message: str) -> None:
     done = hvscale_warm(*SHORT, *options)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_a_terminal_shows_loss_speed_and_time_left(tmp_path: Path) -> None:
-    ours, its = pty.openpty()
+    our_end, its_end = pty.openpty()
     with subprocess.Popen(
         [str(PROGRAMS / "hvscale"), *SHORT],
         cwd=tmp_path,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "160"},
-        stderr=its,
+        stderr=its_end,
     ) as process:
-        os.close(its)
+        os.close(its_end)
         shown = b""
         while True:
             try:
-                read = os.read(ours, 65536)
-            except OSError:  # what Linux gives for the end of a terminal
+                read = os.read(our_end, 65536)
+            except OSError:  # Linux reports the end of a terminal this way
                 break
             shown += read
-    os.close(ours)
+    os.close(our_end)
     assert process.returncode == 0, shown
     last = shown.decode().rpartition("training")[2]
     for expected in ("4/4", "images/s", f"loss  {steps_of(tmp_path / 'job')[-1]['loss']:.2f}", "left", "0:00:00"):
