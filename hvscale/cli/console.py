@@ -148,7 +148,7 @@ def measure_and_print(
     from hvscale.report.progress import RunProgress
 
     try:
-        with RunProgress(len(study.starts), study.document.repeats) as progress:
+        with RunProgress(len(study.variants), study.document.repeats) as progress:
             study.measure(progress, print_warning)
     finally:
         if study.has_figures():

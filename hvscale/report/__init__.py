@@ -1,1 +1,1 @@
-"""What people look at: tables, figures and HTML pages in one house style. Imports only core."""
+"""Tables, figures and HTML pages in one house style. Imports only core."""

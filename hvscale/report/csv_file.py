@@ -1,4 +1,4 @@
-"""CSV files that a spreadsheet reads without taking a name for a formula."""
+"""CSV files in which a spreadsheet takes no text for a formula."""
 
 import csv
 import io
@@ -15,10 +15,10 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def write_csv(path: Path, rows: Sequence[BaseModel], columns: Sequence[str] | None = None) -> None:
-    """Write a header and a line for each row. `columns`: the fields to write, by default all of the
-    first row's.
+    """Write a header and a line for each row.
 
-    Raises RequestError when `path` cannot be written.
+    `columns`: the fields to write, by default all fields of the first row. Raises RequestError if
+    `path` cannot be written.
     """
     documents = [row.model_dump(mode="json") for row in rows]
     if columns is None:
@@ -30,12 +30,10 @@ def write_csv(path: Path, rows: Sequence[BaseModel], columns: Sequence[str] | No
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """A header and a line for each row. Text that a spreadsheet would take for a formula gets an
-    apostrophe in front.
-    """
+    """A header and a line for each row; text that looks like a formula gets an apostrophe."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
-    # csv by itself leaves a carriage return bare, which readers take for the row's end.
+    # csv does not quote a carriage return, which readers take for the end of the row.
     quoting = csv.DictWriter(stream, columns, restval="", lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writeheader()
     for row in rows:
@@ -45,7 +43,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> st
 
 
 def cell(value: object) -> object:
-    """A value as it is written. Numbers stay as they are, also those given as text."""
+    """The value of a cell. Numbers are not changed, including those given as text."""
     if value is None or isinstance(value, int | float):
         return value
     text = str(value)

@@ -5,8 +5,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-# Okabe and Ito's colours, which people with any colour vision can tell apart; what is not data is
-# grey.
+# Okabe and Ito's palette, which is safe for colour-blind readers. Grey is for what is not data.
 BLUE, ORANGE, GREEN, PINK, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
 GREY, INK, RULE = "#a3acb5", "#1c2733", "#e3e7eb"
 COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW)
@@ -25,9 +24,7 @@ def dash(number: int) -> str:
 
 
 def style(figure: go.Figure, x_axis: str, y_axis: str, height: int = 340) -> None:
-    """Lines, points or boxes: both axes with their titles, and always a legend. `height` in
-    pixels.
-    """
+    """Style lines, points or boxes: titles on both axes, and a legend. `height` in pixels."""
     _style(figure, height)
     figure.update_layout(showlegend=True)
     look = {"gridcolor": RULE, "automargin": True}
@@ -36,7 +33,7 @@ def style(figure: go.Figure, x_axis: str, y_axis: str, height: int = 340) -> Non
 
 
 def style_bars(figure: go.Figure, axis: str, height: int) -> None:
-    """Horizontal bars, the first at the top; `axis` is the horizontal one's title."""
+    """Style horizontal bars, the first one at the top. `axis`: title of the horizontal axis."""
     _style(figure, height)
     figure.update_layout(bargap=0.25)
     figure.update_xaxes(
@@ -64,14 +61,12 @@ def _style(figure: go.Figure, height: int) -> None:
 
 
 def error_bars(colour: str, above: Sequence[float], below: Sequence[float] | None = None) -> dict[str, Any]:
-    """Plotly's error bars: how far each interval reaches above its point and, if that differs,
-    below it.
-    """
+    """Plotly's error bars. `above`, `below`: their lengths; `below` is by default the same."""
     bars = {"type": "data", "array": list(above), "color": colour, "thickness": 1.2}
     return bars if below is None else {**bars, "symmetric": False, "arrayminus": list(below)}
 
 
 def linear(x: Sequence[float], y: Sequence[float], name: str = "linear") -> go.Scatter:
-    """A dashed line of what ideal scaling would give."""
+    """A dashed line for ideal scaling."""
     line = {"color": GREY, "width": 1.5, "dash": "dash"}
     return go.Scatter(name=name, x=list(x), y=list(y), mode="lines", line=line, hoverinfo="skip")

@@ -1,4 +1,4 @@
-"""HTML pages: one file each, which works offline."""
+"""HTML pages: each is one file that works offline."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -27,8 +27,8 @@ def render_page(
 ) -> str:
     """Render `template`, which extends base.html.j2, from `folder`.
 
-    `figures`: by the id of the page's element. `context`: at least `title` and `warnings`, and
-    `what` and `facts` where the template keeps the base's header. A variable that is missing raises
+    `figures`: by the id of the page's element. `context`: at least `title` and `warnings`; also
+    `what` and `facts` if the template keeps the base's header. A missing variable raises
     jinja2.UndefinedError.
     """
     return render_template(
@@ -45,7 +45,7 @@ def render_page(
 def render_template(
     template: str, *, folder: Path, filters: Mapping[str, Callable[..., Any]] | None = None, **context: Any
 ) -> str:
-    """Render `template` from `folder`. Text is escaped in HTML (*.html.j2) and nowhere else."""
+    """Render `template` from `folder`. Only HTML templates (*.html.j2) escape text."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, TEMPLATES]),
         autoescape=jinja2.select_autoescape(["html.j2"]),
@@ -59,13 +59,13 @@ def render_template(
 
 
 def script_safe(figures: Mapping[str, go.Figure]) -> str:
-    """JSON that cannot end the script element that holds it."""
+    """JSON that cannot close the script element around it."""
     text = "{" + ",".join(f"{json.dumps(name)}:{figure.to_json()}" for name, figure in figures.items()) + "}"
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 class PageDocument(Protocol):
-    """A study's document, as far as its page needs it."""
+    """The fields of a study's document that its page needs."""
 
     folder: str
     host: Host | None
@@ -84,9 +84,10 @@ def study_page(
     what: str = "",
     command: str = "",
 ) -> str:
-    """The page of a study: `what` is measured, or the `command`, with what (`facts`).
+    """The page of a study: header, tables, then figures.
 
-    `figures`: each with its heading, by the id of the page's element.
+    `what` describes the measurement; `command` replaces it. `facts`: further parts of the header.
+    `figures`: heading and figure by the id of the page's element.
     """
     return render_page(
         "study.html.j2",
@@ -107,6 +108,6 @@ def title(document: PageDocument) -> str:
 
 
 def study_facts(document: PageDocument) -> list[str]:
-    """Where it was measured, and how the study ended."""
+    """The host, and the state of the study."""
     host = document.host
     return [*([f"{host.name}, {host.cpu}, {host.cores} cores"] if host is not None else []), document.state]

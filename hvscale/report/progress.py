@@ -12,9 +12,7 @@ from hvscale.core.units import human_number
 
 
 class ProgressBar:
-    """A description, a bar and the time, while it is entered; nothing where stderr is not a
-    terminal.
-    """
+    """A description, a bar and the time. It shows nothing if stderr is not a terminal."""
 
     def __init__(
         self,
@@ -24,8 +22,9 @@ class ProgressBar:
         time: ProgressColumn | None = None,
         **fields: Any,
     ) -> None:
-        """`columns` stand between the bar and `time`, by default the elapsed time; `fields`: the
-        task's first words in them.
+        """`columns` are shown between the bar and `time`, which is by default the elapsed time.
+
+        `fields`: initial values for the columns.
         """
         self.progress = Progress(
             PlainColumn("{task.description}"),
@@ -33,17 +32,17 @@ class ProgressBar:
             *columns,
             time or TimeElapsedColumn(),
             console=PlainConsole(stderr=True),
-            redirect_stdout=False,  # results go where stdout goes, not above the bar
+            redirect_stdout=False,  # results must go to stdout, not above the bar
             disable=not sys.stderr.isatty(),
         )
         self.task = self.progress.add_task(description, total=total, **fields)
 
     def update(self, **changes: Any) -> None:
-        """As `rich.progress.Progress.update`."""
+        """Update the task, as `rich.progress.Progress.update` does."""
         self.progress.update(self.task, **changes)
 
     def print(self, text: str) -> None:
-        """A line on stderr, above the bar."""
+        """Print a line on stderr, above the bar."""
         print(printable(text, sys.stderr), file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
@@ -57,7 +56,7 @@ class ProgressBar:
 
 
 class RunProgress(ProgressBar):
-    """The runs of a study: a line for each, and a bar over all of them."""
+    """A line for each run of a study, and a bar over all runs."""
 
     def __init__(self, variants: int, repeats: int) -> None:
         super().__init__(variants * repeats, MofNCompleteColumn())

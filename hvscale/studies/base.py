@@ -1,24 +1,24 @@
-"""The base of all studies: a locked folder with a document, resumed where an earlier call was
-interrupted.
+"""The base class of all studies: a locked, resumable folder with a document.
 
-A new study subclasses `Study`, or `interleaved.InterleavedStudy` if it starts variants in rounds,
-or `comparison.ComparisonStudy` if the variants are one command under several launch options. It
-states `verb` and `same` and implements the abstract methods; its document subclasses
+A new study subclasses `Study`; `interleaved.InterleavedStudy` if it runs variants in rounds; or
+`comparison.study.ComparisonStudy` if the variants are one command under several launch options. It
+sets `verb` and `must_match` and implements the abstract methods. Its document subclasses
 `document.StudyDocument`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from hvscale.core.documents import to_json
-from hvscale.core.errors import HvscaleError
-from hvscale.core.run_folder import cannot_write, write_text
+from hvscale.core.documents import from_json, other_version, to_json
+from hvscale.core.errors import HvscaleError, RequestError
+from hvscale.core.files import read_text
+from hvscale.core.folder_lock import LOCK, FolderLock
+from hvscale.core.run_folder import RunFolder, cannot_write, write_text
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.studies.document import State, StudyDocument
-from hvscale.studies.folder import study_in
 
 Warn = Callable[[str], None]
 
@@ -27,13 +27,14 @@ Document = TypeVar("Document", bound=StudyDocument)
 
 
 class Study(ABC, Generic[Document]):
-    """One study: its folder, and `document`, which is written to `file` after every run; `page` is
-    written at the end.
+    """One study in its folder.
+
+    `document` is written to `file` after every run, and the HTML page to `page` at the end.
     """
 
     verb: str  # the command's name; the files are named after it
-    same: tuple[str, ...]  # fields of the document that a call must share with the study it resumes
-    started = "*-repeat-*"  # the folders of starts
+    must_match: tuple[str, ...]  # fields of the document that a resuming call must not change
+    run_folders = "*-repeat-*"  # pattern of the names of run folders
 
     def __init__(self, document: Document) -> None:
         self.path, self.document = Path(document.folder), document
@@ -43,31 +44,45 @@ class Study(ABC, Generic[Document]):
         self.tell_user: Warn
 
     @contextmanager
-    def at_work(self, warn: Warn) -> Iterator[None]:
-        """Lock the folder, resume, and record in the document how the work ended. Raises as
-        `study_in`, and at the end `failure`.
+    def opened(self, warn: Warn) -> Iterator[None]:
+        """Lock the folder, resume an earlier call, and record in the document how this one ended.
+
+        A new folder in which nothing was run is removed again. Raises as `lock_folder` and
+        `load_previous`, and at the end `failure`.
         """
         self.tell_user = warn
         for text in self.document.warnings:
             warn(text)
-        with study_in(self.path, self.file, self.document, self.same, self.started) as before:
-            if before is not None:
-                self.resume(before)
-            self.write("running")
+        is_new = not self.file.exists()
+        with lock_folder(self.path):
+            previous = load_previous(self.file, self.document, self.must_match)
             try:
-                self.prepare()
-                yield
-                if self.failure is not None:
-                    raise self.failure
-                self.write("finished")
-            except BaseException as error:
-                failed = isinstance(error, HvscaleError) and not isinstance(error, RunInterruptedError)
-                self.write("failed" if failed else "interrupted")
-                raise
+                if previous is not None:
+                    self.resume(previous)
+                with self._state_recorded():
+                    yield
+            finally:
+                if is_new and not any(self.path.glob(self.run_folders)):
+                    self.file.unlink(missing_ok=True)
 
-    def resume(self, before: Document) -> None:
-        """Take over what an earlier call left in the document; finished runs in the folder are
-        found without it.
+    @contextmanager
+    def _state_recorded(self) -> Iterator[None]:
+        self.write("running")
+        try:
+            self.prepare()
+            yield
+            if self.failure is not None:
+                raise self.failure
+            self.write("finished")
+        except BaseException as error:
+            failed = isinstance(error, HvscaleError) and not isinstance(error, RunInterruptedError)
+            self.write("failed" if failed else "interrupted")
+            raise
+
+    def resume(self, previous: Document) -> None:
+        """Take over results from the document of an earlier call.
+
+        Finished runs in the folder are found without it.
         """
 
     def prepare(self) -> None:
@@ -80,12 +95,15 @@ class Study(ABC, Generic[Document]):
             self.tell_user(text)
 
     def write(self, state: State) -> None:
-        """Raises RequestError when the folder cannot be written or the disk is full."""
+        """Write the document, and the page if the study has ended.
+
+        Raises RequestError if the folder cannot be written or the disk is full.
+        """
         self.document.state = state
         self.tabulate()
         try:
             html = self.html() if state == "finished" and self.has_figures() else None
-            if html is not None:  # before the document, which says that all is there
+            if html is not None:  # before the document: "finished" means that the page exists
                 write_text(self.page, html)
             write_text(self.file, to_json(self.document) + "\n")
             html = self.html() if state in ("failed", "interrupted") and self.has_figures() else None
@@ -96,14 +114,79 @@ class Study(ABC, Generic[Document]):
 
     @abstractmethod
     def tabulate(self) -> None:
-        """Make the document's tables from what has been measured so far."""
+        """Compute the document's tables from the results so far."""
 
     @abstractmethod
     def has_figures(self) -> bool:
-        """Whether anything has been measured that a table or page can show."""
+        """Whether there is a result that a table or page can show."""
 
     def html(self) -> str | None:
-        """The page, or None. Implementations import Plotly inside: an invalid request must not wait
-        for it.
+        """The page, or None.
+
+        Implementations import Plotly inside: an invalid request must not wait for it.
         """
         return None
+
+
+@contextmanager
+def lock_folder(path: Path) -> Iterator[None]:
+    """Create the folder if needed and lock it for this process.
+
+    A new folder that stays empty is removed again. Raises RequestError if the folder cannot be
+    created, or another process or user has it.
+    """
+    try:
+        lock = FolderLock(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    with closing(lock):
+        yield
+
+
+def require_empty(folder: Path) -> None:
+    """Raises RequestError if the folder contains anything but the lock, or cannot be read."""
+    try:
+        has_content = folder.exists() and any(entry.name != LOCK for entry in folder.iterdir())
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    if has_content:
+        raise RequestError(f"{folder} is not empty: give another folder with --run")
+
+
+def load_previous(file: Path, asked: Document, must_match: tuple[str, ...]) -> Document | None:
+    """The document of an earlier call in `file`; None if the folder is new.
+
+    Raises RequestError if the folder holds something else, or a study that differs from `asked` in
+    a field of `must_match`.
+    """
+    if not file.exists():
+        require_empty(file.parent)
+        return None
+    text = ""
+    try:
+        text = read_text(file)
+        previous = from_json(type(asked), text)
+    except (OSError, ValueError) as error:
+        if writer := other_version(type(asked), text):
+            raise RequestError(f"{file.parent} was written by {writer}: use a new --run folder") from error
+        raise RequestError(f"{file} cannot be read, it may be damaged: use a new --run folder") from error
+    for name in must_match:
+        if getattr(previous, name) != getattr(asked, name):
+            raise RequestError(f"{file.parent} holds another study: its {name} differs; give another folder with --run")
+    return previous
+
+
+def finished_or_new_run(path: Path) -> tuple[RunFolder, bool]:
+    """The finished run of an earlier call and True, or else a new folder and False.
+
+    Failed runs keep their folders; a retry gets `path` with -attempt-2, -attempt-3 ...
+    """
+    attempt = 0
+    while True:
+        attempt += 1
+        run = RunFolder(path.with_name(path.name + (f"-attempt-{attempt}" if attempt > 1 else "")))
+        if not run.path.exists():
+            return run, False
+        with suppress(RequestError):
+            if RunFolder.open(run.path).read().state == "finished":
+                return run, True

@@ -11,9 +11,7 @@ State = Literal["running", "finished", "failed", "interrupted"]
 
 
 class StudyDocument(VersionedDocument):
-    """The JSON document in a study's folder, written again after every run; the command prints it
-    with --json.
-    """
+    """The JSON document in a study's folder, written after every run and printed by --json."""
 
     state: str = "running"  # a State, or a study's own word
     folder: str
@@ -22,8 +20,9 @@ class StudyDocument(VersionedDocument):
 
 
 class InterleavedDocument(StudyDocument):
-    """The document of a study in `repeats` rounds. `runs`: models with a field `problem`, which is
-    not None for a run that does not count.
+    """The document of a study in `repeats` rounds.
+
+    `runs`: models with a field `problem`, which is None for a run that counts.
     """
 
     repeats: int
@@ -32,4 +31,4 @@ class InterleavedDocument(StudyDocument):
 
     @abstractmethod
     def tabulate(self) -> None:
-        """Make the tables from what has been measured so far."""
+        """Compute the tables from the results so far."""

@@ -1,4 +1,4 @@
-"""A study that starts each of several variants afresh, once in every round: A B C, A B C, ..."""
+"""A study that runs each of several variants once per round: A B C, A B C, ..."""
 
 from abc import abstractmethod
 from collections.abc import Collection
@@ -8,13 +8,12 @@ from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.mpi.reported_library import require_requested_library
-from hvscale.studies.base import Study, Warn
+from hvscale.studies.base import Study, Warn, finished_or_new_run
 from hvscale.studies.document import InterleavedDocument
-from hvscale.studies.folder import finished_or_new
 
 
 class ProgressReporter(Protocol):
-    """Hears of each run; `report.progress.RunProgress` shows it on a terminal."""
+    """Receives each run; `report.progress.RunProgress` shows it on a terminal."""
 
     def starting(self, what: str, repeat: int) -> None: ...
 
@@ -22,71 +21,69 @@ class ProgressReporter(Protocol):
         """`value`: None if the run failed."""
 
 
-class RunOfStudy(Protocol):
-    """One run, as the document has it. `problem`: why it does not count."""
+class RunRecord(Protocol):
+    """One run in the document. `problem`: why it does not count."""
 
     problem: str | None
 
 
 Document = TypeVar("Document", bound=InterleavedDocument)
 Variant = TypeVar("Variant")  # hashable
-Run = TypeVar("Run", bound=RunOfStudy)
+Run = TypeVar("Run", bound=RunRecord)
 
 
 class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
-    """One that starts each of `starts` once in each round; what failed is in `failed` and is not
-    started again.
-    """
+    """A study that runs each of `variants` once per round, except those in `failed`."""
 
-    failing = "{what} failed in repeat {repeat}"
+    failure_text = "{what} failed in repeat {repeat}"
 
-    def __init__(self, document: Document, starts: Collection[Variant]) -> None:
+    def __init__(self, document: Document, variants: Collection[Variant]) -> None:
         super().__init__(document)
-        self.starts = starts
+        self.variants = variants
         self.failed: set[Variant] = set()
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
-        """Make the runs that the folder does not hold yet.
+        """Make the runs that are missing in the folder.
 
-        A variant that failed once is not started again; its failure, a RankFailedError or
-        UntrustedError, is raised after all other variants have been measured. Raises RequestError
-        and RunInterruptedError at once. What was measured until then is kept.
+        A variant that failed is not run again. Its failure, a RankFailedError or UntrustedError, is
+        raised after all other variants have been measured. RequestError and RunInterruptedError are
+        raised at once. The results so far are kept.
         """
-        with self.at_work(warn):
+        with self.opened(warn):
             self.run_rounds(progress)
 
     def run_rounds(self, progress: ProgressReporter) -> None:
         for repeat in range(1, self.document.repeats + 1):
-            for variant in self.starts:
+            for variant in self.variants:
                 if variant not in self.failed:
                     progress.starting(self.name(variant), repeat)
-                    done = self.start(variant, repeat)
-                    progress.measured(self.name(variant), repeat, *self.figure(done))
+                    record = self.run_variant(variant, repeat)
+                    progress.measured(self.name(variant), repeat, *self.result(record))
 
-    def start(self, variant: Variant, repeat: int) -> Run:
-        """Start the variant, unless a finished run exists, and add the result to the document."""
-        run, is_there = finished_or_new(self.path / f"{self.label(variant)}-repeat-{repeat}")
-        done = self.record(variant, repeat, run.path.name)
+    def run_variant(self, variant: Variant, repeat: int) -> Run:
+        """Run the variant, unless a finished run exists, and add the result to the document."""
+        run, is_finished = finished_or_new_run(self.path / f"{self.folder_name(variant)}-repeat-{repeat}")
+        record = self.new_record(variant, repeat, run.path.name)
         try:
-            if not is_there:
+            if not is_finished:
                 self.launch(variant, run)
             require_requested_library(run.read())
-            self.read(variant, run, done)
+            self.read(variant, run, record)
         except RequestError:
             raise
         except RunInterruptedError:
-            done.problem = "interrupted"
-            self.document.runs.append(done)
+            record.problem = "interrupted"
+            self.document.runs.append(record)
             raise
         except HvscaleError as error:
             what = self.name(variant)
-            done.problem = str(error)
+            record.problem = str(error)
             self.failed.add(variant)
             self.failure = self.failure or named_failure(what, error)
-            self.warn(f"{self.failing.format(what=what, repeat=repeat)} and is not started again: {error}")
-        self.document.runs.append(done)
+            self.warn(f"{self.failure_text.format(what=what, repeat=repeat)} and is not started again: {error}")
+        self.document.runs.append(record)
         self.write("running")
-        return done
+        return record
 
     def tabulate(self) -> None:
         self.document.tabulate()
@@ -96,26 +93,27 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
         return str(variant)
 
     @abstractmethod
-    def label(self, variant: Variant) -> str:
-        """The name of its runs' folders."""
+    def folder_name(self, variant: Variant) -> str:
+        """The name of the variant's run folders, without the repeat."""
 
     @abstractmethod
-    def record(self, variant: Variant, repeat: int, folder: str) -> Run:
-        """A new record of a run, without results."""
+    def new_record(self, variant: Variant, repeat: int, folder: str) -> Run:
+        """A record of a run that has no results yet."""
 
     @abstractmethod
     def launch(self, variant: Variant, run: RunFolder) -> None:
-        """Raises as `hvscale.launch.launch`."""
+        """Launch the variant in this run folder. Raises as `hvscale.launch.launch`."""
 
     @abstractmethod
-    def read(self, variant: Variant, run: RunFolder, done: Run) -> None:
-        """Read the results of a finished run into its record. Raises UntrustedError if they cannot
-        be trusted.
+    def read(self, variant: Variant, run: RunFolder, record: Run) -> None:
+        """Read the results of a finished run into its record.
+
+        Raises UntrustedError if they cannot be trusted.
         """
 
     @abstractmethod
-    def figure(self, done: Run) -> tuple[float | None, str | None]:
-        """The value and unit to show of a run; None if it failed."""
+    def result(self, record: Run) -> tuple[float | None, str | None]:
+        """The value and unit that progress shows for a run; None if it failed."""
 
 
 def named_failure(what: str, error: HvscaleError) -> HvscaleError:

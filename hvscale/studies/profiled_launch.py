@@ -1,6 +1,4 @@
-"""Launching a command with its collectives recorded: what profile, demo and everything that
-measures a job start from.
-"""
+"""Launches a command and records its collectives."""
 
 from dataclasses import replace
 
@@ -20,13 +18,13 @@ def profiled_launch(
     timeline: bool = False,
     gradients: bool = False,
 ) -> RunFolder:
-    """`launch` with hvprof preloaded into every rank; under Gloo, which it cannot see, with
-    Horovod's timeline instead.
+    """Launch the command with hvprof preloaded into every rank.
 
-    `timeline`: have Horovod write it under MPI as well, beside hvprof's files. `gradients`: record
-    when each rank enqueues its gradients. Where the ranks use NCCL, its calls are recorded too.
+    Under Gloo, which hvprof cannot see, Horovod writes its timeline instead. `timeline`: have
+    Horovod write it under MPI too. `gradients`: record when each rank enqueues its gradients.
+    NCCL's calls are recorded where the ranks use NCCL.
 
-    What was recorded until then can be tabulated also when this raises what `launch` raises.
+    Raises as `launch`; the profile up to then can still be read.
     """
     recorded: list[RunFolder] = []
 

@@ -1,4 +1,4 @@
-"""The throughput of one run, from what it wrote."""
+"""Reads the throughput of one run from its files and output."""
 
 import math
 import re
@@ -18,16 +18,16 @@ from hvscale.profiling.analyze.steps import read_step_log
 
 Source = Literal["metric", "result.json", "steps.jsonl", "horovod"]
 NUMBER = r"([0-9][0-9.,]*(?:[eE][-+]?[0-9]+)?)"
-# What the synthetic benchmarks among Horovod's examples print at their end.
+# The last lines of the synthetic benchmarks among Horovod's examples.
 HOROVOD_TOTAL = re.compile(rf"Total img/sec on (\d+) .+?\(s\): {NUMBER}")
 HOROVOD_PER_RANK = re.compile(rf"Img/sec per [^:]+: {NUMBER}")
 PER_RANK, TOTAL = "per_rank", "total"
-FIRST_STEPS = 3  # slower, because memory is allocated and kernels are compiled
+WARMUP_STEPS = 3  # slower, because memory is allocated and kernels are compiled
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Of all ranks together. `threads_per_rank`: None where the run does not tell."""
+    """The throughput of all ranks together. `threads_per_rank`: None if it is unknown."""
 
     value: float
     source: Source
@@ -37,15 +37,17 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Metric:
-    """`--metric REGEX`. Its group named `per_rank` is a rank's own throughput; one named `total`,
-    or else the first, that of all ranks.
+    """`--metric REGEX`.
+
+    The group `per_rank` is the throughput of one rank. The group `total`, or else the first group,
+    is the throughput of all ranks together.
     """
 
     pattern: re.Pattern[str]
 
     @classmethod
     def parse(cls, text: str) -> "Metric":
-        """Raises RequestError when it is not a regular expression with a group."""
+        """Raises RequestError if `text` is not a regular expression with a group."""
         try:
             pattern = re.compile(text)
         except re.error as error:
@@ -60,16 +62,15 @@ class Metric:
 
 
 def read_throughput(run: RunFolder, ranks: int, metric: Metric | None, warn: Callable[[str], None]) -> Throughput:
-    """From `metric` where there is one; else from our trainer's result.json, from steps.jsonl, or
-    from Horovod's lines.
+    """The throughput by `metric`, or else from result.json, steps.jsonl or Horovod's lines.
 
-    Raises RequestError when the run tells no throughput, UntrustedError when it ran on another
-    number of ranks than it was started on.
+    Raises RequestError if the run does not report a throughput, UntrustedError if it ran on another
+    number of ranks than `ranks`.
     """
     found = find_throughput(run, ranks, metric, warn)
     if found is None:
         raise RequestError(
-            f"np {ranks}: nothing tells the throughput; say with --metric REGEX what the command prints in {run.log(0)}"
+            f"np {ranks}: no throughput found; give --metric REGEX for what the command prints in {run.log(0)}"
         )
     return found
 
@@ -77,9 +78,7 @@ def read_throughput(run: RunFolder, ranks: int, metric: Metric | None, warn: Cal
 def find_throughput(
     run: RunFolder, ranks: int, metric: Metric | None, warn: Callable[[str], None]
 ) -> Throughput | None:
-    """The same, but None when nothing tells it; what `metric` does not find is still a
-    RequestError.
-    """
+    """As `read_throughput`, but None if there is none; a `metric` without a match still raises."""
     if metric is not None:
         return by_metric(run, ranks, metric, warn)
     for read in (from_result, from_steps, from_horovod_lines):
@@ -90,30 +89,32 @@ def find_throughput(
 
 
 def by_metric(run: RunFolder, ranks: int, metric: Metric, warn: Callable[[str], None]) -> Throughput:
-    """The median of a rank's matches; of `total` the lowest rank's, of `per_rank` np times the mean
-    over the ranks that say it.
+    """The median of each rank's matches.
+
+    `per_rank`: np times the mean over the ranks with a match. `total`: that of the lowest rank with
+    a match.
     """
-    of_ranks = {
+    by_rank = {
         rank: median(number(found[metric.group], run, rank) for found in matches)
         for rank in range(ranks)
         if (matches := [found for line in lines_of(run.log(rank)) for found in metric.pattern.finditer(line)])
     }
-    if not of_ranks:
+    if not by_rank:
         raise RequestError(
-            f"np {ranks}: --metric {metric.pattern.pattern!r} matches nothing that the ranks printed: see {run.log(0)}"
+            f"np {ranks}: --metric {metric.pattern.pattern!r} matches no line of the ranks' output: see {run.log(0)}"
         )
     if metric.group == PER_RANK:
-        return Throughput(ranks * fmean(of_ranks.values()), "metric", None)
-    if len(of_ranks) > 1 and metric.group != TOTAL:
+        return Throughput(ranks * fmean(by_rank.values()), "metric", None)
+    if len(by_rank) > 1 and metric.group != TOTAL:
         warn(
-            f"{len(of_ranks)} ranks print what --metric matches; rank {min(of_ranks)}'s is taken as that of all together: "
-            "name the group (?P<total>...) if it is, (?P<per_rank>...) if it is each rank's own"
+            f"--metric matches the output of {len(by_rank)} ranks; rank {min(by_rank)}'s number is used for all ranks together: "
+            "name the group (?P<total>...) if that is right, or (?P<per_rank>...) if each rank prints its own"
         )
-    return Throughput(of_ranks[min(of_ranks)], "metric", None)
+    return Throughput(by_rank[min(by_rank)], "metric", None)
 
 
 class _Result(BaseModel):
-    """What is read of result.json, which any program may have written."""
+    """The fields read from result.json, which any program may have written."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -123,7 +124,7 @@ class _Result(BaseModel):
 
 
 def from_result(run: RunFolder, ranks: int, warn: Callable[[str], None]) -> Throughput | None:
-    """Our trainer's own figure, which leaves the first steps out."""
+    """The trainer's own throughput, without its first steps."""
     try:
         result = _Result.model_validate_json(read_bytes(run.path / "result.json"))
     except (OSError, ValueError):
@@ -133,68 +134,70 @@ def from_result(run: RunFolder, ranks: int, warn: Callable[[str], None]) -> Thro
 
 
 def from_steps(run: RunFolder, ranks: int, warn: Callable[[str], None]) -> Throughput | None:
-    """Images over seconds, without the first steps where there are others."""
+    """Images over seconds, without the first steps if there are more."""
     log = read_step_log(run)
     if log is None:
         return None
     if log.warning is not None:
         warn(log.warning)
-    told = np.flatnonzero(np.isfinite(log.images))
-    if not len(told):
+    with_images = np.flatnonzero(np.isfinite(log.images))
+    if not len(with_images):
         return None
-    counted = told[FIRST_STEPS:] if len(told) > FIRST_STEPS else told
+    counted = with_images[WARMUP_STEPS:] if len(with_images) > WARMUP_STEPS else with_images
     value = float(np.sum(log.images[counted]) / np.sum(log.seconds[counted]))
     return Throughput(value, "steps.jsonl", "images/s") if 0 < value < math.inf else None
 
 
 def from_horovod_lines(run: RunFolder, ranks: int, warn: Callable[[str], None]) -> Throughput | None:
-    """The total that Horovod's synthetic benchmarks print, or else np times what they print for a
-    rank.
-    """
-    own: list[float] = []
+    """The total that Horovod's synthetic benchmarks print, or else np times their mean per rank."""
+    per_rank: list[float] = []
     for rank in range(ranks):
         totals: list[re.Match[str]] = []
-        of_rank: list[re.Match[str]] = []
+        means: list[re.Match[str]] = []
         for line in lines_of(run.log(rank)):
             totals += HOROVOD_TOTAL.finditer(line)
-            of_rank += HOROVOD_PER_RANK.finditer(line)
+            means += HOROVOD_PER_RANK.finditer(line)
         if totals:
             for found in totals:
                 check_ranks(int(found[1]), ranks)
             return Throughput(median(number(found[2], run, rank) for found in totals), "horovod", "images/s")
-        own += [number(found[1], run, rank) for found in of_rank]
-    return Throughput(ranks * fmean(own), "horovod", "images/s") if own else None
+        per_rank += [number(found[1], run, rank) for found in means]
+    return Throughput(ranks * fmean(per_rank), "horovod", "images/s") if per_rank else None
 
 
 def check_ranks(ran_on: int, ranks: int) -> None:
     if ran_on != ranks:
         raise UntrustedError(
-            f"np {ranks}: the command says that it ran on {ran_on}; does it call hvd.init(), and is --mpi the one it is built for?"
+            f"np {ranks}: the command says that it ran on {ran_on}. Check that it calls hvd.init(), and that --mpi is the library it is built for"
         )
 
 
 def rank_seconds(run: RunFolder) -> float:
-    """From the last rank's start to the last one's end, so without the making of containers; by the
-    clocks of the ranks' hosts.
+    """Seconds from the last rank's start to the last rank's end, by the clocks of their hosts.
 
-    Raises UntrustedError where ranks have not noted both.
+    Creating containers does not count. Raises UntrustedError if a rank has not recorded both times.
     """
     ranks = run.read().ranks
     started = [rank.started_at for rank in ranks if rank.started_at is not None]
     ended = [rank.ended_at for rank in ranks if rank.ended_at is not None]
     if not ranks or len(started) != len(ranks) or len(ended) != len(ranks):
-        raise UntrustedError(f"{run.path}: not every rank has noted when it began and ended")
+        raise UntrustedError(f"{run.path}: not every rank has recorded its start and its end")
     if max(ended) <= max(started):
-        raise UntrustedError(f"{run.path}: no time between the last rank's start and end: do the hosts' clocks agree?")
+        raise UntrustedError(
+            f"{run.path}: the last rank's end is not after the last rank's start: synchronize the hosts' clocks"
+        )
     return max(ended) - max(started)
 
 
 def number(text: str | None, run: RunFolder, rank: int) -> float:
-    """`1,234.5` too. Raises RequestError when it is not a number above zero."""
+    """Parse a number, also one such as `1,234.5`.
+
+    Raises RequestError if it is not a finite number above zero.
+    """
     try:
         value = float((text or "").replace(",", ""))
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise RequestError(f"{text!r} is not a valid throughput: it was found in {run.log(rank)}; fix --metric")
+        raise RequestError(f"{text!r} in {run.log(rank)} is not a valid throughput: fix --metric")
     return value

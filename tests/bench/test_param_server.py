@@ -254,7 +254,7 @@ def test_without_a_gpu_its_ways_are_refused(tmp_path: Path, backend: str) -> Non
 def test_ranks_are_the_workers_and_where_there_is_one_the_server(tmp_path: Path) -> None:
     study = ServerStudy.of(ServerOptions(size="1K", backends=("openmpi",)), launch(), tmp_path / "bench", resolve)
     assert [
-        (str(variant), start.options.np, start.request.first_worker) for variant, start in study.starts.items()
+        (str(variant), start.options.np, start.request.first_worker) for variant, start in study.variants.items()
     ] == [
         ("broadcast, openmpi, host, workers 1", 2, 1),
         ("gather, openmpi, host, workers 1", 2, 1),

@@ -24,7 +24,7 @@ from hvscale.launch.environment import has_public_value
 from hvscale.launch.options import OPTIONS, LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import _slurm_job
-from hvscale.studies.comparison import ComparisonDocument
+from hvscale.studies.comparison.study import ComparisonDocument
 from hvscale.studies.scaling.document import ScalingDocument
 
 LAUNCH: Any = get_command(launch_file.app)

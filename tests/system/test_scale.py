@@ -231,7 +231,7 @@ def test_without_np_1_the_smallest_is_the_base_and_more_ranks_than_cores_are_sai
     assert document["base_np"] == 2
     assert column(document, "speed_up") == [1, pytest.approx(0.75)]
     assert column(document, "scaling_efficiency") == [1, pytest.approx(0.75 * 2 / many)]
-    assert done.stderr.count("np 1 is not measured: speed-up and efficiency are over np 2") == 1
+    assert done.stderr.count("np 1 is not measured: speed-up and efficiency are relative to np 2") == 1
     assert done.stderr.count(f"{many} ranks on {many - 1} cores") == 1
     assert len(document["warnings"]) == 2
 
@@ -399,7 +399,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(
     (tmp_path / "mine/thesis.txt").write_text("all of it")
     done = hvscale(*ask, "mine", "--", "python", script)
     assert done.returncode == 2
-    assert "mine holds something else" in done.stderr
+    assert "mine is not empty" in done.stderr
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
     assert hvscale(*ask, "curve", "--", "python", script).returncode == 0

@@ -1,7 +1,6 @@
-"""The tables of a program's measurement for the terminal and the page, and its CSV file."""
+"""The tables of a program's measurement, for the terminal and the page."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from hvscale.bench.applications.document import (
@@ -12,7 +11,6 @@ from hvscale.bench.applications.document import (
     CountersRow,
 )
 from hvscale.core.units import human_bytes, human_number, human_seconds
-from hvscale.report.csv_file import write_csv
 from hvscale.report.tables import TableModel
 
 NOT_SUPPORTED = "not supported"
@@ -145,13 +143,3 @@ def bandwidth_cells(row: BandwidthRow) -> list[str]:
         f"{human_number(row.quartile_low_gigabytes_per_second)} to {human_number(row.quartile_high_gigabytes_per_second)}",
         human_number(row.slowest_gigabytes_per_second),
     ]
-
-
-def write_application_csv(document: ApplicationDocument, path: Path) -> None:
-    """The columns of the JSON document's rows; of the network its bandwidths. Raises RequestError
-    when `path` cannot be written.
-    """
-    if document.bandwidth:
-        write_csv(path, document.bandwidth)
-    else:
-        write_csv(path, document.rows)

@@ -25,9 +25,9 @@ from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import PLACEMENTS
 from hvscale.launch.supervision.output import lines_of
-from hvscale.studies.folder import finished_or_new
+from hvscale.studies.base import finished_or_new_run
+from hvscale.studies.comparison.placements import options_of_each
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
-from hvscale.studies.placement_comparison.study import options_of_each
 
 # This machine's memory says nothing about these.
 ELSEWHERE = tuple(name for name, placement in PLACEMENTS.all().items() if not placement.on_this_machine)
@@ -38,7 +38,7 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
 
     verb = "bench app"
     # A later call may add flags, placements, np and repeats.
-    same = ("application", "source", "sizes", "compiler", "launch")
+    must_match = ("application", "source", "sizes", "compiler", "launch")
 
     def __init__(
         self,
@@ -138,13 +138,13 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         for flags in self.document.flags:
             serial = ApplicationVariant(flags=flags, placement=self.document.placements[0], np=1)
             progress.starting(f"{serial}, to check the others against", 0)
-            if self.start(serial, 0).problem is not None:
-                self.failed |= {variant for variant in self.starts if variant.flags == flags}
+            if self.run_variant(serial, 0).problem is not None:
+                self.failed |= {variant for variant in self.variants if variant.flags == flags}
 
-    def label(self, variant: ApplicationVariant) -> str:
+    def folder_name(self, variant: ApplicationVariant) -> str:
         return f"np-{variant.np}-{label(variant.flags)}-{variant.placement.replace(':', '-')}"
 
-    def record(self, variant: ApplicationVariant, repeat: int, folder: str) -> ApplicationRun:
+    def new_record(self, variant: ApplicationVariant, repeat: int, folder: str) -> ApplicationRun:
         return ApplicationRun(**dict(variant), repeat=repeat, folder=folder)
 
     def launch(self, variant: ApplicationVariant, run: RunFolder) -> None:
@@ -154,16 +154,16 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         options = self.options.replace(np=variant.np, run=run.path, placement=self.places[variant.placement])
         launch(command, options, LaunchHooks(warn=self.warn, watch=LibraryCheck().is_mismatch))
 
-    def read(self, variant: ApplicationVariant, run: RunFolder, done: ApplicationRun) -> None:
+    def read(self, variant: ApplicationVariant, run: RunFolder, record: ApplicationRun) -> None:
         result = self.read_result(run)
-        done.seconds, done.result = result.seconds, result.model_dump()
+        record.seconds, record.result = result.seconds, result.model_dump()
         if problem := self.problem_of(variant, result):
             raise UntrustedError(f"{variant}: a wrong result: {problem}; see {run.log(0)}")
-        record = run.read()
-        self.document.library, self.document.host = record.measured_library, record.host
+        run_record = run.read()
+        self.document.library, self.document.host = run_record.measured_library, run_record.host
 
-    def figure(self, done: ApplicationRun) -> tuple[float | None, str | None]:
-        return done.seconds, "s"
+    def result(self, record: ApplicationRun) -> tuple[float | None, str | None]:
+        return record.seconds, "s"
 
     def command(self, variant: ApplicationVariant) -> list[str]:
         sizes = [f"{name}={value}" for name, value in self.document.sizes.items()]
@@ -192,7 +192,7 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         affects nothing else.
         """
         problems: dict[str, str] = {}
-        for variant in self.starts:
+        for variant in self.variants:
             if variant in self.failed:
                 continue
             if variant.placement not in problems:
@@ -211,8 +211,8 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
 
     def counted(self, variant: ApplicationVariant) -> Counters:
         command = with_perf(self.command(variant))
-        run, is_there = finished_or_new(self.path / f"{self.label(variant)}-counters")
-        if not is_there:
+        run, is_finished = finished_or_new_run(self.path / f"{self.folder_name(variant)}-counters")
+        if not is_finished:
             self.launch_command(variant, command, run)
         return read_counters(run, variant.np)
 

@@ -33,7 +33,7 @@ from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path, w
 from hvscale.core.suggest import check_choice
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions, Resolve
-from hvscale.studies.folder import lock_folder, refuse_unless_empty
+from hvscale.studies.base import lock_folder, require_empty
 
 MESSAGE_PATHS: tuple[MessagePath, ...] = ("host", "staged", "aware", "nccl")
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
@@ -109,7 +109,7 @@ class CollectiveBench:
         warmup = Schedule.parse("--warmup", options.warmup, minimum=0)
         found = message_sizes(collective, dtype, np, options)
         folder = (launch.run or default_run_path(["bench", collective.name])).absolute()
-        refuse_unless_empty(folder)
+        require_empty(folder)
         document = BenchDocument(
             folder=str(folder),
             collective=collective.name,
@@ -207,7 +207,7 @@ class CollectiveBench:
                 warn(text)
 
         with lock_folder(self.path):
-            refuse_unless_empty(self.path)
+            require_empty(self.path)
             self._measure_all(starting, measured, warn_once)
         if self.document.wrong:
             raise UntrustedError(wrong_result_message(self.document))

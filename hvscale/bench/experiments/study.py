@@ -39,8 +39,8 @@ class ExperimentStudy(Study[ExperimentDocument]):
     """One experiment. Its document is written after each measurement."""
 
     verb = "bench experiment"
-    same = ("title", "part", "collectives")  # each measurement checks its folder
-    started = "*/*/"
+    must_match = ("title", "part", "collectives")  # each measurement checks its folder
+    run_folders = "*/*/"
 
     def __init__(self, experiment: Experiment, document: ExperimentDocument, measurements: list[Measurement]) -> None:
         super().__init__(document)
@@ -88,7 +88,7 @@ class ExperimentStudy(Study[ExperimentDocument]):
         UntrustedError is raised. RequestError and RunInterruptedError are raised at once. All
         results are kept.
         """
-        with self.at_work(warn):
+        with self.opened(warn):
             for record, measurement in zip(self.document.measurements, self.measurements, strict=True):
                 with reporter(measurement.starts, measurement.repeats) as progress:
                     self.measure_one(record, measurement, progress)

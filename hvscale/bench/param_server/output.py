@@ -1,10 +1,7 @@
-"""The tables of a parameter exchange for the terminal and the page, and its CSV file."""
-
-from pathlib import Path
+"""The tables of a parameter exchange, for the terminal and the page."""
 
 from hvscale.bench.param_server.document import Exchange, Extremes, ServerDocument, ServerRow
 from hvscale.core.units import WIDEST_INTERVAL, human_bytes, human_seconds, is_narrow
-from hvscale.report.csv_file import write_csv
 from hvscale.report.tables import TableModel
 
 
@@ -101,10 +98,3 @@ def saved_cells(row: Extremes | Exchange) -> list[str]:
         return [f"{percent:.1f}", "-"]
     interval = f"{low:.1f} to {high:.1f}" if is_narrow(1 - high / 100, 1 - low / 100) else f"> factor {WIDEST_INTERVAL}"
     return ["no difference" if low <= 0 <= high else f"{percent:.1f}", interval]
-
-
-def write_server_csv(document: ServerDocument, path: Path) -> None:
-    """The columns of the JSON document's rows. Raises RequestError when `path` cannot be
-    written.
-    """
-    write_csv(path, document.rows)

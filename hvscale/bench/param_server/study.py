@@ -36,8 +36,8 @@ from hvscale.core.suggest import check_choice
 from hvscale.launch import placements
 from hvscale.launch.options import LaunchHooks, LaunchOptions, Resolve
 from hvscale.launch.placement_options import PlacementOptions
+from hvscale.studies.comparison.placements import options_of_each
 from hvscale.studies.interleaved import InterleavedStudy
-from hvscale.studies.placement_comparison.study import options_of_each
 
 USUAL = {"cpu": ["mpi", "gloo"], "cuda": ["mpi", "nccl"]}
 
@@ -72,8 +72,8 @@ class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
 
     verb = "bench param-server"
     # A later call may add back ends, placements, workers and repeats.
-    same = ("bytes", "dtype", "device", "iterations", "warmup", "check", "launch")
-    starts: Mapping[ExchangeVariant, ServerStart]
+    must_match = ("bytes", "dtype", "device", "iterations", "warmup", "check", "launch")
+    variants: Mapping[ExchangeVariant, ServerStart]
 
     @classmethod
     def of(cls, options: ServerOptions, launch: LaunchOptions, path: Path | None, resolve: Resolve) -> Self:
@@ -137,21 +137,21 @@ class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
             )
         return cls(document, starts)
 
-    def label(self, variant: ExchangeVariant) -> str:
+    def folder_name(self, variant: ExchangeVariant) -> str:
         place = variant.placement.replace(":", "-")
         return f"{variant.operation}-{variant.backend}-{place}-workers-{variant.workers}"
 
-    def record(self, variant: ExchangeVariant, repeat: int, folder: str) -> ServerRun:
+    def new_record(self, variant: ExchangeVariant, repeat: int, folder: str) -> ServerRun:
         return ServerRun(**dict(variant), repeat=repeat, folder=folder)
 
     def launch(self, variant: ExchangeVariant, run: RunFolder) -> None:
-        start = self.starts[variant]
+        start = self.variants[variant]
         try:
             measure_on_ranks(run, start.request, start.options, LaunchHooks(warn=self.warn), lambda line: None)
         except RequestError as error:
             raise RequestError(f"{variant}: {error}") from error
 
-    def read(self, variant: ExchangeVariant, run: RunFolder, done: ServerRun) -> None:
+    def read(self, variant: ExchangeVariant, run: RunFolder, record: ServerRun) -> None:
         self.document.host = run.read().host
         lines = ResultReader(run.path).new_results()
         for line in lines:
@@ -160,13 +160,13 @@ class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
         found = next((line for line in lines if isinstance(line, MeasuredSize)), None)
         if found is None:
             raise UntrustedError(f"{variant}: nothing was measured: see {run.log(0)}")
-        done.seconds, done.wrong = found.seconds, found.wrong
+        record.seconds, record.wrong = found.seconds, found.wrong
         if found.first_wrong is not None:
             wrong = found.first_wrong.describe(found.wrong or 0)
             raise UntrustedError(f"{variant}: wrong values in {found.bytes} bytes: {wrong}")
 
-    def figure(self, done: ServerRun) -> tuple[float | None, str | None]:
-        return done.mean if done.problem is None else None, "s"
+    def result(self, record: ServerRun) -> tuple[float | None, str | None]:
+        return record.mean if record.problem is None else None, "s"
 
     def has_figures(self) -> bool:
         return bool(self.document.rows)

@@ -9,6 +9,7 @@ from hvscale.cli.app import Csv, Json, folder_of, new_app
 from hvscale.cli.console import measure_and_print, results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
 from hvscale.core.numbers import Repeats, limits
+from hvscale.report.csv_file import write_csv
 
 app = new_app()
 FLAGS = ["-O2", "-O3", "-O3 -march=native"]  # of the published study, experiments/S3
@@ -64,7 +65,7 @@ def bench_app(
     Example: `hvscale bench app stencil --flags "-O2" --flags "-O3 -march=native" --np 1,2,4
     --placement host,docker:node --repeat 10`
     """
-    from hvscale.bench.applications.output import tables, write_application_csv
+    from hvscale.bench.applications.output import tables
     from hvscale.bench.applications.study import ApplicationStudy
 
     study = ApplicationStudy.of(
@@ -81,7 +82,7 @@ def bench_app(
         study,
         json,
         csv,
-        write_csv=write_application_csv,
+        write_csv=lambda document, path: write_csv(path, document.bandwidth or document.rows),
         show=lambda document: results().print(*(one.table() for one in tables(document)), sep="\n\n"),
         last=f"bench folder: {study.path}\nplots: {study.page}",
     )

@@ -9,6 +9,7 @@ from hvscale.cli.app import Csv, Json, folder_of, new_app
 from hvscale.cli.console import measure_and_print, results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options, resolve
 from hvscale.core.numbers import Count, CountOrZero, Repeats, limits
+from hvscale.report.csv_file import write_csv
 
 app = new_app()
 
@@ -85,7 +86,7 @@ def bench_param_server(
     Example: `hvscale bench param-server --workers 1,2,4 --backend openmpi,mpich --placement
     docker:rank,docker:node,host`
     """
-    from hvscale.bench.param_server.output import tables, write_server_csv
+    from hvscale.bench.param_server.output import tables
     from hvscale.bench.param_server.study import ServerOptions, ServerStudy
 
     options = ServerOptions(
@@ -106,7 +107,7 @@ def bench_param_server(
         study,
         json,
         csv,
-        write_csv=write_server_csv,
+        write_csv=lambda document, path: write_csv(path, document.rows),
         show=lambda document: results().print(*(one.table() for one in tables(document)), sep="\n\n"),
         last=f"bench folder: {study.path}\nplots: {study.page}",
     )

@@ -7,6 +7,7 @@ import typer
 from hvscale.cli.app import Bins, Command, Csv, Json, Metric, Repeat, new_app
 from hvscale.cli.console import measure_and_print, results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
+from hvscale.report.csv_file import write_csv
 
 app = new_app()
 
@@ -36,16 +37,28 @@ def compare_placements(
     Example: `hvscale compare-placements host,docker:node,docker:rank -np 4 --repeat 5 --
     ./any_mpi_program`
     """
-    from hvscale.studies.placement_comparison.output import placements_table, where_from, write_placements_csv
-    from hvscale.studies.placement_comparison.study import PlacementComparison, placement_study
+    from hvscale.studies.comparison.placements import (
+        PlacementComparison,
+        overhead_sentence,
+        placement_study,
+        placements_table,
+    )
     from hvscale.studies.run_report.compare_tables import comparison_table
 
     def show(document: PlacementComparison) -> None:
-        results().print(placements_table(document), *map(comparison_table, document.profiles), sep="\n\n")
+        tables = [placements_table(document).table(), *map(comparison_table, document.profiles)]
+        results().print(*tables, sep="\n\n")
         for profile in document.profiles:
-            results().print(where_from(profile), soft_wrap=True)
+            results().print(overhead_sentence(profile), soft_wrap=True)
 
     names = [name.strip() for name in placements.split(",")]
     options = launch_options(context)
     study = placement_study(names, command, repeats=repeat, metric=metric, bins=bins, options=options)
-    measure_and_print(study, json, csv, write_csv=write_placements_csv, show=show, last=f"folder: {study.path}")
+    measure_and_print(
+        study,
+        json,
+        csv,
+        write_csv=lambda document, path: write_csv(path, document.rows),
+        show=show,
+        last=f"folder: {study.path}",
+    )

@@ -39,26 +39,15 @@ def compare_settings(
     train.py`
     """
     from hvscale.comm_tuning.knobs.named_settings import label, options_by_name
-    from hvscale.report.tables import plain_table
+    from hvscale.studies.comparison.settings import SettingsComparison, settings_study, settings_table
     from hvscale.studies.run_report.compare_tables import comparison_table
-    from hvscale.studies.settings_comparison import SettingsComparison, settings_rows, settings_study
 
     def show(document: SettingsComparison) -> None:
-        table = plain_table(
-            f"np {document.np}",
-            "gain: over the first, with its 95 % interval",
-            "settings",
-            document.unit or "throughput",
-            "gain",
-            "interval",
-            "",
-        )
-        for cells in settings_rows(document):
-            table.add_row(*cells)
-        results().print(table, *map(comparison_table, document.profiles), sep="\n\n")
+        tables = [settings_table(document).table(), *map(comparison_table, document.profiles)]
+        results().print(*tables, sep="\n\n")
 
     jobs = options_by_name(settings.split(","), command, launch_options(context))
-    study = settings_study(jobs, command, repeats=repeat, metric=metric, bins=bins, label=label)
+    study = settings_study(jobs, command, repeats=repeat, metric=metric, bins=bins, folder_name=label)
     measure_and_print(
         study,
         json,

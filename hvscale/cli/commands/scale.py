@@ -8,6 +8,7 @@ import typer
 from hvscale.cli.app import COMMAND_LAST, Command, Csv, Json, Repeat, folder_of, new_app
 from hvscale.cli.console import measure_and_print, results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
+from hvscale.report.csv_file import write_csv
 
 app = new_app()
 
@@ -46,7 +47,7 @@ def scale(
 
     Example: `hvscale scale --np 1,2,4 -- hvscale train edsr-baseline --steps 100 --threads 1`
     """
-    from hvscale.studies.scaling.output import table, write_scaling_csv
+    from hvscale.studies.scaling.document import scaling_table
     from hvscale.studies.scaling.study import ScalingStudy
 
     study = ScalingStudy.of(
@@ -62,7 +63,7 @@ def scale(
         study,
         json,
         csv,
-        write_csv=write_scaling_csv,
-        show=lambda document: results().print(table(document).table()),
+        write_csv=lambda document, path: write_csv(path, document.rows),
+        show=lambda document: results().print(scaling_table(document).table()),
         last=f"scale folder: {study.path}\nplot: {study.page}",
     )

@@ -39,8 +39,8 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
     """One study of collectives. `minutes`: time limit for all jobs together, None for no limit."""
 
     verb = "tune-collectives"
-    same = ("mpi", "np", "launch")  # a later call may add to everything else
-    started = "np-*"
+    must_match = ("mpi", "np", "launch")  # a later call may add to everything else
+    run_folders = "np-*"
 
     def __init__(
         self, document: TuneCollectivesDocument, options: LaunchOptions, minutes: float | None, exhaustive: bool
@@ -103,7 +103,7 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         made so far and decides on them. Raises RequestError, RankFailedError, UntrustedError and
         RunInterruptedError.
         """
-        with self.at_work(warn):
+        with self.opened(warn):
             todo = self.todo()
             for number, job in enumerate(todo):
                 if self.document.measurements.points and self.seconds_left() == 0.0:

@@ -19,7 +19,7 @@ def run_study(study: TuneStudy, progress: TuneProgress, warn: Callable[[str], No
     RankFailedError and UntrustedError when the command fails with the defaults, or no step of it
     can be seen; RunInterruptedError.
     """
-    with study.at_work(warn):
+    with study.opened(warn):
         if not was_interrupted(study):
             carry_out(study, Search(study, progress).plan())
         carry_out(study, prove(study, progress))

@@ -35,8 +35,8 @@ class TuneStudy(Study[TuneDocument]):
     """
 
     verb = "tune"
-    same = ("command", "np", "launch", "fixed", "request")
-    started = f"{START}*"
+    must_match = ("command", "np", "launch", "fixed", "request")
+    run_folders = f"{START}*"
 
     def __init__(self, request: TuneRequest, folder: Path | None = None) -> None:
         super().__init__(request.new_document(folder))
@@ -120,7 +120,7 @@ class TuneStudy(Study[TuneDocument]):
 
     def next_start(self) -> str:
         """The name of the next start's folder."""
-        taken = [start_number(path.name) for path in self.path.glob(self.started)]
+        taken = [start_number(path.name) for path in self.path.glob(self.run_folders)]
         return f"{START}{max(taken, default=0) + 1:04d}"
 
     def free_name(self, name: str) -> str:

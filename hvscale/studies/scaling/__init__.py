@@ -1,3 +1,1 @@
-"""Scaling: throughput, speed-up and scaling efficiency of one command on several numbers of ranks,
-interleaved.
-"""
+"""Throughput, speed-up and scaling efficiency of one command on several numbers of ranks."""

@@ -1,21 +1,32 @@
-"""scale.json: the runs that were made, and the table over them."""
+"""scale.json: the runs, and the table of them."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel
 
 from hvscale.core.run_folder import Library
 from hvscale.core.statistics import Estimate, as_columns, estimate, ratio
+from hvscale.core.units import human_interval, human_number
 from hvscale.launch.options import LaunchOptions
+from hvscale.report.tables import TableModel
 from hvscale.studies.document import InterleavedDocument
 from hvscale.studies.scaling.work import Scaling
 from hvscale.studies.throughput import Source
 
+SOURCES: dict[Source, str] = {
+    "metric": "what --metric matches",
+    "result.json": "the trainer's result.json",
+    "steps.jsonl": "steps.jsonl",
+    "horovod": "Horovod's img/sec lines",
+}
+
 
 class ScalingRun(BaseModel):
-    """One start of the command. `throughput`: of all ranks together; None where it failed, and
-    `problem` says why.
+    """One run of the command.
+
+    `throughput`: of all ranks together, None for a failed run; `problem` says why.
     """
 
     np: int
@@ -28,10 +39,10 @@ class ScalingRun(BaseModel):
 
 
 class ScalingRow(BaseModel):
-    """One np: geometric means over its runs with 95 % intervals, None where they are not known.
+    """One np: geometric means over its runs with 95 % intervals, None if unknown.
 
-    `speed_up` is over the base, run by run in the rounds that both finished; `scaling_efficiency`
-    is speed-up * base_np / np.
+    `speed_up`: over the base, run by run within a round. `scaling_efficiency`: speed-up * base_np /
+    np.
     """
 
     np: int
@@ -48,8 +59,9 @@ class ScalingRow(BaseModel):
 
 
 class ScalingDocument(InterleavedDocument):
-    """What `hvscale scale --json` prints, by alias, and the scale folder's scale.json. `unit` is
-    that of the throughputs, where it is known.
+    """scale.json, which `hvscale scale --json` prints.
+
+    `unit`: of the throughputs, None if unknown.
     """
 
     schema_: Literal["hvscale/scale/2"] = "hvscale/scale/2"
@@ -75,17 +87,50 @@ def tabulate(runs: Sequence[ScalingRun], base_np: int) -> list[ScalingRow]:
         if run.throughput is not None:
             measured.setdefault(run.np, {})[run.repeat] = run.throughput
     base = measured.get(base_np, {})
-    return [_row(np, of_round, base, base_np) for np, of_round in sorted(measured.items())]
+    return [_row(np, by_round, base, base_np) for np, by_round in sorted(measured.items())]
 
 
-def _row(np: int, of_round: dict[int, float], base: dict[int, float], base_np: int) -> ScalingRow:
-    throughput = estimate(list(of_round.values()))
-    speed_up = ratio(of_round, base) if np != base_np else Estimate(mean=1, low=None, high=None)
+def _row(np: int, by_round: dict[int, float], base: dict[int, float], base_np: int) -> ScalingRow:
+    throughput = estimate(list(by_round.values()))
+    speed_up = ratio(by_round, base) if np != base_np else Estimate(mean=1, low=None, high=None)
     efficiency = speed_up.times(base_np / np) if speed_up is not None else None
     return ScalingRow(
         np=np,
-        runs=len(of_round),
+        runs=len(by_round),
         **as_columns("throughput", throughput),
         **as_columns("speed_up", speed_up),
         **as_columns("scaling_efficiency", efficiency),
     )
+
+
+def scaling_table(document: ScalingDocument) -> TableModel:
+    """A row for each np."""
+    work = "each rank has the same work" if document.scaling == "weak" else "all ranks together have the same work"
+    sources = dict.fromkeys(SOURCES[run.source] for run in document.runs if run.source)
+    return TableModel(
+        title=f"{Path(document.folder).name}: {document.scaling} scaling, {work}",
+        columns=[
+            *("np", "runs", document.unit or "throughput", "interval", "speed-up", "interval"),
+            *("efficiency %", "interval"),
+        ],
+        groups={"": [_cells(row) for row in document.rows]},
+        caption=[
+            f"throughput of all ranks, from {', '.join(sources)}",
+            f"speed-up over np {document.base_np}, round by round; intervals: {document.confidence:.0%}, over fresh starts",
+        ],
+    )
+
+
+def _cells(row: ScalingRow) -> list[str]:
+    efficiency = (row.scaling_efficiency, row.scaling_efficiency_low, row.scaling_efficiency_high)
+    mean, low, high = (None if part is None else 100 * part for part in efficiency)
+    return [
+        str(row.np),
+        str(row.runs),
+        human_number(row.throughput, 4),
+        human_interval(row.throughput_low, row.throughput_high, 4),
+        human_number(row.speed_up),
+        human_interval(row.speed_up_low, row.speed_up_high),
+        human_number(mean),
+        human_interval(low, high),
+    ]

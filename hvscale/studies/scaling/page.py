@@ -1,23 +1,22 @@
-"""The page of `hvscale scale`."""
+"""The HTML page of `hvscale scale`."""
 
 import plotly.graph_objects as go
 
 from hvscale.core.units import is_narrow
 from hvscale.report.figures import BLUE, error_bars, linear, style
 from hvscale.report.page import study_page
-from hvscale.studies.scaling.document import ScalingDocument, ScalingRow
-from hvscale.studies.scaling.output import table
+from hvscale.studies.scaling.document import ScalingDocument, ScalingRow, scaling_table
 
 
 def page(document: ScalingDocument) -> str:
-    """Table, throughput and efficiency over np. `document` holds at least one row."""
+    """The table, and throughput and efficiency over np. `document` has at least one row."""
     figures = scaling_figures(document)
     library = document.library
     return study_page(
         document,
         command=" ".join(document.command),
         facts=[f"{document.scaling} scaling", *([library.name] if library is not None else [])],
-        tables=[table(document)],
+        tables=[scaling_table(document)],
         figures={
             "throughput": ("Throughput", figures["throughput"]),
             "efficiency": ("Scaling efficiency", figures["efficiency"]),
@@ -26,29 +25,32 @@ def page(document: ScalingDocument) -> str:
 
 
 def scaling_figures(document: ScalingDocument) -> dict[str, go.Figure]:
-    """Throughput and scaling efficiency over np with their intervals, and what linear scaling would
-    give, by the id of the page's element.
+    """Throughput and scaling efficiency over np with their intervals, and linear scaling.
+
+    The keys are the ids of the page's elements.
     """
     rows = document.rows
     base = next((row for row in rows if row.np == document.base_np), None)
-    linear = [base.throughput * row.np / base.np for row in rows] if base is not None else []
-    efficient = [row for row in rows if row.scaling_efficiency is not None]
+    ideal = [base.throughput * row.np / base.np for row in rows] if base is not None else []
+    with_efficiency = [row for row in rows if row.scaling_efficiency is not None]
     unit = document.unit or "throughput"
     return {
-        "throughput": _lines(rows, "throughput", linear, unit, "{y:.4g}"),
-        "efficiency": _lines(efficient, "scaling_efficiency", [1.0] * len(efficient), "scaling efficiency", "{y:.1%}"),
+        "throughput": _lines(rows, "throughput", ideal, unit, "{y:.4g}"),
+        "efficiency": _lines(
+            with_efficiency, "scaling_efficiency", [1.0] * len(with_efficiency), "scaling efficiency", "{y:.1%}"
+        ),
     }
 
 
-def _lines(rows: list[ScalingRow], name: str, ideal: list[float], axis: str, shown: str) -> go.Figure:
+def _lines(rows: list[ScalingRow], name: str, ideal: list[float], axis: str, y_format: str) -> go.Figure:
     figure = go.Figure()
     ranks = [row.np for row in rows]
     if ideal:
         figure.add_trace(linear(ranks, ideal, "linear scaling"))
     values = [getattr(row, name) for row in rows]
-    up, down = _reaches(rows, name)
-    # A long error bar may leave the picture, but not make the curve flat.
-    tops = [min(value + reach, 2 * value) for value, reach in zip(values, up, strict=True)]
+    above, below = _error_bar_lengths(rows, name)
+    # A long error bar is cut off, so that it does not flatten the curve.
+    tops = [min(value + length, 2 * value) for value, length in zip(values, above, strict=True)]
     top = max([*ideal, *tops], default=1)
     figure.add_scatter(
         name="measured",
@@ -56,8 +58,8 @@ def _lines(rows: list[ScalingRow], name: str, ideal: list[float], axis: str, sho
         y=values,
         mode="lines+markers",
         line={"color": BLUE, "width": 2},
-        error_y=error_bars(BLUE, up, down),
-        hovertemplate=f"np %{{x}}: %{shown}<extra></extra>",
+        error_y=error_bars(BLUE, above, below),
+        hovertemplate=f"np %{{x}}: %{y_format}<extra></extra>",
     )
     style(figure, "np", axis)
     figure.update_xaxes(tickvals=ranks)
@@ -65,12 +67,12 @@ def _lines(rows: list[ScalingRow], name: str, ideal: list[float], axis: str, sho
     return figure
 
 
-def _reaches(rows: list[ScalingRow], name: str) -> tuple[list[float], list[float]]:
-    """How far the intervals reach above and below; 0 where none is known."""
-    up, down = [], []
+def _error_bar_lengths(rows: list[ScalingRow], name: str) -> tuple[list[float], list[float]]:
+    """Lengths above and below each point; 0 without an interval."""
+    above, below = [], []
     for row in rows:
         value, low, high = (getattr(row, column) for column in (name, f"{name}_low", f"{name}_high"))
         known = is_narrow(low, high)
-        up.append(high - value if known else 0.0)
-        down.append(value - low if known else 0.0)
-    return up, down
+        above.append(high - value if known else 0.0)
+        below.append(value - low if known else 0.0)
+    return above, below

@@ -1,6 +1,4 @@
-"""Measures the scaling of a command: fresh starts on each number of ranks, interleaved, in a
-resumable folder.
-"""
+"""Measures how a command scales: fresh starts on each number of ranks, interleaved."""
 
 from pathlib import Path
 from typing import Self
@@ -17,11 +15,11 @@ from hvscale.studies.throughput import Metric, read_throughput
 
 
 class ScalingStudy(InterleavedStudy[ScalingDocument, int, ScalingRun]):
-    """One measurement of scaling, in turns on each np."""
+    """One scaling study. Its variants are the numbers of ranks."""
 
     verb = "scale"
-    same = ("command", "scaling", "launch")  # more np or repeats may be asked for
-    failing = "{what}, repeat {repeat} failed"
+    must_match = ("command", "scaling", "launch")  # a resuming call may change np, repeats and metric
+    failure_text = "{what}, repeat {repeat} failed"
 
     def __init__(self, work: Work, document: ScalingDocument, metric: Metric | None, options: LaunchOptions) -> None:
         super().__init__(document, document.np)
@@ -39,13 +37,13 @@ class ScalingStudy(InterleavedStudy[ScalingDocument, int, ScalingRun]):
         path: Path | None,
         options: LaunchOptions,
     ) -> Self:
-        """`options`: of every start, but for `np`. Raises RequestError for what cannot be measured;
-        writes nothing.
+        """Check the request; write nothing.
+
+        `options`: of every launch, except `np`. Raises RequestError for an invalid request.
         """
         nps = parse_ranks(ranks)
         if repeats < 1:
-            raise RequestError(f"--repeat {repeats}: at least one measurement of each np is needed")
-        found = Metric.parse(metric) if metric is not None else None
+            raise RequestError(f"--repeat {repeats}: must be at least 1")
         work = Work(command, scaling)
         warning = work.check(nps)
         folder = (path or default_run_path(["scale", *command])).absolute()
@@ -61,41 +59,42 @@ class ScalingStudy(InterleavedStudy[ScalingDocument, int, ScalingRun]):
             warnings=[warning] if warning else [],
         )
         if min(nps) != 1:
-            document.warnings.append(f"np 1 is not measured: speed-up and efficiency are over np {min(nps)}")
-        return cls(work, document, found, options)
+            document.warnings.append(f"np 1 is not measured: speed-up and efficiency are relative to np {min(nps)}")
+        return cls(work, document, Metric.parse(metric) if metric is not None else None, options)
 
     def run_rounds(self, progress: ProgressReporter) -> None:
         super().run_rounds(progress)
-        self.warn_of_threads()
+        self.warn_about_threads()
 
-    def name(self, np: int) -> str:
-        return f"np {np}"
+    def name(self, variant: int) -> str:
+        return f"np {variant}"
 
-    def label(self, np: int) -> str:
-        return f"np-{np}"
+    def folder_name(self, variant: int) -> str:
+        return f"np-{variant}"
 
-    def record(self, np: int, repeat: int, folder: str) -> ScalingRun:
-        return ScalingRun(np=np, repeat=repeat, folder=folder)
+    def new_record(self, variant: int, repeat: int, folder: str) -> ScalingRun:
+        return ScalingRun(np=variant, repeat=repeat, folder=folder)
 
-    def launch(self, np: int, run: RunFolder) -> None:
-        launch(self.work.command_for(np), self.options.replace(np=np, run=run.path), LaunchHooks(warn=self.warn))
+    def launch(self, variant: int, run: RunFolder) -> None:
+        options = self.options.replace(np=variant, run=run.path)
+        launch(self.work.command_for(variant), options, LaunchHooks(warn=self.warn))
 
-    def read(self, np: int, run: RunFolder, done: ScalingRun) -> None:
-        found = read_throughput(run, np, self.metric, self.warn)
-        done.throughput, done.source, done.threads_per_rank = found.value, found.source, found.threads_per_rank
+    def read(self, variant: int, run: RunFolder, record: ScalingRun) -> None:
+        found = read_throughput(run, variant, self.metric, self.warn)
+        record.throughput, record.source, record.threads_per_rank = found.value, found.source, found.threads_per_rank
         self.document.unit = found.unit
-        record = run.read()
-        self.document.library, self.document.host = record.measured_library, record.host
+        run_record = run.read()
+        self.document.library, self.document.host = run_record.measured_library, run_record.host
 
-    def figure(self, done: ScalingRun) -> tuple[float | None, str | None]:
-        return done.throughput, self.document.unit
+    def result(self, record: ScalingRun) -> tuple[float | None, str | None]:
+        return record.throughput, self.document.unit
 
-    def warn_of_threads(self) -> None:
+    def warn_about_threads(self) -> None:
         threads = {run.np: run.threads_per_rank for run in self.document.runs if run.threads_per_rank is not None}
         if len(set(threads.values())) > 1:
             each = ", ".join(f"{count} at np {np}" for np, count in sorted(threads.items()))
             self.warn(
-                f"threads per rank: {each}; so cores are shared out anew, not added: --threads {min(threads.values())} keeps them equal"
+                f"threads per rank differ ({each}), so speed-up does not compare equal ranks: use --threads {min(threads.values())}"
             )
 
     def has_figures(self) -> bool:

@@ -1,4 +1,4 @@
-"""The work of each number of ranks: the command, for weak or strong scaling."""
+"""The command on each number of ranks, for weak or strong scaling."""
 
 import re
 from collections.abc import Sequence
@@ -17,24 +17,24 @@ BATCH = "--batch-size"
 
 @dataclass(frozen=True)
 class Work:
-    """A command and how its work grows with np. Weak: each rank has the same work; strong: all
-    ranks together have.
+    """A command, and how its work grows with np.
 
-    In the words of the command `{np}` stands for the number of ranks and `{64/np}` for a rank's
-    share of 64.
+    Weak: each rank has the same work. Strong: all ranks together have the same work. In the
+    command `{np}` is replaced by the number of ranks, and `{64/np}` by a rank's share of 64.
     """
 
     command: list[str]
     scaling: Scaling
 
     def check(self, ranks: Sequence[int]) -> str | None:
-        """A warning about the work, or None. Raises RequestError if the work cannot be divided by
-        one of `ranks`.
+        """Check the command on each of `ranks`; return a warning, or None.
+
+        Raises RequestError if the work cannot be divided by one of them.
         """
         if self.is_training and any(word == "--run" or word.startswith("--run=") for word in self.command):
-            raise RequestError("remove --run from hvscale train: each run gets a folder of its own")
+            raise RequestError("remove --run from hvscale train: each run gets its own folder")
         if self.scaling == "weak" and self.is_divided:
-            raise RequestError("the command divides its work by np: that is strong scaling, add --strong")
+            raise RequestError("the command divides its work by np, which is strong scaling: add --strong")
         for np in ranks:
             self.command_for(np)
         if self.scaling == "weak" or self.is_divided:
@@ -46,30 +46,28 @@ class Work:
         return "the command contains no {np} or {64/np}: it is assumed to divide its work among the ranks itself"
 
     def command_for(self, np: int) -> list[str]:
-        """Raises RequestError when the work cannot be divided by np."""
+        """The command on np ranks. Raises RequestError if the work cannot be divided by np."""
         words = [
             SHARE.sub(lambda found: str(share(int(found[1]), np, found[0])), word).replace("{np}", str(np))
             for word in self.command
         ]
         if self.scaling == "strong" and self.is_training and not self.is_divided:
             batch = self.batch_size()
-            words += [BATCH, str(share(batch, np, f"{BATCH} {batch}"))]  # of options given twice the last one counts
+            words += [BATCH, str(share(batch, np, f"{BATCH} {batch}"))]  # the last of two equal options counts
         return words
 
     @property
     def is_divided(self) -> bool:
-        """Whether the command's own words share its work out."""
+        """Whether the command contains shares such as {64/np}."""
         return any(SHARE.search(word) for word in self.command)
 
     @property
     def is_training(self) -> bool:
-        """Whether the command is our own trainer, whose batch can be divided."""
+        """Whether the command is `hvscale train`, whose batch can be divided."""
         return [Path(self.command[0]).name, *self.command[1:2]] == ["hvscale", "train"]
 
     def batch_size(self) -> int:
-        """The trainer's, as the command gives it, or else its default. Raises RequestError when it
-        is not a number.
-        """
+        """The trainer's --batch-size or its default. Raises RequestError if it is not a number."""
         given = [after for word, after in zip(self.command, self.command[1:], strict=False) if word == BATCH]
         given += [word.partition("=")[2] for word in self.command if word.startswith(f"{BATCH}=")]
         text = given[-1] if given else str(BATCH_SIZE)
@@ -81,5 +79,5 @@ class Work:
 
 def share(whole: int, np: int, what: str) -> int:
     if whole % np:
-        raise RequestError(f"{what} cannot be divided by np {np}: choose one that every --np divides")
+        raise RequestError(f"{what} cannot be divided by np {np}: choose a number that every --np divides")
     return whole // np

@@ -49,7 +49,7 @@ class InterleavedMeasurement(Generic[StudyT]):
 
     def __init__(self, study: StudyT) -> None:
         self.study, self.path = study, study.path
-        self.starts, self.repeats = len(study.starts), study.document.repeats
+        self.starts, self.repeats = len(study.variants), study.document.repeats
 
     @property
     def host(self) -> Host | None:

@@ -23,8 +23,8 @@ from hvscale.core.units import human_bytes
 from hvscale.launch import flavours
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.studies.base import Warn
+from hvscale.studies.comparison.placements import options_of_each
 from hvscale.studies.interleaved import ProgressReporter
-from hvscale.studies.placement_comparison.study import options_of_each
 
 # The fields of the document that a resumed measurement must share with the earlier one.
 SAME = ("collective", "dtype", "device", "in_place", "iterations", "warmup", "launch")

@@ -19,8 +19,8 @@ from hvscale.bench.experiments.series import Key, Series, Value
 from hvscale.core.run_folder import Host, RunFolder
 from hvscale.core.statistics import as_columns, estimate
 from hvscale.profiling.analyze.breakdown import breakdown
-from hvscale.studies.comparison import ComparisonDocument, ComparisonStudy
-from hvscale.studies.placement_comparison.study import options_of_each
+from hvscale.studies.comparison.placements import options_of_each
+from hvscale.studies.comparison.study import ComparisonDocument, ComparisonStudy
 
 JOB, THROUGHPUT = "job", "throughput"
 
@@ -123,7 +123,7 @@ class CommandEntry(TableEntry):
             metric=self.metric,
             bins="study",
             # No colons, which separate paths in Docker's mounts and in LD_PRELOAD.
-            label=lambda name: name.replace(", ", "-").replace(":", "-"),
+            folder_name=lambda name: name.replace(", ", "-").replace(":", "-"),
             hooks=launch.hooks,
         )
         study.document.warnings += warnings

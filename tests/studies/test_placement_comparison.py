@@ -1,6 +1,4 @@
-"""What a comparison of placements makes of its runs, and which requests it refuses before anything
-is started.
-"""
+"""The rows, table and requests of `compare-placements`."""
 
 import math
 from pathlib import Path
@@ -12,9 +10,13 @@ from hvscale.core.errors import RequestError
 from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.profiling.compare import Comparison, ComparisonRow
-from hvscale.studies.comparison import RepeatedRun
-from hvscale.studies.placement_comparison.output import placements_table, where_from
-from hvscale.studies.placement_comparison.study import PlacementComparison, placement_study
+from hvscale.studies.comparison.placements import (
+    PlacementComparison,
+    overhead_sentence,
+    placement_study,
+    placements_table,
+)
+from hvscale.studies.comparison.study import RepeatedRun
 
 T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
 
@@ -24,7 +26,7 @@ def launch(**options: Any) -> LaunchOptions:
 
 
 def document(by: str, host: list[float | None], other: list[float | None]) -> PlacementComparison:
-    """Of starts that gave these throughputs, or seconds; None where a start failed."""
+    """A document whose runs have these throughputs or seconds; None for a failed run."""
     made = PlacementComparison(
         folder="compared",
         command=["true"],
@@ -42,7 +44,7 @@ def document(by: str, host: list[float | None], other: list[float | None]) -> Pl
     return made
 
 
-def test_overhead_is_the_other_time_over_the_first_round_by_round() -> None:
+def test_overhead_is_computed_within_rounds() -> None:
     host, other = [2.0, 4.0, 3.0], [3.0, 5.0, 4.5]
     base, row = document("seconds", [*host], [*other]).rows
     logs = [math.log(after / before) for before, after in zip(host, other, strict=True)]
@@ -64,11 +66,11 @@ def test_overhead_is_the_other_time_over_the_first_round_by_round() -> None:
         ("throughput", [10, 12, 14], [12.5, 15, 17.5], -20, "faster"),
         ("seconds", [1, 2, 4], [2, 2, 2], 0, "no difference"),
         ("seconds", [2], [3], 50, "unknown"),
-        # Only the rounds that both have finished.
+        # Only rounds that both finished count.
         ("seconds", [1, None, 1], [3, 100, None], 200, "unknown"),
     ],
 )
-def test_a_verdict_is_what_the_interval_says(
+def test_the_interval_decides_the_verdict(
     by: str, host: list[float | None], other: list[float | None], overhead: float, verdict: str
 ) -> None:
     _, row = document(by, host, other).rows
@@ -76,11 +78,11 @@ def test_a_verdict_is_what_the_interval_says(
     assert row.verdict == verdict
 
 
-def test_without_the_first_the_others_still_have_their_figures() -> None:
+def test_a_failed_baseline_leaves_the_other_rows() -> None:
     made = document("throughput", [None], [5])
     (row,) = made.rows
     assert (row.placement, row.throughput, row.overhead_percent, row.verdict) == ("docker:node", 5, None, None)
-    assert placements_table(made).row_count == 1
+    assert placements_table(made).table().row_count == 1
 
 
 @pytest.mark.parametrize(
@@ -106,17 +108,17 @@ def test_a_wrong_request_is_refused_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_option_goes_to_the_placements_that_know_it_and_the_others_are_named() -> None:
-    turns = placement_study(
+def test_an_option_goes_only_to_the_placements_that_support_it() -> None:
+    study = placement_study(
         ["host", "ssh"], ["true"], repeats=1, metric=None, bins="study", options=launch(hosts="a:1,b:1")
     )
-    assert turns.document.launch["host"].placement == PlacementOptions(placement="host")
-    assert turns.document.launch["ssh"].placement == PlacementOptions(placement="ssh", hosts="a:1,b:1")
-    (warning,) = turns.document.warnings
+    assert study.document.launch["host"].placement == PlacementOptions(placement="host")
+    assert study.document.launch["ssh"].placement == PlacementOptions(placement="ssh", hosts="a:1,b:1")
+    (warning,) = study.document.warnings
     assert warning.startswith("--hosts does not apply to host, only to ssh")
 
 
-def test_the_messages_that_the_overhead_goes_into_are_named() -> None:
+def test_the_sentence_names_the_messages_that_changed_most() -> None:
     def row(operation: str, before: float, after: float) -> ComparisonRow:
         return ComparisonRow(
             operation=operation,
@@ -144,8 +146,9 @@ def test_the_messages_that_the_overhead_goes_into_are_named() -> None:
         step=None,
         warnings=[],
     )
-    assert where_from(made) == (
-        "docker-node-repeat-1: communication takes 250 ms more for a rank and step; most changed allreduce of 128 KiB-16 MiB, by 500 ms"
+    assert overhead_sentence(made) == (
+        "docker-node-repeat-1: communication takes 250 ms more per rank and step; "
+        "the largest increase is in allreduce of 128 KiB-16 MiB: 500 ms"
     )
     made.total = row("total", 5.5, 5.0)
-    assert "250 ms less for a rank and step; most changed broadcast" in where_from(made)
+    assert "250 ms less per rank and step; the largest decrease is in broadcast" in overhead_sentence(made)

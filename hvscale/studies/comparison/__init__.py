@@ -1,0 +1,1 @@
+"""Comparisons of one command under several launch options: named settings, or placements."""

@@ -1,0 +1,97 @@
+"""Compares a command under several named settings: throughput, and gain over the first ones."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from hvscale.core.statistics import Estimate, estimate, ratio
+from hvscale.launch.options import LaunchOptions
+from hvscale.report.tables import TableModel
+from hvscale.studies.comparison.study import (
+    ComparisonDocument,
+    ComparisonStudy,
+    Measure,
+    summary_cells,
+    summary_table,
+)
+
+
+class SettingsRow(BaseModel):
+    """One of the settings.
+
+    `throughput`: the geometric mean over its runs. `gain`: the ratio to the throughput of the first
+    settings, run by run within a round; None for those.
+    """
+
+    settings: str
+    knobs: dict[str, str]
+    runs: list[str]
+    throughputs: list[float]
+    throughput: Estimate
+    gain: Estimate | None
+
+
+class SettingsComparison(ComparisonDocument):
+    """compare-settings.json, which `hvscale compare-settings --json` prints."""
+
+    schema_: Literal["hvscale/compare-settings/2"] = "hvscale/compare-settings/2"
+    measured_by: Measure | None = "throughput"
+    rows: list[SettingsRow] = Field(default_factory=list)
+
+    def tabulate(self) -> None:
+        self.rows = [self.row(name) for name in self.launch if self.measured(name, "throughput")]
+
+    def row(self, name: str) -> SettingsRow:
+        """The row of settings that have a finished run."""
+        throughputs = self.measured(name, "throughput")
+        baseline = self.measured(self.baseline, "throughput")
+        return SettingsRow(
+            settings=name,
+            knobs=self.launch[name].knobs,
+            runs=[run.folder for run in self.runs if run.name == name and run.throughput is not None],
+            throughputs=list(throughputs.values()),
+            throughput=estimate(list(throughputs.values())),
+            gain=ratio(throughputs, baseline) if name != self.baseline else None,
+        )
+
+
+def settings_study(
+    jobs: Mapping[str, LaunchOptions],
+    command: list[str],
+    *,
+    repeats: int,
+    metric: str | None,
+    bins: str,
+    folder_name: Callable[[str], str],
+) -> ComparisonStudy[SettingsComparison]:
+    """The study of `command` under the settings whose launch options `jobs` holds by name.
+
+    `folder_name` turns such a name into that of its run folders. Raises RequestError for an invalid
+    request; starts nothing.
+    """
+    return ComparisonStudy(
+        "compare-settings",
+        SettingsComparison,
+        jobs,
+        command,
+        repeats=repeats,
+        metric=metric,
+        bins=bins,
+        folder_name=folder_name,
+    )
+
+
+def settings_table(document: SettingsComparison) -> TableModel:
+    rows = [
+        summary_cells(
+            row.settings,
+            len(row.runs),
+            row.throughput,
+            row.gain.change_percent() if row.gain is not None else None,
+            row.gain.verdict("faster", "slower") if row.gain is not None else None,
+        )
+        for row in document.rows
+    ]
+    note = f"gain: throughput over {document.baseline}'s, round by round"
+    return summary_table(document, "settings", "gain %", note, rows)

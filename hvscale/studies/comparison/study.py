@@ -1,0 +1,209 @@
+"""Measures one command under several launch options: interleaved, profiled, resumable."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel
+
+from hvscale.core.errors import RequestError, UntrustedError
+from hvscale.core.run_folder import RunFolder, default_run_path
+from hvscale.core.statistics import Estimate
+from hvscale.core.units import human_interval, human_number
+from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
+from hvscale.profiling.analyze.grouping import parse_bins
+from hvscale.profiling.compare import Comparison, compare
+from hvscale.report.tables import TableModel
+from hvscale.studies.document import InterleavedDocument
+from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
+from hvscale.studies.profiled_launch import profiled_launch
+from hvscale.studies.throughput import Metric, Source, find_throughput, rank_seconds, read_throughput
+
+Measure = Literal["throughput", "seconds"]
+
+
+class RepeatedRun(BaseModel):
+    """One run of the command.
+
+    `throughput`: of all ranks together, None if the run does not report it. `seconds`: as
+    `rank_seconds`. Both are None for a failed run, and `problem` says why.
+    """
+
+    name: str
+    repeat: int
+    folder: str
+    throughput: float | None = None
+    source: Source | None = None
+    seconds: float | None = None
+    problem: str | None = None
+
+
+class ComparisonDocument(InterleavedDocument):
+    """The document of a comparison.
+
+    `launch`: the launch options of each variant by name; the first one is the baseline. `unit`: of
+    the throughputs, None if unknown. `profiles`: the last run of the baseline against that of each
+    other variant, by message size.
+    """
+
+    command: list[str]
+    np: int
+    launch: dict[str, LaunchOptions]
+    metric: str | None
+    measured_by: Measure | None = None
+    unit: str | None = None
+    runs: list[RepeatedRun] = []
+    profiles: list[Comparison] = []
+
+    @property
+    def baseline(self) -> str:
+        return next(iter(self.launch))
+
+    def measured(self, name: str, by: Measure) -> dict[int, float]:
+        """The results of the variant `name`, by repeat."""
+        found = {run.repeat: getattr(run, by) for run in self.runs if run.name == name}
+        return {repeat: value for repeat, value in found.items() if value is not None}
+
+    @abstractmethod
+    def tabulate(self) -> None:
+        """Compute the rows from the runs so far."""
+
+
+Document = TypeVar("Document", bound=ComparisonDocument)
+
+
+class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
+    """One comparison."""
+
+    variants: Mapping[str, LaunchOptions]
+    must_match = ("command", "np", "launch")  # a resuming call may change the repeats and the metric
+    failure_text = "{what}, repeat {repeat} failed"
+
+    def __init__(
+        self,
+        verb: str,
+        make_document: Callable[..., Document],
+        jobs: Mapping[str, LaunchOptions],
+        command: list[str],
+        *,
+        repeats: int,
+        metric: str | None,
+        bins: str,
+        folder_name: Callable[[str], str],
+        hooks: LaunchHooks = NO_HOOKS,
+    ) -> None:
+        """Check the request; write nothing.
+
+        `jobs`: the launch options of each variant by name, the baseline first. `folder_name` turns
+        such a name into that of its run folders. `hooks`: of every launch. Raises RequestError for
+        an invalid request.
+        """
+        if repeats < 1:
+            raise RequestError(f"--repeat {repeats}: must be at least 1")
+        parse_bins(bins)
+        self.metric = Metric.parse(metric) if metric is not None else None
+        self.verb, self.bins, self.make_folder_name, self.hooks = verb, bins, folder_name, hooks
+        baseline = next(iter(jobs.values()))
+        document = make_document(
+            folder=str((baseline.run or default_run_path([verb, *command])).absolute()),
+            command=command,
+            np=baseline.np,
+            launch={name: job.recorded() for name, job in jobs.items()},
+            metric=metric,
+            repeats=repeats,
+        )
+        super().__init__(document, jobs)
+
+    def run_rounds(self, progress: ProgressReporter) -> None:
+        super().run_rounds(progress)
+        self.compare_profiles()
+
+    def folder_name(self, variant: str) -> str:
+        return self.make_folder_name(variant)
+
+    def new_record(self, variant: str, repeat: int, folder: str) -> RepeatedRun:
+        return RepeatedRun(name=variant, repeat=repeat, folder=folder)
+
+    def launch(self, variant: str, run: RunFolder) -> None:
+        options = self.variants[variant].replace(run=run.path)
+        profiled_launch(self.document.command, options, replace(self.hooks, warn=self.warn))
+
+    def read(self, variant: str, run: RunFolder, record: RepeatedRun) -> None:
+        """Read the throughput and seconds of a run.
+
+        The first run decides which of the two is compared: seconds if it reports no throughput.
+        """
+        document = self.document
+        read = read_throughput if document.measured_by == "throughput" else find_throughput
+        found = read(run, document.np, self.metric, self.warn)
+        if document.measured_by is None:
+            document.measured_by = "seconds" if found is None else "throughput"
+        if document.measured_by == "seconds":
+            document.unit = "s"
+        elif found is not None:
+            record.throughput, record.source, document.unit = found.value, found.source, found.unit
+        record.seconds = rank_seconds(run)
+
+    def result(self, record: RepeatedRun) -> tuple[float | None, str | None]:
+        is_throughput = self.document.measured_by == "throughput"
+        return record.throughput if is_throughput else record.seconds, self.document.unit
+
+    def has_figures(self) -> bool:
+        return any(run.problem is None for run in self.document.runs)
+
+    def compare_profiles(self) -> None:
+        last = {run.name: run.folder for run in self.document.runs if run.problem is None}
+        baseline, *others = self.variants
+        for name in others:
+            if baseline in last and name in last:
+                before, after = RunFolder(self.path / last[baseline]), RunFolder(self.path / last[name])
+                try:
+                    self.document.profiles.append(compare(before, after, self.bins))
+                except (RequestError, UntrustedError) as error:
+                    self.warn(f"the profiles of {baseline} and {name} cannot be compared: {error}")
+
+
+def summary_table(
+    document: ComparisonDocument, variant: str, change: str, change_note: str, rows: list[list[str]]
+) -> TableModel:
+    """A row for each variant, as `summary_cells` makes them.
+
+    `variant` and `change`: headings of the variants' names and of the change against the baseline.
+    """
+    by_seconds = document.measured_by == "seconds"
+    return TableModel(
+        title=f"{Path(document.folder).name}: np {document.np}",
+        columns=[variant, "runs", document.unit or "throughput", "interval", change, "interval", ""],
+        groups={"": rows},
+        caption=[
+            "seconds: from the last rank's start to the last rank's end" if by_seconds else "throughput: of all ranks",
+            change_note,
+            f"intervals: {document.confidence:.0%}, over fresh starts",
+        ],
+    )
+
+
+def summary_cells(
+    name: str, runs: int, measured: Estimate | None, change_percent: Estimate | None, verdict: str | None
+) -> list[str]:
+    """`change_percent` and `verdict`: against the baseline, None for the baseline itself."""
+    change = interval = ""
+    if change_percent is not None:
+        change = signed(change_percent.mean)
+        if change_percent.low is not None and change_percent.high is not None:
+            interval = f"{signed(change_percent.low)} to {signed(change_percent.high)}"
+    return [
+        name,
+        str(runs),
+        human_number(measured.mean if measured is not None else None, 4),
+        human_interval(measured.low, measured.high, 4) if measured is not None else "-",
+        change,
+        interval,
+        "unknown: one round" if verdict == "unknown" else verdict or "",
+    ]
+
+
+def signed(percent: float) -> str:
+    return f"{percent:+.1f}" if abs(percent) < 100 else f"{percent:+.0f}"
