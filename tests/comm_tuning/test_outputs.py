@@ -21,10 +21,10 @@ from hvscale.comm_tuning.knobs.settings_file import read_settings
 from hvscale.comm_tuning.tune.document import KnobChoice, Trial, TuneDocument
 from hvscale.comm_tuning.tune.outputs import write_outputs
 from hvscale.comm_tuning.tune.outputs.commands import shell
-from hvscale.comm_tuning.tune.outputs.effects import effects_of
 from hvscale.comm_tuning.tune.outputs.formats import guide_md, horovodrun_yaml, measurements_csv, settings_toml
 from hvscale.comm_tuning.tune.outputs.formats.env_sh import exports
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.outputs.guide import effects_of
+from hvscale.comm_tuning.tune.outputs.output_format import TunedJob
 from hvscale.core.errors import RequestError
 from hvscale.launch.options import LaunchOptions
 from tests.comm_tuning.studies import study, trial

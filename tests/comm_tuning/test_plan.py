@@ -1,4 +1,4 @@
-"""Plans of trials: only the loop over outcomes starts jobs, and none within another one."""
+"""Plans of trials: only `carry_out` starts jobs, and none within another one."""
 
 import ast
 import json
@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import hvscale.comm_tuning.tune
-from hvscale.comm_tuning.tune import jobs, search
+from hvscale.comm_tuning.tune import run as runner
+from hvscale.comm_tuning.tune import search
 from hvscale.comm_tuning.tune.defaults import check_losses
 from hvscale.comm_tuning.tune.document import KnobChoice, Trial
 from hvscale.comm_tuning.tune.plan import FreshStart, Plan, SameStart, TrialLimits, TrialOutcome
 from hvscale.comm_tuning.tune.request import TuneRequest
 from hvscale.comm_tuning.tune.search import Search
-from hvscale.comm_tuning.tune.step_source import StepSource
+from hvscale.comm_tuning.tune.steps import StepSource
 from hvscale.comm_tuning.tune.study import TuneStudy
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate
@@ -38,22 +39,18 @@ def imports_of(file: Path) -> set[str]:
     return names
 
 
-def test_only_the_loop_over_outcomes_can_start_a_job() -> None:
+def test_only_run_can_start_a_job() -> None:
     starting = {
         file.name
         for file in FOLDER.rglob("*.py")
         if any(name.endswith((".profiled_launch", ".launch.controller.launch")) for name in imports_of(file))
     }
-    assert starting == {"jobs.py"}
-    using_it = {file.name for file in FOLDER.rglob("*.py") if any("tune.jobs" in name for name in imports_of(file))}
-    assert using_it == {"run.py"}
+    assert starting == {"run.py"}
+    assert not [file for file in FOLDER.rglob("*.py") if any("tune.run" in name for name in imports_of(file))]
 
 
 class FakeLauncher:
-    """Stands in for a launch.
-
-    It writes steps, executes commands, and calls `watch` until that ends the job.
-    """
+    """A fake launch that writes steps, executes commands, and calls `watch` until the job ends."""
 
     def __init__(self) -> None:
         self.is_running = False
@@ -91,13 +88,13 @@ class FakeLauncher:
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> FakeLauncher:
     fake = FakeLauncher()
-    monkeypatch.setattr(jobs, "profiled_launch", fake.launch)
+    monkeypatch.setattr(runner, "profiled_launch", fake.launch)
     monkeypatch.setattr("hvscale.comm_tuning.tune.trial_monitor.POLL_SECONDS", 0.0)
     return fake
 
 
 def study_in(folder: Path, takes_commands: bool) -> Any:
-    """What carrying out a plan needs of a study."""
+    """The parts of a study that `carry_out` needs."""
     source = StepSource(2, None, "steps")
     return SimpleNamespace(
         path=folder,
@@ -111,7 +108,7 @@ def study_in(folder: Path, takes_commands: bool) -> Any:
 
 
 @pytest.mark.parametrize("takes_commands", [True, False])
-def test_a_start_that_a_plan_wants_while_a_job_runs_begins_after_that_job(
+def test_a_fresh_start_waits_for_the_running_job_to_end(
     tmp_path: Path, launcher: FakeLauncher, takes_commands: bool
 ) -> None:
     outcomes: list[TrialOutcome] = []
@@ -122,29 +119,28 @@ def test_a_start_that_a_plan_wants_while_a_job_runs_begins_after_that_job(
             outcomes.append((yield FreshStart({"number": str(number)}, LIMITS, folder=f"start-{number}")))
             ran_meanwhile.append(launcher.is_running)
 
-    jobs.carry_out(study_in(tmp_path, takes_commands), plan())
+    runner.carry_out(study_in(tmp_path, takes_commands), plan())
     assert launcher.started == ["start-0", "start-1", "start-2"]
-    # A training that takes commands still runs when the plan decides; any other command has ended
-    # by then.
+    # A training that takes commands still runs when the plan decides; other commands have ended.
     assert ran_meanwhile == [takes_commands] * 3
     assert [outcome.state for outcome in outcomes] == ["measured"] * 3
     assert [outcome.run.path.name for outcome in outcomes] == launcher.started
 
 
-def test_a_plan_that_starts_jobs_itself_is_refused(tmp_path: Path, launcher: FakeLauncher) -> None:
+def test_a_plan_must_not_start_jobs(tmp_path: Path, launcher: FakeLauncher) -> None:
     study = study_in(tmp_path, takes_commands=True)
 
     def plan() -> Plan:
         yield FreshStart({}, LIMITS, folder="start-1")
-        jobs.carry_out(study, running)
+        runner.carry_out(study, running)
 
     running = plan()
     with pytest.raises(ValueError, match="generator already executing"):
-        jobs.carry_out(study, running)
+        runner.carry_out(study, running)
     assert launcher.started == ["start-1"]
 
 
-def test_trials_of_one_start_follow_each_other_in_it(tmp_path: Path, launcher: FakeLauncher) -> None:
+def test_several_trials_run_in_one_start(tmp_path: Path, launcher: FakeLauncher) -> None:
     outcomes: list[TrialOutcome] = []
 
     def plan() -> Plan:
@@ -153,7 +149,7 @@ def test_trials_of_one_start_follow_each_other_in_it(tmp_path: Path, launcher: F
             outcomes.append((yield SameStart({"cycle_time": value}, LIMITS, variables={"HOROVOD_CYCLE_TIME": value})))
         outcomes.append((yield FreshStart({}, LIMITS, folder="start-2")))
 
-    jobs.carry_out(study_in(tmp_path, takes_commands=True), plan())
+    runner.carry_out(study_in(tmp_path, takes_commands=True), plan())
     assert launcher.started == ["start-1", "start-2"]
     assert launcher.commands == ["check", "begin", "check", "begin", "check", "stop", "check", "stop"]
     assert [outcome.settings.get("cycle_time") for outcome in outcomes] == [None, "1", "2", None]
@@ -165,10 +161,10 @@ def test_a_plan_cannot_continue_in_a_job_that_has_ended(tmp_path: Path, launcher
         yield SameStart({}, LIMITS, variables={})
 
     with pytest.raises(TypeError, match="must not continue in a job that has ended"):
-        jobs.carry_out(study_in(tmp_path, takes_commands=False), plan())
+        runner.carry_out(study_in(tmp_path, takes_commands=False), plan())
 
 
-# The search, as a plan that a test answers.
+# The search: a test supplies the outcomes.
 
 
 class Silent:
@@ -183,7 +179,7 @@ class Silent:
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuneStudy:
-    """A study of two knobs, of a command whose losses are not known to repeat."""
+    """A study of two knobs; whether the losses repeat is unknown."""
     request = TuneRequest(
         command=["python", "train.py"],
         options=LaunchOptions(np=2),
@@ -219,7 +215,7 @@ def outcome(study: TuneStudy, start: FreshStart | SameStart, losses: list[float]
 
 
 @pytest.mark.parametrize("repeats", [True, False])
-def test_losses_show_wrong_sums_only_where_those_of_the_defaults_repeat(study: TuneStudy, repeats: bool) -> None:
+def test_losses_show_wrong_sums_only_if_those_of_the_defaults_repeat(study: TuneStudy, repeats: bool) -> None:
     plan = Search(study, Silent()).plan()
     first = next(plan)
     assert first.settings == {}

@@ -1,6 +1,4 @@
-"""The parts of a search that need no job: what is asked next, what trials say, and how fast a run
-goes.
-"""
+"""The parts of a search that need no job: sampler, scores, steps and losses."""
 
 import json
 import os
@@ -17,12 +15,11 @@ from hypothesis import strategies as st
 from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.tune import scores
 from hvscale.comm_tuning.tune.document import KnobChoice, Trial
-from hvscale.comm_tuning.tune.in_process_restart import MAX_FOLLOW_UPS, InProcessRestart
 from hvscale.comm_tuning.tune.job_space import JobSpace, space_of
-from hvscale.comm_tuning.tune.losses import differing_loss
 from hvscale.comm_tuning.tune.sampler import Sampler
+from hvscale.comm_tuning.tune.search import MAX_FOLLOW_UPS, InProcessRestart
 from hvscale.comm_tuning.tune.search_space import DEFAULT
-from hvscale.comm_tuning.tune.step_source import MeasuredSteps, StepSource
+from hvscale.comm_tuning.tune.steps import MeasuredSteps, StepSource, differing_loss
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate
@@ -58,23 +55,23 @@ def trial(settings: dict[str, str], throughput: float | None, state: str = "meas
     )
 
 
-def test_every_point_is_suggested_once_and_then_none(tmp_path: Path) -> None:
+def test_every_point_is_suggested_once(tmp_path: Path) -> None:
     assert len(list(space().points())) == POINTS
-    sampler = Sampler(tmp_path / "study.db", space(), {scores.key({}): 1.0})
+    sampler = Sampler(tmp_path / "study.db", space(), {scores.settings_key({}): 1.0})
     asked = []
     while (suggestion := sampler.ask()) is not None:
-        asked.append(scores.key(suggestion.settings))
+        asked.append(scores.settings_key(suggestion.settings))
         sampler.tell(suggestion, random.Random(len(asked)).random())  # noqa: S311
     assert len(set(asked)) == len(asked) == POINTS - 1
 
 
-def test_the_best_point_is_found_sooner_than_by_looking_at_all(tmp_path: Path) -> None:
+def test_the_best_point_is_found_before_all_are_tried(tmp_path: Path) -> None:
     def speed(found: dict[str, str]) -> float:
         with_segments = {"0": 0.9, "128K": 0.8, "1M": 1.6}[found.get("segment_size", "0")]
         algorithm = {"segmented_ring": with_segments, "ring": 1.1}.get(found.get("allreduce_algorithm", ""), 1.0)
         return algorithm * {"0.5": 1.1, "1": 1.0, "5": 0.7}[found.get("cycle_time", "1")]
 
-    sampler = Sampler(tmp_path / "study.db", space(), {scores.key({}): 1.0})
+    sampler = Sampler(tmp_path / "study.db", space(), {scores.settings_key({}): 1.0})
     best = 1.0
     for _ in range(POINTS // 2):
         suggestion = sampler.ask()
@@ -91,7 +88,7 @@ def test_a_suggestion_without_a_result_is_dropped(tmp_path: Path) -> None:
     assert told is not None
     first.tell(told, 1.5)
     assert first.ask() is not None  # and here its process was killed
-    again = Sampler(tmp_path / "study.db", space(), {scores.key(told.settings): 1.5})
+    again = Sampler(tmp_path / "study.db", space(), {scores.settings_key(told.settings): 1.5})
     finished = [one for one in again.study.trials if one.value is not None]
     assert [one.value for one in finished] == [1.5]
     following = again.ask()
@@ -99,7 +96,7 @@ def test_a_suggestion_without_a_result_is_dropped(tmp_path: Path) -> None:
     assert following.settings != told.settings
 
 
-def test_a_follow_up_differs_only_in_what_is_free(tmp_path: Path) -> None:
+def test_a_follow_up_changes_only_free_knobs(tmp_path: Path) -> None:
     sampler = Sampler(tmp_path / "study.db", space(), {})
     sampler.try_first({"allreduce_algorithm": "ring", "cycle_time": "5"})
     held = {"allreduce_algorithm": "segmented_ring", "segment_size": "1M"}
@@ -114,7 +111,7 @@ def test_a_follow_up_differs_only_in_what_is_free(tmp_path: Path) -> None:
     assert promising.settings == {"allreduce_algorithm": "ring", "cycle_time": "5"}
 
 
-def test_trials_are_compared_with_the_defaults_of_their_own_day() -> None:
+def test_trials_are_compared_with_the_last_defaults_before_them() -> None:
     ring, tree = {"allreduce_algorithm": "ring"}, {"allreduce_algorithm": "tree"}
     trials = [
         trial({}, 100),
@@ -125,15 +122,15 @@ def test_trials_are_compared_with_the_defaults_of_their_own_day() -> None:
         trial({"cycle_time": "5"}, 20, "stopped early"),
     ]
     assert scores.ratios(trials) == [1, 1.5, 0, 1, 1.2, 0.4]
-    found = scores.scores(trials)
-    assert found == {scores.key({}): [1, 1], scores.key(ring): [1.5, 1.2]}
+    found = scores.ratios_by_settings(trials)
+    assert found == {scores.settings_key({}): [1, 1], scores.settings_key(ring): [1.5, 1.2]}
     assert scores.best_ratio(trials) == pytest.approx((1.5 * 1.2) ** 0.5)
-    assert scores.finalists(trials) == [scores.key(ring)]
+    assert scores.finalists(trials) == [scores.settings_key(ring)]
     assert scores.finalists([*trials, trial(ring, None, "hung")]) == []
-    assert scores.known(trials)[scores.key(tree)] == 0
+    assert scores.known_ratios(trials)[scores.settings_key(tree)] == 0
 
 
-def test_horovods_two_thresholds_are_never_both_set_before_another_init() -> None:
+def test_the_two_horovod_knobs_are_never_both_set_before_a_restart() -> None:
     by_turn = [InProcessRestart(JOB, {}, turn).free(space()) for turn in (1, 2)]
     assert sorted(by_turn, key=sorted) == [{"cycle_time"}, {"fusion_threshold"}]
     assert InProcessRestart(JOB, {"HOROVOD_CYCLE_TIME": "5", "PATH": ""}, 1).free(space()) == {"cycle_time"}
@@ -146,7 +143,7 @@ def test_horovods_two_thresholds_are_never_both_set_before_another_init() -> Non
     start = InProcessRestart(JOB, {}, 2)
     wanted = {"HOROVOD_FUSION_THRESHOLD": "8388608", "OMPI_MCA_pml": "ob1"}
     assert start.variables(space(), {"fusion_threshold": "8M"}, wanted) == {"HOROVOD_FUSION_THRESHOLD": "8388608"}
-    # What was set stays in Horovod when the variable goes: the default is set in its place.
+    # A value stays in Horovod after its variable is removed, so the default is set instead.
     assert start.variables(space(), {}, {}) == {"HOROVOD_FUSION_THRESHOLD": "134217728"}
     assert start.free(space()) == {"fusion_threshold"}
     for _ in range(MAX_FOLLOW_UPS - 2):
@@ -154,7 +151,7 @@ def test_horovods_two_thresholds_are_never_both_set_before_another_init() -> Non
     assert start.free(space()) == frozenset()
 
 
-def test_a_damaged_study_file_is_one_line(tmp_path: Path) -> None:
+def test_a_damaged_study_file_gives_one_line(tmp_path: Path) -> None:
     file = tmp_path / "study.db"
     sampler = Sampler(file, space(), {})
     suggestion = sampler.ask()
@@ -191,7 +188,7 @@ def write_steps(folder: Path, steps: list[dict[str, float | None]]) -> RunFolder
     return RunFolder(folder)
 
 
-def test_losses_tell_wrong_sums(tmp_path: Path) -> None:
+def test_losses_show_wrong_sums(tmp_path: Path) -> None:
     right = write_steps(tmp_path / "a", [{"loss": 3.0}, {"loss": 2.5}, {"loss": 2.4}])
     close = write_steps(tmp_path / "b", [{"loss": 3.01}, {"loss": 2.49}])
     wrong = write_steps(tmp_path / "c", [{"loss": 3.0}, {"loss": 2.9}])
@@ -199,15 +196,15 @@ def test_losses_tell_wrong_sums(tmp_path: Path) -> None:
     silent = write_steps(tmp_path / "e", [])
     assert differing_loss(close, right) is None
     assert differing_loss(silent, right) is None
-    assert differing_loss(wrong, right) == "the loss of step 2 is 2.9, and 2.5 with the defaults"
-    assert differing_loss(lost, right) == "the loss of step 2 is None, and 2.5 with the defaults"
+    assert differing_loss(wrong, right) == "the loss of step 2 is 2.9, but 2.5 with the defaults"
+    assert differing_loss(lost, right) == "the loss of step 2 is None, but 2.5 with the defaults"
 
 
 @given(
     seconds=st.lists(st.floats(1e-3, 10), min_size=1, max_size=200),
     work=st.floats(1, 1000),
 )
-def test_a_throughput_is_all_work_over_all_seconds(seconds: list[float], work: float) -> None:
+def test_throughput_is_all_work_over_all_seconds(seconds: list[float], work: float) -> None:
     steps = MeasuredSteps(np.full(len(seconds), work), np.array(seconds), "images/s")
     found = steps.throughput()
     assert found is not None
@@ -219,7 +216,7 @@ def test_a_throughput_is_all_work_over_all_seconds(seconds: list[float], work: f
         assert found.high >= found.mean * (1 - 1e-9)
 
 
-def test_steps_are_read_from_the_best_that_a_run_has(tmp_path: Path) -> None:
+def test_steps_are_read_from_the_best_source_of_a_run(tmp_path: Path) -> None:
     run = write_steps(tmp_path, [{"images": 8.0, "seconds": 0.5}] * 6)
     source = StepSource(2, None)
     steps = source.steps(run)

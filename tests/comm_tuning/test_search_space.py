@@ -41,7 +41,7 @@ def seen(**facts: object) -> JobProfile:
         "command": ("python", "train.py"),
         "np": 8,
         "nodes": 2,
-        "ranks_of_a_node": 4,
+        "ranks_per_node": 4,
         "cores": 16,
         "gpus": 0,
         "flavour": "openmpi",
@@ -113,12 +113,12 @@ def test_a_job_that_shows_reason_for_them_gets_its_knobs() -> None:
         ({"step_bytes": MIB}, "fusion_threshold", "only one value: 128M"),
         ({"nodes": 1}, "eager_threshold", "only one node: Open MPI has a separate limit for shared memory"),
         ({"cores": 2}, "binding", "4 ranks share 2 cores"),
-        ({"gpus": 4}, "threads", "the GPUs compute"),
+        ({"gpus": 4}, "threads", "the job computes on GPUs"),
         ({"command": ("hvscale", "train", "edsr")}, "threads", "hvscale train sets the threads itself"),
         ({}, "cuda_ipc", "no GPU"),
         ({}, "hierarchical_allreduce", "the profile shows no NCCL messages"),
         ({"source": "nccl", "nodes": 1}, "hierarchical_allreduce", "only one node"),
-        ({}, "cache_capacity", "it matters only to models with more tensors than the default"),
+        ({}, "cache_capacity", "it matters only for models with more tensors than the default"),
         ({}, "nccl_protocol", "the profile shows no NCCL messages"),
         ({}, "transport", "it decides which other knobs exist"),
     ],
@@ -178,7 +178,7 @@ def test_the_default_is_among_the_values_at_its_place() -> None:
         "binding": "none",
     }
     assert {one.knob for one in space.dimensions if one.at_init} == {"fusion_threshold", "cycle_time"}
-    assert any(space.holds(settings) for settings in PROMISING)
+    assert any(space.contains(settings) for settings in PROMISING)
 
 
 def test_the_default_is_what_the_environment_says() -> None:
@@ -232,7 +232,7 @@ def test_every_point_of_every_space_can_be_asked_for(
 ) -> None:
     flavour, transport = job
     facts = seen(
-        **{"np": nodes * ranks, "nodes": nodes, "ranks_of_a_node": ranks, "cores": cores, "gpus": gpus},
+        **{"np": nodes * ranks, "nodes": nodes, "ranks_per_node": ranks, "cores": cores, "gpus": gpus},
         **{"flavour": flavour, "transport": transport, "source": source, "horovod": horovod, "messages": carried},
     )
     here = target(flavour, transport)
@@ -243,7 +243,7 @@ def test_every_point_of_every_space_can_be_asked_for(
     assert space.choose(_Same(space.parameters({}))) == {}
     for _ in range(5):
         settings = space.random(random.Random(seed))  # noqa: S311
-        assert space.holds(settings)
+        assert space.contains(settings)
         assert space.choose(_Same(space.parameters(settings))) == settings
         translate([Setting(knob, value) for knob, value in settings.items()], here)
         if "segment_size" in settings:
@@ -258,13 +258,13 @@ class _Same:
     def __init__(self, parameters: dict[str, int | str]) -> None:
         self.parameters = parameters
 
-    def position(self, knob: str, count: int) -> int:
+    def index_of(self, knob: str, count: int) -> int:
         chosen = self.parameters[knob]
         assert isinstance(chosen, int)
         assert 0 <= chosen < count
         return chosen
 
-    def word(self, knob: str, values: tuple[str, ...]) -> str:
+    def value_of(self, knob: str, values: tuple[str, ...]) -> str:
         chosen = self.parameters[knob]
         assert chosen in values
         return str(chosen)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.comm_tuning.tune.losses import losses
+from hvscale.comm_tuning.tune.steps import losses
 from hvscale.core.line_files import LONGEST_LINE_BYTES, damaged_lines
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.steps import read_step_log

@@ -80,11 +80,10 @@ def tune(
 
     Example: `hvscale tune -np 2 --minutes 10 -- hvscale train edsr-baseline --threads 1`
     """
-    from hvscale.comm_tuning.tune.progress import TuneProgressBar
     from hvscale.comm_tuning.tune.request import TuneRequest
     from hvscale.comm_tuning.tune.run import run_study
     from hvscale.comm_tuning.tune.study import TuneStudy
-    from hvscale.comm_tuning.tune.tables import space_table, trial_rows, trials_table, verdict
+    from hvscale.comm_tuning.tune.terminal import TuneProgressBar, space_table, trial_rows, trials_table, verdict
 
     request = TuneRequest.of(
         command,

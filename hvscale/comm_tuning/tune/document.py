@@ -1,4 +1,4 @@
-"""tune.json: what a study tried, what it measured, and what it proved."""
+"""tune.json: the trials of a study, and its proof."""
 
 from typing import Any, Literal
 
@@ -16,9 +16,9 @@ TrialState = Literal["measured", "stopped early", "crashed", "hung", "wrong sums
 class Trial(BaseModel):
     """One measurement of one set of settings.
 
-    `settings`: as values of --set, empty for the defaults; `run`: the name of the run folder in the
-    study's folder; `start`: counts the starts of the job, so trials with the same number ran in one
-    start; `throughput`: None where nothing could be measured, and `problem` says why.
+    `settings`: as for --set, empty for the defaults. `run`: the name of the run folder. `start`:
+    the number of the job's start, which several trials may share. `throughput`: None if nothing
+    could be measured; `problem` says why.
     """
 
     number: int
@@ -33,7 +33,7 @@ class Trial(BaseModel):
 
 
 class KnobChoice(BaseModel):
-    """One knob: the `values` that are searched, or none of them and the `reason`."""
+    """One knob: the `values` to search, or none and the `reason`."""
 
     knob: str
     values: list[str]
@@ -50,10 +50,10 @@ class Pair(BaseModel):
 
 
 class Proof(BaseModel):
-    """The pairs that were measured, and what they show.
+    """The measured pairs, and their result.
 
-    `settings`: the best of the search; `gain`: the ratio of their throughput to the defaults', 1
-    for no difference; `accepted`: whether its whole interval is above 1, with all pairs measured.
+    `settings`: the best of the search. `gain`: their throughput over that of the defaults.
+    `accepted`: all pairs are measured, and the whole interval of the gain is above 1.
     """
 
     settings: dict[str, str] = {}
@@ -63,13 +63,13 @@ class Proof(BaseModel):
 
 
 class TuneDocument(StudyDocument):
-    """What `hvscale tune --json` prints, by alias, and the study folder's tune.json.
+    """tune.json, which `hvscale tune --json` prints.
 
-    `launch`: the options of the job. `fixed`: settings that every trial has. `request`: the options
-    of the search, which must be the same when the study is resumed. `measured_by`: where the
-    throughput comes from. `space`: every knob, with the values that are searched. `winner`: the
-    settings to use, as values of --set; empty when the defaults are best, None while that is not
-    known. `profile`: the communication by message size, the defaults before and the winner after.
+    `launch`: the launch options of the job. `fixed`: settings of every trial. `request`: options of
+    the search that a resuming call must not change. `measured_by`: the source of the throughput.
+    `space`: every knob, with the values to search. `winner`: the settings to use, as for --set;
+    empty if the defaults are best, None while undecided. `profile`: the communication by message
+    size, with the defaults before and with the winner after.
     """
 
     schema_: Literal["hvscale/tune/2"] = "hvscale/tune/2"

@@ -1,4 +1,4 @@
-"""What a run with the defaults shows of a job: the facts that decide which knobs can matter."""
+"""The facts of a job that decide which knobs can matter, from its run with the defaults."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.analyze.steps import read_step_log, step_edges
 from hvscale.profiling.read.events import Events
 
-WARMUP_STEPS = 3  # they send start-up messages: the broadcast of the parameters, the first negotiation of each tensor
+WARMUP_STEPS = 3  # they send start-up messages: broadcasts of parameters, first negotiation of each tensor
 
 
 @dataclass(frozen=True)
 class OperationMessages:
-    """Messages of one operation on one rank, without Horovod's negotiation.
+    """The messages of one operation on one rank, without Horovod's negotiation.
 
-    `largest`: in bytes; `share`: of the time of all messages.
+    `largest`: in bytes. `share`: of the time of all messages.
     """
 
     calls: int
@@ -29,15 +29,15 @@ class OperationMessages:
 class JobProfile:
     """Facts of a job, from its profile.
 
-    `ranks_of_a_node`: the most on any node; `cores` and `gpus`: of the machine that started the
-    job; `source`: of the profile; `step_bytes`: bytes that a rank all-reduces in a step, None where
-    steps are not known; `messages`: by operation, from the fourth step on where steps are known.
+    `ranks_per_node`: the most on any node. `cores`, `gpus`: of the machine that started the job.
+    `source`: of the profile. `step_bytes`: bytes that a rank all-reduces in a step, None if steps
+    are unknown. `messages`: by operation, without the warm-up steps if steps are known.
     """
 
     command: tuple[str, ...]
     np: int
     nodes: int
-    ranks_of_a_node: int
+    ranks_per_node: int
     cores: int
     gpus: int
     flavour: str
@@ -49,7 +49,7 @@ class JobProfile:
 
 
 def job_profile(run: RunFolder) -> JobProfile:
-    """The profile of a run. Raises RequestError when the run cannot be read."""
+    """The facts from a run. Raises RequestError if the run cannot be read."""
     record, recording = run.read(), read_recording(run)
     events = recording.events
     chosen = (events.rank == min(recording.ranks, default=0)) & ~events.bitwise
@@ -73,7 +73,7 @@ def job_profile(run: RunFolder) -> JobProfile:
         command=tuple(record.command),
         np=record.np,
         nodes=len(record.nodes),
-        ranks_of_a_node=max(ranks, default=record.np),
+        ranks_per_node=max(ranks, default=record.np),
         cores=record.host.cores,
         gpus=len(record.host.gpus),
         flavour=record.library.flavour,

@@ -1,6 +1,4 @@
-"""The search space of one job: its knobs with their values, and why the other knobs are left
-out.
-"""
+"""The search space of one job: its knobs with their values, and why others are left out."""
 
 import itertools
 import math
@@ -30,21 +28,21 @@ BY_KNOB = {entry.knob: entry for entry in SEARCH_SPACE}
 
 
 class Chooser(Protocol):
-    """Chooses which of a knob's values to try."""
+    """Chooses a value of each knob."""
 
-    def position(self, knob: str, count: int) -> int:
-        """The index of one of `count` ordered values."""
+    def index_of(self, knob: str, count: int) -> int:
+        """The index of one of the knob's `count` ordered values."""
 
-    def word(self, knob: str, values: tuple[str, ...]) -> str:
-        """One of values without an order."""
+    def value_of(self, knob: str, values: tuple[str, ...]) -> str:
+        """One of the knob's unordered values."""
 
 
 @dataclass(frozen=True)
 class Dimension:
     """A knob that is searched.
 
-    `values`: as for --set; `default`: the one that leaves the knob alone; `at_init`: every library
-    of the job that has the knob reads it at hvd.init().
+    `values`: as for --set. `default`: the value that the job has anyway. `at_init`: every library
+    of the job that has the knob reads it in hvd.init().
     """
 
     entry: SearchedKnob
@@ -56,10 +54,10 @@ class Dimension:
     def knob(self) -> str:
         return self.entry.knob
 
-    def chosen(self, chooser: Chooser) -> str:
+    def choose(self, chooser: Chooser) -> str:
         if self.entry.ordered:
-            return self.values[chooser.position(self.knob, len(self.values))]
-        return chooser.word(self.knob, self.values)
+            return self.values[chooser.index_of(self.knob, len(self.values))]
+        return chooser.value_of(self.knob, self.values)
 
 
 @dataclass(frozen=True)
@@ -69,33 +67,30 @@ class JobSpace:
     dimensions: tuple[Dimension, ...]
 
     def choose(self, chooser: Chooser) -> dict[str, str]:
-        """One point of the space. A knob without effect beside the others is skipped."""
+        """One point of the space, without knobs that have no effect beside the others."""
         settings: dict[str, str] = {}
         for dimension in self.dimensions:
             if not self.matters(dimension, settings):
                 continue
-            value = dimension.chosen(chooser)
+            value = dimension.choose(chooser)
             if value != dimension.default:
                 settings[dimension.knob] = value
         return settings
 
     def matters(self, dimension: Dimension, settings: JobSettings) -> bool:
-        """Whether the knob has an effect beside these settings.
-
-        The knobs that it depends on come before it.
-        """
+        """Whether the knob has an effect with these settings of the knobs before it."""
         among = dimension.entry.only_with
         return not among or any(settings.get(knob) in values for knob, values in among.items())
 
     def parameters(self, settings: JobSettings) -> dict[str, int | str]:
-        """The choices with which `choose` returns these settings, for every knob."""
+        """The choice for every knob with which `choose` returns these settings."""
         found: dict[str, int | str] = {}
         for dimension in self.dimensions:
             value = settings.get(dimension.knob, dimension.default)
             found[dimension.knob] = dimension.values.index(value) if dimension.entry.ordered else value
         return found
 
-    def holds(self, settings: JobSettings) -> bool:
+    def contains(self, settings: JobSettings) -> bool:
         values = {dimension.knob: dimension.values for dimension in self.dimensions}
         return all(value in values.get(knob, ()) for knob, value in settings.items())
 
@@ -104,7 +99,7 @@ class JobSpace:
         return math.prod(len(dimension.values) for dimension in self.dimensions)
 
     def points(self) -> Iterator[dict[str, str]]:
-        """Every point once; for small spaces."""
+        """Every point once; only for small spaces."""
         seen = set()
         for words in itertools.product(*(dimension.values for dimension in self.dimensions)):
             settings = self.choose(
@@ -125,15 +120,15 @@ class _FixedChooser:
         self.words = words
         self.values = {dimension.knob: dimension.values for dimension in space.dimensions}
 
-    def position(self, knob: str, count: int) -> int:
+    def index_of(self, knob: str, count: int) -> int:
         return self.values[knob].index(self.words[knob])
 
-    def word(self, knob: str, values: tuple[str, ...]) -> str:
+    def value_of(self, knob: str, values: tuple[str, ...]) -> str:
         return self.words[knob]
 
 
 def check_names(knobs: list[str] | None) -> None:
-    """Raises RequestError for an unknown knob, or one that cannot be searched."""
+    """Raises RequestError for an unknown knob, or one that is never searched."""
     for knob in knobs or []:
         if knob not in MEANING:
             raise RequestError(f"--knobs {knob}: {unknown_knob(knob)}")
@@ -142,20 +137,20 @@ def check_names(knobs: list[str] | None) -> None:
 
 
 def choices(
-    target: Target, seen: JobProfile, knobs: list[str] | None, fixed: JobSettings, given: Mapping[str, str]
+    target: Target, job: JobProfile, knobs: list[str] | None, fixed: JobSettings, given: Mapping[str, str]
 ) -> list[KnobChoice]:
     """Each knob with the values to search, or with none and the reason.
 
-    `knobs`: search only these, None for all that may help; `given`: variables and launch options
-    that the user has set, which no trial may contradict.
+    `knobs`: search only these; None for all that can help. `given`: variables and launch options
+    that the user has set, which no trial may change.
     """
-    return [_choice(entry, target, seen, knobs, fixed, given) for entry in SEARCH_SPACE]
+    return [_choice(entry, target, job, knobs, fixed, given) for entry in SEARCH_SPACE]
 
 
 def _choice(
     entry: SearchedKnob,
     target: Target,
-    seen: JobProfile,
+    job: JobProfile,
     knobs: list[str] | None,
     fixed: JobSettings,
     given: Mapping[str, str],
@@ -175,10 +170,10 @@ def _choice(
     if entry.only_if_named and (knobs is None or not entry.values):
         return left_out(entry.only_if_named)
     for condition in entry.needs:
-        reason = condition(seen)
+        reason = condition(job)
         if reason is not None:
             return left_out(reason)
-    asked = entry.values(seen) if callable(entry.values) else entry.values
+    asked = entry.values(job) if callable(entry.values) else entry.values
     values = with_default(entry, [value for value in asked if is_taken(entry.knob, value, target)], spellings, target)
     if len(values) < 2:
         return left_out(f"only one value: {', '.join(values)}")
@@ -186,7 +181,7 @@ def _choice(
 
 
 def without_orphans(found: list[KnobChoice]) -> list[KnobChoice]:
-    """The choices without a knob that has an effect only with values that are not searched."""
+    """The choices, without values for a knob that depends on values which are not searched."""
     values = {choice.knob: choice.values for choice in found}
     kept = []
     for choice in found:
@@ -196,7 +191,7 @@ def without_orphans(found: list[KnobChoice]) -> list[KnobChoice]:
             choice = KnobChoice(
                 knob=choice.knob,
                 values=[],
-                reason=f"it has an effect only with values of {needed} that are not searched here",
+                reason=f"it has an effect only with values of {needed} that are not searched",
             )
         kept.append(choice)
     return kept
@@ -214,10 +209,7 @@ def is_taken(knob: str, value: str, target: Target) -> bool:
 
 
 def with_default(entry: SearchedKnob, values: list[str], spellings: list[Spelling], target: Target) -> list[str]:
-    """The values, with the default.
-
-    It stands in its place where the libraries agree on one, or else first, as the word DEFAULT.
-    """
+    """The values with the default, which is DEFAULT if the libraries do not agree on one."""
     named = {default_of(spelling, target) for spelling in spellings}
     default = next(iter(named)) if len(named) == 1 and not entry.varies else None
     if default is None:
@@ -234,9 +226,9 @@ def with_default(entry: SearchedKnob, values: list[str], spellings: list[Spellin
 
 
 def default_of(spelling: Spelling, target: Target) -> Value | None:
-    """The value that the job has by default: the environment's, or else the library's.
+    """The value that the job has by default, from the environment or the library.
 
-    None where no value means it.
+    None if no value of the knob means it.
     """
     try:
         return spelling.read({name: target.environment.get(name, word) for name, word in spelling.variables.items()})
@@ -262,10 +254,7 @@ def space_of(found: list[KnobChoice], target: Target) -> JobSpace:
 
 
 def default_among(values: list[str], spellings: list[Spelling], target: Target) -> str:
-    """The one of `values` that is the default.
-
-    Raises RequestError when none of them is any more.
-    """
+    """The default among `values`. Raises RequestError if the environment has changed it."""
     if values[0] == DEFAULT:
         return DEFAULT
     default = default_of(spellings[0], target)
@@ -273,11 +262,11 @@ def default_among(values: list[str], spellings: list[Spelling], target: Target) 
         if spellings[0].values.parse(value) == default:
             return value
     raise RequestError(
-        f"{', '.join(spellings[0].variables)} in the environment is not what it was when the study began: unset it, or "
+        f"{', '.join(spellings[0].variables)} in the environment has changed since the study began: unset it, or "
         "give another folder with --run"
     )
 
 
 def fixed_settings(requests: list[str]) -> dict[str, str]:
-    """The settings of --fix KNOB=VALUE. Raises RequestError as --set does."""
+    """The settings of --fix KNOB=VALUE. Raises RequestError for invalid ones, as --set does."""
     return {setting.knob: setting.text for setting in parse(requests, option="--fix")}

@@ -1,9 +1,9 @@
-"""What a plan of trials yields and receives: it decides, and it starts nothing itself.
+"""The types that a plan of trials yields and receives. A plan decides; it starts no job.
 
-A plan is a generator. It yields the next trial, as a `FreshStart` of the job or a `SameStart`
-within the job that runs, and receives the trial's `TrialOutcome`. Only `jobs.carry_out` starts
-jobs, one after the other. The plan advances while a job still runs, inside the launcher's watch;
-what it yields there is data, so no job can be started from within another one.
+A plan is a generator. It yields the next trial, as a `FreshStart` of the job or a `SameStart` in
+the running job, and receives the trial's `TrialOutcome`. Only `run.carry_out` starts jobs, one
+after the other. The plan advances while a job runs, inside the launcher's watch. It yields only
+data there, so no job can start within another one.
 """
 
 from collections.abc import Generator, Mapping
@@ -17,11 +17,7 @@ from hvscale.core.statistics import Estimate
 
 @dataclass(frozen=True)
 class TrialLimits:
-    """Limits in seconds.
-
-    `first_step`: from the start to its first step; `stall`: between two steps; `trial`: for the
-    steps of one trial.
-    """
+    """Limits in seconds: until the first step, between two steps, and for all steps of a trial."""
 
     first_step: float
     stall: float
@@ -30,10 +26,7 @@ class TrialLimits:
 
 @dataclass(frozen=True)
 class NextTrial:
-    """A trial to run.
-
-    `throughput_to_beat`: stop early when clearly slower; None measures to the end.
-    """
+    """A trial to run. `throughput_to_beat`: stop early if clearly slower, unless it is None."""
 
     settings: Mapping[str, str]
     limits: TrialLimits
@@ -42,25 +35,25 @@ class NextTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class FreshStart(NextTrial):
-    """Start the job anew; `folder` is the name of its run folder in the study's folder."""
+    """Start the job again. `folder`: the name of its run folder in the study's folder."""
 
     folder: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class SameStart(NextTrial):
-    """Continue in the job that runs; Horovod reads `variables` when it is initialised again."""
+    """Continue in the running job; Horovod reads `variables` in its next hvd.init()."""
 
     variables: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What one trial gave.
+    """The result of one trial.
 
-    `run`: the run folder that holds it; `seconds`: of all its steps, warm-up included;
-    `longest_wait`: seconds between two steps, as seen from outside; `first_step_after`: seconds
-    from the start of the job to its first step, None without one; `failure`: the failed rank.
+    `run`: its run folder. `seconds`: of all its steps, including the warm-up. `longest_wait`:
+    seconds between two steps, as seen from outside. `first_step_after`: seconds from the start of
+    the job to its first step, None without a step. `failure`: of a rank.
     """
 
     settings: Mapping[str, str]
@@ -81,7 +74,7 @@ OneTrial = Generator[FreshStart | SameStart, TrialOutcome, TrialOutcome]
 
 
 def advance(plan: Plan, outcome: TrialOutcome | None) -> FreshStart | SameStart | None:
-    """The next trial after this outcome, None for the first; None when the plan has ended."""
+    """The next trial after this outcome (None for the first); None if the plan has ended."""
     try:
         return plan.send(outcome) if outcome is not None else next(plan)
     except StopIteration:

@@ -1,7 +1,4 @@
-"""The proof: the best settings of the search against the defaults, in pairs of fresh starts.
-
-A plan; it starts no job.
-"""
+"""The proof: a plan that compares the best settings with the defaults in pairs of fresh starts."""
 
 from collections.abc import Generator
 from dataclasses import replace
@@ -11,7 +8,7 @@ from hvscale.comm_tuning.tune.document import Pair, Proof
 from hvscale.comm_tuning.tune.job_space import JobSettings
 from hvscale.comm_tuning.tune.plan import FreshStart, OneTrial, Plan, SameStart, TrialOutcome
 from hvscale.comm_tuning.tune.search import TuneProgress
-from hvscale.comm_tuning.tune.step_source import recording_of
+from hvscale.comm_tuning.tune.steps import recording_of
 from hvscale.comm_tuning.tune.study import TuneStudy
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder
@@ -23,7 +20,7 @@ OnePair = Generator[FreshStart | SameStart, TrialOutcome, Pair | None]
 
 
 def was_interrupted(study: TuneStudy) -> bool:
-    """Whether an earlier call stopped in the middle of the proof."""
+    """Whether an earlier call was interrupted during the proof."""
     proof = study.document.proof
     return proof is not None and len(proof.pairs) < study.request.pairs
 
@@ -31,9 +28,8 @@ def was_interrupted(study: TuneStudy) -> bool:
 def prove(study: TuneStudy, progress: TuneProgress) -> Plan:
     """Measure the best settings and the defaults in pairs.
 
-    The settings win only if the whole interval of the gain is above 1.
-
-    Raises as a failed start of the defaults; settings that fail are not accepted.
+    The settings are accepted only if they never fail and the whole interval of the gain is above 1.
+    Raises RankFailedError or UntrustedError if the defaults fail.
     """
     document, pairs = study.document, study.request.pairs
     finalists = scores.finalists(document.trials)
@@ -61,9 +57,9 @@ def prove(study: TuneStudy, progress: TuneProgress) -> Plan:
 
 
 def measure_pair(study: TuneStudy, settings: JobSettings, number: int) -> OnePair:
-    """One pair; None when the settings failed.
+    """One pair; None if the settings failed.
 
-    The order alternates, so that a machine that slows down favours neither.
+    The order alternates, so that drift of the machine favours neither side.
     """
     order = ("default", "tuned") if number % 2 else ("tuned", "default")
     folders = {name: study.free_name(f"proof-{number}-{name}") for name in order}
@@ -86,7 +82,7 @@ def measure_pair(study: TuneStudy, settings: JobSettings, number: int) -> OnePai
 
 
 def measure(study: TuneStudy, settings: JobSettings, folder: str) -> OneTrial:
-    """One start, measured to its end; "wrong sums" where its losses show them."""
+    """One start without early stop; its state is "wrong sums" if its losses show them."""
     outcome = yield FreshStart(settings, study.limits, folder=folder)
     if not settings:
         study.compare_losses_of_defaults(outcome.run)

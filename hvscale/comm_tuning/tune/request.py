@@ -1,4 +1,4 @@
-"""What a study of `hvscale tune` was asked for, checked before anything is started."""
+"""The request of `hvscale tune`, checked before anything starts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +13,17 @@ from hvscale.core.run_folder import default_run_path
 from hvscale.launch.options import LaunchOptions
 from hvscale.studies.throughput import Metric
 
-MIN_PAIRS = 7  # the fewest whose interval is worth anything
-TRIALS = 40  # where neither --trials nor --minutes bounds the search
+MIN_PAIRS = 7  # fewer give too wide an interval
+TRIALS = 40  # by default, without --trials and --minutes
 
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """`options`: of every start; `knobs`: search these alone, None for all that may help;
-    `fixed`: settings that hold in every trial; `trials` and `minutes`: None for no bound."""
+    """The options of a search.
+
+    `options`: of every launch. `knobs`: search only these; None for all that can help. `fixed`:
+    settings of every trial. `trials`, `minutes`: None for no limit.
+    """
 
     command: list[str]
     options: LaunchOptions
@@ -47,10 +50,7 @@ class TuneRequest:
         trial_seconds: float,
         options: LaunchOptions,
     ) -> Self:
-        """The request of a command line.
-
-        Raises RequestError for what cannot be searched; starts and writes nothing.
-        """
+        """Check the options of the command line. Raises RequestError; starts and writes nothing."""
         if options.np < 2:
             raise RequestError(f"-np {options.np}: a single rank sends no messages; use -np 2 or more")
         for option, value in {
@@ -75,7 +75,7 @@ class TuneRequest:
             pairs=pairs,
             limits=TrialLimits(first_step=first_step_timeout, stall=first_step_timeout, trial=trial_seconds),
         )
-        request.options_with({})  # an impossible --fix must be known before anything is started
+        request.options_with({})  # an invalid --fix is refused before anything starts
         return request
 
     @property
@@ -85,7 +85,7 @@ class TuneRequest:
     def options_with(self, settings: JobSettings) -> LaunchOptions:
         """The launch options with the fixed settings and these.
 
-        Raises RequestError when the job's libraries cannot do them.
+        Raises RequestError if the job's libraries do not support them.
         """
         return with_settings(set_options({**self.fixed, **settings}), self.command, self.options)
 
@@ -107,5 +107,5 @@ class TuneRequest:
 
 
 def set_options(settings: JobSettings) -> list[str]:
-    """As values of --set."""
+    """The settings as values of --set."""
     return [f"{knob}={value}" for knob, value in settings.items()]

@@ -1,4 +1,4 @@
-"""Suggests the next settings, with Optuna; its study is kept in a file."""
+"""Suggests the next settings with Optuna, whose study is in a file."""
 
 import random
 import warnings
@@ -12,22 +12,19 @@ from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from hvscale.comm_tuning.tune.job_space import JobSettings, JobSpace
-from hvscale.comm_tuning.tune.scores import Key, key
+from hvscale.comm_tuning.tune.scores import SettingsKey, settings_key
 from hvscale.core.errors import RequestError
 
 NAME = "hvscale"
 SEED = 1
-STARTUP_TRIALS = 8  # drawn at random, before the model has enough data
-MAX_REPEATS = 20  # suggestions of known settings in a row, before an untried point is taken instead
-SMALL_SPACE = 4096  # points: a space of this size is listed in full
+STARTUP_TRIALS = 8  # drawn at random, until the model has enough data
+MAX_REPEATS = 20  # suggestions of known settings in a row; then an untried point is drawn
+SMALL_SPACE = 4096  # points; up to this size all points are listed
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Settings to try.
-
-    `number`: of the trial in Optuna's study; None for settings that Optuna did not suggest.
-    """
+    """Settings to try. `number`: of Optuna's trial, None if Optuna did not suggest them."""
 
     settings: dict[str, str]
     number: int | None
@@ -35,15 +32,15 @@ class Suggestion:
 
 @contextmanager
 def study_file(file: Path) -> Iterator[None]:
-    """Turns an error of Optuna's file into a RequestError of one line."""
+    """Turn an error of Optuna's file into a RequestError of one line."""
     try:
         yield
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError, LookupError, ValueError) as error:
-        cause = error.__cause__ or error  # Optuna wraps what SQLAlchemy raises, and that what SQLite says
+        cause = error.__cause__ or error  # Optuna wraps SQLAlchemy's error, which wraps SQLite's
         what = next(iter(str(cause).splitlines()), type(cause).__name__)
         if "disk is full" in what:
             raise RequestError(
-                f"cannot write {file}: {what}. Make room, then run the same command to resume"
+                f"cannot write {file}: {what}. Free some space, then run the same command to resume"
             ) from error
         raise RequestError(
             f"{file} cannot be used ({what}): remove it, then run the same command: it resumes from the trials in tune.json"
@@ -53,14 +50,14 @@ def study_file(file: Path) -> Iterator[None]:
 class Sampler:
     """Maximises the ratio of a trial's throughput to the defaults'.
 
-    It uses a multivariate tree-structured Parzen estimator, which models knobs that depend on each
-    other together. `known` settings, each with its ratio, are not suggested again.
+    It uses a multivariate tree-structured Parzen estimator, which models dependent knobs together.
+    `known`: the ratios of settings that are not suggested again.
     """
 
-    def __init__(self, file: Path, space: JobSpace, known: Mapping[Key, float]) -> None:
-        """Resumes the study in the file, if there is one.
+    def __init__(self, file: Path, space: JobSpace, known: Mapping[SettingsKey, float]) -> None:
+        """Create the study in the file, or resume it.
 
-        Suggestions of an interrupted search that got no result are dropped.
+        Suggestions of an interrupted search without a result are dropped.
         """
         self.space, self.known = space, dict(known)
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # study_file reports errors in one line
@@ -70,7 +67,7 @@ class Sampler:
         self.queue: list[JobSettings] = []
 
     def _open(self, file: Path) -> None:
-        if file.exists() and not file.is_file():  # SQLite would wait for a FIFO's other end
+        if file.exists() and not file.is_file():  # SQLite would block on a FIFO
             raise ValueError("not a regular file")
         storage = optuna.storages.RDBStorage(f"sqlite:///{file}")
         # A new seed for each call, or a resumed search would suggest the same settings again.
@@ -90,42 +87,40 @@ class Sampler:
             self.study.tell(trial.number, state=TrialState.FAIL)
 
     def try_first(self, settings: JobSettings) -> None:
-        """Suggest these before Optuna's own, if the space has them and they are not known."""
-        if self.space.holds(settings) and key(settings) not in self.known:
+        """Suggest these settings before Optuna's, if they are in the space and untried."""
+        if self.space.contains(settings) and settings_key(settings) not in self.known:
             self.queue.append(settings)
 
-    def ask(self, held: JobSettings | None = None, among: frozenset[str] = frozenset()) -> Suggestion | None:
-        """The next settings to try; with `held`, only knobs of `among` differ from those.
+    def ask(self, base: JobSettings | None = None, free: frozenset[str] = frozenset()) -> Suggestion | None:
+        """The next settings to try; None if all have been tried.
 
-        None when nothing new is left.
-
-        Raises RequestError when the study's file is damaged or cannot be written; so do `tell` and
-        `forget`.
+        With `base`, only the knobs in `free` differ from it. Raises RequestError if the study's
+        file is damaged or cannot be written, as do `tell` and `forget`.
         """
         with study_file(self.file):
-            return self._ask(held, among)
+            return self._ask(base, free)
 
-    def _ask(self, held: JobSettings | None, among: frozenset[str]) -> Suggestion | None:
+    def _ask(self, base: JobSettings | None, free: frozenset[str]) -> Suggestion | None:
         for _ in range(MAX_REPEATS):
-            if held is not None:
-                fixed = {knob: at for knob, at in self.space.parameters(held).items() if knob not in among}
+            if base is not None:
+                fixed = {knob: at for knob, at in self.space.parameters(base).items() if knob not in free}
                 self.study.enqueue_trial(fixed)
             elif self.queue:
                 self.study.enqueue_trial(self.space.parameters(self.queue.pop(0)))
             trial = self.study.ask()
             settings = self.space.choose(_OptunaChooser(trial))
-            value = self.known.get(key(settings))
+            value = self.known.get(settings_key(settings))
             if value is None:
                 return Suggestion(settings, trial.number)
             self.study.tell(trial, value)
-        if held is not None:
+        if base is not None:
             return None
         untried = self._untried()
         return Suggestion(untried, None) if untried is not None else None
 
     def tell(self, suggestion: Suggestion, ratio: float) -> None:
-        """Record the ratio to the defaults; FAILED_RATIO for settings that must not be used."""
-        self.known[key(suggestion.settings)] = ratio
+        """Record the ratio to the defaults, FAILED_RATIO for settings that failed."""
+        self.known[settings_key(suggestion.settings)] = ratio
         with study_file(self.file):
             self._tell(suggestion, ratio)
 
@@ -146,20 +141,20 @@ class Sampler:
 
     def _untried(self) -> dict[str, str] | None:
         if self.space.size() <= SMALL_SPACE:
-            left = [settings for settings in self.space.points() if key(settings) not in self.known]
+            left = [settings for settings in self.space.points() if settings_key(settings) not in self.known]
             return self.random.choice(left) if left else None
         drawn = (self.space.random(self.random) for _ in range(SMALL_SPACE))
-        return next((settings for settings in drawn if key(settings) not in self.known), None)
+        return next((settings for settings in drawn if settings_key(settings) not in self.known), None)
 
 
 class _OptunaChooser:
-    """Chooses a point as an Optuna trial suggests."""
+    """Chooses the point that an Optuna trial suggests."""
 
     def __init__(self, trial: optuna.Trial) -> None:
         self.trial = trial
 
-    def position(self, knob: str, count: int) -> int:
+    def index_of(self, knob: str, count: int) -> int:
         return self.trial.suggest_int(knob, 0, count - 1)
 
-    def word(self, knob: str, values: tuple[str, ...]) -> str:
+    def value_of(self, knob: str, values: tuple[str, ...]) -> str:
         return self.trial.suggest_categorical(knob, values)

@@ -1,53 +1,96 @@
-"""The search: which trial comes next, and what its outcome means for the study.
-
-A plan; it starts no job.
-"""
+"""The search: a plan that chooses each next trial and records its outcome. It starts no job."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.tune import scores
 from hvscale.comm_tuning.tune.defaults import accept_defaults, decide_space
 from hvscale.comm_tuning.tune.document import Trial
-from hvscale.comm_tuning.tune.in_process_restart import InProcessRestart
-from hvscale.comm_tuning.tune.job_space import JobSettings
+from hvscale.comm_tuning.tune.job_space import JobSettings, JobSpace, in_job
 from hvscale.comm_tuning.tune.plan import FreshStart, OneTrial, Plan, SameStart, TrialOutcome
 from hvscale.comm_tuning.tune.study import TuneStudy, start_number
 from hvscale.launch import flavours
+from hvscale.launch.environment import has_public_value
 
 if TYPE_CHECKING:
     from hvscale.comm_tuning.tune.sampler import Suggestion
 
-DEFAULTS_EVERY = 8  # trials: the machine's speed may drift, and a trial is compared with the last one of the defaults
+DEFAULTS_EVERY = 8  # trials: the machine's speed drifts, and trials are compared with the last run of the defaults
+# Observed with Horovod 0.28.1 (common/parameter_manager.cc): a value set by one of these variables
+# stays until another value is set, even if the variable is removed. Once both have been set, the
+# next hvd.init() of the process ends it with SIGSEGV.
+NEVER_BOTH = {"fusion_threshold": "HOROVOD_FUSION_THRESHOLD", "cycle_time": "HOROVOD_CYCLE_TIME"}
+MAX_FOLLOW_UPS = 5  # trials after the first of a start; other knobs need a fresh start and must get their turn
 
 
 class TuneProgress(Protocol):
-    """Who shows how the study goes on."""
+    """Shows the progress of a study."""
 
     def trial_begins(self, settings: JobSettings) -> None: ...
 
     def trial_ended(self, trial: Trial, ratio: float) -> None:
-        """`ratio`: of its throughput to the defaults'."""
+        """`ratio`: the trial's throughput over the defaults'."""
 
     def pair_begins(self, settings: JobSettings, number: int, pairs: int) -> None:
-        """Of the proof."""
+        """Called before each pair of the proof."""
+
+
+class InProcessRestart:
+    """The knobs that hvd.shutdown() and another hvd.init() can change within one start.
+
+    `start`: its number, which decides which knob of `NEVER_BOTH` may change if both could.
+    """
+
+    def __init__(self, target: Target, started_with: Mapping[str, str], start: int) -> None:
+        """`started_with`: variables of the start in addition to the target's environment."""
+        self.target, self.start, self.follow_ups = target, start, 0
+        self.now = {
+            name: value
+            for name, value in {**target.environment, **started_with}.items()
+            if name.startswith("HOROVOD_") and has_public_value(name)  # the values are written to a file
+        }
+
+    def free(self, space: JobSpace) -> frozenset[str]:
+        """The knobs that the next trial of this start may change; empty if the start must end."""
+        already_set = [knob for knob, variable in NEVER_BOTH.items() if variable in self.now]
+        if self.follow_ups == MAX_FOLLOW_UPS or len(already_set) == len(NEVER_BOTH):
+            return frozenset()
+        kept = next(iter(already_set), list(NEVER_BOTH)[self.start % len(NEVER_BOTH)])
+        excluded = set(NEVER_BOTH) - {kept}
+        return frozenset(one.knob for one in space.dimensions if one.at_init and one.knob not in excluded)
+
+    def variables(self, space: JobSpace, settings: JobSettings, wanted: Mapping[str, str]) -> dict[str, str]:
+        """The variables that Horovod must read for these settings.
+
+        `wanted`: the variables of a fresh start with these settings.
+        """
+        self.follow_ups += 1
+        for dimension in space.dimensions:
+            if dimension.at_init:
+                for spelling in in_job(self.target, dimension.knob):
+                    for name, default in spelling.variables.items():
+                        if name in wanted:
+                            self.now[name] = wanted[name]
+                        elif name in self.now:
+                            self.now[name] = self.target.environment.get(name, default)
+        return dict(self.now)
 
 
 class Search:
-    """The trials of one call of `hvscale tune`; those of earlier calls are in the study's
-    document.
-    """
+    """The trials of one call of `hvscale tune`, after those of earlier calls in the document."""
 
     def __init__(self, study: TuneStudy, progress: TuneProgress) -> None:
         self.study, self.progress = study, progress
         self.began = time.monotonic()
 
     def plan(self) -> Plan:
-        """Trials until their number or time is used up, or nothing is left to try.
+        """Run trials until the limit of trials or time, or until nothing is left to try.
 
-        The defaults come first, and again every `DEFAULTS_EVERY` trials. The finalists are measured
-        once more at the end, on fresh starts: the best of many trials was also the luckiest.
+        The defaults come first, and again every `DEFAULTS_EVERY` trials. At the end the finalists
+        are measured once more in fresh starts, because the best of many trials is partly luck.
         """
         trials = self.study.document.trials
         earlier = len(trials)
@@ -70,7 +113,7 @@ class Search:
     def repeat_finalists(self) -> Plan:
         trials = self.study.document.trials
         while True:
-            found, finalists = scores.scores(trials), scores.finalists(trials)
+            found, finalists = scores.ratios_by_settings(trials), scores.finalists(trials)
             measured_once = [settings for settings in finalists if len(found[settings]) == 1]
             if len(finalists) < 2 or not measured_once:
                 return
@@ -79,10 +122,9 @@ class Search:
             yield from self.start(dict(sorted(measured_once[0])), alone=True)
 
     def start(self, settings: JobSettings, suggestion: "Suggestion | None" = None, alone: bool = False) -> Plan:
-        """A fresh start with these settings, with further trials where the job can change them.
+        """A fresh start with these settings, and more trials in it if the job can change settings.
 
-        `alone`: no further trials, and this one is measured to its end even when it is slower than
-        the best.
+        `alone`: no more trials in this start, and no early stop.
         """
         folder = self.study.next_start()
         best = scores.best_throughput(self.study.document.trials) if settings and not alone else None
@@ -104,7 +146,7 @@ class Search:
         return outcome.state == "measured" and can_change and not self.is_over()
 
     def follow_up(self, restart: InProcessRestart, outcome: TrialOutcome) -> "tuple[SameStart, Suggestion] | None":
-        """The next trial of this start, which can change only some knobs; None if it must end."""
+        """The next trial of this start; None if the start must end."""
         study, sampler = self.study, self.study.sampler
         free = restart.free(sampler.space) if sampler is not None else None
         suggestion = sampler.ask(outcome.settings, free) if sampler is not None and free else None
@@ -116,31 +158,28 @@ class Search:
         return SameStart(suggestion.settings, study.limits, best, variables=variables), suggestion
 
     def trial(self, following: FreshStart | SameStart, suggestion: "Suggestion | None") -> OneTrial:
-        """Run one trial and record its outcome; a suggestion that gets none is free to come
-        again.
-        """
+        """Run one trial and record its outcome; a suggestion without outcome may come again."""
         self.progress.trial_begins(following.settings)
-        sampler, is_told = self.study.sampler, False
+        sampler, is_recorded = self.study.sampler, False
         try:
             outcome = yield following
             outcome = yield from self.judge(outcome, isinstance(following, FreshStart))
             trial, ratio = self.record(outcome)
             if sampler is not None and suggestion is not None:
                 sampler.tell(suggestion, ratio)
-            is_told = True
+            is_recorded = True
         finally:
-            if sampler is not None and suggestion is not None and not is_told:
+            if sampler is not None and suggestion is not None and not is_recorded:
                 sampler.forget(suggestion)
         self.progress.trial_ended(trial, ratio)
         return outcome
 
     def judge(self, outcome: TrialOutcome, is_first: bool) -> OneTrial:
-        """The outcome, as "wrong sums" where the losses show them.
+        """The outcome, with the state "wrong sums" if the losses show them.
 
-        Only the first trial of a start begins like the defaults.
-
-        Losses show something only where those of the defaults repeat. Where that is not known yet,
-        the defaults run again.
+        `is_first`: in its start. Only such a trial begins with the same parameters as the defaults.
+        Losses are compared only if those of the defaults repeat. If that is unknown, the defaults
+        run again.
         """
         if not outcome.settings:
             return accept_defaults(self.study, outcome)
@@ -154,9 +193,9 @@ class Search:
         return outcome
 
     def record(self, outcome: TrialOutcome) -> tuple[Trial, float]:
-        """Add the trial to the document; returns it with its ratio to the defaults.
+        """Add the trial to the document; return it with its ratio to the defaults.
 
-        The first one decides what is searched.
+        The first trial decides the search space.
         """
         document = self.study.document
         trial = Trial(

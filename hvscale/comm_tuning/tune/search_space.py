@@ -1,4 +1,4 @@
-"""SEARCH_SPACE: the values of each knob that are worth a trial, and the jobs to which they matter.
+"""SEARCH_SPACE: the values of each knob worth trying, and the jobs for which they matter.
 
 A new knob is one entry.
 """
@@ -10,21 +10,20 @@ from pathlib import Path
 from hvscale.comm_tuning.tune.job_profile import JobProfile
 from hvscale.core.units import KIB, MIB, human_bytes
 
-# Returns why the knob cannot matter to this job, None where it may.
+# Returns the reason why the knob cannot matter to this job, or None.
 Condition = Callable[[JobProfile], str | None]
-DEFAULT = "default"  # the value that leaves a knob alone, where no value of the library is its default
-MIN_TIME_SHARE = 0.01  # of the communication time: the knobs of an operation below it are not searched
+DEFAULT = "default"  # leaves the knob unset; used if no value of the library is its default
+MIN_TIME_SHARE = 0.01  # of the communication time, below which an operation is not tuned
 
 
 @dataclass(frozen=True)
 class SearchedKnob:
     """How one knob is searched.
 
-    `values`: as for --set, without the default. `needs`: conditions that the job must meet.
-    `ordered`: the values are numbers, so neighbours behave alike. `only_with`: the knob has an
-    effect only with one of these values of other knobs. `only_if_named`: why it is searched only
-    when --knobs names it, or, without `values`, why it is never searched. `varies`: its default
-    depends on where the ranks run.
+    `values`: as for --set, without the default. `needs`: conditions on the job. `ordered`: the
+    values are numbers, so neighbours behave alike. `only_with`: the knob has an effect only with
+    one of these values of other knobs. `only_if_named`: the reason why only --knobs includes it, or
+    without `values` why it is never searched. `varies`: its default depends on where the ranks run.
     """
 
     knob: str
@@ -36,55 +35,55 @@ class SearchedKnob:
     varies: bool = False
 
 
-def horovod(seen: JobProfile) -> str | None:
-    return None if seen.horovod else "the profile shows no Horovod"
+def horovod(job: JobProfile) -> str | None:
+    return None if job.horovod else "the profile shows no Horovod"
 
 
-def several_nodes(seen: JobProfile) -> str | None:
-    return None if seen.nodes > 1 else "only one node"
+def several_nodes(job: JobProfile) -> str | None:
+    return None if job.nodes > 1 else "only one node"
 
 
-def several_ranks_of_a_node(seen: JobProfile) -> str | None:
-    return None if seen.ranks_of_a_node > 1 else "only one rank on each node"
+def several_ranks_per_node(job: JobProfile) -> str | None:
+    return None if job.ranks_per_node > 1 else "only one rank on each node"
 
 
-def gpus(seen: JobProfile) -> str | None:
-    return None if seen.gpus else "no GPU"
+def gpus(job: JobProfile) -> str | None:
+    return None if job.gpus else "no GPU"
 
 
-def no_gpus(seen: JobProfile) -> str | None:
-    return "the GPUs compute" if seen.gpus else None
+def no_gpus(job: JobProfile) -> str | None:
+    return "the job computes on GPUs" if job.gpus else None
 
 
-def nccl(seen: JobProfile) -> str | None:
-    return None if seen.source == "nccl" else "the profile shows no NCCL messages"
+def nccl(job: JobProfile) -> str | None:
+    return None if job.source == "nccl" else "the profile shows no NCCL messages"
 
 
-def rdma(seen: JobProfile) -> str | None:
+def rdma(job: JobProfile) -> str | None:
     there = any(Path("/sys/class/infiniband").glob("*"))
     return None if there else "no RDMA adapter on this machine; other networks register no memory"
 
 
-def cores_of_their_own(seen: JobProfile) -> str | None:
-    if seen.cores >= seen.ranks_of_a_node:
+def enough_cores(job: JobProfile) -> str | None:
+    if job.cores >= job.ranks_per_node:
         return None
-    return f"{seen.ranks_of_a_node} ranks share {seen.cores} cores: binding would keep a rank off a free core"
+    return f"{job.ranks_per_node} ranks share {job.cores} cores: binding would keep ranks off free cores"
 
 
-def own_threads(seen: JobProfile) -> str | None:
-    name = [Path(word).name for word in seen.command[:2]]
+def threads_not_set_by_trainer(job: JobProfile) -> str | None:
+    name = [Path(word).name for word in job.command[:2]]
     return "hvscale train sets the threads itself (--threads)" if name == ["hvscale", "train"] else None
 
 
-def eager_limit(seen: JobProfile) -> str | None:
-    if seen.nodes == 1 and seen.transport == "ob1":
+def eager_limit(job: JobProfile) -> str | None:
+    if job.nodes == 1 and job.transport == "ob1":
         return "only one node: Open MPI has a separate limit for shared memory"
     return None
 
 
 def sends(operation: str) -> Condition:
-    def check(seen: JobProfile) -> str | None:
-        found = seen.messages.get(operation)
+    def check(job: JobProfile) -> str | None:
+        found = job.messages.get(operation)
         if found is None:
             return f"no {operation} in the steps"
         return (
@@ -95,8 +94,8 @@ def sends(operation: str) -> Condition:
 
 
 def messages_above(size: int) -> Condition:
-    def check(seen: JobProfile) -> str | None:
-        largest = max((found.largest for found in seen.messages.values()), default=0)
+    def check(job: JobProfile) -> str | None:
+        largest = max((found.largest for found in job.messages.values()), default=0)
         if largest > size:
             return None
         return f"no message above {human_bytes(size)}; the largest has {human_bytes(largest)}"
@@ -104,15 +103,15 @@ def messages_above(size: int) -> Condition:
     return check
 
 
-def threads_of_a_rank(seen: JobProfile) -> tuple[str, ...]:
+def threads_per_rank(job: JobProfile) -> tuple[str, ...]:
     """Powers of two, up to a rank's share of the cores."""
-    share = max(1, seen.cores // seen.ranks_of_a_node)
+    share = max(1, job.cores // job.ranks_per_node)
     return tuple(str(1 << power) for power in range(share.bit_length()))
 
 
-def thresholds_below_a_step(seen: JobProfile) -> tuple[str, ...]:
-    """Thresholds below the bytes of a step, and the default: all above them behave alike."""
-    below = seen.step_bytes or 256 * MIB + 1
+def thresholds_below_step_bytes(job: JobProfile) -> tuple[str, ...]:
+    """Thresholds below the bytes of a step, and the default; larger ones all behave alike."""
+    below = job.step_bytes or 256 * MIB + 1
     return tuple(f"{size}M" for size in (1, 4, 8, 16, 32, 64, 128, 256) if size * MIB < below or size == 128)
 
 
@@ -120,16 +119,16 @@ ALLREDUCE_SEGMENTS = ("segmented_ring", "tree")
 BROADCAST_SEGMENTS = ("chain", "pipeline", "split_binary_tree", "binary_tree", "binomial", "pipelined_tree")
 
 SEARCH_SPACE = (
-    SearchedKnob("fusion_threshold", thresholds_below_a_step, (horovod, sends("allreduce")), ordered=True),
+    SearchedKnob("fusion_threshold", thresholds_below_step_bytes, (horovod, sends("allreduce")), ordered=True),
     SearchedKnob("cycle_time", ("0.1", "0.5", "1", "2.5", "5", "10", "25"), (horovod,), ordered=True),
     SearchedKnob(
         "cache_capacity",
         ("0", "256", "1024", "4096"),
         (horovod,),
         ordered=True,
-        only_if_named="it matters only to models with more tensors than the default",
+        only_if_named="it matters only for models with more tensors than the default",
     ),
-    SearchedKnob("hierarchical_allreduce", ("on",), (horovod, nccl, several_nodes, several_ranks_of_a_node)),
+    SearchedKnob("hierarchical_allreduce", ("on",), (horovod, nccl, several_nodes, several_ranks_per_node)),
     SearchedKnob(
         "allreduce_algorithm",
         (
@@ -161,11 +160,11 @@ SEARCH_SPACE = (
         (eager_limit, messages_above(16 * KIB)),
         ordered=True,
     ),
-    SearchedKnob("cuda_ipc", ("on", "off"), (gpus, several_ranks_of_a_node)),
+    SearchedKnob("cuda_ipc", ("on", "off"), (gpus, several_ranks_per_node)),
     SearchedKnob("registration_cache", ("on", "off"), (rdma,)),
-    SearchedKnob("visible_devices", ("own", "all", "split"), (gpus, several_ranks_of_a_node)),
+    SearchedKnob("visible_devices", ("own", "all", "split"), (gpus, several_ranks_per_node)),
     SearchedKnob("nccl_algorithm", ("ring", "tree"), (nccl,)),
-    # Not ll128: it corrupts data on GPUs where NCCL does not choose it by itself.
+    # Not ll128: it corrupts data on GPUs for which NCCL does not choose it.
     SearchedKnob("nccl_protocol", ("ll", "simple"), (nccl,)),
     SearchedKnob("nccl_channels", ("1", "2", "4", "8", "16", "32"), (nccl,), ordered=True),
     SearchedKnob("nccl_buffer_size", ("1M", "2M", "4M", "8M", "16M"), (nccl, messages_above(MIB)), ordered=True),
@@ -177,16 +176,14 @@ SEARCH_SPACE = (
         only_if_named="NCCL's own choice is rarely beaten",
     ),
     SearchedKnob("yield_when_idle", ("on", "off"), varies=True),
-    SearchedKnob("threads", threads_of_a_rank, (no_gpus, own_threads), ordered=True),
-    SearchedKnob("binding", ("none", "core", "socket", "numa"), (cores_of_their_own,)),
+    SearchedKnob("threads", threads_per_rank, (no_gpus, threads_not_set_by_trainer), ordered=True),
+    SearchedKnob("binding", ("none", "core", "socket", "numa"), (enough_cores,)),
     SearchedKnob("thread_affinity", only_if_named="which core is free depends on the binding; set it with --fix"),
-    SearchedKnob(
-        "transport", only_if_named="it decides which other knobs exist; tune with each transport, set with --fix"
-    ),
+    SearchedKnob("transport", only_if_named="it decides which other knobs exist; tune each transport, set with --fix"),
     SearchedKnob("socket_interfaces", only_if_named="the network that reaches all nodes is known; set it with --fix"),
 )
 
-# Combinations that were faster elsewhere, and only together: tried first where the space has them.
+# Combinations that were faster elsewhere, some only together. They are tried first.
 PROMISING: tuple[Mapping[str, str], ...] = (
     {"yield_when_idle": "on"},
     {"eager_threshold": "1M"},

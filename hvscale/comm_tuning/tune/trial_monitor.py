@@ -1,4 +1,4 @@
-"""Watches one job from outside, measures each trial in it, and decides when it has shown enough."""
+"""Watches one job from outside, measures its trials, and decides when each one ends."""
 
 import time
 from collections.abc import Mapping
@@ -6,35 +6,33 @@ from dataclasses import replace
 
 from hvscale.comm_tuning.tune.document import TrialState
 from hvscale.comm_tuning.tune.plan import FreshStart, NextTrial, Plan, SameStart, TrialOutcome, advance
-from hvscale.comm_tuning.tune.step_source import INTERVAL_BLOCKS, MeasuredSteps, PollTimer, StepSource
+from hvscale.comm_tuning.tune.steps import INTERVAL_BLOCKS, MeasuredSteps, StepSource
 from hvscale.core.errors import RankFailedError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.trial_protocol import Command, Reply, TrialFolder
 
 POLL_SECONDS = 0.2
-SUSPENDED_SECONDS = 5.0  # between two calls of `watch`, which come 20 times a second
-NARROW_INTERVAL_RATIO = 1.04  # upper end to lower end of a confidence interval that needs no more steps
-HOPELESS_RATIO = 2.0  # best throughput to this one: stop without waiting for a confidence interval
-HOPELESS_TIME_SHARE = 0.25  # of a trial's time that must have passed before that
+SUSPENDED_SECONDS = 5.0  # without a call of `watch`, which is called 20 times a second
+NARROW_INTERVAL_RATIO = 1.04  # upper / lower end of an interval that needs no more steps
+HOPELESS_RATIO = 2.0  # best throughput / this one: stop without a confidence interval
+HOPELESS_TIME_SHARE = 0.25  # of the trial's time limit that must have passed before that
 MIN_STEPS = 2  # after the warm-up
-UNLOCKED_TIME_RATIO = 2  # a trial takes so much longer while the source of its steps is not locked
-STOP_SECONDS = 20.0  # for a training to end after the command to stop
+UNLOCKED_TIME_RATIO = 2  # a trial takes this much longer while the source of its steps is not locked
+STOP_SECONDS = 20.0  # timeout for a training to end after the command to stop
 
 
 class TrialMonitor:
-    """Pass `watch` to a launch, and call `job_ended` after it.
+    """Monitors the trials of one job: pass `watch` to its launch, then call `job_ended`.
 
-    The outcome of each trial goes to `plan`. Where its answer is a trial in the same start, the
-    training gets the command to begin it. Any other answer ends this job; `next_start` then holds
-    the start that the plan wants, None when the plan has ended.
+    The monitor passes the outcome of each trial to `plan`. If the plan answers with a trial in the
+    same start, it commands the training to begin that trial. Any other answer ends the job.
+    `next_start` is then the plan's next start, None if the plan has ended.
     """
 
     def __init__(
         self, run: RunFolder, start: FreshStart, source: StepSource, plan: Plan, commands: TrialFolder | None
     ) -> None:
-        """`commands`: of a training that takes commands while it runs; None for any other
-        command.
-        """
+        """`commands`: for a training that takes commands while it runs; else None."""
         self.run, self.source, self.commands = run, source, commands
         self.trial: NextTrial = start
         self.next_start: FreshStart | None = None
@@ -53,21 +51,18 @@ class TrialMonitor:
         self._read_from: str | None = None
 
     def watch(self, run: RunFolder) -> bool:
-        """True ends the job."""
+        """Check the job; True ends it."""
         now = time.monotonic()
         missed, self._watched = now - self._watched, now
         if missed > SUSPENDED_SECONDS:
-            # The whole job was suspended, or this process was busy: that time counts for no limit.
+            # The job was suspended, or this process was busy: that time does not count for limits.
             self._began, self._moved, self._commanded_at = (
                 at + missed for at in (self._began, self._moved, self._commanded_at)
             )
         return self._timer.due() and self._poll(now)
 
     def job_ended(self, failure: RankFailedError | None) -> None:
-        """Pass the last outcome to the plan.
-
-        `failure`: of a rank, None where the job ended well or was stopped.
-        """
+        """Pass the last outcome to the plan. `failure`: of a rank, else None."""
         if self._is_over:
             return
         is_beginning = self._command is not None and self._command.action == "begin"
@@ -108,9 +103,9 @@ class TrialMonitor:
         return self._hung is not None
 
     def _note_progress(self, steps: MeasuredSteps, now: float) -> float:
-        """Note when the steps came; returns the seconds of measurement so far."""
+        """Record when the steps came; return the seconds of measurement so far."""
         if self._measuring_since is None or self._read_from != self.source.read_from:
-            # A better source may appear later: parameters are broadcast before a step is marked.
+            # A better source may appear later: broadcasts of parameters come before marked steps.
             self._measuring_since, self._read_from = now, self.source.read_from
             self.first_step_after = self.first_step_after or now - self._began
         if len(steps) != self.seen:
@@ -119,14 +114,14 @@ class TrialMonitor:
         return now - self._measuring_since
 
     def _await_reply(self, command: Command, now: float) -> bool:
-        """Wait until the training has executed the command, then do the protocol's next step."""
+        """Wait for the training to execute the command, then do the protocol's next step."""
         reply = self.commands.read_reply(command.number) if self.commands is not None else None
         if command.action == "stop":
             return now - self._commanded_at > STOP_SECONDS
         if reply is None:
             limit = self.trial.limits.first_step
             if now - self._commanded_at > limit:
-                doing = "its sums were checked" if command.action == "check" else "Horovod was initialised again"
+                doing = "its sums were being checked" if command.action == "check" else "Horovod was being restarted"
                 self._hung = f"no step in {limit:.0f} s while {doing}"
                 return True
             return False
@@ -135,11 +130,11 @@ class TrialMonitor:
             self._first, self.seen, self._measuring_since, self._moved = reply.steps, 0, None, time.monotonic()
             self._longest_wait = 0.0
         else:
-            self._checked(reply)
+            self._sums_checked(reply)
         return False
 
-    def _checked(self, reply: Reply) -> None:
-        """The training has checked the sums of the trial."""
+    def _sums_checked(self, reply: Reply) -> None:
+        """Report the trial after the training has checked its sums."""
         outcome, self._outcome = self._outcome, None
         if outcome is not None:
             if reply.problem is not None:
@@ -147,9 +142,7 @@ class TrialMonitor:
             self._report(outcome, can_continue=True)
 
     def _report(self, outcome: TrialOutcome, can_continue: bool) -> None:
-        """Pass the outcome to the plan, and do what the plan wants next: in this job, or after
-        it.
-        """
+        """Pass the outcome to the plan, and begin its next trial if that is in this job."""
         following = advance(self._plan, outcome)
         if isinstance(following, SameStart):
             if not can_continue:
@@ -188,7 +181,7 @@ class TrialMonitor:
         return replace(outcome, seconds=time.monotonic() - self._measuring_since)  # matches of --metric have no seconds
 
     def _verdict(self, steps: MeasuredSteps, seconds: float) -> TrialState | None:
-        """How the trial ends after `seconds` of steps; None while it has not shown enough."""
+        """The state in which the trial ends after `seconds` of steps; None while it continues."""
         counted, limit = steps.after(self.source.warmup), self.trial.limits.trial
         found = counted.throughput()
         if found is None or len(counted) < MIN_STEPS:
@@ -207,10 +200,24 @@ class TrialMonitor:
         return "measured" if is_narrow or seconds > limit else None
 
 
+class PollTimer:
+    """Decides when to poll again: polling takes at most a tenth of the time."""
+
+    def __init__(self, every: float) -> None:
+        self.every, self.next = every, 0.0
+
+    def due(self) -> bool:
+        return time.monotonic() >= self.next
+
+    def polled(self, seconds: float) -> None:
+        """Record the duration of a poll."""
+        self.next = time.monotonic() + max(self.every, 10 * seconds)
+
+
 def outcome_of(
     run: RunFolder, settings: Mapping[str, str], steps: MeasuredSteps | None, source: StepSource
 ) -> TrialOutcome:
-    """The outcome of a trial with these steps; None where there are none."""
+    """The outcome of a trial with these steps; `steps`: None if there are none."""
     if steps is None:
         return TrialOutcome(settings, run)
     counted = steps.after(min(source.warmup, max(0, len(steps) - 1)))

@@ -1,22 +1,20 @@
-"""What a tuning study writes: settings files for each library, and a guide for people.
+"""The output files of a tuning study: settings files for each library, and a guide.
 
-Each format is one file of `formats/`.
+Each format is one file in `formats/`.
 """
 
 from pathlib import Path
 
 from hvscale.comm_tuning.tune.document import TuneDocument
-from hvscale.comm_tuning.tune.outputs.output_format import output_formats
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.outputs.output_format import TunedJob, output_formats
 from hvscale.core.run_folder import cannot_write, write_atomically
 
 
 def write_outputs(folder: Path, document: TuneDocument) -> list[Path]:
-    """Write every file that applies to the job.
+    """Write every file that applies to the job; return their paths.
 
-    Files of an earlier call that no longer apply are removed. Where no gain was proven, the files
-    set only what the job had before, and the guide says so. Raises RequestError when the folder
-    cannot be written.
+    Files of an earlier call that no longer apply are removed. Without a proven gain the files set
+    only what the study had fixed. Raises RequestError if the folder cannot be written.
     """
     tuned = TunedJob.of(folder.absolute(), document)
     written = []

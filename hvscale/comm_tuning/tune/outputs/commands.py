@@ -1,40 +1,40 @@
-"""The commands that start the job with a study's settings, for each launcher."""
+"""The commands that start the job with a study's settings, one for each launcher."""
 
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob, names_of
+from hvscale.comm_tuning.tune.outputs.output_format import TunedJob, names_of
 from hvscale.launch import flavours
 from hvscale.launch.options import LaunchOptions
 
-# What a value of the variable that binds ranks is called by srun.
+# Values of the binding variable, and their names in srun.
 SRUN_BINDING = {"core": "cores", "socket": "sockets", "numa": "ldoms"}
 Words = list[list[str]]
 
 
 @dataclass(frozen=True)
-class ShellLine:
-    """A command for a shell, with a title and a note."""
+class ShellCommand:
+    """A shell command with a title and a note."""
 
     title: str
     text: str
     note: str = ""
 
 
-def lines(tuned: TunedJob) -> list[ShellLine]:
-    """The commands that apply to the job, hvscale's own first."""
-    found = [ShellLine("hvscale", shell(hvscale(tuned)))]
+def commands(tuned: TunedJob) -> list[ShellCommand]:
+    """The commands for the job, that of hvscale first."""
+    found = [ShellCommand("hvscale", shell(hvscale(tuned)))]
     flavour = flavours.get(tuned.flavour)
     own = flavour.command_line(tuned.document.np, tuned.document.command, environment(tuned), tuned.library)
     if own is not None:
-        found.append(ShellLine(Path(own[0][0]).name, shell(own), device_note(tuned)))
-        found.append(ShellLine("srun", shell(srun(tuned)), device_note(tuned)))
+        found.append(ShellCommand(Path(own[0][0]).name, shell(own), device_note(tuned)))
+        found.append(ShellCommand("srun", shell(srun(tuned)), device_note(tuned)))
     if uses_horovodrun(tuned):
-        note = "For a program that uses Horovod; -H or --hostfile names the hosts. " + device_note(tuned)
+        note = "For programs that use Horovod; -H or --hostfile names the hosts. " + device_note(tuned)
         found.append(
-            ShellLine(
+            ShellCommand(
                 "horovodrun", shell([[".", tuned.path("env.sh")]]) + "\n" + shell(horovodrun(tuned)), note.strip()
             )
         )
@@ -42,14 +42,12 @@ def lines(tuned: TunedJob) -> list[ShellLine]:
 
 
 def shell(words: Words) -> str:
-    """One command, each part on a line of its own."""
+    """One command, each part on its own line."""
     return " \\\n    ".join(shlex.join(part) for part in words)
 
 
 def device_note(tuned: TunedJob) -> str:
-    """A note on the GPUs of each rank, which these commands cannot set; empty where none is
-    needed.
-    """
+    """A note on the GPUs of each rank, which these commands cannot set; empty if not needed."""
     if tuned.devices == "own":
         return "Each rank must also see only its own GPU: set CUDA_VISIBLE_DEVICES to its local rank, as hvscale launch does."
     if tuned.devices == "split":
@@ -63,9 +61,9 @@ def hvscale(tuned: TunedJob) -> Words:
 
 
 def launch_words(tuned: TunedJob, further: Collection[str] = ()) -> Words:
-    """The options of where the study ran, and those named in `further`.
+    """The launch options of the study: library, placement, --env, and those named in `further`.
 
-    --env holds only names, because a value may be a secret.
+    --env has only the names, because a value may be a secret.
     """
     launch = tuned.launch
     asked = LaunchOptions(
@@ -83,16 +81,12 @@ def command(tuned: TunedJob) -> list[str]:
 
 
 def environment(tuned: TunedJob) -> Mapping[str, str]:
-    """The variables that the job had, with those that hvscale sets by default."""
+    """The variables of the settings, and those that hvscale sets by default."""
     return {**tuned.default_settings, **tuned.variables}
 
 
 def srun(tuned: TunedJob) -> Words:
-    """Slurm's srun.
-
-    It passes its whole environment on, so the variables stand before it, and it binds the ranks
-    itself.
-    """
+    """The command with srun, which passes on its whole environment and binds the ranks itself."""
     variables = dict(environment(tuned))
     flavour = flavours.get(tuned.flavour)
     binding = variables.pop(flavour.binding_variable or "", "")

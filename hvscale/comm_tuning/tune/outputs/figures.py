@@ -1,4 +1,4 @@
-"""The figures of a tuning guide, each a Plotly figure."""
+"""The Plotly figures of a tuning guide."""
 
 import html
 from collections.abc import Sequence
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from hvscale.comm_tuning.tune.document import Proof, Trial, TuneDocument
-from hvscale.report.figures import BLUE, GREEN, GREY, ORANGE, RULE, style_bars
+from hvscale.report.figures import BLUE, GREEN, GREY, ORANGE, RULE, error_bars, style_bars
 from hvscale.studies.run_report.figures import comparison_figures
 
-# Colour and marker of each state of a trial; a trial without a throughput is drawn at 0.
+# Colour and marker of each state. A trial without a throughput is drawn at 0.
 STATES = {
     "measured": (BLUE, "circle"),
     "stopped early": (GREY, "circle"),
@@ -18,7 +18,7 @@ STATES = {
     "wrong sums": (ORANGE, "diamond"),
 }
 HEIGHT = 360
-MAX_TICKS = 20  # up to so many trials each gets a tick
+MAX_TICKS = 20  # up to this number of trials, each one gets a tick
 
 
 def guide_figures(document: TuneDocument) -> dict[str, go.Figure]:
@@ -46,7 +46,7 @@ def trials_figure(document: TuneDocument, unit: str) -> go.Figure:
                 y=[trial.throughput.mean if trial.throughput else 0 for trial in trials],
                 mode="markers",
                 marker={"color": colour, "symbol": symbol, "size": 9},
-                error_y=reaches(trials, colour),
+                error_y=trial_error_bars(trials, colour),
                 customdata=[hover(trial) for trial in trials],
                 hovertemplate="%{customdata}<br>%{y:.4g}<extra></extra>",
             )
@@ -55,19 +55,18 @@ def trials_figure(document: TuneDocument, unit: str) -> go.Figure:
     figure.update_xaxes(tickformat="d", dtick=1 if len(document.trials) <= MAX_TICKS else None)
     if defaults is not None:
         figure.add_hline(defaults.mean, line={"color": GREY, "dash": "dash"}, annotation_text="defaults")
-    over_zero(figure, unit)
+    start_y_at_zero(figure, unit)
     return figure
 
 
-def reaches(trials: Sequence[Trial], colour: str) -> dict[str, object]:
-    """Error bars: how far each interval reaches above and below; 0 where none is known."""
+def trial_error_bars(trials: Sequence[Trial], colour: str) -> dict[str, object]:
+    """Error bars of the trials' intervals; 0 if an interval is unknown."""
     known = [trial.throughput for trial in trials]
-    up = [found.high - found.mean if found and found.high is not None else 0.0 for found in known]
-    down = [found.mean - found.low if found and found.low is not None else 0.0 for found in known]
-    # A very long error bar must not flatten all others.
+    above = [found.high - found.mean if found and found.high is not None else 0.0 for found in known]
+    below = [found.mean - found.low if found and found.low is not None else 0.0 for found in known]
+    # A very long error bar would flatten all others.
     longest = max((found.mean for found in known if found), default=0.0)
-    up, down = ([min(reach, longest) for reach in part] for part in (up, down))
-    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "color": colour, "thickness": 1.2}
+    return error_bars(colour, *([min(length, longest) for length in part] for part in (above, below)))
 
 
 def hover(trial: Trial) -> str:
@@ -93,12 +92,12 @@ def proof_figure(proof: Proof, unit: str) -> go.Figure:
         shown = f"pair %{{x}}, {name}: %{{y:.4g}}<extra></extra>"
         figure.add_scatter(name=name, x=numbers, y=values, mode="lines+markers", line=line, hovertemplate=shown)
     style_bars(figure, "pair", HEIGHT)
-    over_zero(figure, unit)
+    start_y_at_zero(figure, unit)
     figure.update_xaxes(tickvals=numbers)
     return figure
 
 
-def over_zero(figure: go.Figure, unit: str) -> None:
+def start_y_at_zero(figure: go.Figure, unit: str) -> None:
     figure.update_yaxes(
         autorange=True, rangemode="tozero", title={"text": html.escape(unit), "font_size": 13}, gridcolor=RULE
     )

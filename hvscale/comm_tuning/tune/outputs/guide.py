@@ -1,7 +1,7 @@
-"""The content of the tuning guide, which both of its formats show."""
+"""The content of the tuning guide, for its Markdown and its HTML."""
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,13 +11,11 @@ from typing import Any
 from hvscale import __version__
 from hvscale.comm_tuning.knobs.library import MEANING
 from hvscale.comm_tuning.knobs.settings import is_given
-from hvscale.comm_tuning.tune.document import Trial
-from hvscale.comm_tuning.tune.outputs.commands import ShellLine, command, launch_words, lines, shell
-from hvscale.comm_tuning.tune.outputs.effects import KnobEffect, effects_of
-from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, output_formats
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.document import KnobChoice, Trial, TuneDocument
+from hvscale.comm_tuning.tune.outputs.commands import ShellCommand, command, commands, launch_words, shell
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, output_formats
 from hvscale.comm_tuning.tune.search_space import DEFAULT
-from hvscale.core.statistics import Estimate, percent
+from hvscale.core.statistics import Estimate, percent, welch_ratio
 from hvscale.core.units import WIDEST_INTERVAL, human_bytes, human_number, human_range, human_seconds, is_narrow
 from hvscale.launch.flavours import LIBRARY_DECIDES
 from hvscale.profiling.compare import Comparison, Gain
@@ -41,8 +39,39 @@ class TrialCells:
     problem: str
 
 
+@dataclass(frozen=True)
+class KnobEffect:
+    """The effect of one value of a knob.
+
+    `ratio`: throughput of the trials with this value over that of all other trials. Other knobs
+    differ between the trials too, so it is a hint and not a proof.
+    """
+
+    knob: str
+    value: str
+    trials: int
+    ratio: Estimate | None
+
+    @property
+    def verdict(self) -> str:
+        return self.ratio.verdict("faster", "slower") if self.ratio is not None else "unknown"
+
+
+def effects_of(choice: KnobChoice, document: TuneDocument) -> list[KnobEffect]:
+    """The effect of each value that was tried, best first; "default" if the knob was not set."""
+    throughputs: defaultdict[str, list[float]] = defaultdict(list)
+    for trial in document.trials:
+        if trial.throughput is not None:
+            throughputs[trial.settings.get(choice.knob, DEFAULT)].append(trial.throughput.mean)
+    found = []
+    for value, own in throughputs.items():
+        others = [one for other, its in throughputs.items() if other != value for one in its]
+        found.append(KnobEffect(choice.knob, value, len(own), welch_ratio(own, others) if others else None))
+    return sorted(found, key=lambda effect: -effect.ratio.mean if effect.ratio else 0)
+
+
 class Guide:
-    """The values that the templates use."""
+    """The values for the templates."""
 
     version = __version__
     meaning = MEANING
@@ -98,8 +127,8 @@ class Guide:
                 return said + "."
             return said + ". The interval includes 0, so the difference may be chance."
         if self.document.winner == {}:
-            return "There was nothing to prove. The files here set nothing."
-        return "The files here set only what the job had before. Run the same `hvscale tune` command with this folder to resume."
+            return "So there was no proof. The files in this folder set nothing."
+        return "The files in this folder set only what the study had fixed. Run the same `hvscale tune` command with this folder to resume."
 
     @property
     def tried(self) -> str:
@@ -113,7 +142,7 @@ class Guide:
         said += f" ({outcomes})" if outcomes else ""
         said += f", over {plural(len(knobs), 'knob')}" if knobs else ""
         if document.fixed:
-            said += f", always with {words(document.fixed)}"
+            said += f", all with {words(document.fixed)}"
         return said + (f". Throughput: {document.measured_by}." if document.measured_by else ".")
 
     @property
@@ -123,7 +152,7 @@ class Guide:
 
     @property
     def not_proven(self) -> str:
-        """The best settings of the search, where they were not accepted."""
+        """The best settings of the search, if they were not accepted."""
         return words(self.document.winner) if self.document.winner and not self.tuned.gained else ""
 
     @property
@@ -132,12 +161,12 @@ class Guide:
         return bool(self.tuned.settings or self.tuned.variables or self.tuned.devices != NO_DEVICES)
 
     @property
-    def steps(self) -> list[ShellLine]:
-        return lines(self.tuned)
+    def steps(self) -> list[ShellCommand]:
+        return commands(self.tuned)
 
     @property
     def files(self) -> list[OutputFormat]:
-        """All other files."""
+        """All output files except the guide."""
         return [one for one in output_formats() if one.applies(self.tuned) and not one.file.startswith(GUIDE)]
 
     def use(self, output: OutputFormat) -> str:
@@ -145,7 +174,7 @@ class Guide:
 
     @cached_property
     def defaults(self) -> Estimate | None:
-        """The throughput of the first trial without settings."""
+        """The throughput of the first trial with the defaults."""
         found = (trial.throughput for trial in self.document.trials if not trial.settings)
         return next(found, None)
 
@@ -181,7 +210,7 @@ class Guide:
 
     @property
     def helped(self) -> list[KnobEffect]:
-        """For each knob the accepted value, or else the best one if the trials show a gain."""
+        """For each knob the accepted value, or else the best value that the trials show faster."""
         shown = []
         for effects in self.effects:
             own = [one for one in effects if self.tuned.gained.get(one.knob) == one.value]
@@ -190,7 +219,7 @@ class Guide:
 
     @property
     def does_not_matter(self) -> list[tuple[str, str]]:
-        """Knobs that were left out of the search, or show no effect in it, each with the reason."""
+        """Knobs that were not searched or show no effect, each with the reason."""
         found = [(choice.knob, choice.reason) for choice in self.document.space if not choice.values]
         for effects in self.effects:
             if effects and effects[0].knob not in self.tuned.gained:
@@ -202,7 +231,7 @@ class Guide:
 
     @property
     def saved(self) -> str:
-        """How the communication time changed, and where most."""
+        """How the communication time changed, and which messages changed most."""
         profile = self.profile
         if profile is None or not profile.rows:
             return ""
@@ -218,23 +247,23 @@ class Guide:
         )
 
     @property
-    def repeat(self) -> list[ShellLine]:
+    def repeat(self) -> list[ShellCommand]:
         """Commands that repeat the study, its proof and its profiles."""
         fixed = [["--fix", f"{knob}={text}"] for knob, text in self.document.fixed.items()]
         options = self.tuned.launch
         asked = [name for name in ("transport", "devices") if is_given(options, name)]
         search = [["hvscale", "tune", "-np", str(self.document.np)], *launch_words(self.tuned, asked), *fixed]
-        found = [ShellLine("the whole study, in a new folder", shell([*search, command(self.tuned)]))]
+        found = [ShellCommand("the whole study, in a new folder", shell([*search, command(self.tuned)]))]
         file = self.tuned.path("settings.toml")
         if self.tuned.gained and "," not in file:
             proof = ["hvscale", "compare-settings", f"defaults,{file}", "-np", str(self.document.np), "--repeat", "7"]
-            found.append(ShellLine("only the proof", shell([proof, *launch_words(self.tuned), command(self.tuned)])))
+            found.append(ShellCommand("only the proof", shell([proof, *launch_words(self.tuned), command(self.tuned)])))
         if self.profile is not None:
             pair = [self.profile.run_before, self.profile.run_after]
             found.append(
-                ShellLine("the profiles before and after, by message size", shell([["hvscale", "compare", *pair]]))
+                ShellCommand("the profiles before and after, by message size", shell([["hvscale", "compare", *pair]]))
             )
-            found.append(ShellLine("the same as a page", shell([["hvscale", "report", *pair]])))
+            found.append(ShellCommand("the same as a page", shell([["hvscale", "report", *pair]])))
         return found
 
 
@@ -255,9 +284,9 @@ def change(gain: Estimate) -> str:
 
 def interval(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
-        return "its interval is unknown"
+        return "no confidence interval"
     if not is_narrow(gain.low, gain.high):
-        return f"its 95 % interval spans more than a factor of {WIDEST_INTERVAL}"
+        return f"95 % interval wider than a factor of {WIDEST_INTERVAL}"
     return f"95 % interval {percent(gain.low)} to {percent(gain.high)}"
 
 

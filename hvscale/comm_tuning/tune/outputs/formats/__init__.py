@@ -1,1 +1,1 @@
-"""The files that a study writes: one format each, which registers itself."""
+"""Output formats: one file each, which registers itself."""

@@ -3,8 +3,7 @@
 import shlex
 from collections.abc import Mapping
 
-from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, register
 
 
 def text(tuned: TunedJob) -> str:

@@ -1,9 +1,8 @@
-"""guide.html: the guide for people, as one page with figures that works offline."""
+"""guide.html: the guide as one page with figures, which works offline."""
 
 from hvscale.comm_tuning.tune.outputs.figures import guide_figures
 from hvscale.comm_tuning.tune.outputs.guide import FILTERS, TEMPLATES, Guide
-from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, register
 from hvscale.report.page import render_page
 
 

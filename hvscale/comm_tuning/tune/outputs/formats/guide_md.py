@@ -1,10 +1,9 @@
-"""guide.md: the guide for people, as Markdown."""
+"""guide.md: the guide as Markdown."""
 
 import re
 
 from hvscale.comm_tuning.tune.outputs.guide import FILTERS, TEMPLATES, Guide
-from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, register
 from hvscale.report.page import render_template
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
@@ -12,12 +11,12 @@ ENTITY = re.compile(r"&(?=[A-Za-z#])")
 
 
 def plain(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Escape text for Markdown, on one line."""
     return ENTITY.sub("&amp;", SPECIAL.sub(r"\\\1", " ".join(text.split())))
 
 
 def code(text: str) -> str:
-    """A block that holds the text as it is, whatever backticks are in it."""
+    """A code block of the text, whatever backticks it contains."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}sh\n{text}\n{fence}"

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from hvscale.comm_tuning.tune.outputs.commands import uses_horovodrun
-from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, register
 from hvscale.launch import flavours
 
 MIB = 2**20
@@ -23,12 +22,12 @@ def mebibytes(word: str) -> str | None:
 
 
 def plain(number: Decimal) -> str:
-    """Without an exponent, which YAML 1.1 would read as a word."""
+    """Decimal notation, because YAML 1.1 would read an exponent as a string."""
     text = format(number, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-# The key of each variable, and how its value is written there; None where it cannot be.
+# The key of each variable, and the function that writes its value; None if that is impossible.
 KEYS: dict[str, tuple[str, Callable[[str], str | None]]] = {
     "HOROVOD_FUSION_THRESHOLD": ("fusion_threshold_mb", mebibytes),
     "HOROVOD_CYCLE_TIME": ("cycle_time_ms", lambda word: plain(Decimal(word))),
@@ -48,7 +47,7 @@ def text(tuned: TunedJob) -> str:
             params[key] = written
     parts = ["# For horovodrun --config-file; the command line overrides it.\n"]
     if left:
-        parts.append(f"# It has no keys for these, which env.sh sets: {', '.join(sorted(left))}\n")
+        parts.append(f"# horovodrun has no keys for these, so env.sh sets them: {', '.join(sorted(left))}\n")
     parts.append(f"controller: {flavours.get(tuned.flavour).horovod_controller}\n")
     if params:
         parts.append("params:\n" + "".join(f"  {key}: {written}\n" for key, written in params.items()))

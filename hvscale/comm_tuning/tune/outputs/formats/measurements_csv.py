@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, register
 from hvscale.report.csv_file import csv_text
 
 COLUMNS = ("kind", "number", "start", "state", "throughput", "throughput_low", "throughput_high", "unit")
@@ -11,7 +10,7 @@ LAST_COLUMNS = ("steps", "seconds", "run", "problem")
 
 
 def text(tuned: TunedJob) -> str:
-    """`number`: of the trial or the pair. An empty knob had its default."""
+    """The rows. `number`: of the trial or the pair. An empty knob means its default."""
     document = tuned.document
     searched = [choice.knob for choice in document.space if choice.values]
     knobs = dict.fromkeys([*searched, *(knob for trial in document.trials for knob in trial.settings), *document.fixed])
@@ -29,12 +28,12 @@ def trials(tuned: TunedJob) -> Iterator[dict[str, object]]:
             "throughput_low": found.low if found else None,
             "throughput_high": found.high if found else None,
             "unit": tuned.document.unit,
-            **of_knobs({**tuned.document.fixed, **trial.settings}),
+            **knob_columns({**tuned.document.fixed, **trial.settings}),
         }
 
 
 def pairs(tuned: TunedJob) -> Iterator[dict[str, object]]:
-    """Two rows each: the defaults, and the winner."""
+    """Two rows for each pair: the defaults, and the best settings."""
     document = tuned.document
     for number, pair in enumerate(document.proof.pairs if document.proof else [], 1):
         for kind, throughput, run, settings in (
@@ -48,11 +47,11 @@ def pairs(tuned: TunedJob) -> Iterator[dict[str, object]]:
                 "throughput": throughput,
                 "unit": document.unit,
                 "run": run,
-                **of_knobs({**document.fixed, **settings}),
+                **knob_columns({**document.fixed, **settings}),
             }
 
 
-def of_knobs(settings: dict[str, str]) -> dict[str, object]:
+def knob_columns(settings: dict[str, str]) -> dict[str, object]:
     return {f"set {knob}": text for knob, text in settings.items()}
 
 

@@ -5,8 +5,7 @@ MPICH 5 reads them from /etc/mpich.conf, and any shell can source them.
 
 import shlex
 
-from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, register
 
 FILE = "mpich.conf"
 PREFIXES = ("MPIR_CVAR_", "UCX_", "FI_")
@@ -18,7 +17,7 @@ HEAD = """\
 
 def text(tuned: TunedJob) -> str:
     others = tuned.others(*PREFIXES)
-    left = f"# MPICH does not read these; only env.sh sets them: {', '.join(others)}\n" if others else ""
+    left = f"# Not read by MPICH, so only env.sh sets them: {', '.join(others)}\n" if others else ""
     return HEAD + left + "".join(f"{name}={word}\n" for name, word in tuned.beginning(*PREFIXES).items())
 
 

@@ -5,8 +5,7 @@ NCCL 2.23 and later find it by NCCL_CONF_FILE, all releases as /etc/nccl.conf.
 
 import shlex
 
-from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, register
 
 FILE = "nccl.conf"
 PREFIX = "NCCL_"

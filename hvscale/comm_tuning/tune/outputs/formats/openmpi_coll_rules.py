@@ -1,15 +1,14 @@
 """openmpi-coll-rules.conf: the algorithms as rules, for communicators of the job's size or larger.
 
-Parameters force an algorithm on every communicator. With these rules smaller communicators keep the
-library's own choice: their rule, of size 0, is empty.
+Parameters force an algorithm on every communicator. With these rules, smaller communicators keep
+the library's own choice: their rule (size 0) is empty.
 """
 
 import shlex
 
 from hvscale.comm_tuning.collectives.tables.formats.openmpi import RULES_VARIABLE, SizeRule, format_rules
 from hvscale.comm_tuning.knobs.libraries.openmpi import TUNED_FIRST
-from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, register
 
 FILE = "openmpi-coll-rules.conf"
 PREFIX = "OMPI_MCA_coll_tuned_"
@@ -17,9 +16,9 @@ COLLECTIVES = ("allreduce", "bcast")
 
 
 def chosen(tuned: TunedJob) -> dict[str, tuple[str, str]]:
-    """For each collective the number of its algorithm and the bytes of a segment.
+    """For each collective the number of its algorithm and its segment size in bytes.
 
-    0 bytes is the algorithm's own segment.
+    0 bytes: the algorithm's own segment size.
     """
     found = {}
     for name in COLLECTIVES:

@@ -5,20 +5,19 @@ mpirun --tune reads another format.
 
 import shlex
 
-from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, register
 from hvscale.launch.flavours.openmpi import PREFIX
 
 FILE = "openmpi-mca-params.conf"
 HEAD = """\
 # For mpirun --mca mca_base_param_files FILE, or OMPI_MCA_mca_base_param_files=FILE under srun.
-# It replaces $HOME/.openmpi/mca-params.conf and the system's file. To keep those, list them too, separated by commas.
+# It replaces $HOME/.openmpi/mca-params.conf and the system's file. To keep those, add them, separated by commas.
 """
 
 
 def text(tuned: TunedJob) -> str:
     own, others = tuned.beginning(PREFIX), tuned.others(PREFIX)
-    left = f"# Not Open MPI's parameters; only env.sh sets them: {', '.join(others)}\n" if others else ""
+    left = f"# Not parameters of Open MPI, so only env.sh sets them: {', '.join(others)}\n" if others else ""
     return HEAD + left + "".join(f"{name.removeprefix(PREFIX)} = {word}\n" for name, word in own.items())
 
 

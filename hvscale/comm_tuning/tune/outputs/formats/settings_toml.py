@@ -4,8 +4,7 @@ import json
 import shlex
 
 from hvscale.comm_tuning.knobs.settings_file import KNOBS
-from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, register
-from hvscale.comm_tuning.tune.outputs.tuned_job import TunedJob
+from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, register
 
 
 def text(tuned: TunedJob) -> str:
@@ -27,7 +26,7 @@ def pairs(values: dict[str, str]) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """A basic string of TOML: as in JSON, except that TOML wants DEL escaped."""
+    """A basic string of TOML: as in JSON, except that TOML needs DEL escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,13 +1,17 @@
-"""The tables of a tuning study, its answer in one line, and its trials as rows of a CSV file."""
+"""What `hvscale tune` prints: progress, tables, the verdict; and the rows of its CSV file."""
 
 from pydantic import BaseModel
+from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
-from hvscale.comm_tuning.tune.document import TrialState, TuneDocument
+from hvscale.comm_tuning.tune.document import Trial, TrialState, TuneDocument
 from hvscale.comm_tuning.tune.job_space import JobSettings
 from hvscale.comm_tuning.tune.scores import ratios
-from hvscale.core.statistics import Estimate
+from hvscale.comm_tuning.tune.study import TuneStudy
+from hvscale.core.plain_rich import PlainColumn
+from hvscale.core.statistics import Estimate, percent
 from hvscale.core.units import human_interval, human_number
+from hvscale.report.progress import ProgressBar
 from hvscale.report.tables import plain_table
 
 BEST_SHOWN = 10
@@ -16,7 +20,7 @@ BEST_SHOWN = 10
 class TrialRow(BaseModel):
     """One line of the CSV file.
 
-    `ratio`: to the last trial of the defaults before it, 0 where it failed.
+    `ratio`: to the last trial of the defaults before it, 0 if it failed.
     """
 
     number: int
@@ -60,12 +64,8 @@ def settings_text(settings: JobSettings) -> str:
     return " ".join(f"{knob}={value}" for knob, value in settings.items()) or "the defaults"
 
 
-def percent(ratio: float) -> str:
-    return f"{(ratio - 1) * 100:+.1f} %"
-
-
 def trials_table(document: TuneDocument) -> Table:
-    """The best trials and the defaults, the fastest first; then those that failed."""
+    """The best trials and the defaults, fastest first; then the failed trials."""
     rows = trial_rows(document)
     fine = sorted((row for row in rows if row.state == "measured"), key=lambda row: -row.ratio)
     failed = [row for row in rows if row.state not in ("measured", "stopped early")]
@@ -75,7 +75,7 @@ def trials_table(document: TuneDocument) -> Table:
     left_out = len(fine) - len(shown)
     notes = [f"measured by {document.measured_by}" if document.measured_by else ""]
     if early or left_out:
-        notes.append(f"not shown: {left_out} slower trials, and {early} stopped early as too slow")
+        notes.append(f"not shown: {left_out} slower trials, {early} stopped early")
     result = plain_table(
         f"np {document.np}, {len(rows)} trials",
         "\n".join(note for note in notes if note),
@@ -96,7 +96,7 @@ def trials_table(document: TuneDocument) -> Table:
 
 
 def space_table(document: TuneDocument) -> Table:
-    """Every knob: the values that were searched, or why it was not."""
+    """Every knob, with the values that were searched or the reason why none was."""
     result = with_text_column(plain_table("knobs", None, "knob", "values searched, or why not"))
     for choice in sorted(document.space, key=lambda one: not one.values):
         result.add_row(choice.knob, " ".join(choice.values) if choice.values else f"- {choice.reason}")
@@ -104,7 +104,7 @@ def space_table(document: TuneDocument) -> Table:
 
 
 def with_text_column(table: Table) -> Table:
-    """The table with text in its second column."""
+    """Left-align and wrap the second column, which is text."""
     table.columns[1].justify, table.columns[1].no_wrap = "left", False
     return table
 
@@ -113,14 +113,14 @@ def verdict(document: TuneDocument) -> str:
     """The answer, in one line."""
     proof = document.proof
     if document.winner is None:
-        return "not proven yet: run the same command with the same --run to resume"
+        return "no proof yet: run the same command with the same --run to resume"
     if proof is None:
         return "keep the defaults: no trial was faster"
     found = f"{gain_text(proof.gain)} over {len(proof.pairs)} pairs of fresh starts"
     if document.winner:
         return f"use {settings_text(document.winner)}: {found}"
     if len(proof.pairs) and proof.gain.low is not None:
-        why = "so it is slower" if proof.gain.high is not None and proof.gain.high < 1 else "which may be chance"
+        why = "so they are slower" if proof.gain.high is not None and proof.gain.high < 1 else "which may be chance"
         return f"keep the defaults: {settings_text(proof.settings)} gave {found}, {why}"
     return f"keep the defaults: {settings_text(proof.settings)} failed in the proof"
 
@@ -129,3 +129,34 @@ def gain_text(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
         return percent(gain.mean)
     return f"{percent(gain.mean)} ({percent(gain.low)} to {percent(gain.high)})"
+
+
+class TuneProgressBar(ProgressBar):
+    """A line for each trial, and a bar over all trials with the best gain so far."""
+
+    def __init__(self, study: TuneStudy) -> None:
+        super().__init__(study.request.trials, MofNCompleteColumn(), PlainColumn("{task.fields[best]}"), best="")
+        self.study, self.best = study, 1.0
+
+    def trial_begins(self, settings: JobSettings) -> None:
+        self.update(description=f"trying {settings_text(settings)}")
+
+    def trial_ended(self, trial: Trial, ratio: float) -> None:
+        if trial.state == "measured":
+            self.best = max(self.best, ratio)
+        self.update(advance=1, best=f"best {percent(self.best)}")
+        found = trial.throughput
+        if trial.state in ("measured", "stopped early") and found is not None:
+            gain = f", {percent(ratio)}" if trial.settings else ""
+            figure = f"{human_number(found.mean, 4)} {self.study.document.unit or ''}".rstrip() + gain
+            figure += f" ({trial.state})" * (trial.state != "measured")
+        else:
+            figure = f"{trial.state}: {trial.problem}"
+        self.print(f"trial {trial.number}: {settings_text(trial.settings)}: {figure}")
+
+    def pair_begins(self, settings: JobSettings, number: int, pairs: int) -> None:
+        if number == 1:
+            self.print(
+                f"proof: {settings_text(settings)} against the defaults, {pairs} interleaved pairs of fresh starts"
+            )
+        self.update(description=f"proof, pair {number}", total=pairs, completed=number - 1)

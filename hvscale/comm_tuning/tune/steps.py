@@ -1,15 +1,18 @@
-"""Reads the steps of a running job: the work and the seconds of each step."""
+"""Reads a job's steps: their work and seconds, and the losses of the first ones."""
 
 import itertools
-import time
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hvscale.core.documents import parse_json
 from hvscale.core.errors import RequestError
+from hvscale.core.line_files import read_lines
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate, estimate
 from hvscale.core.units import MIB
@@ -26,16 +29,19 @@ MEASURED_BY: dict[Kind, str] = {
     "marks": "the steps that the command marks for hvprof",
     "collectives": "the period of its collectives",
 }
-# The first of these that a run has is used where --metric is not given.
+# Without --metric, the first of these that a run has is used.
 IN_ORDER: tuple[Kind, ...] = ("steps", "marks", "collectives")
-WARMUP_STEPS = 3  # slower: memory is allocated, connections are made, kernels are compiled
-INTERVAL_BLOCKS = 8  # blocks of neighbouring steps, whose times are correlated, for a confidence interval
+WARMUP_STEPS = 3  # slower: they allocate memory, connect ranks and compile kernels
+INTERVAL_BLOCKS = 8  # for confidence intervals: the times of neighbouring steps are correlated
+COMPARED_LOSSES = 10  # of the first steps; later ones drift apart by rounding
+# Relative. Another order of summation, or bf16 instead of fp32, gives a far smaller difference.
+LOSS_TOLERANCE = 0.05
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """The work of each step, so that work / seconds is in `unit`, and its seconds."""
+    """The work and the seconds of each step; work / seconds is in `unit`."""
 
     work: Floats
     seconds: Floats
@@ -48,9 +54,9 @@ class MeasuredSteps:
         return MeasuredSteps(self.work[first:], self.seconds[first:], self.unit)
 
     def throughput(self) -> Estimate | None:
-        """The mean over all steps; None without steps.
+        """All work over all seconds, with an interval over blocks of neighbouring steps.
 
-        Its interval is over blocks of neighbouring steps.
+        None without steps.
         """
         if not len(self):
             return None
@@ -62,12 +68,10 @@ class MeasuredSteps:
 
 
 class StepSource:
-    """Reads the steps of all runs of one command from the same source.
+    """Reads the steps of all runs of one command from the same source: the best of the first run.
 
-    It is the best one that the first run has.
-
-    `kind`: the source, None until it is locked; `share`: bytes that each step sends, where steps
-    are counted from collectives.
+    `kind`: the source, None until it is locked. `share`: bytes that each step sends, if steps are
+    counted by collectives.
     """
 
     def __init__(self, np: int, metric: Metric | None, kind: Kind | None = None) -> None:
@@ -79,16 +83,13 @@ class StepSource:
 
     @property
     def warmup(self) -> int:
-        """MeasuredSteps that do not count.
-
-        With --metric it is one match, which may cover many steps.
-        """
+        """Number of first steps that do not count; with --metric one match, often of many steps."""
         return 1 if self.kind == "metric" else WARMUP_STEPS
 
     def steps(self, run: RunFolder) -> MeasuredSteps | None:
         """The steps so far; None without any.
 
-        Raises RequestError where --metric matches something other than a number.
+        Raises RequestError if --metric matches something other than a number.
         """
         readers: dict[Kind, Callable[[RunFolder], MeasuredSteps | None]] = {
             "metric": self._metric,
@@ -115,18 +116,18 @@ class StepSource:
     def _metric(self, run: RunFolder) -> MeasuredSteps | None:
         if self.metric is None:
             return None
-        of_ranks = []
+        by_rank = []
         for rank in range(self.np):
             found = [match for line in lines_of(run.log(rank)) for match in self.metric.pattern.finditer(line)]
             if found:
-                of_ranks.append([number(match[self.metric.group], run, rank) for match in found])
-        if not of_ranks:
+                by_rank.append([number(match[self.metric.group], run, rank) for match in found])
+        if not by_rank:
             return None
         if self.metric.group == PER_RANK:
-            shortest = min(map(len, of_ranks))
-            values = self.np * np.mean([of_rank[:shortest] for of_rank in of_ranks], axis=0)
+            shortest = min(map(len, by_rank))
+            values = self.np * np.mean([values[:shortest] for values in by_rank], axis=0)
         else:
-            values = np.array(of_ranks[0])
+            values = np.array(by_rank[0])
         return MeasuredSteps(values, np.ones(len(values)), None)
 
     def _log(self, run: RunFolder) -> MeasuredSteps | None:
@@ -163,22 +164,43 @@ class StepSource:
 
 
 def recording_of(run: RunFolder) -> Recording | None:
-    """The recording of a run; None while the ranks have written nothing readable."""
+    """The recording of a run; None while there is nothing readable."""
     try:
         return read_recording(run)
     except RequestError:
         return None
 
 
-class PollTimer:
-    """Says when to poll again: polling must take little of the machine's time."""
+def losses(run: RunFolder) -> dict[int, float | None]:
+    """The losses of the first steps, by line of steps.jsonl.
 
-    def __init__(self, every: float) -> None:
-        self.every, self.next = every, 0.0
+    None for a missing loss or one that is not finite. Damaged lines are skipped.
+    """
+    with suppress(OSError):
+        found = read_lines(run.steps, _loss)
+        return {line: loss for line, loss in zip(found.numbers, found.values, strict=True) if line <= COMPARED_LOSSES}
+    return {}
 
-    def due(self) -> bool:
-        return time.monotonic() >= self.next
 
-    def polled(self, seconds: float) -> None:
-        """Note that a poll took so many seconds."""
-        self.next = time.monotonic() + max(self.every, 10 * seconds)
+def _loss(line: bytes) -> float | None:
+    """The loss in a line of steps.jsonl. Raises ValueError if the line is damaged."""
+    try:
+        loss = parse_json(line).get("loss")
+        return float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
+    except (AttributeError, OverflowError) as error:
+        raise ValueError("not a line of steps.jsonl") from error
+
+
+def differing_loss(run: RunFolder, reference: RunFolder) -> str | None:
+    """A sentence about the first step whose loss differs from the reference's; None without one.
+
+    A sum that is wrong in the same way on all ranks shows only in the losses.
+    """
+    of_run, of_reference = losses(run), losses(reference)
+    for step in sorted(of_run.keys() & of_reference.keys()):
+        found, expected = of_run[step], of_reference[step]
+        if expected is None:
+            continue
+        if found is None or abs(found - expected) > LOSS_TOLERANCE * max(abs(expected), 1e-6):
+            return f"the loss of step {step} is {found}, but {expected} with the defaults"
+    return None
