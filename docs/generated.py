@@ -10,6 +10,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
 from typer.main import get_command
 
 import hvscale
@@ -153,6 +154,14 @@ def knob_line(row: KnobRow) -> str:
     return "| " + " | ".join(table_cell(text.replace("<", "&lt;").replace("*", "\\*")) for text in cells) + " |"
 
 
+class DocumentSchema(GenerateJsonSchema):
+    """JSON schema without the command-line data of `launch.placement_options.option`."""
+
+    def generate_inner(self, schema: Any) -> dict[str, Any]:
+        metadata = {key: value for key, value in schema.get("metadata", {}).items() if key != "pydantic_js_extra"}
+        return super().generate_inner({**schema, "metadata": metadata})
+
+
 def schema_pages() -> Iterator[tuple[str, str]]:
     """The JSON schema of each document, and an index of them."""
     lines = [
@@ -168,7 +177,10 @@ def schema_pages() -> Iterator[tuple[str, str]]:
         file = name.removeprefix("hvscale/").replace("/", "-") + ".json"
         doc = (model.__doc__ or "").strip().split("\n\n")[0]
         lines.append(f"| `{name}` | {table_cell(doc)} | [{file}](schemas/{file}) |")
-        yield f"reference/schemas/{file}", json.dumps(model.model_json_schema(by_alias=True), indent=2) + "\n"
+        yield (
+            f"reference/schemas/{file}",
+            json.dumps(model.model_json_schema(schema_generator=DocumentSchema), indent=2) + "\n",
+        )
     yield "reference/schemas.md", "\n".join(lines) + "\n"
 
 

@@ -128,7 +128,7 @@ def daemon_pid(address: str) -> int:
 
 @contextmanager
 def relayed_daemon(address: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Yield a second address of the daemon, and its relay process; kill it to cut the connection."""
+    """Yield a second address of the daemon and its relay process; kill it to disconnect."""
     relay = folder / "relay.sock"
     with subprocess.Popen(
         [sys.executable, "-c", RELAY, str(relay), address.removeprefix("unix://")], start_new_session=True
