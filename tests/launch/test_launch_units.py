@@ -1,4 +1,4 @@
-"""What launch decides without starting anything."""
+"""Decisions of a launch, without starting anything."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from hvscale.profiling import library_path, preload_environment
 
 
 @pytest.mark.parametrize(("version", "mapping"), [("5.0.11", "slot:OVERSUBSCRIBE"), ("4.1.4", "--oversubscribe")])
-def test_mpirun_is_told_in_its_own_release_s_words(tmp_path: Path, version: str, mapping: str) -> None:
+def test_mpirun_gets_its_release_s_options(tmp_path: Path, version: str, mapping: str) -> None:
     job = Job(np=3, command=["train me"], run=tmp_path, environment={}, nodes=Nodes((Node(name="here", slots=3),)))
     words = openmpi.arguments(
         job, ["python", "rank.py"], Library(flavour="openmpi", version=version, launcher="/opt/bin/mpirun")
@@ -37,7 +37,7 @@ def test_mpirun_is_told_in_its_own_release_s_words(tmp_path: Path, version: str,
     assert words[-2:] == ["python", "rank.py"]
 
 
-def test_a_flavour_is_known_by_name_and_by_its_library() -> None:
+def test_flavours_by_name_and_soname() -> None:
     assert flavours.get("gloo").soname is None
     assert flavours.of_soname("libmpi.so.40") == ["openmpi"]
     assert flavours.of_soname("libmpi.so.12") == ["intelmpi", "mpich", "mvapich2"]
@@ -69,13 +69,13 @@ OF_OPEN_MPI = "Open MPI v5.0.11, package: Open MPI root@host Distribution, ident
         ("MVAPICH Version: 4.0\n", "unknown (MVAPICH Version: 4.0)"),
     ],
 )
-def test_libraries_of_one_soname_are_told_apart_by_what_they_say(text: str, described: str) -> None:
+def test_libraries_with_one_soname_are_recognized_by_their_version_text(text: str, described: str) -> None:
     assert flavours.describe(text) == described
     knowing = [flavour.name for flavour in flavours.all_with_mpi() if flavour.version_in(text)]
     assert knowing == ([] if described.startswith("unknown") else [described.split()[0]])
 
 
-def test_the_transports_are_read_from_what_the_build_says() -> None:
+def test_transports_are_read_from_the_build_information() -> None:
     assert mpich.transports_in(OF_MPICH) == ["ucx", "ofi"]
     assert mpich.transports_in(OF_MPICH_4) == ["ofi"]
     assert mpich.transports_in("MPICH Device: ch3:nemesis\n") == []
@@ -83,12 +83,12 @@ def test_the_transports_are_read_from_what_the_build_says() -> None:
 
 
 @pytest.mark.parametrize("has_them", [True, False])
-def test_large_counts_are_looked_for_in_the_library_that_the_launcher_brings(tmp_path: Path, has_them: bool) -> None:
+def test_large_counts_in_the_launcher_s_library(tmp_path: Path, has_them: bool) -> None:
     mpich = made_mpi(tmp_path, "libmpi.so.12", "PMPI_Bcast_c" if has_them else "PMPI_Bcast")
     assert has_large_counts([str(tmp_path / "program")], {}, mpich) is has_them
 
 
-def test_large_counts_are_looked_for_where_the_dynamic_linker_looks(tmp_path: Path) -> None:
+def test_large_counts_in_the_dynamic_linker_s_path(tmp_path: Path) -> None:
     made_mpi(tmp_path, "libmpich.so.12", "PMPI_Bcast_c")  # Debian's name
     elsewhere = Library(flavour="mpich", version="4.0.2", launcher="/nowhere/bin/mpiexec.hydra")
     command = [str(tmp_path / "program")]
@@ -96,7 +96,7 @@ def test_large_counts_are_looked_for_where_the_dynamic_linker_looks(tmp_path: Pa
     assert not has_large_counts(command, {}, elsewhere)
 
 
-def test_without_mpi_there_are_no_large_counts() -> None:
+def test_no_large_counts_without_mpi() -> None:
     assert not has_large_counts(["program"], {}, Library(flavour="gloo", version="0.28.1"))
 
 
@@ -110,7 +110,7 @@ def made_mpi(prefix: Path, soname: str, function: str) -> Library:
 
 
 @pytest.mark.parametrize("large_counts", [True, False])
-def test_the_profiler_goes_to_the_ranks_alone_and_lies_where_a_container_sees_it(
+def test_the_profiler_is_preloaded_into_ranks_only_and_mounted_into_containers(
     tmp_path: Path, large_counts: bool
 ) -> None:
     """What is preloaded is the same in every placement: rank.py puts it into the command's
@@ -132,7 +132,7 @@ def test_mpirun_rsh_gets_a_host_for_each_rank(tmp_path: Path) -> None:
     assert words == ["/opt/bin/mpirun_rsh", "-export-all", "-np", "2", "localhost", "localhost", "python", "rank.py"]
 
 
-def test_devices_split_is_for_a_library_with_a_list_of_its_own() -> None:
+def test_devices_split_needs_a_library_with_its_own_device_list() -> None:
     gdr = Library(flavour="mvapich2", version="2.3.7-GDR")
     assert environment.library_devices_variable("split", mvapich2.MVAPICH2(), gdr) == "MV2_VISIBLE_DEVICES"
     for name in ("gloo", "mpich", "openmpi", "intelmpi", "mvapich2"):
@@ -140,7 +140,7 @@ def test_devices_split_is_for_a_library_with_a_list_of_its_own() -> None:
             environment.library_devices_variable("split", flavours.get(name), Library(flavour=name, version="2.3.7"))
 
 
-def test_an_mpirun_of_another_family_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_mpirun_of_another_family_is_an_error_that_names_it(tmp_path: Path) -> None:
     mpirun = tmp_path / "mpirun"
     mpirun.write_text("#!/bin/sh\necho HYDRA build details:\n")
     mpirun.chmod(0o755)
@@ -154,7 +154,7 @@ def test_an_mpirun_of_another_family_is_refused_by_name(tmp_path: Path) -> None:
         flavours.get("openmpi").find({"PATH": str(tmp_path)})
 
 
-def test_only_the_list_and_what_is_named_is_passed_on() -> None:
+def test_only_listed_and_named_variables_are_passed() -> None:
     caller = {"PATH": "/bin", "STRAY": "1", "UCX_TLS": "tcp", "HOROVOD_CYCLE_TIME": "2", "ASKED": "x=y"}
     passed = {
         **environment.inherited_variables(caller),
@@ -169,7 +169,7 @@ def test_only_the_list_and_what_is_named_is_passed_on() -> None:
         st.from_regex(r"[A-Z][A-Z_]{0,20}", fullmatch=True), st.text(st.characters(exclude_characters="\0"))
     )
 )
-def test_a_named_value_arrives_as_it_was_written(variables: dict[str, str]) -> None:
+def test_env_values_arrive_unchanged(variables: dict[str, str]) -> None:
     assert environment.env_variables([f"{name}={value}" for name, value in variables.items()], {}) == variables
 
 
@@ -183,7 +183,7 @@ def test_secrets_are_not_recorded() -> None:
 
 
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\r\n"), min_size=1), max_size=60))
-def test_last_lines_are_the_last_lines(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+def test_last_lines(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     log = tmp_path_factory.mktemp("log") / "rank.log"
     log.write_text("".join(line + "\n" for line in lines))
     assert last_lines(log, 20) == lines[-20:]
@@ -195,7 +195,7 @@ def test_last_lines_are_the_last_lines(tmp_path_factory: pytest.TempPathFactory,
 )
 @example([b"x" * PIECE_BYTES, b"\r", b"end"], [PIECE_BYTES + 1])
 @example([b"x" * (PIECE_BYTES + 1), b"\r", b"end"], [PIECE_BYTES + 1])
-def test_a_log_is_shown_the_same_however_it_grows(
+def test_shown_lines_do_not_depend_on_the_polls(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], cuts: list[int]
 ) -> None:
     """In several polls or in one; only lines that are too long come in pieces, of which the
@@ -218,7 +218,7 @@ def test_a_log_is_shown_the_same_however_it_grows(
     assert max(map(len, shown), default=0) <= 2 * PIECE_BYTES
 
 
-def test_last_lines_of_a_long_log_and_of_none(tmp_path: Path) -> None:
+def test_last_lines_of_a_long_and_of_a_missing_log(tmp_path: Path) -> None:
     log = tmp_path / "rank.log"
     assert last_lines(log) == []
     log.write_text("x" * 1_000_000 + "\n" + "end\n")
@@ -229,12 +229,12 @@ def test_last_lines_of_a_long_log_and_of_none(tmp_path: Path) -> None:
     assert len(line) < 2100
 
 
-def test_a_progress_bar_leaves_what_a_terminal_would() -> None:
+def test_a_progress_bar_is_shown_as_on_a_terminal() -> None:
     assert visible(b" 10%\r 50%\r100%") == "100%"
     assert visible(b"windows line\r") == "windows line"
 
 
-def test_run_folders_get_names_of_their_own(tmp_path: Path) -> None:
+def test_run_folder_names_are_unique(tmp_path: Path) -> None:
     first = default_run_path(["python", "/home/me/train me.py", "--lr", "1"], tmp_path)
     assert first.name.endswith("-python-train-me.py-1")
     assert first.is_dir()
@@ -251,7 +251,7 @@ def test_an_agent_is_not_written_through_a_link(tmp_path: Path) -> None:
     assert subprocess.run([agent, "here", "exit 7"]).returncode == 7
 
 
-def test_what_an_agent_starts_does_not_inherit_the_signals_that_python_ignores() -> None:
+def test_programs_of_an_agent_do_not_inherit_ignored_signals() -> None:
     show = ["grep", "SigIgn", "/proc/self/status"]
     order = json.dumps({"program": show, "environment": dict(os.environ), "directory": "/"})
     default = ["env", "--default-signal", sys.executable, "-I", "-S", remote_start.__file__]
@@ -267,7 +267,7 @@ def test_what_an_agent_starts_does_not_inherit_the_signals_that_python_ignores()
 @pytest.mark.parametrize(
     ("name", "soname", "is_given"), [("libmpi.so.40", "libmpi.so.40", True), ("libmpich.so.12", "libmpi.so.12", False)]
 )
-def test_mpi4py_is_given_a_distributions_library(tmp_path: Path, name: str, soname: str, is_given: bool) -> None:
+def test_mpi4py_gets_a_distribution_s_library(tmp_path: Path, name: str, soname: str, is_given: bool) -> None:
     """It lies beside no launcher; a program beside the launcher is linked to it. mpi4py cannot use
     one of another name than the usual.
     """

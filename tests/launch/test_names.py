@@ -1,5 +1,5 @@
-"""A flavour's or a placement's name stands in its own file alone: whatever differs is an attribute
-there.
+"""A flavour's or placement's name appears only in its own file; differences are
+attributes there.
 """
 
 import ast
@@ -43,7 +43,7 @@ def literals(file: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def test_the_name_of_a_flavour_or_placement_stands_in_its_own_file_alone() -> None:
+def test_names_of_flavours_and_placements_appear_only_in_their_own_files() -> None:
     names = {*flavours.names(), *placements.names()}
     found = []
     for file in sorted(PACKAGE.rglob("*.py")):
@@ -56,12 +56,12 @@ def test_the_name_of_a_flavour_or_placement_stands_in_its_own_file_alone() -> No
     assert found == []
 
 
-def test_the_words_with_other_meanings_are_still_there() -> None:
+def test_words_with_other_meanings_are_up_to_date() -> None:
     for path, words in OTHER_MEANINGS.items():
         assert words <= {text for _, text in literals(PACKAGE / path)}, path
 
 
-def test_each_launcher_s_rank_variables_are_known_and_those_that_slurm_sets_come_last() -> None:
+def test_rank_variables_of_each_launcher_with_slurm_s_last() -> None:
     known = flavours.all_rank_variables()
     assert {one.rank for one in known} == {"OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK"}
     assert [one.rank for one in known][-1] == "PMI_RANK"
@@ -71,7 +71,7 @@ def test_each_launcher_s_rank_variables_are_known_and_those_that_slurm_sets_come
         assert flavour.help, flavour.name
 
 
-def test_a_flavour_s_variables_are_settings_and_pass_as_it_says() -> None:
+def test_a_flavour_s_variables_pass_only_if_it_lists_them() -> None:
     caller = {
         "OMPI_MCA_pml": "ob1",
         "MV2_X": "1",
@@ -86,7 +86,7 @@ def test_a_flavour_s_variables_are_settings_and_pass_as_it_says() -> None:
 
 
 @pytest.mark.parametrize("name", flavours.names())
-def test_a_rank_s_variables_are_given_in_full(name: str) -> None:
+def test_rank_variables_are_complete(name: str) -> None:
     assert all(isinstance(one, RankVariables) and one.local_rank for one in flavours.get(name).rank_variables)
 
 

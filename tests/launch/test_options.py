@@ -1,6 +1,4 @@
-"""The options of a launch: the same, and under the same names, on the command line, in job scripts
-and in documents.
-"""
+"""The options of a launch have the same names on command lines, in job scripts and in documents."""
 
 import shlex
 from pathlib import Path
@@ -77,19 +75,19 @@ def parsed(words: list[str]) -> tuple[LaunchOptions, list[str]]:
 
 
 @given(options)
-def test_options_come_back_from_json(asked: LaunchOptions) -> None:
+def test_options_round_trip_through_json(asked: LaunchOptions) -> None:
     for one in (asked, asked.recorded()):
         assert LaunchOptions.model_validate_json(one.model_dump_json()) == one
 
 
 @given(options)
-def test_options_come_back_from_a_command_line(asked: LaunchOptions) -> None:
+def test_options_round_trip_through_a_command_line(asked: LaunchOptions) -> None:
     words = [word for part in asked.command_line() for word in part]
     assert parsed([*words, "--", "true"]) == (asked, ["true"])
 
 
 @given(options, st.lists(texts, min_size=1))
-def test_options_come_back_from_a_job_script(asked: LaunchOptions, command: list[str]) -> None:
+def test_options_round_trip_through_a_job_script(asked: LaunchOptions, command: list[str]) -> None:
     script = _slurm_job.job_script("launch", command, asked, Path("/runs/job"))
     _, verb, *words = shlex.split(script.rpartition("\nexec ")[2])
     env = tuple(one if has_public_value(one.partition("=")[0]) else one.partition("=")[0] for one in asked.env)
@@ -114,19 +112,19 @@ def example(name: str) -> object:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_a_study_s_document_holds_the_options_as_launch(document: Any) -> None:
+def test_a_study_s_document_has_the_options_as_launch(document: Any) -> None:
     fields = document.model_fields
     assert fields["launch"].annotation in (LaunchOptions, dict[str, LaunchOptions])
     assert not {"settings", "env", "environment", "transport_name", "knobs"} & fields.keys()
 
 
-def test_run_json_holds_the_options_as_launch() -> None:
+def test_run_json_has_the_options_as_launch() -> None:
     fields = RunRecord.model_fields
     assert "launch" in fields
     assert not {"settings", "env", "settings_asked", "knobs"} & fields.keys()
 
 
-def test_a_document_holds_no_secret_and_no_run_folder() -> None:
+def test_documents_hold_no_secrets_and_no_run_folder() -> None:
     asked = LaunchOptions(np=2, env=("PGPASS=s3cret", "NCCL_DEBUG=INFO"), run=Path("job"))
     assert asked.recorded().model_dump() == {"np": 2, "env": ["PGPASS", "NCCL_DEBUG=INFO"]}
 
@@ -140,13 +138,13 @@ def test_a_document_holds_no_secret_and_no_run_folder() -> None:
         ({"transport_name": "ucx"}, "--transport-name ucx: "),
     ],
 )
-def test_a_value_that_is_not_possible_is_one_line(values: dict[str, Any], said: str) -> None:
+def test_an_invalid_value_is_a_one_line_error(values: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError) as refused:
         LaunchOptions.of(**values)
     assert str(refused.value).startswith(said)
     assert "\n" not in str(refused.value)
 
 
-def test_a_field_that_does_not_exist_cannot_be_replaced() -> None:
+def test_replacing_an_unknown_field_is_an_error() -> None:
     with pytest.raises(TypeError, match="transport_name"):
         LaunchOptions().replace(transport_name="ucx")

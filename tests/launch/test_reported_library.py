@@ -1,6 +1,4 @@
-"""What ranks report of their MPI library: which one a process with two of them is found to use,
-what is believed, and what is a difference.
-"""
+"""The MPI library that ranks report: which of two is reported, valid reports, and mismatches."""
 
 import os
 import subprocess
@@ -58,7 +56,7 @@ def with_two_libraries(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("behind", [[], [library_path()]], ids=["alone", "before hvprof"])
-def test_of_two_libraries_in_a_process_the_one_that_is_started_is_reported(
+def test_a_process_with_two_libraries_reports_the_one_it_starts(
     with_two_libraries: list[Path], tmp_path: Path, behind: list[Path]
 ) -> None:
     ranks = tmp_path / "ranks"
@@ -80,7 +78,7 @@ def test_of_two_libraries_in_a_process_the_one_that_is_started_is_reported(
     assert not list(ranks.glob("*writing*"))
 
 
-def test_a_rank_that_may_not_write_runs_all_the_same(with_two_libraries: list[Path], tmp_path: Path) -> None:
+def test_a_rank_that_cannot_write_still_runs(with_two_libraries: list[Path], tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
     words = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *map(str, with_two_libraries)]
     for stem in (tmp_path / "ranks" / "rank-00000", tmp_path / "nowhere" / "rank-00000"):
@@ -93,7 +91,7 @@ def test_a_rank_that_may_not_write_runs_all_the_same(with_two_libraries: list[Pa
     assert LibraryReports(tmp_path, 1).new(ended=True) is None
 
 
-def test_what_is_no_report_is_not_believed(tmp_path: Path) -> None:
+def test_files_that_are_no_report_are_ignored(tmp_path: Path) -> None:
     ranks = tmp_path / "ranks"
     ranks.mkdir()
 
@@ -147,7 +145,7 @@ def record_of(asked: tuple[str, str], *reported: tuple[str, str, list[int]]) -> 
         (("mpich", "4.3.0b1"), ("mpich", "4.3.0b1")),
     ],
 )
-def test_two_spellings_of_a_version_are_no_difference(asked: tuple[str, str], reported: tuple[str, str]) -> None:
+def test_two_spellings_of_a_version_are_equal(asked: tuple[str, str], reported: tuple[str, str]) -> None:
     record = record_of(asked, (*reported, [0, 1, 2, 3]))
     assert record.library_difference is None
     assert record.measured_library == record.library
@@ -184,7 +182,7 @@ def test_two_spellings_of_a_version_are_no_difference(asked: tuple[str, str], re
         ),
     ],
 )
-def test_a_difference_names_both(
+def test_a_mismatch_names_both(
     asked: tuple[str, str], reported: list[tuple[str, str, list[int]]], words: str, measured: str
 ) -> None:
     record = record_of(asked, *reported)
@@ -195,12 +193,12 @@ def test_a_difference_names_both(
     assert (str(raised.value), raised.value.exit_status) == (words, 4)
 
 
-def test_nothing_reported_is_no_difference() -> None:
+def test_no_report_is_no_mismatch() -> None:
     record = record_of(("openmpi", "5.0.11"))
     assert record.library_difference is None
     assert record.measured_library == record.library
 
 
-def test_ranks_are_put_into_spans() -> None:
+def test_ranks_are_shown_as_ranges() -> None:
     assert ranks_in_words([3]) == "rank 3"
     assert ranks_in_words([0, 1, 2, 5, 7, 8]) == "ranks 0-2, 5, 7-8"

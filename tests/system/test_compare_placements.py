@@ -109,7 +109,7 @@ def test_placements_are_measured_in_turns_and_what_failed_is_gone_on_with(
     assert "its launch differs" in other.stderr.splitlines()[-1]
 
 
-def test_a_wrong_request_is_one_line_and_status_2(hvscale: Run, tmp_path: Path) -> None:
+def test_an_invalid_request_is_one_line_and_status_2(hvscale: Run, tmp_path: Path) -> None:
     docker = {"DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
     done = hvscale("compare-placements", "host,docker:node", "-np", "2", "--run", "compared", "--", "true", **docker)
     assert done.returncode == 2

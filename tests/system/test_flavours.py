@@ -1,4 +1,4 @@
-"""The same command under each flavour, and what holds for one of them only."""
+"""The same command under each flavour, and what applies to only one of them."""
 
 import json
 import os
@@ -45,7 +45,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("mpi", [*WITH_MPI, "gloo"])
-def test_one_horovod_script_sums_and_is_counted_alike_everywhere(
+def test_a_horovod_script_has_equal_results_and_counts_under_every_flavour(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:
     command = ("profile", "-np", RANKS, "--mpi", mpi, "--run", "job", "--bins", "1M,2M", "--json")
@@ -64,7 +64,7 @@ def test_one_horovod_script_sums_and_is_counted_alike_everywhere(
 
 
 @needs_mpich
-def test_every_call_of_mpi4py_is_counted_alike_with_and_without_large_counts(hvscale: Run, tmp_path: Path) -> None:
+def test_mpi4py_calls_are_counted_with_and_without_large_counts(hvscale: Run, tmp_path: Path) -> None:
     """mpi4py takes MPICH's functions with large counts, which Open MPI 5 does not have."""
     rows = []
     for mpi in ("openmpi", "mpich"):
@@ -88,7 +88,7 @@ def test_every_call_of_mpi4py_is_counted_alike_with_and_without_large_counts(hvs
 
 
 @needs_mpich
-def test_either_environment_s_command_starts_the_flavour_s_own_programs(hvscale: Run, tmp_path: Path) -> None:
+def test_both_environments_start_the_flavour_s_programs(hvscale: Run, tmp_path: Path) -> None:
     where = ("python", "-c", "import sys; print(sys.prefix)")
     own = Path(PROGRAMS).parent
     for number, programs in enumerate((PROGRAMS, MPICH_PREFIX / "bin")):
@@ -105,7 +105,7 @@ def test_either_environment_s_command_starts_the_flavour_s_own_programs(hvscale:
             assert Path(run_json(tmp_path / f"{mpi}-{number}")["library"]["launcher"]).parent == prefix / "bin"
 
 
-def test_without_the_mpich_environment_the_remedy_is_named(hvscale: Run, tmp_path: Path) -> None:
+def test_a_missing_mpich_environment_is_an_error_with_a_remedy(hvscale: Run, tmp_path: Path) -> None:
     """A copy of this environment's command beside which there is no other."""
     alone = tmp_path / "clone" / ".venv"
     alone.mkdir(parents=True)
@@ -127,7 +127,7 @@ def test_without_the_mpich_environment_the_remedy_is_named(hvscale: Run, tmp_pat
 
 
 @needs_mpich
-def test_horovod_and_launcher_of_two_mpis_are_told_apart_by_name(hvscale: Run) -> None:
+def test_an_mpi_mismatch_of_horovod_and_launcher_names_both(hvscale: Run) -> None:
     of_mpich = hvscale("launch", "-np", 2, "--", MPICH_PREFIX / "bin/python", "-c", "pass")
     assert of_mpich.returncode == 2
     assert re.search(r"is built for mpich 5\S+ \(libmpi.so.12\), but \S+mpirun is openmpi 5", of_mpich.stderr)
@@ -139,7 +139,7 @@ def test_horovod_and_launcher_of_two_mpis_are_told_apart_by_name(hvscale: Run) -
 
 @needs_mpich
 @pytest.mark.parametrize("transport", ["ucx", "ofi"])
-def test_mpich_takes_the_transport_that_is_named(
+def test_mpich_uses_the_requested_transport(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, transport: str
 ) -> None:
     script = program("from mpi4py import MPI")
@@ -151,7 +151,7 @@ def test_mpich_takes_the_transport_that_is_named(
     assert (library["transport"], sorted(library["transports"])) == (transport, ["ofi", "ucx"])
 
 
-def test_open_mpi_takes_the_transport_that_is_named_and_else_its_own(
+def test_open_mpi_uses_the_requested_or_default_transport(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     script = program("from mpi4py import MPI")
@@ -168,7 +168,7 @@ def test_open_mpi_takes_the_transport_that_is_named_and_else_its_own(
 
 
 @pytest.mark.parametrize("mpi", WITH_MPI)
-def test_ranks_have_all_cores_and_may_outnumber_them(hvscale: Run, program: Callable[[str], Path], mpi: str) -> None:
+def test_ranks_are_unbound_and_may_outnumber_cores(hvscale: Run, program: Callable[[str], Path], mpi: str) -> None:
     ranks = available_cores() + 1
     script = program("import os; print(sorted(os.sched_getaffinity(0)))")
     done = hvscale("launch", "-np", ranks, "--mpi", mpi, "--", "python", script)
@@ -178,7 +178,7 @@ def test_ranks_have_all_cores_and_may_outnumber_them(hvscale: Run, program: Call
 
 
 @pytest.mark.parametrize("mpi", WITH_MPI)
-def test_a_rank_that_aborts_is_named_with_its_last_words(
+def test_an_aborting_rank_is_named_with_its_last_lines(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:
     done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", program(ABORTS), timeout=90)
@@ -197,7 +197,7 @@ def test_a_rank_that_aborts_is_named_with_its_last_words(
         ("all", "5,6", ["5,6"] * 3),
     ],
 )
-def test_each_rank_sees_the_devices_that_were_asked_for(
+def test_each_rank_sees_the_requested_devices(
     hvscale: Run, tmp_path: Path, mpi: str, policy: str, callers: str | None, seen: list[str]
 ) -> None:
     given = {} if callers is None else {"CUDA_VISIBLE_DEVICES": callers}
@@ -215,7 +215,7 @@ def test_each_rank_sees_the_devices_that_were_asked_for(
     assert [rank["devices"]["offered"] for rank in record["ranks"]] == [offered] * 3
 
 
-def test_a_rank_without_a_device_of_its_own_fails_and_says_so(hvscale: Run, tmp_path: Path) -> None:
+def test_a_rank_without_a_device_fails(hvscale: Run, tmp_path: Path) -> None:
     command = ("launch", "-np", 3, "--devices", "own", "--run", "job", "--", *SHOW_DEVICES)
     done = hvscale(*command, CUDA_VISIBLE_DEVICES="0,1")
     assert done.returncode == 3
@@ -229,9 +229,7 @@ def mvapich2_gdr(tmp_path: Path) -> Path:
 
 
 @needs_mpich
-def test_split_gives_the_program_its_own_device_and_the_library_all(
-    hvscale: Run, tmp_path: Path, mvapich2_gdr: Path
-) -> None:
+def test_split_gives_the_library_all_devices(hvscale: Run, tmp_path: Path, mvapich2_gdr: Path) -> None:
     show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES / $MV2_VISIBLE_DEVICES / $MV2_ENABLE_AFFINITY")
     path = f"{os.environ['PATH']}:{mvapich2_gdr / 'bin'}"  # found although MPICH's Hydra stands before it
     command = ("launch", "-np", 2, "--mpi", "mvapich2", "--devices", "split", "--run", "job", "--", *show)
@@ -247,9 +245,7 @@ def test_split_gives_the_program_its_own_device_and_the_library_all(
 
 
 @needs_mpich
-def test_the_library_beside_the_launcher_is_put_first_and_asked_who_it_is(
-    hvscale: Run, tmp_path: Path, mvapich2_gdr: Path
-) -> None:
+def test_the_launcher_s_own_library_comes_first(hvscale: Run, tmp_path: Path, mvapich2_gdr: Path) -> None:
     says_mvapich2 = r"""
 #include <string.h>
 int MPI_Get_library_version(char *text, int *length)
@@ -278,7 +274,7 @@ int MPI_Get_library_version(char *text, int *length)
     assert passes_the_check.stdout == "[0] 1\n", passes_the_check.stderr
 
 
-def test_intel_mpi_runs_the_mpich_environment_s_horovod(
+def test_intel_mpi_runs_horovod_of_the_mpich_environment(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Where an Intel MPI is installed (its setvars.sh sets I_MPI_ROOT)."""

@@ -1,4 +1,4 @@
-"""Names that rich would take for markup, spreadsheets for formulas, and terminals for commands."""
+"""Names that look like markup to rich, formulas to spreadsheets or commands to terminals."""
 
 import csv
 import os
@@ -16,7 +16,7 @@ MESSAGES = "from mpi4py import MPI; import numpy; MPI.COMM_WORLD.Allreduce(numpy
 STEER = "\x1b]52;c;cm0=\x07\x1b[2J"
 
 
-def test_names_are_shown_as_they_are(hvscale: Run, tmp_path: Path) -> None:
+def test_names_are_shown_unchanged(hvscale: Run, tmp_path: Path) -> None:
     name, run = NAME, f"{NAME} run"
     (tmp_path / f"{name} data").mkdir(parents=True)
     (tmp_path / f"{name} data" / "=1+1[red].png").write_text("no image")
@@ -66,7 +66,7 @@ def on_a_terminal(tmp_path: Path, *arguments: object) -> str:
     return written.decode(errors="replace")
 
 
-def test_neither_ranks_nor_names_steer_the_terminal(program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_output_and_names_cannot_control_the_terminal(program: Callable[[str], Path], tmp_path: Path) -> None:
     text = f"\x1b[31mred {STEER}words"
     script = program(f"import sys; print({text!r}); sys.exit({('end ' + text)!r})")
     shown = on_a_terminal(tmp_path, "launch", "--run", f"{STEER}run", "--", "python", script)
@@ -82,6 +82,6 @@ def test_neither_ranks_nor_names_steer_the_terminal(program: Callable[[str], Pat
         assert "\x1b[2J" not in one
 
 
-def test_a_file_gets_the_bytes_as_they_are(hvscale: Run, program: Callable[[str], Path]) -> None:
+def test_files_get_the_bytes_unchanged(hvscale: Run, program: Callable[[str], Path]) -> None:
     script = program(f"print({STEER + 'words'!r})")
     assert hvscale("launch", "--", "python", script).stdout == f"[0] {STEER}words\n"

@@ -1,6 +1,4 @@
-"""A profile for which the disk has no room: nothing is concluded from the messages that it does not
-hold.
-"""
+"""A profile that lost messages on a full disk: no conclusions are drawn from the missing ones."""
 
 import json
 import subprocess
@@ -43,7 +41,7 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
 
 # Of two ranks none has room for its 64 MiB, or one has.
 @pytest.mark.parametrize("small_disk", [40, 100], indirect=True)
-def test_messages_that_had_no_room_are_not_taken_for_none(
+def test_lost_messages_are_not_counted_as_absent(
     hvscale: Run, program: Callable[[str], Path], small_disk: Path
 ) -> None:
     job = ("-np", 2, "--run")
@@ -68,7 +66,7 @@ def test_messages_that_had_no_room_are_not_taken_for_none(
 
 
 @pytest.mark.parametrize("small_disk", [100], indirect=True)
-def test_where_it_has_room_the_same_is_trusted(hvscale: Run, program: Callable[[str], Path], small_disk: Path) -> None:
+def test_a_complete_profile_is_trusted(hvscale: Run, program: Callable[[str], Path], small_disk: Path) -> None:
     run = ("-np", 2, "--run", small_disk / "job", "--env", "HVPROF_MIB=1")
     done = hvscale("profile", *run, "--json", "--", "python", program(STEPS))
     assert done.returncode == 0, done.stderr

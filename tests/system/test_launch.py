@@ -1,6 +1,4 @@
-"""`hvscale launch` with real ranks: what they get, what they leave, and how a job ends that does
-not end well.
-"""
+"""`hvscale launch` with real ranks: their environment and output, and how jobs end."""
 
 import json
 import os
@@ -67,7 +65,7 @@ def processes_of(run: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_the_ranks_of_a_horovod_program_find_each_other(
+def test_ranks_of_a_horovod_program_connect(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:
     done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", program(HOROVOD_SUM))
@@ -95,7 +93,7 @@ def test_the_ranks_of_a_horovod_program_find_each_other(
         ("raise", "rank 1 on .* ended with status 1"),
     ],
 )
-def test_a_rank_that_dies_takes_the_job_down(
+def test_a_failed_rank_ends_the_job(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, how: str, said: str
 ) -> None:
     script = program(ONE_RANK_FAILS)
@@ -130,7 +128,7 @@ def deaf_job(request: pytest.FixtureRequest, program: Callable[[str], Path], tmp
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_everything_and_leaves_a_readable_run(
+def test_a_signal_ends_the_job_and_the_run_stays_readable(
     deaf_job: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:
     run = tmp_path / "job"
@@ -145,9 +143,7 @@ def test_a_signal_ends_everything_and_leaves_a_readable_run(
 
 
 @pytest.mark.parametrize("which", ["the launcher's child", "the supervisor"])
-def test_a_killed_rank_program_of_ours_takes_the_job_down(
-    deaf_job: subprocess.Popen[str], tmp_path: Path, which: str
-) -> None:
+def test_a_killed_supervisor_ends_the_job(deaf_job: subprocess.Popen[str], tmp_path: Path, which: str) -> None:
     run = tmp_path / "job"
     ours = [process for process in processes_of(run) if "rank.py" in " ".join(process.cmdline()[:4])]
     supervisors = [process for process in ours if process.parent() in ours]
@@ -160,7 +156,7 @@ def test_a_killed_rank_program_of_ours_takes_the_job_down(
     assert processes_of(run) == []
 
 
-def test_what_a_command_leaves_behind_is_ended_and_said(
+def test_leftover_processes_are_killed_with_a_warning(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     script = program("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
@@ -202,7 +198,7 @@ def test_the_environment_is_an_explicit_list(hvscale: Run, program: Callable[[st
     assert requested_env(run_json(tmp_path / "job")) == dict.fromkeys(("CHOSEN", "NEW", "WANDB_API_KEY"), "(hidden)")
 
 
-def test_more_ranks_than_cores_are_allowed_with_a_warning(hvscale: Run) -> None:
+def test_more_ranks_than_cores_is_a_warning(hvscale: Run) -> None:
     ranks = available_cores() + 1
     done = hvscale("launch", "-np", ranks, "--", "true")
     assert done.returncode == 0
@@ -210,7 +206,7 @@ def test_more_ranks_than_cores_are_allowed_with_a_warning(hvscale: Run) -> None:
 
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_a_command_gets_the_signals_that_a_plain_launcher_gives_it(tmp_path: Path, mpi: str) -> None:
+def test_a_command_has_the_signal_handlers_of_a_plain_launcher(tmp_path: Path, mpi: str) -> None:
     """Under nohup, which ignores SIGHUP. Python ignores SIGPIPE and SIGXFSZ: the command must not
     inherit that.
     """
@@ -233,7 +229,7 @@ def test_a_command_gets_the_signals_that_a_plain_launcher_gives_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_bytes_that_are_no_utf_8_reach_the_command_as_they_are(tmp_path: Path, mpi: str) -> None:
+def test_non_utf_8_bytes_reach_the_command_unchanged(tmp_path: Path, mpi: str) -> None:
     """In the command's name and words, in a value of --env, in the working directory, in PATH and
     in the run folder's name.
     """
@@ -262,7 +258,7 @@ def test_bytes_that_are_no_utf_8_reach_the_command_as_they_are(tmp_path: Path, m
     assert b"Traceback" not in report.stderr
 
 
-def test_output_without_a_last_newline_and_with_bytes_that_are_no_text_is_kept(
+def test_output_without_newline_and_with_binary_bytes_is_kept(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     script = program(r"import sys; sys.stdout.buffer.write(b'10%\r20%\rdone\n\xff\xfeodd')")
@@ -281,7 +277,7 @@ sys.exit(status)
 """
 
 
-def test_a_rank_that_prints_no_newline_does_not_fill_our_memory(program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_output_without_newlines_does_not_fill_memory(program: Callable[[str], Path], tmp_path: Path) -> None:
     written = 300 * 1024 * 1024
     script = program(f"import os\nfor _ in range({written >> 16}): os.write(1, b'x' * 65536)")
     command = [str(PROGRAMS / "hvscale"), "launch", "--run", "job", "--", "python", str(script)]
@@ -297,7 +293,7 @@ def test_a_rank_that_prints_no_newline_does_not_fill_our_memory(program: Callabl
     assert sum(len(line) - len("[0] ") for line in lines) == written
 
 
-def test_a_full_disk_costs_the_log_but_not_the_job(
+def test_a_full_disk_loses_the_log_but_not_the_job(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     small = tmp_path / "small"
@@ -340,7 +336,7 @@ def test_a_full_disk_costs_the_log_but_not_the_job(
         (["--transport", "carrier-pigeon", "--", "true"], "--transport carrier-pigeon: not in openmpi 5.0.11; it has"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_status_2(hvscale: Run, arguments: list[str], said: str) -> None:
+def test_an_invalid_request_is_one_line_and_status_2(hvscale: Run, arguments: list[str], said: str) -> None:
     done = hvscale("launch", *arguments)
     assert done.returncode == 2
     assert said in done.stderr
@@ -348,7 +344,7 @@ def test_a_wrong_request_is_one_line_and_status_2(hvscale: Run, arguments: list[
     assert done.stdout == ""
 
 
-def test_a_folder_that_holds_a_run_is_not_written_over(hvscale: Run, tmp_path: Path) -> None:
+def test_an_existing_run_is_not_overwritten(hvscale: Run, tmp_path: Path) -> None:
     assert hvscale("launch", "--run", "job", "--", "true").returncode == 0
     before = (tmp_path / "job/run.json").read_bytes()
     again = hvscale("launch", "--run", "job", "--", "true")
@@ -357,7 +353,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over(hvscale: Run, tmp_path: P
     assert (tmp_path / "job/run.json").read_bytes() == before
 
 
-def test_horovod_built_for_another_mpi_is_refused(hvscale: Run, tmp_path: Path) -> None:
+def test_horovod_built_for_another_mpi_is_an_error(hvscale: Run, tmp_path: Path) -> None:
     """A prefix whose Horovod needs MPICH's library, made with a real linker."""
     package = tmp_path / "prefix/lib/python3.11/site-packages/horovod/torch"
     package.mkdir(parents=True)

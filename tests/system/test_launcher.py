@@ -1,6 +1,4 @@
-"""A launcher that hangs, cannot listen, or is killed: it is named, not a rank, and a start that can
-be repeated is repeated once.
-"""
+"""A launcher that hangs, cannot listen or is killed is named, and retried once if that can help."""
 
 import os
 import signal
@@ -48,7 +46,7 @@ def starts(tmp_path: Path) -> int:
     return len((tmp_path / "front/starts").read_text().splitlines())
 
 
-def test_a_launcher_that_hangs_is_started_once_more(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
+def test_a_hanging_launcher_is_retried(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
     """--start-timeout is shorter than the hang: it counts for ranks that have begun."""
     done = hvscale(
         *("launch", "-np", 2, "--start-timeout", 6, "--run", "job", "--", "echo", "here"),
@@ -66,7 +64,7 @@ def test_a_launcher_that_hangs_is_started_once_more(hvscale: Run, tmp_path: Path
     assert processes_below(tmp_path) == []
 
 
-def test_a_launcher_that_always_hangs_is_named(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
+def test_a_launcher_that_always_hangs_is_an_error_that_names_it(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
     done = hvscale(
         *("launch", "-np", 2, "--run", "job", "--", "true"), **fronted(HANG, 99), HVSCALE_FIRST_RANK_TIMEOUT="0.5"
     )
@@ -80,7 +78,7 @@ def test_a_launcher_that_always_hangs_is_named(hvscale: Run, tmp_path: Path, fro
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_launcher_that_hangs(tmp_path: Path, fronted: Fronted, number: signal.Signals) -> None:
+def test_a_signal_ends_a_hanging_launcher(tmp_path: Path, fronted: Fronted, number: signal.Signals) -> None:
     launcher = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "2", "--run", "job", "--", "true"],
         cwd=tmp_path,
@@ -97,7 +95,7 @@ def test_a_signal_ends_a_launcher_that_hangs(tmp_path: Path, fronted: Fronted, n
     assert processes_below(tmp_path) == []
 
 
-def test_a_launcher_that_could_not_listen_is_started_once_more(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
+def test_a_launcher_that_cannot_listen_is_retried(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
     done = hvscale("launch", "-np", 2, "--run", "job", "--", "echo", "here", **fronted(CANNOT_LISTEN, 1))
     assert done.returncode == 0, done.stderr
     assert "its listener thread failed to start; retrying" in done.stderr
@@ -116,7 +114,7 @@ def test_an_error_of_the_launcher_ends_the_run(
     assert starts(tmp_path) == times
 
 
-def test_a_limit_that_is_no_number_is_one_line(hvscale: Run, tmp_path: Path) -> None:
+def test_an_invalid_time_limit_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> None:
     for name, value in (("HVSCALE_FIRST_RANK_TIMEOUT", "soon"), ("HVSCALE_ANSWER_TIMEOUT", "nan")):
         done = hvscale("launch", "--run", "job", "--", "true", **{name: value})
         assert done.returncode == 2
@@ -127,7 +125,7 @@ def test_a_limit_that_is_no_number_is_one_line(hvscale: Run, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
 @pytest.mark.parametrize("first", ["import mpi4py.MPI", "pass"])
-def test_a_killed_launcher_is_named_and_not_its_ranks(
+def test_a_killed_launcher_is_named_instead_of_its_ranks(
     program: Callable[[str], Path], tmp_path: Path, mpi: str, first: str
 ) -> None:
     """Ranks that know MPI notice it themselves and abort."""

@@ -1,6 +1,4 @@
-"""What other users of the machine can do to a job: they reach neither its rendezvous nor its
-launchers.
-"""
+"""Other users of the machine cannot reach a job's rendezvous or launchers."""
 
 import json
 import os
@@ -76,7 +74,7 @@ def running_job(folder: Path, *arguments: object) -> Iterator[subprocess.Popen[s
             job.terminate()
 
 
-def test_a_stranger_changes_nothing_in_the_rendezvous_of_gloo(program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_other_users_cannot_use_gloo_s_rendezvous(program: Callable[[str], Path], tmp_path: Path) -> None:
     with running_job(tmp_path, "-np", 2, "--mpi", "gloo", "--", "python", program(RENDEZVOUS_PROGRAM)) as job:
         wait_until(lambda: all((tmp_path / f"{rank}.ready").exists() for rank in range(2)))
         named, port = json.loads((tmp_path / "0.ready").read_text())

@@ -1,6 +1,4 @@
-"""The same command in every place: it computes and is profiled as on the host, and nothing of it is
-left, however it ends.
-"""
+"""The same command in every placement: its result, its profile and its cleanup."""
 
 import json
 import os
@@ -100,7 +98,7 @@ def nothing_left(place: list[str], tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("mpi", WITH_MPICH)
-def test_a_horovod_program_runs_and_is_profiled_in_every_place(
+def test_a_horovod_program_is_profiled_in_every_placement(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str], mpi: str
 ) -> None:
     done = hvscale(
@@ -133,7 +131,7 @@ def test_a_horovod_program_runs_and_is_profiled_in_every_place(
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
-def test_a_shaped_link_is_as_slow_as_it_was_made(
+def test_a_shaped_link_has_the_requested_rate(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str]
 ) -> None:
     words = ("launch", "-np", 2, *place, "--link", "1gbit", "--run", "job")
@@ -148,7 +146,7 @@ def test_a_shaped_link_is_as_slow_as_it_was_made(
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:node"], indirect=True)
-def test_what_a_container_gets_is_what_was_asked_for(
+def test_a_container_has_the_requested_settings(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str]
 ) -> None:
     data = tmp_path / "data"
@@ -248,7 +246,7 @@ def waiting_launcher(tmp_path: Path, place: list[str], mpi: str) -> subprocess.P
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("place", ["docker:node on an overlay", "netns"], indirect=True)
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_a_signal_frees_everything(
+def test_a_signal_removes_everything(
     tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str, number: signal.Signals
 ) -> None:
     launcher = start_waiting(mpi)
@@ -260,7 +258,7 @@ def test_a_signal_frees_everything(
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
-def test_a_signal_before_the_ranks_start_frees_everything(tmp_path: Path, place: list[str]) -> None:
+def test_a_signal_before_the_ranks_start_removes_everything(tmp_path: Path, place: list[str]) -> None:
     launcher = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "4", *place, "--run", "job", "--", "sleep", "600"],
         cwd=tmp_path,
@@ -301,7 +299,7 @@ def test_cleanup_removes_what_a_killed_launcher_left(
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:node on an overlay"], indirect=True)
-def test_a_swarm_stays_while_a_living_run_uses_it(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
+def test_a_swarm_stays_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
     """The run that made it is gone; cleanup takes what was that run's alone, and the last run
     leaves the swarm.
     """
@@ -333,7 +331,7 @@ def test_a_swarm_stays_while_a_living_run_uses_it(hvscale: Run, tmp_path: Path, 
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["netns"], indirect=True)
-def test_simultaneous_launches_disturb_each_other_as_little_as_cleanup_does(tmp_path: Path, place: list[str]) -> None:
+def test_simultaneous_launches_and_cleanup_do_not_interfere(tmp_path: Path, place: list[str]) -> None:
     # Every rank stays until all are there.
     waiting_ranks = 'touch "$0-$HVSCALE_NAME-$OMPI_COMM_WORLD_RANK"; until [ -e go ]; do sleep 0.1; done'
     found: list[Leftover] = []
@@ -377,7 +375,7 @@ def test_simultaneous_launches_disturb_each_other_as_little_as_cleanup_does(tmp_
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
 @pytest.mark.parametrize("mpi", WITH_MPICH)
 @pytest.mark.parametrize("how", ["kill", "rm --force"])
-def test_a_container_that_is_killed_takes_the_job_down(
+def test_a_killed_container_ends_the_job(
     tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str, how: str
 ) -> None:
     launcher = start_waiting(mpi)
@@ -409,7 +407,7 @@ def stopping_at_exec(address: str, folder: Path) -> Iterator[tuple[dict[str, str
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
 @pytest.mark.parametrize("number", [None, signal.SIGINT])
-def test_a_daemon_that_is_stopped_during_the_start_ends_it(
+def test_a_daemon_that_stops_during_the_start_fails_it(
     hvscale: Run, tmp_path: Path, place: list[str], number: signal.Signals | None
 ) -> None:
     with stopping_at_exec(os.environ["DOCKER_HOST"], tmp_path) as (environment, stopped):
@@ -437,7 +435,7 @@ def test_a_daemon_that_is_stopped_during_the_start_ends_it(
     assert len(lines) == 3, f"two containers and a network, not {removed.stdout}"
 
 
-def test_a_stopped_daemon_is_one_line(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+def test_a_stopped_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
     pid = daemon_pid(docker_host)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -454,7 +452,7 @@ def test_a_stopped_daemon_is_one_line(hvscale: Run, docker_host: str, tmp_path: 
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
-def test_a_daemon_that_goes_while_ranks_run_has_failed_the_run(
+def test_a_daemon_that_ends_while_ranks_run_fails_the_run(
     hvscale: Run, tmp_path: Path, place: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with relayed_daemon(os.environ["DOCKER_HOST"], tmp_path) as (address, relay), monkeypatch.context() as changed:
@@ -473,7 +471,7 @@ def test_a_daemon_that_goes_while_ranks_run_has_failed_the_run(
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
-def test_a_daemon_that_is_stopped_while_ranks_run_keeps_no_run_waiting(
+def test_a_daemon_that_hangs_while_ranks_run_does_not_block_the_end(
     hvscale: Run, tmp_path: Path, place: list[str]
 ) -> None:
     """Gloo's ranks end without the daemon; what started them there does not learn of it."""
@@ -508,7 +506,7 @@ def test_a_daemon_that_is_stopped_while_ranks_run_keeps_no_run_waiting(
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
 @pytest.mark.parametrize("mpi", WITH_MPICH)
-def test_a_rank_that_hangs_at_the_start_is_named(
+def test_a_rank_that_misses_the_start_timeout_is_named(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str], mpi: str
 ) -> None:
     limit = START_SECONDS[mpi]
@@ -522,7 +520,7 @@ def test_a_rank_that_hangs_at_the_start_is_named(
     assert run_json(tmp_path / "job")["failed_rank"] == 1
 
 
-def test_a_start_in_time_is_not_touched_by_its_limit(hvscale: Run, program: Callable[[str], Path]) -> None:
+def test_a_start_within_the_timeout_succeeds(hvscale: Run, program: Callable[[str], Path]) -> None:
     limit = 15
     through = (
         f"import time\nbegan = time.monotonic()\n{HOROVOD}\ntime.sleep({limit} + 1 - (time.monotonic() - began))\n"
@@ -548,7 +546,7 @@ def test_a_start_in_time_is_not_touched_by_its_limit(hvscale: Run, program: Call
         (["--placement", "docker:rank", "--network", "token-ring"], "--network token-ring"),
     ],
 )
-def test_a_placement_that_cannot_be_is_one_line_and_status_2(hvscale: Run, arguments: list[str], said: str) -> None:
+def test_an_invalid_placement_is_one_line_and_status_2(hvscale: Run, arguments: list[str], said: str) -> None:
     done = hvscale("launch", *arguments, "--", "true")
     assert done.returncode == 2
     assert said in done.stderr
@@ -563,13 +561,13 @@ def refused(hvscale: Run, *arguments: object, **environment: str) -> str:
     return line
 
 
-def test_a_daemon_that_does_not_run_is_one_line(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+def test_a_missing_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
     line = refused(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=f"unix://{tmp_path}/nobody")
     assert f"the Docker daemon does not answer at unix://{tmp_path}/nobody: start it" in line
     assert not (tmp_path / "job").exists()
 
 
-def test_an_image_that_is_missing_is_one_line(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+def test_a_missing_image_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
     other = refused(hvscale, "--placement", "docker:node", "--image", "nobody/has:this", DOCKER_HOST=docker_host)
     assert "Docker has no image nobody/has:this" in other
     docker = ["docker", "--host", docker_host]
@@ -584,7 +582,7 @@ def test_an_image_that_is_missing_is_one_line(hvscale: Run, docker_host: str, tm
 
 
 @pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
-def test_a_name_that_is_taken_is_one_line_and_stays(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
+def test_an_existing_network_is_a_one_line_error_and_is_kept(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
     label = RunLabel.of(tmp_path / "job")
     if "netns" in place:
         name = label.name(0)
@@ -618,7 +616,7 @@ def settled(look: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
     return seen[-1]
 
 
-def test_a_swarm_that_was_there_stays(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+def test_an_existing_swarm_is_kept(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
     docker = ["docker", "--host", docker_host]
     subprocess.run([*docker, "swarm", "init", "--advertise-addr", "127.0.0.1"], check=True, capture_output=True)
     try:

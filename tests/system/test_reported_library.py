@@ -1,6 +1,4 @@
-"""The MPI library that ranks really run on, as they report it, against the one that was asked
-for.
-"""
+"""The MPI library that ranks report, against the requested one."""
 
 import json
 import os
@@ -48,7 +46,7 @@ def mpich_program(tmp_path: Path) -> Path:
         pytest.param("mpich", MPICH_PREFIX, "libmpi.so.12", marks=needs_mpich),
     ],
 )
-def test_a_rank_reports_the_library_that_it_runs_on(
+def test_ranks_report_their_library(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, prefix: Path, soname: str
 ) -> None:
     done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", program(SAY))
@@ -64,9 +62,7 @@ def test_a_rank_reports_the_library_that_it_runs_on(
 
 
 @needs_mpich
-def test_the_library_of_a_prefix_that_claims_to_be_another_is_warned_of(
-    hvscale: Run, tmp_path: Path, mpich_program: Path
-) -> None:
+def test_a_mislabelled_prefix_is_a_warning(hvscale: Run, tmp_path: Path, mpich_program: Path) -> None:
     prefix = fake_mvapich2(tmp_path)
     command = ("launch", "-np", 2, "--mpi", "mvapich2", "--run", "job", "--", mpich_program)
     done = hvscale(*command, PATH=f"{prefix / 'bin'}:{os.environ['PATH']}")
@@ -79,9 +75,7 @@ def test_the_library_of_a_prefix_that_claims_to_be_another_is_warned_of(
 
 
 @needs_mpich
-def test_no_figure_comes_out_under_the_name_of_a_library_that_did_not_run(
-    hvscale: Run, tmp_path: Path, mpich_program: Path
-) -> None:
+def test_no_figure_is_shown_for_a_library_that_did_not_run(hvscale: Run, tmp_path: Path, mpich_program: Path) -> None:
     path = f"{fake_mvapich2(tmp_path) / 'bin'}:{os.environ['PATH']}"
 
     def measured(*words: object) -> str:
@@ -135,7 +129,7 @@ def test_a_rank_whose_programs_run_on_two_libraries_reports_both(
     assert re.search(r"requested mpich 5\S+, but rank 0 ran on .*openmpi 5", done.stderr)
 
 
-def test_a_program_without_mpi_reports_nothing_and_starts_behind_a_sanitizer(hvscale: Run, tmp_path: Path) -> None:
+def test_a_program_without_mpi_reports_nothing_and_runs_with_a_sanitizer(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "none.c").write_text("int main(void) { return 0; }")
     built = subprocess.run(["cc", "-fsanitize=address", "-o", tmp_path / "none", tmp_path / "none.c"])
     if built.returncode:
@@ -145,7 +139,7 @@ def test_a_program_without_mpi_reports_nothing_and_starts_behind_a_sanitizer(hvs
     assert run_json(tmp_path / "job")["libraries_reported"] == []
 
 
-def test_without_the_preloaded_library_a_launch_goes_on_with_one_warning(tmp_path: Path) -> None:
+def test_a_missing_preload_library_is_one_warning(tmp_path: Path) -> None:
     without = (
         "import sys; from hvscale.launch.supervision import init_marker; init_marker.LIBRARY = 'libnone.so'; "
         "from hvscale.cli.main import main; "

@@ -1,4 +1,4 @@
-"""A run's folder belongs to one living process and to one user, and says how its run ended."""
+"""A run folder belongs to one live process and one user, and records how its run ended."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def small_disk(folder: Path, kibibytes: int) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
-def test_of_two_starts_at_once_one_runs(tmp_path: Path) -> None:
+def test_one_of_two_simultaneous_starts_runs(tmp_path: Path) -> None:
     """Six pairs of launches of one --run, and at the same time six without, which must not share a
     default folder.
     """
@@ -77,7 +77,7 @@ def test_of_two_starts_at_once_one_runs(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("runs/*/run.json"))) == 6
 
 
-def test_a_folder_belongs_to_the_living_process_that_has_it(
+def test_a_folder_belongs_to_its_live_process(
     hvscale: Run, hvscale_warm: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     run, go_on = tmp_path / "job", tmp_path / "go-on"
@@ -106,7 +106,7 @@ def test_a_folder_belongs_to_the_living_process_that_has_it(
     assert "holds a run already" in again.stderr
 
 
-def test_a_training_that_runs_keeps_its_steps_from_a_second_one(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_a_running_training_locks_its_folder(hvscale_warm: Run, tmp_path: Path) -> None:
     """The second one is refused; killed, the first one leaves a folder that the third resumes in,
     and that says so until then.
     """
@@ -136,7 +136,7 @@ def test_a_training_that_runs_keeps_its_steps_from_a_second_one(hvscale_warm: Ru
 
 
 @needs_root
-def test_a_folder_that_another_user_prepared_is_refused(hvscale: Run, tmp_path: Path) -> None:
+def test_another_user_s_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None:
     """One of another user; one of our own in which another user's links lead out of it; and one
     that every user may write in.
     """
@@ -172,7 +172,7 @@ def test_a_folder_that_another_user_prepared_is_refused(hvscale: Run, tmp_path: 
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_files_that_are_no_files_are_one_line(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -> None:
     """FIFOs, devices and files without an end in the place of a run's own, read by what reads
     them.
     """
@@ -220,7 +220,7 @@ def test_files_that_are_no_files_are_one_line(hvscale_warm: Run, tmp_path: Path)
     ]
 
 
-def test_a_run_whose_hvscale_was_killed_was_interrupted(
+def test_a_run_with_a_killed_hvscale_is_interrupted(
     hvscale_warm: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     run, go_on = tmp_path / "job", tmp_path / "go-on"
@@ -243,7 +243,7 @@ def test_a_run_whose_hvscale_was_killed_was_interrupted(
 
 
 @needs_root
-def test_a_folder_of_another_user_that_is_closed_is_one_line(hvscale: Run, tmp_path: Path) -> None:
+def test_an_unreadable_folder_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> None:
     """Asked by a user who may pass through all folders above it; the program is loaded before, from
     where that user may not read.
     """

@@ -379,7 +379,7 @@ def test_output_that_tells_no_throughput_is_named(
         (["--np", "1,2", "--", *TRAIN, "--run", "there"], "remove --run from hvscale train"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_status_2(
+def test_an_invalid_request_is_one_line_and_status_2(
     hvscale: Run, tmp_path: Path, arguments: list[str], said: str
 ) -> None:
     done = hvscale("scale", *arguments)

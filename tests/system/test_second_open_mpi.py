@@ -1,4 +1,4 @@
-"""`hvscale launch` with another release of Open MPI than the environment's own."""
+"""`hvscale launch` with an Open MPI release other than the environment's."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def of_another_release(tmp_path: Path) -> Path:
     return tmp_path / "prefix/bin/python"
 
 
-def test_a_library_that_is_nowhere_is_named(hvscale: Run, of_another_release: Path) -> None:
+def test_a_missing_library_is_named(hvscale: Run, of_another_release: Path) -> None:
     if "libmpi.so.40" in subprocess.check_output(["/sbin/ldconfig", "-p"], text=True):
         pytest.skip("this machine has an Open MPI of its own, which is found")
     nowhere = hvscale("launch", "-np", "2", "--", of_another_release, "-c", "pass")
@@ -47,7 +47,7 @@ def test_a_library_that_is_nowhere_is_named(hvscale: Run, of_another_release: Pa
     assert "needs libmpi.so.40, which was not found" in nowhere.stderr
 
 
-def test_horovod_linked_to_another_release_is_refused(hvscale: Run, of_another_release: Path, tmp_path: Path) -> None:
+def test_horovod_linked_to_another_release_is_an_error(hvscale: Run, of_another_release: Path, tmp_path: Path) -> None:
     command = ("launch", "-np", "2", "--", of_another_release, "-c", "pass")
     other = hvscale(*command, LD_LIBRARY_PATH=str(tmp_path))
     assert other.returncode == 2
@@ -55,7 +55,7 @@ def test_horovod_linked_to_another_release_is_refused(hvscale: Run, of_another_r
     assert len(other.stderr.splitlines()) == 1
 
 
-def test_the_machine_s_own_open_mpi_starts_ranks(hvscale: Run, tmp_path: Path) -> None:
+def test_the_distribution_s_open_mpi_starts_ranks(hvscale: Run, tmp_path: Path) -> None:
     if not SYSTEM_MPIRUN.exists() or "Open MPI" not in subprocess.check_output([SYSTEM_MPIRUN, "--version"], text=True):
         pytest.skip("no Open MPI in /usr/bin (Debian's openmpi-bin brings release 4)")
     path = f"{SYSTEM_MPIRUN.parent}:{os.environ['PATH']}:{PROGRAMS}"

@@ -1,6 +1,4 @@
-"""What is given with --env reaches the ranks and no file, no output and no command line, unless its
-name says that it is a setting.
-"""
+"""Values of --env reach the ranks but no file, output or command line, unless they are settings."""
 
 import json
 import stat
@@ -46,7 +44,7 @@ def leaks(text: str) -> list[str]:
     return [name for name in SECRETS if f"value-of-{name.lower()}" in text]
 
 
-def test_values_stand_in_no_file(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_values_are_in_no_file(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     shell = {name: SECRETS[name] for name in FROM_THE_SHELL}
     job = (*ENV, "--", "python", program(STEPS), ",".join(SECRETS))
     in_a_study = ("--trials", "1", "--trial-seconds", "0.5", "--knobs", "allreduce_algorithm")
@@ -84,7 +82,7 @@ def test_a_resumed_study_takes_the_values_from_the_shell(
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_a_job_script_with_values_is_for_its_user_alone(hvscale: Run, tmp_path: Path, before: bool) -> None:
+def test_a_job_script_with_values_is_readable_by_its_user_only(hvscale: Run, tmp_path: Path, before: bool) -> None:
     script = tmp_path / "job.sh"
     if before:
         script.write_text("echo an older one, which everybody may read\n")
@@ -101,14 +99,14 @@ def test_a_job_script_with_values_is_for_its_user_alone(hvscale: Run, tmp_path: 
     assert {f"{name}={SECRETS[name]}" for name in WRITTEN} <= set(seen)
 
 
-def test_a_name_that_no_script_can_set_is_refused(hvscale: Run) -> None:
+def test_a_name_that_scripts_cannot_set_is_an_error(hvscale: Run) -> None:
     done = hvscale("launch", "--sbatch", "job.sh", "--env", "a.b=secret", "--", "true")
     assert done.returncode == 2
     assert "--env a.b" in done.stderr
     assert "secret" not in done.stderr
 
 
-def test_files_are_as_private_as_the_umask_says(tmp_path: Path) -> None:
+def test_files_follow_the_umask(tmp_path: Path) -> None:
     command = [str(PROGRAMS / "hvscale"), "launch", "--run", "job", "--", "echo", "hello"]
     subprocess.run(command, cwd=tmp_path, umask=0o077, check=True, capture_output=True)
     open_to_others = {path for path in (tmp_path / "job").rglob("*") if path.stat().st_mode & 0o077}

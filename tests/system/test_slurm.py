@@ -1,6 +1,4 @@
-"""A real Slurm cluster of four nodes: from inside an allocation, as a job script, and submitted and
-followed.
-"""
+"""A real Slurm cluster of four nodes: in an allocation, as a job script, and submitted."""
 
 import json
 import os
@@ -55,9 +53,7 @@ def exact(document: str, ranks: int) -> bool:
 
 
 @pytest.mark.parametrize("mpi", WITH_MPICH)
-def test_a_horovod_program_runs_and_is_profiled_on_four_nodes(
-    program: Callable[[str], Path], tmp_path: Path, mpi: str
-) -> None:
+def test_a_horovod_program_is_profiled_on_four_nodes(program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
     done = inside_an_allocation(
         4,
         *(
@@ -88,13 +84,13 @@ def test_a_horovod_program_runs_and_is_profiled_on_four_nodes(
         assert (said["here"], said["chosen"]) == (str(tmp_path), 'a "quoted" b=c')
 
 
-def test_more_ranks_than_the_allocation_has_are_refused(tmp_path: Path) -> None:
+def test_more_ranks_than_the_allocation_is_an_error(tmp_path: Path) -> None:
     done = inside_an_allocation(2, "launch", "-np", 4, "--placement", "slurm", "--", "true", cwd=tmp_path)
     assert done.returncode == 2
     assert "hvscale: -np 4, but the allocation has 2 tasks: request more (`-n 4`), or use fewer ranks" in done.stderr
 
 
-def test_outside_an_allocation_the_ways_in_are_named(hvscale: Run) -> None:
+def test_outside_an_allocation_the_error_lists_the_options(hvscale: Run) -> None:
     done = hvscale("launch", "-np", 2, "--placement", "slurm", "--", "true")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -102,7 +98,7 @@ def test_outside_an_allocation_the_ways_in_are_named(hvscale: Run) -> None:
     assert "--sbatch FILE" in line
 
 
-def test_an_srun_that_is_refused_is_one_line(hvscale: Run, tmp_path: Path) -> None:
+def test_a_rejected_srun_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> None:
     """The variables of an allocation that is over: srun knows nothing of it."""
     over = {"SLURM_JOB_ID": "999", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
     done = hvscale("launch", "-np", 2, "--placement", "slurm", "--run", "job", "--", "true", **over)
@@ -113,7 +109,7 @@ def test_an_srun_that_is_refused_is_one_line(hvscale: Run, tmp_path: Path) -> No
     assert run_json(tmp_path / "job")["state"] == "failed"
 
 
-def test_a_job_script_does_what_the_command_would(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_job_script_runs_the_command(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     options = ("--sbatch", "job.sh", "--nodes", 2, "--sbatch-option", "--time=10", "--run", "a job")
     done = hvscale("launch", "-np", 2, "--mpi", "gloo", *options, "--", "python", program(HOROVOD_PROGRAM))
     assert done.returncode == 0, done.stderr
@@ -139,7 +135,7 @@ def test_a_submitted_job_is_followed_and_tabulated(
     assert run_json(tmp_path / "job")["state"] == "finished"
 
 
-def test_a_submitted_job_whose_rank_fails_says_so(hvscale: Run, tmp_path: Path) -> None:
+def test_a_submitted_job_reports_a_failed_rank(hvscale: Run, tmp_path: Path) -> None:
     script = "import sys; print('unwell', flush=True); sys.exit(4)"
     done = hvscale("launch", "-np", 1, "--submit", "--mpi", "gloo", "--run", "job", "--", "python", "-c", script)
     assert done.returncode == 3
@@ -147,7 +143,7 @@ def test_a_submitted_job_whose_rank_fails_says_so(hvscale: Run, tmp_path: Path) 
     assert done.stderr.splitlines()[-1].strip() == "unwell"
 
 
-def test_a_job_that_slurm_does_not_take_is_one_line(hvscale: Run, tmp_path: Path) -> None:
+def test_a_rejected_job_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale("launch", "--submit", "--sbatch-option", "--partition=none", "--run", "job", "--", "true")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -172,7 +168,7 @@ def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path
     assert run_json(tmp_path / "job")["state"] == "interrupted"
 
 
-def test_a_submitted_job_that_has_not_begun_keeps_its_folder_from_another(hvscale: Run, tmp_path: Path) -> None:
+def test_a_pending_job_locks_its_folder(hvscale: Run, tmp_path: Path) -> None:
     submit = ("launch", "--submit", "--mpi", "gloo", "--sbatch-option=--hold", "--run", "job", "--", "true")
     following = subprocess.Popen([PROGRAMS / "hvscale", *submit], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     listed = ["squeue", "--noheader", "--name", "job", "--format", "%i"]
@@ -189,7 +185,7 @@ def test_a_submitted_job_that_has_not_begun_keeps_its_folder_from_another(hvscal
     assert "ended without a run" in said
 
 
-def test_a_job_that_is_suspended_for_longer_than_a_step_may_take_goes_on_when_it_is_resumed(tmp_path: Path) -> None:
+def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path: Path) -> None:
     train = (*EDSR, "--steps", "300", "--stall-timeout", "2")
     options = ("-np", "2", "--submit", "--nodes", "2", "--run", "job")
     with subprocess.Popen(
@@ -214,7 +210,7 @@ def test_a_job_that_is_suspended_for_longer_than_a_step_may_take_goes_on_when_it
         assert "this process was suspended for" in log, (rank, log[-500:])
 
 
-def test_an_allocation_that_is_taken_away_is_a_lost_node(program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_revoked_allocation_is_a_lost_node(program: Callable[[str], Path], tmp_path: Path) -> None:
     with subprocess.Popen(
         ["salloc", "--quiet", "--kill-command=TERM", "--ntasks=2", "--nodes=2", "sleep", "600"], start_new_session=True
     ) as allocation:

@@ -1,4 +1,4 @@
-"""Ranks on other hosts by ssh: real servers, each in a network namespace of its own."""
+"""Ranks on other hosts by ssh: real servers, each in a network namespace."""
 
 import json
 import signal
@@ -31,7 +31,7 @@ def refused(hvscale: Run, ssh: SshHosts, tmp_path: Path) -> Refuse:
 
 @pytest.mark.parametrize("mpi", WITH_MPICH)
 @pytest.mark.parametrize("written", ["--hosts", "--hostfile"])
-def test_a_horovod_program_runs_and_is_profiled_on_hosts(
+def test_a_horovod_program_is_profiled_on_hosts(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, ssh: SshHosts, mpi: str, written: str
 ) -> None:
     (tmp_path / "hosts").write_text("# two hosts\nalpha slots=2\n\nbeta:2  # the second\n")
@@ -62,7 +62,7 @@ def test_a_horovod_program_runs_and_is_profiled_on_hosts(
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_stays_on_the_hosts_when_the_launcher_ends(
+def test_no_process_stays_on_the_hosts(
     program: Callable[[str], Path],
     tmp_path: Path,
     ssh: SshHosts,
@@ -86,7 +86,7 @@ def test_nothing_stays_on_the_hosts_when_the_launcher_ends(
 
 
 @pytest.mark.parametrize("mpi", WITH_MPICH)
-def test_a_host_that_falls_silent_while_ranks_run_is_named(
+def test_a_host_that_stops_answering_while_ranks_run_is_named(
     program: Callable[[str], Path], tmp_path: Path, ssh: SshHosts, mpi: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HVSCALE_SSH", f"{ssh.ssh} -o ServerAliveInterval=1 -o ServerAliveCountMax=2")
@@ -125,7 +125,7 @@ def test_a_host_without_the_environment_is_named(refused: Refuse) -> None:
     assert "the environment must be at the same path on every host" in line
 
 
-def test_hosts_that_do_not_reach_each_other_are_named(refused: Refuse, ssh: SshHosts) -> None:
+def test_hosts_that_cannot_reach_each_other_are_named(refused: Refuse, ssh: SshHosts) -> None:
     route = [f"{ssh.addresses['beta']}/32"]
     in_alpha = ["ip", "-n", ssh.namespaces["alpha"], "route"]
     subprocess.run([*in_alpha, "add", "unreachable", *route], check=True)
@@ -148,11 +148,11 @@ def test_hosts_that_do_not_reach_each_other_are_named(refused: Refuse, ssh: SshH
         (["--placement", "netns", "--hosts", "alpha"], "--hosts does not apply to --placement netns"),
     ],
 )
-def test_hosts_that_cannot_be_are_one_line(refused: Refuse, arguments: list[object], said: str) -> None:
+def test_invalid_hosts_are_a_one_line_error(refused: Refuse, arguments: list[object], said: str) -> None:
     assert said in refused(*arguments)
 
 
-def test_a_run_folder_that_a_host_does_not_see_is_said(hvscale: Run, ssh: SshHosts) -> None:
+def test_a_run_folder_that_a_host_does_not_see_is_an_error(hvscale: Run, ssh: SshHosts) -> None:
     """A file system that is mounted for one process only is not seen by the others."""
     hidden = Path("/run/netns-test-hidden")
     hidden.mkdir(exist_ok=True)

@@ -112,7 +112,7 @@ def test_an_option_that_cannot_be_is_one_line_and_status_2(
         ((*TRAIN[1:], "--run", "/proc/job"), "/proc/job"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_status_2(
+def test_an_invalid_request_is_one_line_and_status_2(
     hvscale_warm: Run, tmp_path: Path, change: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / "empty").mkdir()

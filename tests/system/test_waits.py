@@ -1,4 +1,4 @@
-"""What a launch waits for before its ranks start has a limit, and a signal ends the wait."""
+"""Waits before the ranks start have a time limit, and a signal interrupts them."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def silent_ssh(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_wait_for_a_silent_host(
+def test_a_signal_interrupts_the_wait_for_a_host(
     tmp_path: Path, silent_ssh: dict[str, str], number: signal.Signals
 ) -> None:
     launcher = subprocess.Popen(
@@ -57,7 +57,7 @@ def test_a_signal_ends_the_wait_for_a_silent_host(
 
 
 @pytest.mark.parametrize("silent_ssh", ["before"], indirect=True)
-def test_a_signal_while_hosts_are_asked_leaves_no_ssh(tmp_path: Path, silent_ssh: dict[str, str]) -> None:
+def test_a_signal_during_the_host_checks_leaves_no_ssh(tmp_path: Path, silent_ssh: dict[str, str]) -> None:
     """So many that it arrives while one of them is being started."""
     hosts = ",".join(f"host{number}" for number in range(60))
     launcher = subprocess.Popen(
@@ -74,7 +74,7 @@ def test_a_signal_while_hosts_are_asked_leaves_no_ssh(tmp_path: Path, silent_ssh
     wait_until(lambda: processes_below(tmp_path) == [], seconds=20)
 
 
-def test_a_silent_host_is_named(hvscale: Run, tmp_path: Path, silent_ssh: dict[str, str]) -> None:
+def test_an_unresponsive_host_is_named(hvscale: Run, tmp_path: Path, silent_ssh: dict[str, str]) -> None:
     done = hvscale(
         *("launch", "-np", 2, "--hosts", "alpha,beta", "--run", "job", "--", "true"),
         **silent_ssh,

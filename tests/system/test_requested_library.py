@@ -1,6 +1,4 @@
-"""mpi4py, and so whatever hvscale measures, runs on the MPI that was requested, or there is no
-measurement.
-"""
+"""mpi4py, and so every measurement, runs on the requested MPI, or there is no measurement."""
 
 import json
 import os
@@ -70,7 +68,7 @@ def mpich_hvscale(tmp_path: Path) -> Run:
     ("mpi", "make", "script"),
     [("mpich", second_mpich, MAPPED_WITH_HOROVOD), ("mvapich2", fake_mvapich2_library, MAPPED)],
 )
-def test_mpi4py_loads_the_launchers_own_library(
+def test_mpi4py_loads_the_launcher_s_library(
     mpich_hvscale: Run,
     program: Callable[[str], Path],
     tmp_path: Path,
@@ -89,7 +87,7 @@ def test_mpi4py_loads_the_launchers_own_library(
     assert "ran on" not in done.stderr
 
 
-def test_a_library_that_the_user_names_for_mpi4py_wins_and_is_warned_of(
+def test_the_user_s_mpi4py_library_takes_precedence_with_a_warning(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     prefix = fake_mvapich2_library(tmp_path)
@@ -107,7 +105,7 @@ def bench_json(done: subprocess.CompletedProcess[str], folder: Path) -> dict[str
     return document
 
 
-def test_bench_measures_the_library_that_was_asked_for_or_nothing(hvscale: Run, tmp_path: Path) -> None:
+def test_bench_measures_only_the_requested_library(hvscale: Run, tmp_path: Path) -> None:
     prefix = fake_mvapich2_library(tmp_path)
     command = ("bench", "allreduce", "-np", 2, "--sizes", "4K,64K", "--iterations", 20, "--warmup", 2, "--json")
     backends = ("--backend", "mvapich2,horovod-mvapich2,mpich")
@@ -132,7 +130,7 @@ def test_bench_measures_the_library_that_was_asked_for_or_nothing(hvscale: Run, 
     assert document["backends"][0]["library"] is None
 
 
-def test_tables_are_written_for_the_library_that_was_asked_for_or_not_at_all(hvscale: Run, tmp_path: Path) -> None:
+def test_tables_are_written_only_for_the_requested_library(hvscale: Run, tmp_path: Path) -> None:
     prefix = fake_mvapich2_library(tmp_path)
     command = ("tune-collectives", "-np", 2, "--mpi", "mvapich2", "--ops", "broadcast")
     given = ("--min-bytes", "4K", "--max-bytes", "4K", "--minutes", 0.1, "--json")
@@ -150,7 +148,7 @@ def test_tables_are_written_for_the_library_that_was_asked_for_or_not_at_all(hvs
     assert measured["points"] == []
 
 
-def test_a_function_that_the_library_lacks_is_named_in_one_line(mpich_hvscale: Run, tmp_path: Path) -> None:
+def test_a_missing_library_function_is_a_one_line_error(mpich_hvscale: Run, tmp_path: Path) -> None:
     prefix = remove_mpi_io(second_mpich(tmp_path))
     done = mpich_hvscale("bench", "allreduce", "-np", 2, "--backend", "mpich", "--sizes", "4K", PATH=of_prefix(prefix))
     assert done.returncode == 2
@@ -160,7 +158,7 @@ def test_a_function_that_the_library_lacks_is_named_in_one_line(mpich_hvscale: R
     assert "--backend horovod" in said
 
 
-def test_the_table_that_hvscale_asks_mvapich2_for_stays_in_the_log(
+def test_mvapich2_s_settings_table_stays_in_the_log(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     prefix = fake_mvapich2(tmp_path)

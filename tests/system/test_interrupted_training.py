@@ -1,6 +1,4 @@
-"""What ends training for other people, really done to it: signals, a NaN, a rank that stands still,
-kills, a full disk.
-"""
+"""Real interruptions of training: signals, a NaN, a stalled rank, kills, a full disk."""
 
 import json
 import os
@@ -110,7 +108,7 @@ def test_a_signal_saves_and_ends_with_75(hvscale: Run, tmp_path: Path, number: i
 
 
 @pytest.mark.parametrize("to", ["rank 1", "the launcher"])
-def test_all_ranks_stop_when_one_is_asked_to_and_go_on(hvscale: Run, tmp_path: Path, to: str) -> None:
+def test_all_ranks_stop_on_one_s_signal_and_resume(hvscale: Run, tmp_path: Path, to: str) -> None:
     train = ("hvscale", *EDSR, "--schedule", "constant", "--checkpoint-every", 0)
 
     def send(process: subprocess.Popen[str]) -> None:
@@ -171,7 +169,7 @@ def test_three_nans_in_a_row_end_training_with_the_last_good_checkpoint(hvscale:
     assert done.stdout.count("there is no checkpoint yet") == 1
 
 
-def test_a_rank_that_stands_still_ends_the_job_with_all_stacks(tmp_path: Path) -> None:
+def test_a_stalled_rank_ends_the_job_with_all_stacks(tmp_path: Path) -> None:
     words = ("hvscale", *EDSR, "--steps", 100000, "--stall-timeout", 4)
     pid = 0
 
@@ -191,7 +189,7 @@ def test_a_rank_that_stands_still_ends_the_job_with_all_stacks(tmp_path: Path) -
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_process_that_stands_still_ends_though_nobody_reads_what_it_writes(tmp_path: Path) -> None:
+def test_a_stalled_process_ends_with_unread_output(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(STUCK)
     train = ("train", "stuck:net", *CLASSIFIER[2:-2], "--steps", 9, "--stall-timeout", 1, "--run", "job")
     file = tmp_path / "job/steps.jsonl"
@@ -205,7 +203,7 @@ def test_a_process_that_stands_still_ends_though_nobody_reads_what_it_writes(tmp
             process.kill()
 
 
-def test_a_job_that_is_suspended_for_longer_than_a_step_may_take_goes_on(tmp_path: Path) -> None:
+def test_a_job_suspended_beyond_the_step_timeout_continues(tmp_path: Path) -> None:
     words = ("hvscale", *EDSR, "--steps", 300, "--stall-timeout", 2)
 
     def suspend_and_resume(process: subprocess.Popen[str]) -> None:
@@ -225,7 +223,7 @@ def test_a_job_that_is_suspended_for_longer_than_a_step_may_take_goes_on(tmp_pat
         assert "hvscale/trainer/trainer.py" in log, (rank, log[-500:])
 
 
-def test_thirty_kills_at_random_change_nothing(hvscale: Run, tmp_path: Path) -> None:
+def test_thirty_random_kills_do_not_change_the_result(hvscale: Run, tmp_path: Path) -> None:
     assert hvscale(*EDSR, "--steps", 600, "--run", "whole").returncode == 0
     again = (*EDSR, "--steps", 600, "--run", "stopped", "--resume", "auto")
     draw = random.Random(7)  # noqa: S311
@@ -237,7 +235,7 @@ def test_thirty_kills_at_random_change_nothing(hvscale: Run, tmp_path: Path) -> 
     assert steps(tmp_path / "whole") == steps(tmp_path / "stopped")
 
 
-def test_killed_while_it_writes_a_checkpoint(hvscale: Run, tmp_path: Path) -> None:
+def test_a_kill_during_a_checkpoint(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "large.py").write_text(LARGE)
     train = ("train", "large:net", *CLASSIFIER[2:], "--run", "job", "--resume", "auto", "--steps")
     assert hvscale(*train, 2).returncode == 0
@@ -255,7 +253,7 @@ def test_killed_while_it_writes_a_checkpoint(hvscale: Run, tmp_path: Path) -> No
     assert {file.name for file in folder.iterdir()} == {f"step-{step:09d}.ckpt" for step in (2, 4, 6)}
 
 
-def test_a_disk_that_is_full_keeps_the_checkpoints_that_are_there(hvscale: Run, tmp_path: Path) -> None:
+def test_a_full_disk_keeps_existing_checkpoints(hvscale: Run, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", str(small)]

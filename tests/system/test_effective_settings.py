@@ -1,6 +1,4 @@
-"""What the libraries say they use, in run.json, and a warning by name for what they did not
-take.
-"""
+"""Settings that libraries report in run.json, and a warning for each that was not applied."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +23,7 @@ def start(hvscale: Run, script: Path, tmp_path: Path, *options: str) -> tuple[di
     return {told["library"].split()[0]: told for told in record["settings_in_effect"]}, shown
 
 
-def test_open_mpi_ucx_and_horovod_tell(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_open_mpi_ucx_and_horovod_report_settings(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     asked = {
         "OMPI_MCA_btl_tcp_eager_limit": "64K",
         "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
@@ -53,7 +51,7 @@ def test_open_mpi_ucx_and_horovod_tell(hvscale: Run, program: Callable[[str], Pa
 
 
 @needs_mpich
-def test_mpich_tells(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_mpich_reports_settings(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     asked = {
         "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring",
         "MPIR_CVAR_BCAST_SHORT_MSG_SIZE": "4096",
@@ -71,7 +69,7 @@ def test_mpich_tells(hvscale: Run, program: Callable[[str], Path], tmp_path: Pat
     assert len(shown) == 2
 
 
-def test_nothing_asked_nothing_warned(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_no_request_no_warning(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     told, shown = start(hvscale, program(PROGRAM), tmp_path)
     assert shown == []
     assert all(not told_by["not_applied"] for told_by in told.values())
