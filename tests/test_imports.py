@@ -23,7 +23,8 @@ MAY_IMPORT: dict[str, set[str]] = {  # beside core, which every room may import
     "studies": FOUNDATION,
     "bench": {*FOUNDATION, "studies"},
     "comm_tuning": {*FOUNDATION, "studies", "bench"},
-    "cli": {*FOUNDATION, "studies", "bench", "comm_tuning", "trainer"},
+    "prediction": {*FOUNDATION, "studies"},
+    "cli": {*FOUNDATION, "studies", "bench", "comm_tuning", "prediction", "trainer"},
 }
 
 

@@ -20,7 +20,7 @@ PANELS = {
     "Start here": ("doctor", "demo"),
     "Run and profile": ("launch", "profile", "breakdown", "compare", "report"),
     "Tune": ("tune", "tune-collectives", "knobs"),
-    "Measure": ("scale", "compare-settings", "compare-placements", "bench"),
+    "Measure": ("scale", "compare-settings", "compare-placements", "bench", "replay"),
     "Train": ("train", "eval", "upscale", "models", "data"),
     "Tools": ("cleanup", "image"),
 }

@@ -22,9 +22,6 @@ from hvscale.trainer.system.persistent_mpi import init_mpi
 
 T = TypeVar("T")
 
-# Set by hvscale launch to the number of ranks; the launchers it calls give this rank's number.
-LAUNCHED_SIZE = "HVSCALE_NP"
-
 
 class RanksChangedError(Exception):
     """In an elastic job: ranks were lost or added; the present ones continue from the last
@@ -43,7 +40,7 @@ class Ranks:
         """
         self.hvd: ModuleType | None = None
         self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
-        place = launched_place()
+        place = flavours.launched_place()
         if place is not None:
             self._join(*place)
 
@@ -151,17 +148,9 @@ def without_mpi() -> flavours.Flavour:
     return next(flavour for flavour in flavours.FLAVOURS.all().values() if not flavour.has_mpi)
 
 
-def launched_place() -> tuple[int, int, str] | None:
-    """Number of ranks, this rank and the launcher's name; None for a single process."""
-    for one in flavours.all_rank_variables():
-        if one.size in os.environ:
-            return int(os.environ[one.size]), int(os.environ.get(one.rank, "0")), one.launcher
-    return (int(os.environ[LAUNCHED_SIZE]), 0, "hvscale launch") if LAUNCHED_SIZE in os.environ else None
-
-
 def started_as_rank_zero() -> bool:
     """Whether this process prints: rank 0 of its launcher, or a single process."""
-    place = launched_place()
+    place = flavours.launched_place()
     return place is None or place[1] == 0
 
 

@@ -4,6 +4,7 @@ Each is a file in this folder that registers itself. Differences between flavour
 methods of `Flavour`. docs/how-to/extend.md shows how to add one.
 """
 
+import os
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from hvscale.core.run_folder import Library
 from hvscale.launch.effective_settings import SettingsReader
 from hvscale.launch.job import Job
 from hvscale.launch.mpi.mpi_library import library_version
+from hvscale.launch.supervision.processes import NP_VARIABLE
 
 DEFAULT = "openmpi"
 LIBRARY_DECIDES = "auto"  # the transport if none was chosen
@@ -201,6 +203,14 @@ def all_rank_variables() -> list[RankVariables]:
     """The rank variables of every launcher, each once; if several are set, the first applies."""
     found = dict.fromkeys(one for flavour in FLAVOURS.all().values() for one in flavour.rank_variables)
     return sorted(found, key=lambda one: one.set_by_slurm)
+
+
+def launched_place() -> tuple[int, int, str] | None:
+    """Return the number of ranks, this rank and the launcher's name; None for a single process."""
+    for one in all_rank_variables():
+        if one.size in os.environ:
+            return int(os.environ[one.size]), int(os.environ.get(one.rank, "0")), one.launcher
+    return (int(os.environ[NP_VARIABLE]), 0, "hvscale launch") if NP_VARIABLE in os.environ else None
 
 
 def recognize(text: str, first: str | None = None) -> tuple[str, str] | None:

@@ -25,6 +25,8 @@ MAGIC = b"hvgrad\r\n"
 VERSION = 1
 FRAME = struct.Struct("<4sII")  # kind, bytes of the payload, its CRC-32
 STEP = struct.Struct("<QQQII")  # step, start and end in ns, number of enqueues, number of waits
+# What a program may set for its libraries itself, before Horovod starts.
+SETTINGS = ("HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CACHE_CAPACITY", "OMPI_MCA_mpi_yield_when_idle")
 MOST_BYTES = 64 << 20  # of one rank's file; 136 tensors take 1.7 KB a step
 MOST_ENQUEUES = 1 << 20  # in one step: more means that no step was recognised
 
@@ -180,6 +182,7 @@ class Recorder:
             "size": self.size,
             "local_size": self.horovod.local_size(),
             **versions,
+            "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
         }
         self._write(b"HEAD", MAGIC + json.dumps(header).encode())
         atexit.register(self.close)

@@ -45,6 +45,8 @@ class Header(BaseModel):
     local_size: PositiveInt
     horovod: str | None
     torch: str | None
+    settings: dict[str, str] = {}
+    """Environment variables of Horovod and the MPI library that the rank had when it started."""
 
 
 @dataclass(frozen=True)

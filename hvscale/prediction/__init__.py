@@ -1,0 +1,1 @@
+"""Replays a job's communication without its computation."""

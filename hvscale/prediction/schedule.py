@@ -1,0 +1,89 @@
+"""What a rank of a replay does in each step: when it enqueues which tensors, and when it waits.
+
+A replay may have more ranks than the recording. Rank r then repeats recorded rank r modulo the
+recorded number, and each further set of ranks starts at another recorded step, so that the ranks of
+a replay differ as the recorded ones do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hvscale.profiling.analyze.gradients import JobGradients, RankSteps
+from hvscale.profiling.read.gradients_file import GradientStep, GradientTensor
+
+SEED = 20210401  # any fixed number: two replays of a recording make the same calls
+
+
+class Enqueue(NamedTuple):
+    """Enqueue a tensor, or all tensors of a group, so many seconds after the last wait."""
+
+    seconds: float
+    tensors: tuple[int, ...]
+
+
+class Wait(NamedTuple):
+    """Compute until so many seconds after the last wait; then wait for the oldest tensors."""
+
+    seconds: float
+    handles: int
+
+
+@dataclass(frozen=True)
+class StepSchedule:
+    """One step of one rank. `compute_seconds`: from the last wait to the end of the step."""
+
+    actions: list[Enqueue | Wait]
+    compute_seconds: float
+
+
+class RankSchedule:
+    """The steps of one rank of a replay, without end."""
+
+    def __init__(self, gradients: JobGradients, rank: int) -> None:
+        self.numbers = gradients.numbers
+        self.source: RankSteps = gradients.ranks[rank % len(gradients.ranks)]
+        positions = {tensor: number for number, tensor in enumerate(gradients.tensors)}
+        self.known = [positions.get(tensor, -1) for tensor in self.source.recording.tensors]
+        self.tensors = gradients.tensors
+        shifts = np.random.default_rng(SEED).integers(0, len(self.numbers), rank // len(gradients.ranks) + 1)
+        self.first = int(shifts[-1]) if rank >= len(gradients.ranks) else 0
+
+    def __iter__(self) -> Iterator[StepSchedule]:
+        number = self.first
+        while True:
+            yield self.schedule(self.source.steps[self.numbers[number % len(self.numbers)]])
+            number += 1
+
+    def schedule(self, step: GradientStep) -> StepSchedule:
+        """Turn a recorded step into actions; each wait starts the clock anew."""
+        actions: list[Enqueue | Wait] = []
+        begin, enqueued = 0.0, 0
+        for wait, position in enumerate([*step.positions.tolist(), len(step.tensors)]):
+            for index in range(enqueued, position):
+                tensor = self.known[step.tensors[index]]
+                seconds = max(0.0, float(step.enqueued[index]) - begin)
+                if not self._joins(actions, tensor):
+                    actions.append(Enqueue(seconds, (tensor,)))
+            enqueued = max(enqueued, position)
+            if wait < len(step.positions):
+                actions.append(Wait(max(0.0, float(step.begins[wait]) - begin), int(step.handles[wait])))
+                # What the rank computed between the calls of synchronize() follows the wait.
+                begin = float(step.begins[wait] + step.blocked[wait])
+        return StepSchedule(actions, max(0.0, step.seconds - begin))
+
+    def _joins(self, actions: list[Enqueue | Wait], tensor: int) -> bool:
+        """Add a tensor to the grouped all-reduce that ends `actions`, if it belongs there."""
+        last = actions[-1] if actions else None
+        group = self.tensors[tensor].group
+        if group is None or not isinstance(last, Enqueue) or self.tensors[last.tensors[0]].group != group:
+            return False
+        actions[-1] = Enqueue(last.seconds, (*last.tensors, tensor))
+        return True
+
+
+def bytes_of_steps(tensors: list[GradientTensor]) -> int:
+    """Bytes that a rank sends into the all-reduces of one step."""
+    return sum(tensor.bytes for tensor in tensors)
