@@ -23,7 +23,6 @@ from hvscale.profiling.analyze.steps import read_step_log
 
 Compute = Literal["sleep", "spin"]
 SPIN_SECONDS = 200e-6  # a sleep ends late by less than this
-LIBRARY_NAME = "horovod.torch"
 
 
 def replay_rank(recorded: RunFolder, steps: int | None, compute: Compute) -> None:

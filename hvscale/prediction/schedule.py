@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvscale.profiling.analyze.gradients import JobGradients, RankSteps
-from hvscale.profiling.read.gradients_file import GradientStep, GradientTensor
+from hvscale.profiling.read.gradients_file import GradientStep
 
 SEED = 20210401  # any fixed number: two replays of a recording make the same calls
 
@@ -82,8 +82,3 @@ class RankSchedule:
             return False
         actions[-1] = Enqueue(last.seconds, (*last.tensors, tensor))
         return True
-
-
-def bytes_of_steps(tensors: list[GradientTensor]) -> int:
-    """Bytes that a rank sends into the all-reduces of one step."""
-    return sum(tensor.bytes for tensor in tensors)

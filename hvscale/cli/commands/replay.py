@@ -45,7 +45,7 @@ def replay(
     if compute not in ("sleep", "spin"):
         raise RequestError(f"--compute {compute}: give sleep or spin")
     options = launch_options(context)
-    run = RunFolder(recorded)
+    run = RunFolder.open(recorded)
     given = {name for name in OPTIONS if was_given(context, name)}
     if not given and flavours.launched_place() is not None:
         from hvscale.prediction.replay_rank import replay_rank

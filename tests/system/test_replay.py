@@ -1,0 +1,122 @@
+"""`hvscale replay` of recorded jobs: what it sends, and how it stands among other commands."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROGRAMS, Run
+
+SENT = 2 * 1000 * 4  # bytes of the gradients
+PROGRAM = """
+import torch, horovod.torch as hvd
+hvd.init()
+model = torch.nn.Linear(100, 10, bias=False), torch.nn.Linear(10, 100, bias=False)
+model = torch.nn.Sequential(*model)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
+)
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.ones(5, 100)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def recorded(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Path:
+    done = hvscale("profile", "--gradients", "-np", 2, "--run", "recorded", "--", "python", program(PROGRAM))
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "recorded"
+
+
+def test_a_replay_sends_the_gradients_of_each_step(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+    done = hvscale(
+        *("profile", "-np", 3, "--run", "replayed", "--bins", "1024", "--json", "--"),
+        *("hvscale", "replay", recorded, "--steps", 7),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "replay: 7 steps, median " in done.stderr
+    # Horovod's own messages, by which the ranks agree on what to send, are smaller.
+    (large,) = [
+        row for row in json.loads(done.stdout)["rows"] if (row["operation"], row["bytes_min"]) == ("allreduce", 1025)
+    ]
+    assert large["bytes"] == 3 * 7 * SENT
+    steps = (tmp_path / "replayed/steps.jsonl").read_text().splitlines()
+    assert len(steps) == 7
+    assert all(0 <= json.loads(line)["communication_seconds"] < json.loads(line)["seconds"] for line in steps)
+
+
+def test_a_replay_starts_its_ranks_and_runs_under_mpirun(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+    done = hvscale("replay", recorded, "--run", "replayed", "--compute", "spin")
+    assert done.returncode == 0, done.stderr
+    assert "[0] replay: 11 steps, median " in done.stdout
+    assert "; recorded on 2 ranks: " in done.stdout
+    record = json.loads((tmp_path / "replayed/run.json").read_text())
+    assert record["np"] == 2
+    plain = subprocess.run(
+        [
+            *(str(PROGRAMS / "mpirun"), "--allow-run-as-root", "--map-by", "slot:OVERSUBSCRIBE", "-np", "2"),
+            *(str(PROGRAMS / "hvscale"), "replay", str(recorded), "--steps", "3"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert plain.returncode == 0, plain.stderr
+    assert "replay: 3 steps" in plain.stdout
+
+
+def test_a_replay_of_our_trainer_scales_in_images(hvscale: Run) -> None:
+    done = hvscale(
+        *("profile", "--gradients", "-np", 2, "--run", "trained", "--"),
+        *("hvscale", "train", "edsr", "--n-resblocks", 1, "--n-feats", 8),
+        *("--batch-size", 2, "--patch-size", 8, "--steps", 8),
+    )
+    assert done.returncode == 0, done.stderr
+    scaled = hvscale(
+        *("scale", "--np", "1,2", "--repeat", 1, "--run", "scaled", "--json", "--"),
+        *("hvscale", "replay", "trained", "--steps", 6),
+    )
+    assert scaled.returncode == 0, scaled.stderr
+    rows = json.loads(scaled.stdout)["rows"]
+    assert [row["np"] for row in rows] == [1, 2]
+    assert all(row["throughput"] > 0 for row in rows)
+
+
+def test_ranks_with_other_recordings_end_with_one_line(
+    hvscale: Run, program: Callable[[str], Path], recorded: Path
+) -> None:
+    other = PROGRAM.replace("(10, 100", "(10, 99")
+    done = hvscale("profile", "--gradients", "-np", 2, "--run", "other", "--", "python", program(other))
+    assert done.returncode == 0, done.stderr
+    script = f"""
+import os, sys
+folder = {str(recorded)!r} if os.environ["OMPI_COMM_WORLD_RANK"] == "0" else "other"
+os.execvp("hvscale", ["hvscale", "replay", folder])
+"""
+    done = hvscale("launch", "-np", 2, "--", "python", program(script))
+    assert done.returncode == 3
+    assert "hvscale: rank 1 read a recording with other tensors than rank 0" in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nothing"], "nothing is not a folder: give the folder of a run"),
+        (["plain"], "holds no gradients: record them with `hvscale profile --gradients`"),
+        (["plain", "--compute", "guess"], "--compute guess: give sleep or spin"),
+        (["plain", "--steps", "0"], "--steps 0: give a number of 1 or more"),
+        (["plain", "--steps", "many"], "--steps many: it is not a whole number"),
+        (["plain", "-np", "0"], "--np 0: give a number from 1 to"),
+    ],
+)
+def test_a_wrong_request_is_one_line(hvscale: Run, arguments: list[str], line: str) -> None:
+    assert hvscale("launch", "--run", "plain", "--", "true").returncode == 0
+    done = hvscale("replay", *arguments)
+    assert done.returncode == 2
+    assert line in done.stderr
+    assert done.stderr.count("\n") == 1
