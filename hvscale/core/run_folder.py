@@ -1,5 +1,6 @@
-"""A run is one start of a command on np ranks, and a run is a folder: its paths, and run.json,
-which describes it.
+"""The folder of a run and its run.json.
+
+A run is one start of a command on np ranks.
 """
 
 import atexit
@@ -24,12 +25,11 @@ from hvscale.core.errors import HvscaleError, RequestError, SavedError
 from hvscale.core.files import open_new, read_text
 from hvscale.core.folder_lock import FolderLock, is_abandoned, make_folder, make_own_folder
 
-# Stopped: what had started it had seen enough.
+# Stopped: the program that started the run ended it early.
 RunState = Literal["starting", "running", "finished", "stopped", "failed", "interrupted"]
 ABANDONED = "the run was interrupted: its hvscale process was killed before it could record how the run ended"
 OPEN_STATES = ("starting", "running")
-# Room for the last state of run.json on a disk that fills up meanwhile, beside what it holds at the
-# start.
+# Disk space reserved for the last state of run.json, beyond its size at the start.
 RESERVE_BYTES, RESERVE_BYTES_PER_RANK = 4096, 1024
 DEFAULT_PLACEMENT = "host"
 LIBRARIES_NAMED = 4  # in one sentence
@@ -37,15 +37,15 @@ HIDDEN = "(hidden)"
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file under a temporary name beside `path`, sync it and rename it: a reader sees the
-    old file or the new one, whole.
+    """Write a file under a temporary name beside `path`, sync it and rename it.
 
-    The file gets the permissions that the caller's umask allows. Raises OSError when the folder
-    cannot be written or is full; the old file is then untouched.
+    A reader sees the whole old file or the whole new one. The file gets the permissions that the
+    caller's umask allows. Raises OSError if the folder cannot be written or is full; the old file
+    is then unchanged.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # Not by tempfile: its files are 0600, and the umask cannot be read without setting it for every
-    # thread of the process.
+    # tempfile creates files with mode 0600, and reading the umask means setting it for every thread
+    # of the process.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -66,9 +66,9 @@ def write_text(path: Path, text: str) -> None:
 class Library(BaseModel):
     """A communication library as it names itself.
 
-    `transports` are those it was built with, in its own words (Open MPI: its pml; MPICH: its
-    netmod); `transport` is the one asked for or that it takes by itself, "auto" when it decides at
-    start. `has_mpi`: False where its calls are Horovod's alone.
+    `transports`: those it was built with, by its own names (Open MPI: its pml; MPICH: its netmod).
+    `transport`: the requested or default one; "auto" if the library decides at start. `has_mpi`:
+    False if only Horovod calls it.
     """
 
     flavour: str
@@ -84,10 +84,10 @@ class Library(BaseModel):
 
 
 class ReportedLibrary(BaseModel):
-    """An MPI library that ranks really ran on, as it reported itself in them after MPI_Init.
+    """An MPI library that ranks ran on, as it reported itself after MPI_Init.
 
-    `flavour` is "unknown", and `version` empty, where no flavour knows the text. `text` is its
-    beginning; `file` is the library as the ranks saw it.
+    `flavour` is "unknown", and `version` empty, if no flavour recognizes the text. `text`: its
+    beginning. `file`: the library's path in the ranks.
     """
 
     flavour: str
@@ -106,8 +106,9 @@ class ReportedLibrary(BaseModel):
 
 
 def release(version: str) -> tuple[list[int], str]:
-    """What two spellings of one version have in common: "v5.0.11" and "5.0.11", "2021.13" and
-    "2021.13.0", "2.3.7-GDR" and "2.3.7".
+    """The part of a version that its spellings share.
+
+    Equal are "v5.0.11" and "5.0.11", "2021.13" and "2021.13.0", "2.3.7-GDR" and "2.3.7".
     """
     match = re.fullmatch(r"v?(\d+(?:\.\d+)*)([^-+\s]*).*", version.strip().lower(), re.DOTALL)
     if match is None:
@@ -119,7 +120,7 @@ def release(version: str) -> tuple[list[int], str]:
 
 
 def ranks_in_words(ranks: list[int]) -> str:
-    """`rank 3`, or `ranks 0-2, 5`; the numbers ascend."""
+    """`rank 3`, or `ranks 0-2, 5`; the ranks must be in ascending order."""
     starts = [rank for before, rank in pairwise([-2, *ranks]) if rank != before + 1]
     ends = [rank for rank, after in pairwise([*ranks, ranks[-1] + 2]) if after != rank + 1]
     spans = [str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True)]
@@ -138,8 +139,10 @@ class Host(BaseModel):
 
 
 class RankDevices(BaseModel):
-    """The GPUs as one rank has them: the variables that select among them (null: not set), and how
-    many the driver offers where it runs.
+    """The GPUs of a rank.
+
+    `variables`: those that select among them (null: not set). `offered`: the number that the driver
+    offers.
     """
 
     variables: dict[str, str | None]
@@ -147,7 +150,7 @@ class RankDevices(BaseModel):
 
 
 class NodeRecord(BaseModel):
-    """One place where ranks ran, as the others reached it."""
+    """A place where ranks ran, with the address by which others reached it."""
 
     name: str
     address: str
@@ -156,8 +159,9 @@ class NodeRecord(BaseModel):
 
 
 class RankEnd(BaseModel):
-    """How one rank ended: `exit_status` or `signal`, or neither when it was still running as the
-    job was taken down.
+    """How a rank ended.
+
+    Both `exit_status` and `signal` are null if it was still running when the job was killed.
     """
 
     rank: int
@@ -165,16 +169,18 @@ class RankEnd(BaseModel):
     pid: int
     exit_status: int | None = None
     signal: str | None = None
-    started_at: float | None = None  # its command; seconds since 1970, by the rank's own host
+    started_at: float | None = None  # start of its command; seconds since 1970, by the rank's host
     ended_at: float | None = None  # as `started_at`
-    killed_by_launcher: bool = False  # its launcher had killed the job
-    last_output_at: float = 0.0  # of a rank that was taken down: when it wrote last, as `ended_at`
+    killed_by_launcher: bool = False  # its launcher killed the job
+    last_output_at: float = 0.0  # for a killed rank: time of its last output, as `ended_at`
     devices: RankDevices | None = None
 
 
 class ReportedSettings(BaseModel):
-    """What one library said it uses: `settings` in its own names; `not_applied`: what was asked for
-    and is not in effect, and why.
+    """The settings that a library reports as in effect.
+
+    `settings`: by the library's own names. `not_applied`: the requested ones that are not in
+    effect, and why.
     """
 
     library: str
@@ -183,14 +189,12 @@ class ReportedSettings(BaseModel):
 
 
 class RunRecord(VersionedDocument):
-    """run.json. Written before the first process starts, and again, whole, at every change of
-    state.
+    """run.json, written before the first process starts and rewritten at every change of state.
 
-    `library`: what was asked for and found; `libraries_reported`: what ranks that called MPI_Init
-    really ran on, nothing of the others. `launch`: the options that were asked for, as
-    `LaunchOptions` writes them, with the variables of the knobs in `env`.
-    `library_devices_variable`: under `--devices split`, the variable that lists all GPUs for the
-    communication library.
+    `library`: the requested library as found. `libraries_reported`: those that ranks which called
+    MPI_Init ran on. `launch`: the options as `LaunchOptions` writes them, with the knobs' variables
+    in `env`. `library_devices_variable`: under `--devices split`, the variable that lists all GPUs
+    for the communication library.
     """
 
     schema_: Literal["hvscale/run/2"] = "hvscale/run/2"
@@ -219,15 +223,17 @@ class RunRecord(VersionedDocument):
 
     @property
     def env_asked(self) -> dict[str, str]:
-        """The variables asked for; a value that is not recorded is "(hidden)"."""
+        """The requested variables; the value of a hidden one is "(hidden)"."""
         requests = self.launch.get("env", [])
         pairs = (str(request).partition("=") for request in (requests if isinstance(requests, list) else []))
         return {name: value if equals else HIDDEN for name, equals, value in pairs}
 
     @property
     def measured_library(self) -> Library:
-        """The one that figures of this run belong to: `library`, unless a rank reported another
-        one. Of several, all are named in `version`.
+        """The library that this run's figures belong to.
+
+        It is `library` unless a rank reported another one. If there are several, `version` names
+        them all.
         """
         if all(reported.is_release_of(self.library) for reported in self.libraries_reported):
             return self.library
@@ -240,13 +246,14 @@ class RunRecord(VersionedDocument):
 
     @property
     def was_abandoned(self) -> bool:
-        """Whether the hvscale process that ran it was killed, so that nobody recorded its end."""
+        """Whether the run's hvscale process was killed, so that nothing recorded the run's end."""
         return self.state == "interrupted" and self.ended_at is None
 
     @property
     def library_difference(self) -> str | None:
-        """One sentence that names `library` and those that ranks really ran on; None where they
-        agree or nothing was reported.
+        """A sentence that names `library` and those that ranks ran on; None if they agree.
+
+        Also None if nothing was reported.
         """
         if all(reported.is_release_of(self.library) for reported in self.libraries_reported):
             return None
@@ -281,11 +288,11 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, continued: bool = False) -> "RunFolder":
-        """Make the folder with its sub-folders and lock it for this process, until `at_work` ends
-        or `unlock` is called.
+        """Create the folder with its sub-folders and lock it for this process.
 
-        `continued`: it may hold a run already. Raises RequestError when it does otherwise, when
-        another process or another user has it, or when it cannot be written.
+        The lock ends with `at_work` or `unlock`. `continued`: the folder may already hold a run.
+        Raises RequestError if it holds one otherwise, if another process or user has it, or if it
+        cannot be written.
         """
         run = cls(path)
         try:
@@ -307,7 +314,9 @@ class RunFolder:
             raise RequestError(f"{self.path} holds a run already: give another folder with --run")
 
     def make_subfolder(self, folder: Path) -> None:
-        """Raises RequestError when it cannot be made, or is there and not our own."""
+        """Create a sub-folder. Raises RequestError if this fails or it exists and is not
+        our own.
+        """
         try:
             make_own_folder(folder)
         except OSError as error:
@@ -319,7 +328,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """Raises RequestError when `path` is not the folder of a run."""
+        """The run in `path`. Raises RequestError if `path` is not a run's folder."""
         run = cls(path)
         try:
             if not path.is_dir():
@@ -328,23 +337,22 @@ class RunFolder:
                 raise RequestError(f"{path} is not the folder of a run: it holds no run.json")
             for folder in (run.hvprof, run.logs):
                 if folder.exists():
-                    next(folder.iterdir(), None)  # a glob of a folder that cannot be read finds nothing
+                    next(folder.iterdir(), None)  # because a glob of an unreadable folder finds nothing
         except OSError as error:
             raise RequestError(f"{path} cannot be read: {error.strerror}") from error
         return run
 
     def read(self) -> RunRecord:
-        """run.json; a run whose hvscale process was killed on this machine is interrupted, whatever
-        it says.
+        """run.json; a run whose hvscale process was killed on this machine is interrupted.
 
-        Raises RequestError when run.json was cut short or is not ours.
+        Raises RequestError if run.json is truncated or not ours.
         """
         abandoned, text = is_abandoned(self.path), ""
         try:
             text = read_text(self.run_json)
             record = RunRecord.model_validate(parse_json(text))
-            # Asked before and after: its process may have ended well, or another one begun, in
-            # between.
+            # Checked before and after, because its process may have ended normally, or another one
+            # started, in between.
             if record.state in OPEN_STATES and abandoned and is_abandoned(self.path):
                 record.state = "interrupted"
             return record
@@ -359,7 +367,7 @@ class RunFolder:
             ) from error
 
     def begin(self, record: RunRecord) -> None:
-        """The first `write`. It also takes the room on the disk that the last state will need."""
+        """The first `write`; also reserves the disk space for the last state."""
         try:
             with open_new(self.reserve) as stream:
                 size = len(as_text(record)) + RESERVE_BYTES + RESERVE_BYTES_PER_RANK * record.np
@@ -370,7 +378,9 @@ class RunFolder:
             raise cannot_write(self.path, error) from error
 
     def write(self, record: RunRecord) -> None:
-        """Raises RequestError when the folder cannot be written or the disk is full."""
+        """Write run.json. Raises RequestError if the folder cannot be written or the disk
+        is full.
+        """
         try:
             write_text(self.run_json, as_text(record))
         except OSError as error:
@@ -378,9 +388,7 @@ class RunFolder:
         self.is_closed = record.state not in OPEN_STATES
 
     def close(self, record: RunRecord, error: BaseException) -> None:
-        """Write the last state of a run that `error` has ended, with the reason, also when the disk
-        is full.
-        """
+        """Write the last state and the reason for a run that `error` ended, even on a full disk."""
         record.state, record.exit_status = ended_by(error)
         record.ended_at = datetime.now(UTC)
         if record.state == "failed":
@@ -396,8 +404,9 @@ class RunFolder:
 
     @contextmanager
     def at_work(self, record: RunRecord) -> Iterator[None]:
-        """Within, the run is this process's. An error that leaves run.json without a last state
-        closes it; then the folder is unlocked.
+        """Context: the run belongs to this process.
+
+        On an error, write the last state if it is missing; then unlock the folder.
         """
         try:
             yield
@@ -412,8 +421,9 @@ class RunFolder:
 
 
 def take_room(descriptor: int, size: int) -> None:
-    """Have the file system keep `size` bytes for a new file, where it can. Raises OSError when the
-    disk is full.
+    """Reserve `size` bytes for a new file, if the file system can.
+
+    Raises OSError if the disk is full.
     """
     try:
         os.posix_fallocate(descriptor, 0, size)
@@ -427,7 +437,7 @@ def as_text(record: RunRecord) -> str:
 
 
 def ended_by(error: BaseException) -> tuple[RunState, int]:
-    """The last state of a run that an error has ended, and its exit status."""
+    """The last state and exit status of a run that an error ended."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", 128 + signal.SIGINT
     if isinstance(error, SavedError):
@@ -442,11 +452,10 @@ def cannot_write(path: Path, error: OSError) -> RequestError:
 
 
 def default_run_path(command: list[str], root: Path = Path("runs")) -> Path:
-    """Make the new folder `runs/<UTC time>-<name>`, the name taken from the command's last
-    path-like word.
+    """Create the new folder `runs/<UTC time>-<name>`; the name comes from the command's words.
 
-    No two processes get the same one. Left empty, it is removed when this process ends. Raises
-    RequestError when it cannot be made.
+    It is unique among processes, and removed when this process ends if it is still empty. Raises
+    RequestError if it cannot be created.
     """
     words = [re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(word).name) for word in command if not word.startswith("-")]
     name = "-".join(words[:3])[:48].strip("-.") or "run"
@@ -463,7 +472,7 @@ def default_run_path(command: list[str], root: Path = Path("runs")) -> Path:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove a run's folder, and the one around it, where nothing is in them."""
+    """Remove a run's folder, and its parent, if empty."""
     with suppress(OSError):
         folder.rmdir()
         folder.parent.rmdir()
