@@ -7,19 +7,24 @@ import typer
 
 from hvscale.cli.app import new_app
 from hvscale.cli.console import print_message, print_rank_line, print_warning
-from hvscale.cli.launch_options import collectives_hook, launch_command, launch_options
+from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options
 from hvscale.core.errors import RequestError
+from hvscale.core.numbers import MOST_RANKS
 from hvscale.launch.options import OPTIONS
 
 app = new_app()
 
 
-@app.command(cls=launch_command(resolved=False))
+@app.command(cls=launch_command(without=("np", *SUBMISSION), resolved=False))
 def replay(
     context: typer.Context,
     recorded: Annotated[
         Path, typer.Argument(metavar="RUN", help="Run folder of a job recorded with hvscale profile --gradients.")
     ],
+    np: Annotated[
+        int | None,
+        typer.Option("-np", "--np", min=1, max=MOST_RANKS, metavar="N", help="Number of ranks. Default: as recorded."),
+    ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Steps to replay. Default: as many as were recorded.")
     ] = None,
@@ -47,7 +52,7 @@ def replay(
     options = launch_options(context)
     run = RunFolder.open(recorded)
     given = {name for name in OPTIONS if was_given(context, name)}
-    if not given and flavours.launched_place() is not None:
+    if np is None and not given and flavours.launched_place() is not None:
         from hvscale.prediction.replay_rank import replay_rank
 
         replay_rank(run, steps, "spin" if compute == "spin" else "sleep")
@@ -60,8 +65,7 @@ def replay(
     gradients = read_job_gradients(run)
     for text in gradients.warnings:
         print_warning(text)
-    if "np" not in given:
-        options = options.replace(np=gradients.size)
+    options = options.replace(np=np or gradients.size)
     count = [] if steps is None else ["--steps", str(steps)]
     command = ["hvscale", "replay", str(recorded.absolute()), *count, "--compute", compute]
     options = resolve(command, options)
