@@ -16,7 +16,7 @@ import horovod.torch as hvd
 import torch
 
 from hvscale import profiling
-from hvscale.models.cost import without_memory
+from hvscale.models.cost import build_on_fake_tensors
 
 BATCH_SIZE = 4
 V100_IMAGES_PER_SECOND = 10.3
@@ -31,7 +31,7 @@ def main() -> None:
     options = parser.parse_args()
     hvd.init()
     torch.set_num_threads(1)
-    parameters = list(without_memory(options.model).named_parameters())
+    parameters = list(build_on_fake_tensors(options.model).named_parameters())
     gradients = [(name, torch.ones(parameter.shape)) for name, parameter in reversed(parameters)]
     run = os.environ.get("HVSCALE_RUN")
     log = (Path(run) / "steps.jsonl").open("w", buffering=1) if run is not None and hvd.rank() == 0 else None

@@ -1,4 +1,4 @@
-"""Loads a file of weights into a model, strictly."""
+"""Loads a weights file into a model; every tensor must fit."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from hvscale.core.files import open_regular
 
 
 def load(model: nn.Module, file: Path, *, allow_other_tail: bool = False) -> list[str]:
-    """As `load_state`, from a file that may hold tensors only (`weights_only`).
+    """`load_state` from a file, which may hold tensors only (`weights_only`).
 
     Also raises RequestError if the file cannot be read.
     """
@@ -18,11 +18,11 @@ def load(model: nn.Module, file: Path, *, allow_other_tail: bool = False) -> lis
 
 
 def load_state(model: nn.Module, found: dict[str, Tensor], file: str, *, allow_other_tail: bool = False) -> list[str]:
-    """Copy a state dict into `model`, all of it or nothing; `file` is its name for messages.
+    """Copy a state dict into `model`, or nothing if it does not fit. `file` is its name in errors.
 
-    With `allow_other_tail` the keys under `tail.` may differ, so that a checkpoint of one scale can
-    initialise another: those that fit are used. Returns the keys that kept the model's own values;
-    none if the load was strict. Raises RequestError if the state dict does not fit the model.
+    With `allow_other_tail`, keys under `tail.` that do not fit are skipped, so that a checkpoint of
+    one scale can initialise another. Returns the keys whose values the model kept. Raises
+    RequestError if the state dict does not fit.
     """
     own = model.state_dict()
     fitting = {key for key, value in own.items() if key in found and found[key].shape == value.shape}
@@ -35,8 +35,9 @@ def load_state(model: nn.Module, found: dict[str, Tensor], file: str, *, allow_o
 
 
 def read_state(file: Path) -> dict[str, Tensor]:
-    """Read a state dict. Raises RequestError if the file cannot be read, is truncated or damaged,
-    or holds no state dict.
+    """The state dict in a file.
+
+    Raises RequestError if the file cannot be read, is damaged, or holds no state dict.
     """
     try:
         stream = open_regular(file)
@@ -45,13 +46,11 @@ def read_state(file: Path) -> dict[str, Tensor]:
     with stream:
         try:
             content = torch.load(stream, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch.load has no exception of its own for a truncated file or another format
-            raise RequestError(
-                f"{file} is damaged or not a file of weights (a state dict saved by torch.save)"
-            ) from error
+        except Exception as error:  # torch.load has no single exception type for damaged files
+            raise RequestError(f"{file} is damaged or not a weights file (a state dict saved by torch.save)") from error
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise RequestError(f"{file} holds no state dict (tensors by name)")
-    # The prefix that DataParallel and DistributedDataParallel add to every name.
+    # DataParallel and DistributedDataParallel add this prefix to every name.
     return {name.removeprefix("module."): value for name, value in content.items()}
 
 
@@ -59,5 +58,5 @@ def _difference(key: str, own: dict[str, Tensor], found: dict[str, Tensor]) -> s
     if key not in found:
         return f"{key} is missing"
     if key not in own:
-        return f"it has {key}, which the model does not have"
+        return f"{key} is not part of the model"
     return f"{key} is {tuple(found[key].shape)} in the file and {tuple(own[key].shape)} in the model"

@@ -1,4 +1,4 @@
-"""What a model costs: parameters, bytes of gradients that ranks exchange, and FLOPs."""
+"""The cost of a model: parameters, gradient bytes that ranks exchange, and FLOPs."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,8 +10,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils.flop_counter import FlopCounterMode
 
 from hvscale.core.documents import VersionedDocument
-from hvscale.models.preset import Task
-from hvscale.models.registry import build, find
+from hvscale.models.registry import Task, build, find
 
 
 @dataclass(frozen=True)
@@ -19,23 +18,24 @@ class Cost:
     parameters: int
     """Trainable parameters; frozen ones, such as EDSR's mean shift, are not counted."""
     tensors: int
-    """Trainable tensors: the number of gradients that Horovod gets in each step."""
+    """Trainable tensors: the number of gradients that Horovod receives in each step."""
     gradient_bytes: int
-    """Bytes of all gradients in the type of the parameters: what each step all-reduces."""
+    """Bytes of all gradients in the parameters' type; each step all-reduces them."""
     forward_flops: int
     """Floating-point operations of one forward pass; a multiply-add counts as two."""
 
 
 def cost(model: nn.Module, input_shape: tuple[int, ...]) -> Cost:
-    """The cost for inputs of shape `input_shape`, batch first: (1, 3, 48, 48). Uses fake tensors,
-    which compute shapes only.
+    """The cost for inputs of shape `input_shape`, batch first: (1, 3, 48, 48).
+
+    Runs on fake tensors, which compute shapes only.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
     first = next(model.parameters())
     fake = first.fake_mode if isinstance(first, FakeTensor) else FakeTensorMode(allow_non_fake_inputs=True)
     training = model.training
-    model.eval()  # leaves out auxiliary classifiers, which exist in training only
-    # Not under no_grad: attention would become one fused operation that the counter does not know.
+    model.eval()  # auxiliary classifiers run in training only
+    # Not under no_grad: it fuses attention into one operation, which the counter does not support.
     with fake, FlopCounterMode(display=False) as counter:
         model(torch.empty(input_shape, device=first.device))
     model.train(training)
@@ -48,7 +48,7 @@ def cost(model: nn.Module, input_shape: tuple[int, ...]) -> Cost:
 
 
 class ModelRow(BaseModel):
-    """One row of the table of models."""
+    """One row of the model table."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -57,7 +57,7 @@ class ModelRow(BaseModel):
     scale: int | None
     """Upscaling factor; None for a classifier."""
     input_width: int
-    """Width, in pixels, of the square image that the forward pass is counted for."""
+    """Width, in pixels, of the square image that `forward_flops` is for."""
     parameters: int
     forward_flops: int
     gradient_bytes: int
@@ -69,32 +69,31 @@ class ModelTable(VersionedDocument):
     models: list[ModelRow]
 
 
-def rows(name: str, **options: Any) -> list[ModelRow]:
-    """The model's cost; for super-resolution, a row for each scale unless one is given. Raises
-    RequestError as `build` does.
+def model_rows(name: str, **options: Any) -> list[ModelRow]:
+    """The model's cost: one row, or one for each scale if `options` do not set the scale.
+
+    Raises RequestError as `build` does.
     """
     preset = find(name)
     if preset.task == "super-resolution" and "scale" not in options:
-        return [row for scale in (2, 3, 4) for row in rows(name, scale=scale, **options)]
-    found = cost(without_memory(name, **options), (1, 3, preset.side, preset.side))
+        return [row for scale in (2, 3, 4) for row in model_rows(name, scale=scale, **options)]
+    model_cost = cost(build_on_fake_tensors(name, **options), (1, 3, preset.side, preset.side))
     return [
         ModelRow(
             name=name,
             task=preset.task,
             scale=options.get("scale"),
             input_width=preset.side,
-            parameters=found.parameters,
-            forward_flops=found.forward_flops,
-            gradient_bytes=found.gradient_bytes,
-            gradient_tensors=found.tensors,
+            parameters=model_cost.parameters,
+            forward_flops=model_cost.forward_flops,
+            gradient_bytes=model_cost.gradient_bytes,
+            gradient_tensors=model_cost.tensors,
         )
     ]
 
 
-def without_memory(name: str, **options: Any) -> nn.Module:
-    """The model with fake weights; with real ones if its constructor reads values, as torchvision's
-    RegNets do.
-    """
+def build_on_fake_tensors(name: str, **options: Any) -> nn.Module:
+    """The model with fake weights, or real ones if its constructor reads values (as RegNets do)."""
     try:
         with FakeTensorMode():
             return build(name, **options)

@@ -1,4 +1,4 @@
-"""Models that are found by name: torchvision's, and a user's own."""
+"""Finding models by name: torchvision's, and users' own functions."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import torchvision.models
 
 from hvscale import models
 from hvscale.core.errors import RequestError
-from hvscale.models.cost import rows
+from hvscale.models.cost import model_rows
 
 OWN = """
 from torch import nn
@@ -21,7 +21,7 @@ def small(num_classes=10, width=4):
 def enlarger(scale=2):
     return nn.Upsample(scale_factor=scale)
 
-def purpose_unknown():
+def unknown_task():
     return nn.Identity()
 
 def no_module(num_classes=3):
@@ -31,7 +31,7 @@ def no_module(num_classes=3):
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of its own name for each test, because Python imports a name once."""
+    """A module with a different name for each test, because Python imports a name once."""
     name = f"own_{tmp_path.name}".replace("-", "_").replace("[", "_").replace("]", "_")
     (tmp_path / f"{name}.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
@@ -41,21 +41,21 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     "name", ["resnet50", "vgg16", "densenet121", "inception_v3", "regnet_x_400mf", "vit_b_16", "efficientnet_b3"]
 )
-def test_parameters_and_arithmetic_are_those_torchvision_publishes(name: str) -> None:
-    (row,) = rows(name)
+def test_parameters_and_flops_match_torchvision_s_published_figures(name: str) -> None:
+    (row,) = model_rows(name)
     published = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"].meta
     assert row.parameters == published["num_params"]
     assert row.forward_flops / 2e9 == pytest.approx(published["_ops"], rel=2e-3)
 
 
 @pytest.mark.parametrize(("name", "tensors", "gradient_mebibytes"), [("resnet50", 161, 97.5), ("vgg16", 32, 528)])
-def test_gradients_of_the_study_s_classifiers(name: str, tensors: int, gradient_mebibytes: float) -> None:
-    (row,) = rows(name)
+def test_gradient_count_and_size_of_the_studies_classifiers(name: str, tensors: int, gradient_mebibytes: float) -> None:
+    (row,) = model_rows(name)
     assert row.gradient_tensors == tensors
     assert row.gradient_bytes / 2**20 == pytest.approx(gradient_mebibytes, rel=1e-3)
 
 
-def test_a_torchvision_model_with_other_classes() -> None:
+def test_torchvision_model_with_another_number_of_classes() -> None:
     model = models.build("squeezenet1_1", num_classes=7)
     assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 7)
     assert models.find("squeezenet1_1").task == "classification"
@@ -63,12 +63,12 @@ def test_a_torchvision_model_with_other_classes() -> None:
         models.build("squeezenet1_1", scale=2)
 
 
-def test_a_model_of_one_s_own(own: str) -> None:
+def test_user_function(own: str) -> None:
     assert models.find(f"{own}:small").task == "classification"
     assert models.build(f"{own}:small", num_classes=5)(torch.zeros(1, 3, 8, 8)).shape == (1, 5)
     assert models.find(f"{own}:enlarger").task == "super-resolution"
     assert models.build(f"{own}:enlarger", scale=3)(torch.zeros(1, 3, 8, 8)).shape == (1, 3, 24, 24)
-    (row,) = rows(f"{own}:small")
+    (row,) = model_rows(f"{own}:small")
     assert row.parameters == 4 * 27 + 4 + 4 * 10 + 10
 
 
@@ -76,26 +76,26 @@ def test_a_model_of_one_s_own(own: str) -> None:
     ("function", "message"),
     [
         ("absent", "has no function 'absent'"),
-        ("purpose_unknown", r"must take an argument `scale` \(super-resolution\) or `num_classes`"),
+        ("unknown_task", r"must take an argument `scale` \(super-resolution\) or `num_classes`"),
         ("no_module", r"returned a str, not a torch\.nn\.Module"),
     ],
 )
-def test_a_function_that_makes_no_model(own: str, function: str, message: str) -> None:
+def test_function_that_makes_no_model(own: str, function: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         models.build(f"{own}:{function}")
 
 
-def test_an_unknown_name_suggests_torchvision_s_models_too() -> None:
+def test_unknown_name_suggests_torchvision_models_too() -> None:
     with pytest.raises(RequestError, match=r"desnet121: unknown model; did you mean densenet121\? Known: edsr, "):
         models.find("desnet121")
 
 
 @pytest.mark.parametrize("name", ["edsr", "edsr-baseline", "resnet50", "vgg16"])
-def test_the_project_s_models_are_found_without_torchvision(name: str) -> None:
-    asked = f"import sys; from hvscale import models; models.find('{name}'); print('torchvision' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", asked], text=True).strip() == "False"
+def test_own_models_are_found_without_importing_torchvision(name: str) -> None:
+    code = f"import sys; from hvscale import models; models.find('{name}'); print('torchvision' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 
 
-def test_a_module_that_cannot_be_imported() -> None:
+def test_module_that_cannot_be_imported() -> None:
     with pytest.raises(RequestError, match="no_such_module cannot be imported: ModuleNotFoundError"):
         models.build("no_such_module:model")

@@ -1,4 +1,4 @@
-"""Loading weights: strict, all or nothing."""
+"""Loading weights: all tensors must fit, or nothing is copied."""
 
 from pathlib import Path
 
@@ -20,10 +20,12 @@ def saved(model: nn.Module, folder: Path) -> Path:
     return file
 
 
-def equal(a: nn.Module, b: nn.Module, *, but: tuple[str, ...] = ()) -> bool:
+def equal(a: nn.Module, b: nn.Module, *, except_under: tuple[str, ...] = ()) -> bool:
     others = b.state_dict()
     return all(
-        torch.equal(value, others[key]) for key, value in a.state_dict().items() if not key.startswith(but or "-")
+        torch.equal(value, others[key])
+        for key, value in a.state_dict().items()
+        if not key.startswith(except_under or "-")
     )
 
 
@@ -33,7 +35,7 @@ def test_load_copies_everything(tmp_path: Path) -> None:
     assert equal(source, target)
 
 
-def test_another_scale_is_refused_and_nothing_is_copied(tmp_path: Path) -> None:
+def test_weights_of_another_scale_are_refused_and_nothing_is_copied(tmp_path: Path) -> None:
     target = small(scale=4)
     before = {key: value.clone() for key, value in target.state_dict().items()}
     with pytest.raises(RequestError, match=r"does not fit the model: tail\.0\.2\.bias is missing"):
@@ -45,14 +47,14 @@ def test_another_scale_is_refused_and_nothing_is_copied(tmp_path: Path) -> None:
     ("scale", "kept"),
     [(4, ["tail.0.2.bias", "tail.0.2.weight"]), (3, ["tail.0.0.bias", "tail.0.0.weight"])],
 )
-def test_another_tail_on_request(tmp_path: Path, scale: int, kept: list[str]) -> None:
+def test_another_tail_is_allowed_on_request(tmp_path: Path, scale: int, kept: list[str]) -> None:
     source, target = small(scale=2), small(scale=scale)
     assert models.load(target, saved(source, tmp_path), allow_other_tail=True) == kept
     assert torch.equal(source.state_dict()["tail.1.weight"], target.state_dict()["tail.1.weight"])
-    assert equal(source, target, but=("tail.0",))
+    assert equal(source, target, except_under=("tail.0",))
 
 
-def test_a_smaller_tail_takes_what_fits(tmp_path: Path) -> None:
+def test_smaller_tail_takes_the_tensors_that_fit(tmp_path: Path) -> None:
     source, target = small(scale=4), small(scale=2)
     assert models.load(target, saved(source, tmp_path), allow_other_tail=True) == []
     assert equal(target, source)
@@ -63,22 +65,22 @@ def test_only_the_tail_may_differ(tmp_path: Path) -> None:
         models.load(small(), saved(small(n_feats=8), tmp_path), allow_other_tail=True)
 
 
-def test_a_file_cut_short(tmp_path: Path) -> None:
+def test_truncated_file(tmp_path: Path) -> None:
     file = saved(small(), tmp_path)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(RequestError, match="is damaged or not a file of weights"):
+    with pytest.raises(RequestError, match="is damaged or not a weights file"):
         models.load(small(), file)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 100])
-def test_a_file_of_something_else(tmp_path: Path, content: bytes) -> None:
+def test_file_of_another_format(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "model.pt"
     file.write_bytes(content)
-    with pytest.raises(RequestError, match="is damaged or not a file of weights"):
+    with pytest.raises(RequestError, match="is damaged or not a weights file"):
         models.load(small(), file)
 
 
-def test_a_pickle_that_runs_code_is_not_run(tmp_path: Path) -> None:
+def test_code_in_a_pickle_is_not_run(tmp_path: Path) -> None:
     class Harmful:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return Path.touch, (tmp_path / "touched",)  # type: ignore[return-value]
@@ -90,7 +92,7 @@ def test_a_pickle_that_runs_code_is_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "touched").exists()
 
 
-def test_a_missing_file_and_a_list(tmp_path: Path) -> None:
+def test_missing_file_and_file_without_state_dict(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"cannot read the weights .*: No such file"):
         models.load(small(), tmp_path / "none.pt")
     torch.save([torch.zeros(1)], tmp_path / "list.pt")

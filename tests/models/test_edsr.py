@@ -1,4 +1,4 @@
-"""EDSR: sizes, names of parameters, and what it computes."""
+"""EDSR: size, parameter names and forward pass."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from hvscale.models.presets.edsr import DIV2K_MEAN_RGB, ResidualBlock
         ("edsr", 4, 43_089_923, 138, 115.8, 164.4),
     ],
 )
-def test_cost_is_that_of_the_published_models(
+def test_cost_matches_the_published_models(
     name: str, scale: int, parameters: int, tensors: int, gigamacs: float, gradient_mebibytes: float
 ) -> None:
     cost = models.cost(models.build(name, scale=scale), (1, 3, 48, 48))
@@ -29,7 +29,7 @@ def test_cost_is_that_of_the_published_models(
     assert cost.gradient_bytes == 4 * parameters
 
 
-def test_edsr_by_default_is_the_full_model() -> None:
+def test_default_edsr_is_the_full_model() -> None:
     full = models.build("edsr", scale=2, n_resblocks=32, n_feats=256, res_scale=0.1, rgb_range=255)
     assert {key: value.shape for key, value in full.state_dict().items()} == {
         key: value.shape for key, value in models.build("edsr").state_dict().items()
@@ -52,9 +52,7 @@ def test_output_is_scale_times_the_input(model: str, scale: int) -> None:
 
 
 def test_forward_equals_a_computation_by_hand() -> None:
-    """One feature, one block, a 1x1 image, so that of every 3x3 kernel only the middle counts; ones
-    as middles.
-    """
+    """One feature, one block and a 1x1 image, so only the centre of each 3x3 kernel (1) counts."""
     model = models.build("edsr", scale=2, n_resblocks=1, n_feats=1, res_scale=0.5, rgb_range=1)
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3):
@@ -65,7 +63,7 @@ def test_forward_equals_a_computation_by_hand() -> None:
     image = torch.tensor([0.5, 0.6, 0.7])
     mean = torch.tensor(DIV2K_MEAN_RGB)
     head = float((image - mean).sum()) + 0.25
-    block = head + 0.5 * ((head + 0.25) + 0.25)  # the ReLU lets all through: head + 0.25 > 0
+    block = head + 0.5 * ((head + 0.25) + 0.25)  # the ReLU changes nothing: head + 0.25 > 0
     features = head + (block + 0.25)
     expected = (features + 0.25) + 0.25 + mean
     output = model(image.view(1, 3, 1, 1))
@@ -102,11 +100,11 @@ def test_mean_shift_is_frozen_and_exact_under_autocast() -> None:
             "torchvision's other classification models, and your own as package.module:function",
         ),
         ("edsr", {"depth": 3}, "edsr has no option 'depth': it has scale, n_resblocks, n_feats, res_scale, rgb_range"),
-        ("edsr", {"scale": 5}, "EDSR has no scale 5: choose 2, 3 or 4"),
+        ("edsr", {"scale": 5}, "EDSR does not support scale 5: choose 2, 3 or 4"),
         ("edsr", {"n_feats": 0}, "EDSR needs at least one residual block and one feature map, not 32 and 0"),
     ],
 )
-def test_a_wrong_request_is_one_clear_line(name: str, options: dict[str, int], message: str) -> None:
+def test_invalid_request_is_one_clear_line(name: str, options: dict[str, int], message: str) -> None:
     with pytest.raises(RequestError) as caught:
         models.build(name, **options)
     assert str(caught.value) == message

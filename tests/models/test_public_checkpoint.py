@@ -1,6 +1,4 @@
-"""A checkpoint of the public EDSR implementation loads and gives the same numbers as that
-implementation's formulas.
-"""
+"""A checkpoint of the public EDSR code loads and gives the same outputs as its formulas."""
 
 from collections import OrderedDict
 from pathlib import Path
@@ -16,9 +14,7 @@ BLOCKS, FEATURES = 3, 6
 
 
 def public_checkpoint(scale: int) -> "OrderedDict[str, Tensor]":
-    """The tensors by name, in the order and of the shapes that the public code saves, with values
-    of training's size.
-    """
+    """Tensors with the names, order and shapes that the public code saves, and random values."""
     shapes = {"head.0": (FEATURES, 3, 3, 3)}
     shapes |= {f"body.{block}.body.{conv}": (FEATURES, FEATURES, 3, 3) for block in range(BLOCKS) for conv in (0, 2)}
     shapes |= {f"body.{BLOCKS}": (FEATURES, FEATURES, 3, 3)}
@@ -35,12 +31,12 @@ def public_checkpoint(scale: int) -> "OrderedDict[str, Tensor]":
 
 
 def steps(scale: int) -> list[tuple[int, int]]:
-    """Place in the upsampler, and factor, of each of its convolutions."""
+    """Index in the upsampler and factor of each of its convolutions."""
     return [(0, 2), (2, 2)] if scale == 4 else [(0, scale)]
 
 
 def public_forward(saved: dict[str, Tensor], image: Tensor, scale: int, res_scale: float) -> Tensor:
-    """Lim et al. (2017), section 3, straight from the tensors."""
+    """Lim et al. (2017), section 3, computed from the tensors."""
 
     def conv(layer: str, x: Tensor) -> Tensor:
         weight = saved[f"{layer}.weight"]
@@ -58,7 +54,7 @@ def public_forward(saved: dict[str, Tensor], image: Tensor, scale: int, res_scal
 
 @pytest.mark.parametrize("scale", [2, 3, 4])
 @pytest.mark.parametrize(("name", "res_scale"), [("edsr-baseline", 1.0), ("edsr", 0.1)])
-def test_it_loads_and_gives_the_same_numbers(tmp_path: Path, name: str, res_scale: float, scale: int) -> None:
+def test_public_checkpoint_gives_the_same_outputs(tmp_path: Path, name: str, res_scale: float, scale: int) -> None:
     saved = public_checkpoint(scale)
     file = tmp_path / "model_best.pt"
     torch.save(saved, file)
@@ -69,7 +65,7 @@ def test_it_loads_and_gives_the_same_numbers(tmp_path: Path, name: str, res_scal
         torch.testing.assert_close(model(image), public_forward(saved, image, scale, res_scale))
 
 
-def test_one_saved_from_data_parallel_loads(tmp_path: Path) -> None:
+def test_checkpoint_saved_from_data_parallel_loads(tmp_path: Path) -> None:
     saved = public_checkpoint(2)
     file = tmp_path / "model.pt"
     torch.save({f"module.{name}": value for name, value in saved.items()}, file)

@@ -29,10 +29,10 @@ def models(
     """
     from hvscale import models as known
     from hvscale.core.units import human_bytes
-    from hvscale.models.cost import ModelTable, rows
+    from hvscale.models.cost import ModelTable, model_rows
 
     with spinner("building the models"):
-        found = ModelTable(models=[row for name in names or known.names() for row in rows(name)])
+        found = ModelTable(models=[row for name in names or known.names() for row in model_rows(name)])
     if csv is not None:
         write_csv(csv, found.models)
     if json:

@@ -1,3 +1,1 @@
-"""The project's own models: each is one file that registers itself, without importing
-torchvision.
-"""
+"""The project's own models. Each file registers one, without importing torchvision."""

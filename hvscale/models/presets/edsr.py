@@ -1,7 +1,6 @@
 """EDSR: enhanced deep residual networks for single-image super-resolution (Lim et al., 2017).
 
-Module names give the state-dict keys of the public PyTorch implementation, so that its checkpoints
-load.
+State-dict keys match those of the public PyTorch implementation, so its checkpoints load.
 """
 
 from typing import Literal
@@ -10,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hvscale.core.errors import RequestError
-from hvscale.models.preset import register
+from hvscale.models.registry import register
 
-# Mean colour of DIV2K's 800 training photos, as a fraction of rgb_range (the public
-# implementation's figures).
+# Mean colour of DIV2K's 800 training photos as a fraction of rgb_range, from the public code.
 DIV2K_MEAN_RGB = (0.4488, 0.4371, 0.4040)
 
 
@@ -22,8 +20,9 @@ def conv3x3(inputs: int, outputs: int) -> nn.Conv2d:
 
 
 class MeanShift(nn.Conv2d):
-    """Adds (`sign` 1) or subtracts (-1) the mean colour. A frozen 1x1 convolution, as in public
-    checkpoints.
+    """Adds (`sign` 1) or subtracts (-1) the mean colour.
+
+    It is a frozen 1x1 convolution, as in public checkpoints.
     """
 
     def __init__(self, rgb_range: float, sign: Literal[-1, 1]) -> None:
@@ -34,7 +33,7 @@ class MeanShift(nn.Conv2d):
         self.requires_grad_(False)
 
     def forward(self, image: Tensor) -> Tensor:
-        # bf16 has 8 significant bits: a value near 255 would be off by up to half a grey level.
+        # In bf16 (8 significant bits) a value near 255 would be off by up to half a grey level.
         with torch.autocast(image.device.type, enabled=False):
             return super().forward(image.float())
 
@@ -53,8 +52,9 @@ class ResidualBlock(nn.Module):
 
 
 def upsampler(scale: int, n_feats: int) -> nn.Sequential:
-    """x2 and x3 in one step, x4 in two steps of x2: a convolution to factor^2 channels and a pixel
-    shuffle.
+    """Upsamples by 2 or 3 in one step, by 4 in two steps of 2.
+
+    Each step is a convolution to factor^2 times the channels and a pixel shuffle.
     """
     steps: list[nn.Module] = []
     for factor in {2: (2,), 3: (3,), 4: (2, 2)}[scale]:
@@ -63,22 +63,23 @@ def upsampler(scale: int, n_feats: int) -> nn.Sequential:
 
 
 class EDSR(nn.Module):
-    """RGB (batch, 3, height, width) in 0..rgb_range to (batch, 3, scale * height, scale * width),
-    not clamped.
+    """Maps RGB (batch, 3, height, width) to (batch, 3, scale * height, scale * width).
+
+    Values are in 0..rgb_range; outputs are not clamped.
     """
 
     def __init__(self, *, scale: int, n_resblocks: int, n_feats: int, res_scale: float, rgb_range: float) -> None:
         super().__init__()
         if scale not in (2, 3, 4):
-            raise RequestError(f"EDSR has no scale {scale}: choose 2, 3 or 4")
+            raise RequestError(f"EDSR does not support scale {scale}: choose 2, 3 or 4")
         if n_resblocks < 1 or n_feats < 1:
             raise RequestError(
                 f"EDSR needs at least one residual block and one feature map, not {n_resblocks} and {n_feats}"
             )
         self.scale = scale
         self.rgb_range = rgb_range
-        # Head, two convolutions a block, one after the blocks, and two for the tail: two of its
-        # high-resolution convolutions together reach at most one low-resolution pixel further.
+        # One pixel per convolution: head, two per block, one after the blocks, first of the tail.
+        # The tail's high-resolution convolutions together reach at most one pixel further.
         self.receptive_radius = 2 * n_resblocks + 4
         self.sub_mean = MeanShift(rgb_range, -1)
         self.head = nn.Sequential(conv3x3(3, n_feats))
@@ -93,10 +94,8 @@ class EDSR(nn.Module):
         return shifted
 
 
-def shape_of(state: dict[str, Tensor]) -> dict[str, int] | None:
-    """Options of `edsr` (scale, n_resblocks, n_feats) that fit a state dict; None if it is not of
-    an EDSR.
-    """
+def infer_edsr_options(state: dict[str, Tensor]) -> dict[str, int] | None:
+    """Options of `edsr` (scale, n_resblocks, n_feats) that fit a state dict, or None."""
     head, first = state.get("head.0.weight"), state.get("tail.0.0.weight")
     if head is None or first is None or "body.0.body.0.weight" not in state:
         return None
@@ -109,8 +108,9 @@ def shape_of(state: dict[str, Tensor]) -> dict[str, int] | None:
 def edsr(
     *, scale: int = 2, n_resblocks: int = 32, n_feats: int = 256, res_scale: float = 0.1, rgb_range: float = 255
 ) -> EDSR:
-    """The paper's full model, 40.7 M parameters at x2. Without scaled residuals this width
-    diverges.
+    """The paper's full model, 40.7 M parameters at x2.
+
+    Residuals are scaled by 0.1, because this width diverges otherwise.
     """
     return EDSR(scale=scale, n_resblocks=n_resblocks, n_feats=n_feats, res_scale=res_scale, rgb_range=rgb_range)
 

@@ -1,5 +1,5 @@
 """VGG-16 (Simonyan and Zisserman, 2015), torchvision's."""
 
-from hvscale.models.preset import register_torchvision
+from hvscale.models.registry import register_torchvision
 
 register_torchvision("vgg16")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from hvscale import models
 from hvscale.core.errors import RequestError
-from hvscale.models.presets.edsr import shape_of
+from hvscale.models.presets.edsr import infer_edsr_options
 from hvscale.trainer.checkpoints import store
 from hvscale.trainer.result import TrainResult
 
@@ -34,7 +34,7 @@ def load_trained_model(weights: Path, name: str | None, options: dict[str, Any])
     model is unknown.
     """
     described, state = read_weights(weights)
-    shape = shape_of(state)
+    shape = infer_edsr_options(state)
     if described is None and shape is not None:
         described = ("edsr" if shape["n_feats"] >= PUBLIC_FULL_FEATURES else "edsr-baseline", dict(shape))
     chosen = name or (described and described[0])
