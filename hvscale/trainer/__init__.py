@@ -1,5 +1,6 @@
-"""Trains a model on the ranks that a launcher started, or in a single process. Code here runs
-inside a rank.
+"""Trains a model on the ranks that a launcher started, or in a single process.
+
+All code here runs inside a rank.
 """
 
 import os
@@ -12,15 +13,15 @@ __all__ = ["TrainConfig", "TrainResult", "demo_config", "train"]
 
 
 def train(config: TrainConfig) -> TrainResult:
-    """Train on the ranks that a launcher started, in an elastic job on those present at any time.
+    """Train on the ranks that a launcher started; in an elastic job, on the ranks present.
 
     Raises as `hvscale.trainer.training.train_on` does.
     """
-    # Imported here: torch takes seconds, and a command line needs only the configuration.
+    # Imported here: torch takes seconds, and the command line needs only the configuration.
     if os.environ.get("HOROVOD_ELASTIC") == "1":
-        from hvscale.trainer.elastic import job
+        from hvscale.trainer.elastic import train_elastic
 
-        return job.train(config)
+        return train_elastic(config)
     from hvscale.trainer.ranks import Ranks
     from hvscale.trainer.training import train_on
 

@@ -1,6 +1,4 @@
-"""What a person sees of a training run, on stderr: a progress bar on a terminal, else a line now
-and then.
-"""
+"""Progress of a training run on stderr: a bar on a terminal, otherwise a line every few seconds."""
 
 import os
 import sys
@@ -13,29 +11,27 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
 from hvscale.core.plain_rich import PlainColumn
 from hvscale.report.progress import ProgressBar
-from hvscale.trainer.steps import Step, parse_step
+from hvscale.trainer.steps_file import StepRecord, parse_step_record
 
 PLAIN_LINE_EVERY_SECONDS = 5.0
 LONGEST_TWO_LINES = 2048  # bytes of steps.jsonl; a line has about 250
 
 
-class Bar(ProgressBar):
-    """Steps done, images/s, loss and time left. Can also follow a run from another process."""
+class TrainingBar(ProgressBar):
+    """Steps done, images/s, loss and time left; can also follow a run of another process."""
 
     def __init__(self, decimals: int = 2) -> None:
-        """`decimals` of the loss."""
+        """`decimals`: decimal places of the loss."""
         figures, left = PlainColumn("{task.fields[figures]}"), TimeRemainingColumn()
         super().__init__(None, MofNCompleteColumn(), figures, time=left, figures="")
         self.decimals = decimals
 
-    def show(self, step: Step) -> None:
+    def show(self, step: StepRecord) -> None:
         figures = f"{step.images / step.seconds:6.1f} images/s  loss {loss_text(step, self.decimals):>6}  left"
         self.update(description="training", total=step.steps, completed=step.step, figures=figures)
 
     def follow(self, steps_file: Path) -> None:
-        """Show the last complete line of a steps.jsonl that another process writes, if there is
-        one.
-        """
+        """Show the last complete line, if any, of a steps.jsonl that another process writes."""
         try:
             with steps_file.open("rb") as stream:
                 stream.seek(max(0, steps_file.stat().st_size - LONGEST_TWO_LINES))
@@ -44,24 +40,26 @@ class Bar(ProgressBar):
             return
         if last:
             with suppress(ValueError):  # skips a damaged line
-                self.show(parse_step(last))
+                self.show(parse_step_record(last))
 
 
-class PlainLines:
-    """A line every few seconds, and one for the last step."""
+class PlainProgress:
+    """Prints a line every few seconds and one for the last step."""
 
     def __init__(self, decimals: int = 2) -> None:
         self.decimals = decimals
-        self.said_at = time.monotonic()
+        self.last_line_at = time.monotonic()
 
-    def show(self, step: Step) -> None:
+    def show(self, step: StepRecord) -> None:
         now = time.monotonic()
-        if step.step == step.steps or now - self.said_at >= PLAIN_LINE_EVERY_SECONDS:
-            self.said_at = now
+        if step.step == step.steps or now - self.last_line_at >= PLAIN_LINE_EVERY_SECONDS:
+            self.last_line_at = now
             speed = step.images / step.seconds
-            say(f"step {step.step}/{step.steps or '?'}  loss {loss_text(step, self.decimals)}  {speed:.1f} images/s")
+            log_line(
+                f"step {step.step}/{step.steps or '?'}  loss {loss_text(step, self.decimals)}  {speed:.1f} images/s"
+            )
 
-    def __enter__(self) -> "PlainLines":
+    def __enter__(self) -> "PlainProgress":
         return self
 
     def __exit__(
@@ -70,20 +68,22 @@ class PlainLines:
         pass
 
 
-def loss_text(step: Step, decimals: int) -> str:
+def loss_text(step: StepRecord, decimals: int) -> str:
     return "not finite" if step.loss is None else f"{step.loss:.{decimals}f}"
 
 
-def progress_display(decimals: int) -> Bar | PlainLines:
-    """`decimals`: of the loss. Under `hvscale launch` stderr looks like a terminal but is a log
-    file.
+def progress_display(decimals: int) -> TrainingBar | PlainProgress:
+    """The display for this stderr. `decimals`: decimal places of the loss.
+
+    Under `hvscale launch` stderr looks like a terminal but is a log file.
     """
-    return Bar(decimals) if sys.stderr.isatty() and "HVSCALE_RUN" not in os.environ else PlainLines(decimals)
+    is_terminal = sys.stderr.isatty() and "HVSCALE_RUN" not in os.environ
+    return TrainingBar(decimals) if is_terminal else PlainProgress(decimals)
 
 
-def say(line: str) -> None:
+def log_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
-    say(f"hvscale: warning: {text}")
+    log_line(f"hvscale: warning: {text}")

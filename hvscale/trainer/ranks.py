@@ -1,7 +1,6 @@
-"""The ranks of a job, as one of them sees them: Horovod under a launcher, otherwise a single
-process.
-"""
+"""The ranks of a job: Horovod under a launcher, otherwise a single process."""
 
+import atexit
 import ctypes
 import os
 import time
@@ -15,53 +14,53 @@ import torch
 
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.core.run_folder import Library
-from hvscale.core.trainer_defaults import ON_CPU
+from hvscale.core.trainer_defaults import CPU_ENVIRONMENT
 from hvscale.core.trial_protocol import TrialFolder
 from hvscale.launch import flavours
-from hvscale.trainer.system.persistent_mpi import init_mpi
 
 T = TypeVar("T")
 
+MPI_THREAD_MULTIPLE = 3  # in Open MPI and in the MPICH family; Horovod requests it
+
 
 class RanksChangedError(Exception):
-    """In an elastic job: ranks were lost or added; the present ones continue from the last
-    commit.
-    """
+    """In an elastic job, ranks were lost or added. Training continues from the last commit."""
 
 
 class Ranks:
-    """`hvd`: horovod.torch under a launcher, None for a single process (rank 0 of 1)."""
+    """The ranks of a job, as seen by this one.
 
-    on_cpu: ClassVar[dict[str, str]] = ON_CPU
+    `hvd` is horovod.torch under a launcher and None for a single process (rank 0 of 1).
+    """
+
+    cpu_environment: ClassVar[dict[str, str]] = CPU_ENVIRONMENT
 
     def __init__(self) -> None:
-        """Raises RequestError if a launcher started this process and Horovod cannot connect it to
-        the others.
-        """
+        """Raises RequestError if Horovod cannot connect this process to its launcher's others."""
         self.hvd: ModuleType | None = None
         self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
         place = flavours.launched_place()
         if place is not None:
             self._join(*place)
 
-    def _join(self, launched: int, launched_rank: int, launcher: str) -> None:
-        self.rank, self.size = launched_rank, launched
+    def _join(self, size: int, rank: int, launcher: str) -> None:
+        self.rank, self.size = rank, size
         if not torch.cuda.is_available():
-            for name, value in self.on_cpu.items():
+            for name, value in self.cpu_environment.items():
                 os.environ.setdefault(name, value)
         try:
             import horovod.torch as hvd
 
             if TrialFolder.of_this_rank() is not None:
-                init_mpi(loaded_mpi())
+                init_persistent_mpi(loaded_mpi())
             hvd.init()
         except (ImportError, OSError, ValueError) as error:
-            self.fail(RequestError(f"{launcher} started {launched} ranks, but Horovod does not work: {error}"))
-        if hvd.size() != launched:
+            self.fail(RequestError(f"{launcher} started {size} ranks, but Horovod does not work: {error}"))
+        if hvd.size() != size:
             built_for = " or ".join(flavours.of_soname(loaded_mpi() or "")) or "no MPI"
             self.fail(
                 RequestError(
-                    f"{launcher} started {launched} ranks, but Horovod sees {hvd.size()}: it is built for {built_for}. "
+                    f"{launcher} started {size} ranks, but Horovod sees {hvd.size()}: it is built for {built_for}. "
                     "Start it with that MPI's own mpirun, or with horovodrun --gloo, or build Horovod for this MPI"
                 )
             )
@@ -73,16 +72,16 @@ class Ranks:
         if self.hvd is None:
             return Library(flavour="none", version="single process")
         if self.hvd.gloo_enabled():
-            return without_mpi().find({})
+            return flavour_without_mpi().find({})
         soname = loaded_mpi()
         if soname is None:
             return Library(flavour="unknown", version="unknown")
         text = ctypes.create_string_buffer(8192)  # longer than any library's MPI_MAX_LIBRARY_VERSION_STRING
         ctypes.CDLL(soname).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
-        return library_of(text.value.decode(errors="replace"))
+        return parse_library(text.value.decode(errors="replace"))
 
     def device(self) -> torch.device:
-        """A GPU of the host, assigned to its ranks in turn; the CPU if there is no GPU."""
+        """A GPU of the host, assigned round-robin to its ranks; the CPU if there is no GPU."""
         if not torch.cuda.is_available():
             return torch.device("cpu")
         return torch.device("cuda", self.local_rank % torch.cuda.device_count())
@@ -91,8 +90,7 @@ class Ranks:
         """Every rank's value, in rank order. Collective."""
         if self.hvd is None:
             return [value]
-        # Horovod's default name contains the value's type: ranks with values of two types would
-        # wait forever.
+        # Horovod's default name contains the value's type: ranks with different types would hang.
         values: list[T] = self.hvd.allgather_object(value, name="hvscale.gather")
         return values
 
@@ -104,9 +102,7 @@ class Ranks:
         return sent
 
     def all_or_fail(self, work: Callable[[], T]) -> T:
-        """Do `work` on every rank. If it raises RequestError on one rank, all ranks end with it.
-        Collective.
-        """
+        """Run `work` on every rank; if one raises RequestError, all end with it. Collective."""
         done: Any = None
         error: RequestError | None = None
         try:
@@ -115,56 +111,70 @@ class Ranks:
             error = failed
         errors = self.allgather(error)
         if any(errors):
-            self.end(errors)
+            self.handle_errors(errors)
         result: T = done
         return result
 
-    def end(self, errors: list[RequestError | None]) -> None:
-        """End all ranks with the first of their errors. `errors`: one entry for each rank."""
+    def handle_errors(self, errors: list[RequestError | None]) -> None:
+        """End all ranks with the first error. `errors` has one entry for each rank."""
         self.fail(next(error for error in errors if error is not None))
 
     @contextmanager
     def end_if_a_rank_is_lost(self) -> Iterator[None]:
-        """Context: a rank that finds another rank lost during a collective ends too."""
+        """Context: this rank ends too if another rank is lost during a collective."""
         try:
             yield
-        except RuntimeError as error:  # what Horovod raises (HorovodInternalError) is one
+        except RuntimeError as error:  # base class of HorovodInternalError
             if self.hvd is None or "Horovod has been shut down" not in str(error):
                 raise
             self.fail(RankFailedError("another rank ended during training: see its output", []))
 
     def fail(self, error: HvscaleError) -> None:
-        """Raise `error` on rank 0, which prints it; the other ranks end silently with the same exit
-        status.
-        """
+        """Raise `error` on rank 0, which prints it; other ranks exit silently with its status."""
         if self.rank == 0:
             raise error
-        time.sleep(1)  # a launcher ends all ranks when the first one ends; rank 0 must have printed its line by then
+        time.sleep(1)  # launchers end all ranks when the first one exits: let rank 0 print its line
         raise SystemExit(error.exit_status)
 
 
-def without_mpi() -> flavours.Flavour:
-    """The flavour that Horovod uses without MPI."""
+def flavour_without_mpi() -> flavours.Flavour:
+    """The flavour that Horovod uses when it runs without MPI."""
     return next(flavour for flavour in flavours.FLAVOURS.all().values() if not flavour.has_mpi)
 
 
 def started_as_rank_zero() -> bool:
-    """Whether this process prints: rank 0 of its launcher, or a single process."""
+    """Whether this process is rank 0 of its launcher, or a single process."""
     place = flavours.launched_place()
     return place is None or place[1] == 0
 
 
-def library_of(text: str) -> Library:
-    """The library with this MPI_Get_library_version text; flavour "unknown" if no flavour
-    matches.
-    """
+def parse_library(text: str) -> Library:
+    """The library whose MPI_Get_library_version returns `text`; its flavour may be "unknown"."""
     flavour, _ = flavours.recognize(text) or ("unknown", "")
     first = (text.strip().splitlines() or [""])[0]
     return Library(flavour=flavour, version=" ".join(first.partition(",")[0].split()))
 
 
 def loaded_mpi() -> str | None:
-    """File name of the MPI library this process has loaded, if a flavour knows it."""
+    """File name of the MPI library that this process has loaded, if it is one of our flavours'."""
     maps = Path("/proc/self/maps").read_text()
     known = dict.fromkeys(flavour.soname for flavour in flavours.all_with_mpi() if flavour.soname)
     return next((soname for soname in known if soname in maps), None)
+
+
+def init_persistent_mpi(soname: str | None) -> None:
+    """Initialise MPI now and finalise it at exit, so that it survives hvd.shutdown().
+
+    Horovod can then be initialised again in the same process. `soname` is the MPI library that
+    Horovod has loaded; with None this does nothing. Call it before hvd.init(), so that Horovod's
+    own exit handler runs first.
+    """
+    if soname is None:
+        return
+    # Prefer the process's own symbols: a preloaded profiler must see the calls.
+    mpi = next(library for library in (ctypes.CDLL(None), ctypes.CDLL(soname)) if hasattr(library, "MPI_Init_thread"))
+    initialised = ctypes.c_int()
+    mpi.MPI_Initialized(ctypes.byref(initialised))
+    if not initialised:
+        mpi.MPI_Init_thread(None, None, MPI_THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
+        atexit.register(mpi.MPI_Finalize)

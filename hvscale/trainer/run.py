@@ -1,6 +1,4 @@
-"""The run folder of a training run: the one `hvscale launch` made, or a new one with its own
-run.json.
-"""
+"""The run folder of a training run: the one `hvscale launch` created, or a new one."""
 
 import os
 import sys
@@ -18,16 +16,15 @@ from hvscale.trainer.ranks import Ranks, RanksChangedError
 
 
 @contextmanager
-def training_run(config: TrainConfig, ranks: Ranks, continues: bool, regrouped: bool = False) -> Iterator[RunFolder]:
-    """The run folder, the same on every rank; only rank 0 creates it, locks it and writes its
-    run.json.
+def training_run(config: TrainConfig, ranks: Ranks, may_exist: bool, regrouped: bool = False) -> Iterator[RunFolder]:
+    """Context: the run folder, the same on every rank. Rank 0 creates and locks it.
 
-    `continues`: it may exist. `regrouped`: this elastic job created it, and its ranks have changed
-    since. Raises RequestError, on all ranks, if the folder cannot be created, already holds a run
-    or is in use by another process.
+    Rank 0 also writes its run.json, unless a launcher does. `may_exist`: the folder may hold a
+    training run. `regrouped`: this elastic job created it, and its ranks have changed since. Raises
+    RequestError, on all ranks, if the folder cannot be created, holds a run or is in use.
     """
     given = os.environ.get("HVSCALE_RUN")
-    if config.run is None and given is not None:  # the launcher writes its run.json
+    if config.run is None and given is not None:  # the launcher writes run.json
         yield RunFolder(Path(given))
         return
     path = ranks.allgather(ranks.all_or_fail(lambda: run_path(config) if ranks.rank == 0 else Path()))[0]
@@ -44,7 +41,7 @@ def training_run(config: TrainConfig, ranks: Ranks, continues: bool, regrouped: 
         working_directory=str(Path.cwd()),
         started_at=datetime.now(UTC),
     )
-    run = ranks.all_or_fail(lambda: create_run(path, record, continues, regrouped))
+    run = ranks.all_or_fail(lambda: create_run(path, record, may_exist, regrouped))
     changed = None
     with run.at_work(record):
         try:
@@ -61,12 +58,12 @@ def run_path(config: TrainConfig) -> Path:
     return (config.run or default_run_path([config.model])).absolute()
 
 
-def create_run(path: Path, record: RunRecord, continues: bool, regrouped: bool) -> RunFolder:
+def create_run(path: Path, record: RunRecord, may_exist: bool, regrouped: bool) -> RunFolder:
     try:
-        run = RunFolder.create(path, continues)
+        run = RunFolder.create(path, may_exist)
     except FolderInUseError:
         if not regrouped:
             raise
-        run = RunFolder(path)  # locked by this job's previous rank 0, which hangs
+        run = RunFolder(path)  # this job's previous rank 0 hangs and still holds the lock
     run.begin(record)
     return run

@@ -1,4 +1,4 @@
-"""The training loop of one rank. Everything beside the step itself is a hook."""
+"""The training loop of one rank. Everything except the step itself is done by hooks."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,27 +12,26 @@ from hvscale import profiling
 from hvscale.trainer.checkpoints.store import Checkpoint, restore_random_state, seed_rank
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.data.prefetch import Prefetch
-from hvscale.trainer.hooks.hook import Hook
 from hvscale.trainer.optimizer import broadcast_state, learning_rate, make_optimizer, scaling_factor
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.step import StepUpdate, UpdateResult
 from hvscale.trainer.system.precision import Arithmetic
 from hvscale.trainer.tasks.workload import Workload
 
-# Inputs and targets of a batch, by its number.
+# Returns the inputs and targets of batch number N.
 LoadBatch = Callable[[int], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """One finished step, as this rank saw it."""
+    """One finished step, as measured on this rank."""
 
     number: int
     """Counted from 1."""
     seconds: float
     """From the end of the previous step to the end of this one."""
     loss: float
-    """This rank's own; may be NaN or infinite."""
+    """This rank's loss; may be NaN or infinite."""
     epoch_loss: float | None
     """Mean loss of all ranks over the epoch that this step ended."""
     learning_rate: float
@@ -40,11 +39,40 @@ class StepReport:
     update: UpdateResult
 
 
+class Hook:
+    """Base class of what runs around the training step, on every rank. Methods do nothing here.
+
+    The trainer calls its hooks in order. A hook may raise to end training; `on_end` is still called
+    for each started hook, in reverse order. `on_start` sets `self.trainer`.
+    """
+
+    trainer: "Trainer"
+
+    def on_start(self, trainer: "Trainer") -> None:
+        """Called before the first step, when all ranks have equal parameters."""
+        self.trainer = trainer
+
+    def before_step(self) -> None:
+        """Called before each step. May set `trainer.interrupt` and `trainer.hosts_changed`.
+
+        All ranks see both in this step's `StepReport`.
+        """
+
+    def after_epoch(self, epoch: int, mean_loss: float) -> None:
+        """Called at the end of an epoch, before `after_step`. `epoch` counts from 1."""
+
+    def after_step(self, step: StepReport) -> None:
+        """Called after each step. Its time counts for the next step: see `restart_clock`."""
+
+    def on_end(self) -> None:
+        """Called after the last step or after an error."""
+
+
 class Trainer:
     """Trains a model on one rank of a job.
 
-    After each step a hook may read and set `steps` (the total number of steps; None if not known
-    yet), call `stop` and call `restart_clock`.
+    After each step a hook may set `steps` (the total number of steps; None if not known yet) and
+    call `stop` and `restart_clock`.
     """
 
     def __init__(
@@ -57,8 +85,9 @@ class Trainer:
         resume_from: Checkpoint | None = None,
         root: int = 0,
     ) -> None:
-        """Collective. Broadcasts the model and the optimizer of rank `root`; only that rank needs
-        them in `resume_from`.
+        """Broadcasts the model and the optimizer of rank `root`. Collective.
+
+        Only rank `root` needs their tensors in `resume_from`.
         """
         self.config, self.ranks, self.model, self.workload = config, ranks, model, workload
         self.arithmetic = arithmetic
@@ -72,12 +101,12 @@ class Trainer:
         )
         self.epoch_loss = EpochLoss(self.device)
         self.step = 0
-        self.epoch_shift = 0  # from a step's number to the number it would have if np had always been the present one
+        self.epoch_shift = 0  # added to a step's number: its number if np had always been the same
         self.steps = config.steps or (config.epochs * self.steps_per_epoch if config.epochs else None)
         self.step_seconds: list[float] = []
-        self.stop_requested = False  # a signal asked this rank to save and stop
-        self.interrupt = False  # for one step: tell all ranks that this one has something to do after it
-        self.hosts_changed: bool | None = None  # None where the job is not elastic
+        self.stop_requested = False  # a signal told this rank to save and stop
+        self.interrupt = False  # for one step: tells all ranks that this rank must act after it
+        self.hosts_changed: bool | None = None  # None if the job is not elastic
         self.heartbeat = 0  # changes at least once a step
         self.ignores_steps = False  # `steps` shapes the schedule but does not end training
         self._stopped = False
@@ -87,9 +116,9 @@ class Trainer:
         broadcast_state(model, self.optimizer, ranks.hvd, root)
 
     def state_dict(self) -> Checkpoint:
-        """What training needs to continue after this step, but for the ranks' random numbers.
+        """The state to resume from after this step, without the ranks' random states.
 
-        Tensors are those of the model and the optimizer, not copies.
+        Its tensors are those of the model and the optimizer, not copies.
         """
         return Checkpoint(
             step=self.step,
@@ -105,8 +134,9 @@ class Trainer:
         )
 
     def load_state_dict(self, state: Checkpoint) -> None:
-        """Continue after the step of `state`. A rank without tensors there gets them by
-        broadcast.
+        """Continue after the step of `state`.
+
+        If `state` has no tensors, this rank receives them by broadcast later.
         """
         self.step = state.step
         first_batch = state.step * self.batches_per_step
@@ -118,7 +148,7 @@ class Trainer:
             self.optimizer.load_state_dict(state.optimizer)
         if self.ranks.rank < len(state.random):
             restore_random_state(state.random[self.ranks.rank], self.device)
-        elif not state.random:  # an elastic job's commit: the ranks are not the same as before
+        elif not state.random:  # an elastic job's commit: the ranks have changed
             seed_rank(self.config.seed, self.ranks.rank, state.step)
         if state.scaler:
             self.update.scaler.load_state_dict(state.scaler)
@@ -127,7 +157,7 @@ class Trainer:
         self.steps = self.steps or state.steps
 
     def run(self, hooks: Sequence[Hook] = ()) -> None:
-        """Train until `steps` steps are done, a hook calls `stop`, or a hook raises. Collective."""
+        """Train until `steps` steps are done or a hook calls `stop` or raises. Collective."""
         with ExitStack() as stack:
             for hook in hooks:
                 hook.on_start(self)
@@ -146,7 +176,7 @@ class Trainer:
                     hook.after_step(report)
 
     def train_step(self, load_batch: LoadBatch) -> StepReport:
-        """Forward and backward passes of this rank's batches, and one update. Collective."""
+        """Run forward and backward passes of this rank's batches and one update. Collective."""
         profiling.step()
         rate = self._set_learning_rate()
         self.update.begin()
@@ -174,7 +204,7 @@ class Trainer:
 
     @property
     def images_per_step(self) -> int:
-        """Of this rank."""
+        """Images of this rank in one step."""
         return self.config.batch_size * self.batches_per_step
 
     def stop(self) -> None:
@@ -182,7 +212,7 @@ class Trainer:
         self._stopped = True
 
     def restart_clock(self) -> None:
-        """Do not count the time since the end of this step as part of the next one."""
+        """Exclude the time since the end of this step from the next step's time."""
         self._clock = time.perf_counter()
         self.heartbeat += 1
 
@@ -192,8 +222,7 @@ class Trainer:
         return torch.get_num_threads() if self.workload.needs_prefetch else 0
 
     def _set_learning_rate(self) -> float:
-        # With a length in epochs the schedule follows the data, also when np changes the images of
-        # a step.
+        # With --epochs the schedule follows the data, even if np changes the images per step.
         shift = self.epoch_shift if self.config.epochs else 0
         rate = self.schedule.at(self.step + shift, self.steps + shift if self.steps is not None else None)
         for group in self.optimizer.param_groups:
@@ -207,9 +236,9 @@ class Trainer:
             waiting = time.perf_counter()
             inputs, targets = self.workload.to_device(load_batch(batch), self.device)
             data_wait += time.perf_counter() - waiting
-            share = self.arithmetic.loss(self.model, inputs, targets, self.workload.loss) / self.batches_per_step
-            self.update.backward(share)
-            loss += share.detach()
+            batch_loss = self.arithmetic.loss(self.model, inputs, targets, self.workload.loss) / self.batches_per_step
+            self.update.backward(batch_loss)
+            loss += batch_loss.detach()
         return loss, data_wait
 
     def _end_step(self) -> float:
@@ -221,7 +250,7 @@ class Trainer:
         return self.step_seconds[-1]
 
     def _add_to_epoch(self, loss: Tensor, updated: UpdateResult) -> float | None:
-        """At the end of an epoch its mean loss over all ranks, else None."""
+        """The epoch's mean loss over all ranks if the epoch ends here, else None."""
         if not updated.skipped:
             self.epoch_loss.add(loss)
         ends = (self.step + self.epoch_shift) % self.steps_per_epoch == 0
@@ -229,13 +258,13 @@ class Trainer:
 
 
 class EpochLoss:
-    """The mean loss of an epoch over all ranks: summed on the device, exchanged once."""
+    """The mean loss of an epoch over all ranks: summed on the device and exchanged once."""
 
     def __init__(self, device: torch.device) -> None:
         self.sum, self.count = torch.zeros((), dtype=torch.float64, device=device), 0
 
     def add(self, loss: Tensor) -> None:
-        """Sends no message and does not wait for a GPU."""
+        """Add a step's loss. Sends no message and does not wait for a GPU."""
         self.sum += loss.detach()
         self.count += 1
 

@@ -1,4 +1,4 @@
-"""One training job, from the configuration to a measured model in a run folder."""
+"""Runs one training job, from the configuration to an evaluated model in a run folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +11,20 @@ from hvscale.core.documents import to_json
 from hvscale.core.errors import EXIT_DONE, RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, write_atomically, write_text
 from hvscale.core.trial_protocol import TrialFolder
-from hvscale.trainer.checkpoints.periodic import PeriodicCheckpoints
 from hvscale.trainer.checkpoints.resume import checkpoint_folder, checkpoint_to_resume, report_differences
 from hvscale.trainer.checkpoints.store import Checkpoint, seed_rank
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, flag
-from hvscale.trainer.hooks.hook import Hook
-from hvscale.trainer.hooks.skipped_steps import SkippedSteps
-from hvscale.trainer.hooks.step_log import StepLog
-from hvscale.trainer.hooks.stop_signals import SaveAndStop, StopSignals
-from hvscale.trainer.hooks.time_budget import TimeBudget, images_per_second
-from hvscale.trainer.hooks.trials import TrialHook
+from hvscale.trainer.hooks import (
+    PeriodicCheckpoints,
+    SaveAndStop,
+    SkippedSteps,
+    StepLog,
+    StopSignals,
+    TimeBudget,
+    images_per_second,
+)
 from hvscale.trainer.loggers.hook import Loggers
-from hvscale.trainer.progress import say
+from hvscale.trainer.progress import log_line
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.result import TrainResult
 from hvscale.trainer.run import training_run
@@ -31,44 +33,45 @@ from hvscale.trainer.system.precision import Arithmetic
 from hvscale.trainer.system.step_watchdog import StepWatchdog
 from hvscale.trainer.system.sync_batch_norm import synchronise_batch_norm
 from hvscale.trainer.tasks.workload import Workload, make_workload
-from hvscale.trainer.trainer import Trainer
+from hvscale.trainer.trainer import Hook, Trainer
+from hvscale.trainer.trials import TrialHook
 
 if TYPE_CHECKING:
-    from hvscale.trainer.elastic.commits import Commits
+    from hvscale.trainer.elastic import Commits
 
 
 def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None) -> TrainResult:
-    """Train as `config` says on these ranks, evaluate the model and fill the run folder.
+    """Train as configured on these ranks, evaluate the model and write the run folder.
 
-    `commits`: of an elastic job; training continues from the newest one. Rank 0 writes steps.jsonl,
-    model.pt (a state dict), result.json, checkpoints and, for super-resolution, picture.png. Every
-    rank returns the result.
+    An elastic job passes its `commits`; training continues from the newest one. Rank 0 writes
+    steps.jsonl, model.pt (a state dict), result.json, checkpoints and, for super-resolution,
+    picture.png. Every rank returns the result.
 
-    Raises RequestError if the request is wrong, RankFailedError if another rank ended, SavedError
-    if a rank was asked to stop: on rank 0, which prints it, while the other ranks leave by
-    SystemExit with the same status. In an elastic job raises RanksChangedError, on all ranks, when
-    hosts were added or removed.
+    Raises RequestError for an invalid request, RankFailedError if another rank ended, SavedError if
+    a rank was asked to stop. Rank 0 raises these and prints them; other ranks raise SystemExit with
+    the same status. In an elastic job raises RanksChangedError, on all ranks, if hosts were added
+    or removed.
     """
     job = prepare(config, ranks, commits)
     with (
         Loggers(config, ranks) as loggers,
-        training_run(config, ranks, job.continues, job.regrouped) as run,
+        training_run(config, ranks, job.reuses_run, job.regrouped) as run,
         ranks.end_if_a_rank_is_lost(),
     ):
         if commits is not None:
             commits.run = run.path
-        job.announce(run)
+        job.print_header(run)
         arithmetic = job.choose_arithmetic()
         job.report_resume(arithmetic)
         job.change_model()
         root = commits.root if commits is not None else 0
         trainer = Trainer(config, ranks, job.model, job.workload, arithmetic, job.resumed, root)
         if commits is not None:
-            commits.commit(trainer)  # a new rank has the state only now
+            commits.commit(trainer)  # a new rank has received the state only now
         trials = TrialFolder.of_this_rank()
-        trainer.run(make_hooks(config, run, job.continues, loggers.in_run(run.path), commits, trials))
+        trainer.run(make_hooks(config, run, job.reuses_run, loggers.in_run(run.path), commits, trials))
         if trials is not None:
-            raise SystemExit(EXIT_DONE)  # a search measured this job and needs no model
+            raise SystemExit(EXIT_DONE)  # the search that measured this job needs no model
         result = make_result(trainer, run, job.threads)
         ranks.all_or_fail(lambda: write_result(result, job.model) if ranks.rank == 0 else None)
         return ranks.allgather(result)[0]
@@ -77,16 +80,16 @@ def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None
 def make_hooks(
     config: TrainConfig,
     run: RunFolder,
-    continues: bool,
+    resumed: bool,
     loggers: Hook,
     commits: "Commits | None",
     trials: TrialFolder | None,
 ) -> list[Hook]:
-    """In the order in which they act after a step."""
+    """The hooks of a job, in the order in which they run after a step."""
     checkpoints = checkpoint_folder(config, run)
     return [
         *([TimeBudget(config.seconds)] if config.seconds is not None else []),
-        StepLog(run, continues),
+        StepLog(run, resumed),
         loggers,
         StopSignals(),
         SkippedSteps(checkpoints),
@@ -98,8 +101,8 @@ def make_hooks(
 
 
 @dataclass
-class Job:
-    """What is ready before the run folder exists."""
+class PreparedJob:
+    """Everything that is prepared before the run folder is created."""
 
     config: TrainConfig
     ranks: Ranks
@@ -107,27 +110,25 @@ class Job:
     model: nn.Module
     device: torch.device
     threads: int
-    """Threads this rank computes with."""
+    """Number of computing threads of this rank."""
     first_batch: tuple[torch.Tensor, torch.Tensor]
     resumed: Checkpoint | None
     commits: "Commits | None"
     regrouped: bool
-    """This elastic job has made the run folder already."""
+    """This elastic job has already created the run folder."""
 
     @property
-    def continues(self) -> bool:
-        """The run folder may hold a training run."""
+    def reuses_run(self) -> bool:
+        """Whether the run folder may already hold a training run."""
         return self.config.resume is not None or self.regrouped
 
-    def announce(self, run: RunFolder) -> None:
+    def print_header(self, run: RunFolder) -> None:
         if self.ranks.rank == 0:
-            say(f"{self.workload.title} on {self.device}, np {self.ranks.size}, threads per rank {self.threads}")
-            say(f"run folder {run.path}")
+            log_line(f"{self.workload.title} on {self.device}, np {self.ranks.size}, threads per rank {self.threads}")
+            log_line(f"run folder {run.path}")
 
     def choose_arithmetic(self) -> Arithmetic:
-        """On resume the previous one, even if another one is faster today: the result must not
-        change.
-        """
+        """The fastest, but on resume the previous one, so that the result does not change."""
         if self.resumed is not None:
             previous = Arithmetic(**self.resumed.arithmetic)
             if previous in precision.candidates(self.config):
@@ -139,9 +140,9 @@ class Job:
             return
         previous = Arithmetic(**self.resumed.arithmetic)
         changed = f", previously {previous}" if previous != arithmetic else ""
-        say(f"resuming after step {self.resumed.step} with {arithmetic}{changed}")
+        log_line(f"resuming after step {self.resumed.step} with {arithmetic}{changed}")
         if self.commits is not None and self.commits.newest is self.resumed:
-            say(self.commits.describe_change(self.config, self.ranks))
+            log_line(self.commits.describe_change(self.config, self.ranks))
         else:
             report_differences(self.config, self.resumed, self.ranks)
 
@@ -153,10 +154,8 @@ class Job:
             self.ranks.all_or_fail(lambda: precision.compile_blocks(self.model))
 
 
-def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Job:
-    """Check the options, build the model and load the first batch and the checkpoint.
-    Collective.
-    """
+def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> PreparedJob:
+    """Check the options, build the model, load the first batch and the checkpoint. Collective."""
     resources.keep_freed_memory()
     require_same_options(config, ranks)
     threads = resources.share_cores(ranks, config.threads, config.pin)
@@ -167,7 +166,7 @@ def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Job
     seed_rank(config.seed, ranks.rank)
     first_batch = ranks.all_or_fail(lambda: workload.to_device(workload.load_batch(0), device))
     committed = commits.newest if commits is not None else None
-    return Job(
+    return PreparedJob(
         config=config,
         ranks=ranks,
         workload=workload,
@@ -182,7 +181,7 @@ def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Job
 
 
 def make_result(trainer: Trainer, run: RunFolder, threads: int) -> TrainResult:
-    """Evaluate the model. Collective."""
+    """The result of training, with the model evaluated. Collective."""
     config, arithmetic, workload = trainer.config, trainer.arithmetic, trainer.workload
     speeds = trainer.ranks.allgather(images_per_second(trainer.images_per_step, trainer.step_seconds))
     return TrainResult(
@@ -203,28 +202,28 @@ def make_result(trainer: Trainer, run: RunFolder, threads: int) -> TrainResult:
 
 
 def write_result(result: TrainResult, model: nn.Module) -> None:
-    """Write model.pt and result.json and print the summary. Raises RequestError if the disk is
-    full.
+    """Write model.pt and result.json and print the summary.
+
+    Raises RequestError if the disk is full.
     """
     try:
         write_atomically(result.model_file, lambda stream: torch.save(model.state_dict(), stream))
         write_text(result.run / "result.json", to_json(result) + "\n")
     except OSError as error:
         raise cannot_write(result.run, error) from error
-    say(result.summary())
-    say(f"model {result.model_file}" + (f", picture {result.picture}" if result.picture else ""))
+    log_line(result.summary())
+    log_line(f"model {result.model_file}" + (f", picture {result.picture}" if result.picture else ""))
 
 
-# Options that may differ between ranks: how a rank uses its own host, and what only rank 0 reads.
+# May differ between ranks: how a rank uses its host, and options that only rank 0 reads.
 PER_RANK_OPTIONS = {"threads", "pin", "workers", "cache_gb", "stall_timeout", "checkpoint_keep", "wandb_project"}
 FOLDER_OPTIONS = {"data", "val_data"}  # the folder may have another path on each host
 
 
 def require_same_options(config: TrainConfig, ranks: Ranks) -> None:
-    """Raises RequestError, on all ranks, if a rank's options differ from those of rank 0.
-    Collective.
+    """Raises RequestError, on all ranks, if a rank's options differ from rank 0's. Collective.
 
-    Otherwise the ranks would wait for each other forever, or train different models.
+    Otherwise the ranks would hang, or train different models.
     """
     if ranks.hvd is None:
         return
@@ -243,14 +242,15 @@ def require_same_options(config: TrainConfig, ranks: Ranks) -> None:
 
 
 def shared_options(config: TrainConfig) -> dict[str, Any]:
-    """The options that must be equal on all ranks, by name. Local paths are left out or made
-    generic.
+    """The options that must be equal on all ranks, by name.
+
+    Local paths are omitted or replaced by a generic text.
     """
-    found = {name: value for name, value in vars(config).items() if name not in PER_RANK_OPTIONS}
+    shared = {name: value for name, value in vars(config).items() if name not in PER_RANK_OPTIONS}
     for name in FOLDER_OPTIONS:
-        if found[name] not in (None, BUNDLED, SYNTHETIC):
-            found[name] = "a folder"
-    if found["resume"] is not None:
-        found["resume"] = "a checkpoint"  # only rank 0 reads it
+        if shared[name] not in (None, BUNDLED, SYNTHETIC):
+            shared[name] = "a folder"
+    if shared["resume"] is not None:
+        shared["resume"] = "a checkpoint"  # only rank 0 reads it
     paths = [name for name, field in TrainConfig.model_fields.items() if field.annotation == Path | None]
-    return {name: value for name, value in found.items() if name not in paths}
+    return {name: value for name, value in shared.items() if name not in paths}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hvscale.trainer.system.step_watchdog import LAST_WORDS_SECONDS
+from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.test_resume import EDSR, killed_after, model, same, steps
 
@@ -209,7 +209,7 @@ def test_a_job_suspended_beyond_the_step_timeout_continues(tmp_path: Path) -> No
     def suspend_and_resume(process: subprocess.Popen[str]) -> None:
         pids = [json.loads(file.read_text())["pid"] for file in (tmp_path / "stopped/ranks").glob("rank-*.json")]
         assert len(pids) == 2
-        for number, seconds in ((signal.SIGSTOP, 2 + LAST_WORDS_SECONDS + 2), (signal.SIGCONT, 0)):
+        for number, seconds in ((signal.SIGSTOP, 2 + STACK_DUMP_SECONDS + 2), (signal.SIGCONT, 0)):
             for pid in pids:
                 os.kill(pid, number)
             time.sleep(seconds)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.trainer.system.step_watchdog import LAST_WORDS_SECONDS
+from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.services import machine_state
 from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting
@@ -199,7 +199,7 @@ def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path
         wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= 10, 120)
         (job,) = (line.split()[0] for line in queue())
         subprocess.run(["scontrol", "suspend", job], check=True)
-        time.sleep(2 + LAST_WORDS_SECONDS + 2)
+        time.sleep(2 + STACK_DUMP_SECONDS + 2)
         assert len(file.read_text().splitlines()) < 300
         subprocess.run(["scontrol", "resume", job], check=True)
         _, said = following.communicate(timeout=120)

@@ -362,10 +362,9 @@ def test_our_trainer_takes_horovods_knobs_within_one_start_and_checks_its_sums(t
 AGAIN = """
 import os, time
 import horovod.torch as hvd, torch
-from hvscale.trainer.system.persistent_mpi import init_mpi
-from hvscale.trainer.ranks import loaded_mpi
+from hvscale.trainer.ranks import init_persistent_mpi, loaded_mpi
 
-init_mpi(loaded_mpi())
+init_persistent_mpi(loaded_mpi())
 for cycle in ("1", "400", "1"):
     os.environ["HOROVOD_CYCLE_TIME"] = cycle
     hvd.init()

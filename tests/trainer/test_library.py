@@ -1,10 +1,8 @@
-"""What the trainer's own run.json says of the MPI library, by the library's own text: several share
-one ABI.
-"""
+"""Identifying the MPI library by its version text, because several libraries share one ABI."""
 
 import pytest
 
-from hvscale.trainer.ranks import library_of
+from hvscale.trainer.ranks import parse_library
 
 
 @pytest.mark.parametrize(
@@ -18,6 +16,6 @@ from hvscale.trainer.ranks import library_of
         ("", "unknown "),
     ],
 )
-def test_a_library_is_known_by_what_it_says(text: str, name: str | None) -> None:
+def test_library_is_identified_by_its_version_text(text: str, name: str | None) -> None:
     expected = name or "unknown MPI VERSION : CRAY MPICH version 8.1.28.2 (ANL base 3.4a2)"
-    assert library_of(text).name == expected
+    assert parse_library(text).name == expected

@@ -14,11 +14,13 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.studies.throughput import read_throughput
 from hvscale.trainer.loggers.logger_process import NewSteps
-from hvscale.trainer.steps import STEPS_SCHEMA, Step, StepsFile, keep_steps, parse_step
+from hvscale.trainer.steps_file import STEPS_SCHEMA, StepRecord, StepsFile, keep_steps, parse_step_record
 
 STEPS = 6
 # As the trainer writes them; `seconds` names the line.
-MADE = [Step(step, 9, 32, 0.1 * step, None if step == 3 else 0.5 / step, 1e-4, 0.001, 0.02) for step in range(1, 7)]
+MADE = [
+    StepRecord(step, 9, 32, 0.1 * step, None if step == 3 else 0.5 / step, 1e-4, 0.001, 0.02) for step in range(1, 7)
+]
 LINES = [json.dumps({"schema": STEPS_SCHEMA, **asdict(step)}).encode() + b"\n" for step in MADE]
 
 
@@ -51,8 +53,10 @@ def test_one_wrong_byte_costs_the_lines_that_it_touches(run: RunFolder, place: i
         assert expected <= {step.seconds for step in new_steps()}
 
     with StepsFile(run.steps, after=STEPS) as file:
-        file.write(Step(STEPS + 1, 9, 32, 7.0, 0.1, 1e-4, 0.001, 0.02))
-    lines = [parse_step(line) for line in run.steps.read_bytes().removesuffix(b"\n").split(b"\n")]  # each is whole
+        file.write(StepRecord(STEPS + 1, 9, 32, 7.0, 0.1, 1e-4, 0.001, 0.02))
+    lines = [
+        parse_step_record(line) for line in run.steps.read_bytes().removesuffix(b"\n").split(b"\n")
+    ]  # each is whole
     assert expected <= {step.seconds for step in lines}
     assert lines[-1].step == STEPS + 1
 

@@ -10,11 +10,10 @@ from torch import nn
 
 from hvscale.trainer import TrainConfig
 from hvscale.trainer.checkpoints.store import Checkpoint
-from hvscale.trainer.hooks.hook import Hook
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.precision import Arithmetic
 from hvscale.trainer.tasks.super_resolution import SuperResolution
-from hvscale.trainer.trainer import StepReport, Trainer
+from hvscale.trainer.trainer import Hook, StepReport, Trainer
 
 FP32 = Arithmetic("fp32", channels_last=False)
 

@@ -45,14 +45,14 @@ def demo(
     from hvscale.studies.profiled_launch import profiled_launch
     from hvscale.studies.run_report.page import report_path, write_report
     from hvscale.trainer import TrainResult, demo_config
-    from hvscale.trainer.progress import Bar
+    from hvscale.trainer.progress import TrainingBar
 
     duration = "about a minute" if seconds == SECONDS else f"{seconds:g} s of training"
     print_message(f"training a small EDSR x2 on the bundled photos, two Horovod ranks over Open MPI, {duration}")
     command = ["hvscale", "train", *demo_config(seconds=seconds).arguments()]
     options = LaunchOptions(np=RANKS, run=run)
     if sys.stderr.isatty():
-        with Bar() as bar:
+        with TrainingBar() as bar:
             hooks = LaunchHooks(warn=print_warning, watch=lambda running: bar.follow(running.steps))
             folder = profiled_launch(command, options, hooks)
     else:

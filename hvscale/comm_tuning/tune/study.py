@@ -14,7 +14,7 @@ from hvscale.comm_tuning.tune.request import TuneRequest, set_options
 from hvscale.comm_tuning.tune.search_space import PROMISING
 from hvscale.comm_tuning.tune.steps import StepSource, differing_loss
 from hvscale.core.run_folder import RunFolder
-from hvscale.core.trainer_defaults import ON_CPU
+from hvscale.core.trainer_defaults import CPU_ENVIRONMENT
 from hvscale.launch.environment import env_variables
 from hvscale.launch.mpi.reported_library import require_requested_library
 from hvscale.studies.base import Study
@@ -72,7 +72,7 @@ class TuneStudy(Study[TuneDocument]):
         fixed = parse(set_options(self.document.fixed))
         found = target_of(fixed, self.document.command, self.request.options)
         on_cpu = self.document.host is None or not self.document.host.gpus
-        own = ON_CPU if self.takes_commands and on_cpu else {}
+        own = CPU_ENVIRONMENT if self.takes_commands and on_cpu else {}
         return replace(found, environment={**own, **found.environment})
 
     def check_library(self, run: RunFolder) -> None:

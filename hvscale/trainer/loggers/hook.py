@@ -18,12 +18,11 @@ from typing import IO, cast
 from hvscale.core.documents import to_json
 from hvscale.core.errors import RequestError
 from hvscale.trainer.config import TrainConfig
-from hvscale.trainer.hooks.hook import Hook
 from hvscale.trainer.loggers.logger import FINISH_SECONDS, LOGGERS, LoggedRun
 from hvscale.trainer.progress import warn
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.result import TrainResult
-from hvscale.trainer.trainer import Trainer
+from hvscale.trainer.trainer import Hook, Trainer
 
 # After training that failed or was asked to stop: ending in time matters more than sending
 # everything.

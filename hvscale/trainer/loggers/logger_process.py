@@ -22,7 +22,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explained_breakdown
 from hvscale.trainer.loggers.logger import FINISH_SECONDS, LOGGERS, FinalResult, LoggedRun, Logger, Metrics
 from hvscale.trainer.result import TrainResult
-from hvscale.trainer.steps import Step, parse_step
+from hvscale.trainer.steps_file import StepRecord, parse_step_record
 
 POLL_SECONDS = 1.0
 NICENESS = 10
@@ -85,11 +85,11 @@ class NewSteps:
         self.stream = path.open("rb")
         self.rest = b""
 
-    def __call__(self) -> Iterator[Step]:
+    def __call__(self) -> Iterator[StepRecord]:
         *lines, self.rest = (self.rest + self.stream.read()).split(b"\n")
         for line in lines:
             with suppress(ValueError):  # skips a damaged line
-                yield parse_step(line)
+                yield parse_step_record(line)
 
     def __enter__(self) -> "NewSteps":
         return self
@@ -98,7 +98,7 @@ class NewSteps:
         self.stream.close()
 
 
-def step_metrics(step: Step, logged: LoggedRun) -> Metrics:
+def step_metrics(step: StepRecord, logged: LoggedRun) -> Metrics:
     """The logged metrics of a step, named as in steps.jsonl; only those that are known."""
     images_per_second = step.images / step.seconds
     values = {

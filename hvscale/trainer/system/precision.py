@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer.config import TrainConfig
-from hvscale.trainer.progress import say
+from hvscale.trainer.progress import log_line
 from hvscale.trainer.ranks import Ranks
 
 # The candidates alternate until each has had both, after one warm-up step each.
@@ -76,7 +76,7 @@ def choose(
     speeds = [sum(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
     (best, speed), *others = sorted(zip(choices, speeds, strict=True), key=lambda pair: -pair[1])
     if ranks.rank == 0:
-        say(f"{best}: {speed:.1f} images/s ({', '.join(f'{choice} {images:.1f}' for choice, images in others)})")
+        log_line(f"{best}: {speed:.1f} images/s ({', '.join(f'{choice} {images:.1f}' for choice, images in others)})")
     return best
 
 

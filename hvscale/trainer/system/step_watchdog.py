@@ -10,11 +10,10 @@ import threading
 import time
 
 from hvscale.core.errors import EXIT_RANK_FAILED
-from hvscale.trainer.hooks.hook import Hook
-from hvscale.trainer.trainer import Trainer
+from hvscale.trainer.trainer import Hook, Trainer
 
 # The first rank to exit takes the others down with it; by then each must have written its stacks.
-LAST_WORDS_SECONDS = 5.0
+STACK_DUMP_SECONDS = 5.0
 # The watchdog looks once a second, or ten times within a timeout below ten seconds.
 TICK = 0.1
 
@@ -50,7 +49,7 @@ class StepWatchdog(Hook):
             if waited > self.timeout_seconds and not written:
                 _write_stacks(f"no step finished for {waited:.0f} s")
                 written = True
-            if waited > self.timeout_seconds + LAST_WORDS_SECONDS:
+            if waited > self.timeout_seconds + STACK_DUMP_SECONDS:
                 _write(f"no step finished for {waited:.0f} s (--stall-timeout): the stacks are above")
                 os._exit(EXIT_RANK_FAILED)
 

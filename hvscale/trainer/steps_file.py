@@ -1,4 +1,4 @@
-"""steps.jsonl of a run folder: one JSON line a step."""
+"""Reads and writes steps.jsonl of a run folder: one line of JSON for each step."""
 
 import contextlib
 import json
@@ -21,8 +21,10 @@ MAX_INTEGER = 1 << 63
 
 
 @dataclass(frozen=True)
-class Step:
-    __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)  # for lines that are read
+class StepRecord:
+    """One line of steps.jsonl."""
+
+    __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)  # for reading
 
     step: Annotated[int, Field(ge=1, lt=MAX_INTEGER)]
     """Counted from 1."""
@@ -33,40 +35,40 @@ class Step:
     seconds: Annotated[float, Field(gt=0)]
     """From the end of the previous step to the end of this one, on rank 0."""
     loss: float | None
-    """Rank 0's own; None if not finite. An average over ranks would add a message to the measured
-    communication.
+    """Rank 0's loss; None if not finite.
+
+    An average over ranks would add a message to the measured communication.
     """
     learning_rate: float
     data_wait_seconds: float
     """Time the step waited for its batches."""
     communication_seconds: float | None
-    """Exposed communication: time waited for gradients after the backward pass; None for a single
-    process.
+    """Exposed communication: time spent waiting for gradients after the backward pass.
+
+    None for a single process.
     """
     epoch_loss: float | None = None
-    """At the end of an epoch: mean loss of all ranks over its steps, or over those since training
-    was resumed.
-    """
+    """At the end of an epoch: its mean loss over all ranks, since training started or resumed."""
     skipped: bool = False
-    """The step changed nothing, because the loss or the gradients were not finite on a rank."""
+    """The model was not updated, because the loss or a gradient was not finite on some rank."""
 
 
-STEP = TypeAdapter(Step)
+STEP_RECORD = TypeAdapter(StepRecord)
 
 
-def parse_step(line: bytes) -> Step:
-    """The step of one line. Raises ValueError if the line is damaged."""
-    return STEP.validate_json(line)
+def parse_step_record(line: bytes) -> StepRecord:
+    """Parse one line. Raises ValueError if it is damaged."""
+    return STEP_RECORD.validate_json(line)
 
 
 class StepsFile:
-    """Writes each line at once, so that a killed run keeps its steps."""
+    """Writes steps.jsonl line by line, so that a killed run keeps its steps."""
 
     def __init__(self, path: Path, after: int | None = None, warn: Callable[[str], None] = lambda text: None) -> None:
-        """With `after`, resumes a file that may exist: drops lines of later steps and damaged ones.
+        """With `after`, the file may exist; lines of later steps and damaged lines are dropped.
 
-        `warn` gets the damaged ones. Without `after`, raises RequestError if the file exists,
-        because the folder holds a training run; also raises it if the file cannot be created.
+        `warn` receives a message about the damaged lines. Raises RequestError if the file cannot be
+        created, or if it exists and `after` is None: the folder then holds another training run.
         """
         self.path = path
         try:
@@ -83,10 +85,10 @@ class StepsFile:
         except OSError as error:
             raise cannot_write(path.parent, error) from error
 
-    def write(self, step: Step) -> None:
+    def write(self, record: StepRecord) -> None:
         """Raises RequestError if the disk is full."""
         try:
-            self.stream.write(json.dumps({"schema": STEPS_SCHEMA, **asdict(step)}) + "\n")
+            self.stream.write(json.dumps({"schema": STEPS_SCHEMA, **asdict(record)}) + "\n")
         except OSError as error:
             raise cannot_write(self.path.parent, error) from error
 
@@ -99,19 +101,19 @@ class StepsFile:
         self.close()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # `write` has already reported a full disk
+        with contextlib.suppress(OSError):  # `write` already reported a full disk
             self.stream.close()
 
 
 def keep_steps(path: Path, last: int) -> str | None:
-    """Drop the lines of steps after `last`, which will be repeated, and damaged lines.
+    """Drop lines of steps after `last`, which training will repeat, and damaged lines.
 
-    Returns a text that names the damaged lines, or None. A last line that a killed process did not
-    finish counts as damaged, unless only its newline is missing.
+    Returns a message that names the damaged lines, or None. An incomplete last line counts as
+    damaged, unless only its newline is missing.
     """
 
     def kept(line: bytes) -> bytes | None:
-        return line.rstrip(b"\n") if parse_step(line).step <= last else None
+        return line.rstrip(b"\n") if parse_step_record(line).step <= last else None
 
     found = read_lines(path, kept, unfinished=True)
     write_atomically(path, lambda stream: stream.writelines(line + b"\n" for line in found.values if line is not None))

@@ -1,6 +1,6 @@
 """Lets a settings search measure many trials in one running training job.
 
-Between two steps the job checks its sums, restarts Horovod with other settings, or ends.
+Between two steps the job checks its sums, restarts Horovod with other settings, or stops.
 """
 
 import os
@@ -12,20 +12,20 @@ from torch import nn
 
 from hvscale.core.errors import RequestError
 from hvscale.core.trial_protocol import Command, Reply, TrialFolder
-from hvscale.trainer.hooks.hook import Hook
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.trainer import StepReport, Trainer
+from hvscale.trainer.trainer import Hook, StepReport, Trainer
 
-# Elements of the checked sums: from a message that is sent at once to one of 16 MiB, which
-# pipelined algorithms split.
+# Elements of the sums checked: from an eager message to one of 16 MiB, which pipelined algorithms
+# split.
 SUM_SIZES = (1, 1 << 10, 1 << 18, 1 << 22)
 POLL_SECONDS = 0.05
 PERIOD = 1000  # the summed numbers repeat after this many: small integers, which fp32 adds exactly
 
 
 class TrialHook(Hook):
-    """Executes the search's commands on all ranks; only rank 0 reads them. The search, not `steps`,
-    ends training.
+    """Executes the search's commands on all ranks; only rank 0 reads them.
+
+    The search, not `steps`, ends training.
     """
 
     def __init__(self, folder: TrialFolder) -> None:
@@ -59,12 +59,13 @@ class TrialHook(Hook):
             self.pending = command if command is not None and command.number > self.last_executed else None
 
     def execute(self, steps: int) -> bool:
-        """Execute rank 0's command after `steps` steps. False: training is to end, also without a
-        command. Collective.
+        """Execute rank 0's command after `steps` steps; returns whether training continues.
+
+        Collective.
         """
         ranks = self.trainer.ranks
         command, self.pending = ranks.broadcast(self.pending), None
-        if command is None:  # a signal asked for the end
+        if command is None:  # a signal asked the job to stop
             return False
         problem = wrong_sums(ranks, self.trainer.model) if command.action == "check" else None
         if command.action == "begin":
@@ -76,8 +77,9 @@ class TrialHook(Hook):
 
 
 def restart_horovod(ranks: Ranks, variables: dict[str, str]) -> None:
-    """Initialise Horovod again, within the same MPI, so that it reads `variables`. The optimizer's
-    hooks remain valid.
+    """Initialise Horovod again within the same MPI, so that it reads `variables`.
+
+    The optimizer's hooks remain valid.
     """
     hvd = ranks.hvd
     if hvd is None:
@@ -92,8 +94,7 @@ def restart_horovod(ranks: Ranks, variables: dict[str, str]) -> None:
 def wrong_sums(ranks: Ranks, model: nn.Module) -> str | None:
     """What is wrong with the ranks' sums, or None. Collective.
 
-    Checks that the parameters are the same on all ranks, and that all-reduces whose results are
-    known give these.
+    Checks that parameters are equal on all ranks, and that all-reduces give known results.
     """
     if ranks.hvd is None:
         return None

@@ -1,1 +1,0 @@
-"""Training that continues when ranks join or leave."""
