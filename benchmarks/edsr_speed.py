@@ -23,7 +23,7 @@ from hvscale.trainer.optimizer import make_optimizer
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.step import StepUpdate
 from hvscale.trainer.system import precision, resources
-from hvscale.trainer.system.precision import Arithmetic, compile_blocks
+from hvscale.trainer.system.precision import ComputeFormat, compile_blocks
 from hvscale.trainer.tasks.super_resolution import SuperResolution
 from hvscale.trainer.tasks.workload import Workload
 
@@ -87,15 +87,15 @@ def public_step(model: nn.Module) -> Step:
     return step
 
 
-def our_step(config: TrainConfig, ranks: Ranks, task: Workload, model: nn.Module, arithmetic: Arithmetic) -> Step:
+def our_step(config: TrainConfig, ranks: Ranks, task: Workload, model: nn.Module, compute_format: ComputeFormat) -> Step:
     optimizer = make_optimizer(config, task, model, None)
     for group in optimizer.param_groups:
         group["lr"] = task.learning_rate
-    update = StepUpdate(config, ranks, model, optimizer, arithmetic)
+    update = StepUpdate(config, ranks, model, optimizer, compute_format)
 
     def step(inputs: Tensor, targets: Tensor) -> None:
         update.begin()
-        loss = arithmetic.loss(model, inputs, targets, task.loss)
+        loss = compute_format.loss(model, inputs, targets, task.loss)
         update.backward(loss)
         update.finish(loss.detach(), False)
         loss.item()
@@ -122,21 +122,21 @@ class Setup:
         model.load_state_dict(self.model.state_dict())
         return model, public_step(model)
 
-    def ours(self, arithmetic: Arithmetic | None) -> tuple[nn.Module, Step]:
-        """Our model and step; None uses the arithmetic that hvscale chooses by default."""
+    def ours(self, compute_format: ComputeFormat | None) -> tuple[nn.Module, Step]:
+        """Our model and step; None uses the format that hvscale chooses by default."""
         resources.keep_freed_memory()
-        chosen = arithmetic or precision.choose(self.config, self.ranks, self.model, self.task.loss, *self.batch(0))
+        chosen = compute_format or precision.choose(self.config, self.ranks, self.model, self.task.loss, *self.batch(0))
         return self.model, our_step(self.config, self.ranks, self.task, self.model, chosen)
 
 
 def prepare(
-    steps: int, ours: bool, arithmetic: Arithmetic | None = None, compiled: bool = False
+    steps: int, ours: bool, compute_format: ComputeFormat | None = None, compiled: bool = False
 ) -> Callable[[], float]:
     """Warm up one variant and return a function that measures its images/s over `steps` steps."""
     setup = Setup()
     if compiled:
         compile_blocks(setup.model)
-    step = (setup.ours(arithmetic) if ours else setup.public())[1]
+    step = (setup.ours(compute_format) if ours else setup.public())[1]
     batches = [setup.batch(number) for number in range(4)]
     step(*batches[0])
 
@@ -168,11 +168,11 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds for the PSNR comparison")
     options = parser.parse_args()
-    fp32, bf16 = (Arithmetic(name, channels_last=True) for name in ("fp32", "bf16"))
+    fp32, bf16 = (ComputeFormat(name, channels_last=True) for name in ("fp32", "bf16"))
     variants = {
         "public": partial(prepare, options.steps, False),
         "ours": partial(prepare, options.steps, True),
-        "ours, fp32": partial(prepare, options.steps, True, Arithmetic("fp32", channels_last=False)),
+        "ours, fp32": partial(prepare, options.steps, True, ComputeFormat("fp32", channels_last=False)),
         "ours, fp32 + channels_last": partial(prepare, options.steps, True, fp32),
         "ours, fp32 + channels_last, compiled": partial(prepare, options.steps, True, fp32, True),
         "ours, bf16 + channels_last, compiled": partial(prepare, options.steps, True, bf16, True),

@@ -42,8 +42,8 @@ def prepare_our_step(
 ) -> Callable[[], None]:
     resources.keep_freed_memory()
     model = task.build_model()
-    arithmetic = precision.choose(config, ranks, model, task.loss, images, labels)
-    return partial(our_step(config, ranks, task, model, arithmetic), images, labels)
+    compute_format = precision.choose(config, ranks, model, task.loss, images, labels)
+    return partial(our_step(config, ranks, task, model, compute_format), images, labels)
 
 
 def prepare(batch_size: int, image_size: int, ours: bool) -> Callable[[], float]:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.system.bf16_averages import Bf16Averages
-from hvscale.trainer.system.precision import Arithmetic
+from hvscale.trainer.system.bf16_allreduce import Bf16Allreduce
+from hvscale.trainer.system.precision import ComputeFormat
 
 MAX_SKIPPED_IN_A_ROW = 3
 LOWEST_LOSS_SCALE = 1.0  # where unscaled fp16 gradients overflow, the loss scale is not the cause
@@ -92,7 +92,7 @@ class StepUpdate:
     """
 
     def __init__(
-        self, config: TrainConfig, ranks: Ranks, model: nn.Module, optimizer: Any, arithmetic: Arithmetic
+        self, config: TrainConfig, ranks: Ranks, model: nn.Module, optimizer: Any, compute_format: ComputeFormat
     ) -> None:
         self.optimizer, self.single = optimizer, ranks.hvd is None
         self.adasum = config.use_adasum and ranks.size > 1
@@ -100,15 +100,15 @@ class StepUpdate:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # Batch normalisation's running statistics would keep a NaN forever.
         self.buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-        self.bf16_averages = (
-            Bf16Averages(ranks.hvd, self.parameters, config.batches_per_allreduce)
+        self.bf16_allreduce = (
+            Bf16Allreduce(ranks.hvd, self.parameters, config.batches_per_allreduce)
             if config.bf16_allreduce and ranks.hvd is not None
             else None
         )
         sent_as = torch.float16 if config.fp16_allreduce else self.parameters[0].dtype
         self.consensus = StepConsensus(ranks.hvd, sent_as, config.gradient_predivide_factor)
         device = self.parameters[0].device.type
-        self.scaler = torch.amp.GradScaler(device, enabled=arithmetic.precision == "fp16")
+        self.scaler = torch.amp.GradScaler(device, enabled=compute_format.precision == "fp16")
         self.max_skipped = 1 if self.adasum else MAX_SKIPPED_IN_A_ROW
 
     def begin(self) -> None:
@@ -127,8 +127,8 @@ class StepUpdate:
         waiting = time.perf_counter()
         if self.adasum:
             self.optimizer.step()
-        elif self.bf16_averages is not None:
-            self.bf16_averages.finish()
+        elif self.bf16_allreduce is not None:
+            self.bf16_allreduce.finish()
         elif not self.single:
             self.optimizer.synchronize()
         agreed = self.consensus.wait()
@@ -153,6 +153,6 @@ class StepUpdate:
         return bool(norm.isfinite())
 
     def _apply(self) -> None:
-        synchronized = not self.single and self.bf16_averages is None
+        synchronized = not self.single and self.bf16_allreduce is None
         with self.optimizer.skip_synchronize() if synchronized else nullcontext():
             self.scaler.step(self.optimizer)

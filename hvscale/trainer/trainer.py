@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from hvscale import profiling
 from hvscale.trainer.checkpoints.store import Checkpoint, restore_random_state, seed_rank
 from hvscale.trainer.config import TrainConfig
-from hvscale.trainer.data.prefetch import Prefetch
+from hvscale.trainer.data.batches import Prefetch
 from hvscale.trainer.optimizer import broadcast_state, learning_rate, make_optimizer, scaling_factor
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.step import StepUpdate, UpdateResult
-from hvscale.trainer.system.precision import Arithmetic
+from hvscale.trainer.system.precision import ComputeFormat
 from hvscale.trainer.tasks.workload import Workload
 
 # Returns the inputs and targets of batch number N.
@@ -81,7 +81,7 @@ class Trainer:
         ranks: Ranks,
         model: nn.Module,
         workload: Workload,
-        arithmetic: Arithmetic,
+        compute_format: ComputeFormat,
         resume_from: Checkpoint | None = None,
         root: int = 0,
     ) -> None:
@@ -90,12 +90,12 @@ class Trainer:
         Only rank `root` needs their tensors in `resume_from`.
         """
         self.config, self.ranks, self.model, self.workload = config, ranks, model, workload
-        self.arithmetic = arithmetic
+        self.compute_format = compute_format
         self.device = next(model.parameters()).device
         self.batches_per_step = config.batches_per_allreduce
         self.steps_per_epoch = max(1, workload.steps_per_epoch // self.batches_per_step)
         self.optimizer = ranks.all_or_fail(lambda: make_optimizer(config, workload, model, ranks.hvd))
-        self.update = StepUpdate(config, ranks, model, self.optimizer, arithmetic)
+        self.update = StepUpdate(config, ranks, model, self.optimizer, compute_format)
         self.schedule = learning_rate(
             config, workload.learning_rate, self.steps_per_epoch, scaling_factor(config, ranks.hvd)
         )
@@ -128,7 +128,7 @@ class Trainer:
             optimizer=self.optimizer.state_dict(),
             scaler=self.update.scaler.state_dict(),
             random=[],
-            arithmetic=asdict(self.arithmetic),
+            compute_format=asdict(self.compute_format),
             config=self.config.model_dump(mode="json"),
             data_position=self.workload.data_position(self.step * self.batches_per_step),
         )
@@ -236,7 +236,9 @@ class Trainer:
             waiting = time.perf_counter()
             inputs, targets = self.workload.to_device(load_batch(batch), self.device)
             data_wait += time.perf_counter() - waiting
-            batch_loss = self.arithmetic.loss(self.model, inputs, targets, self.workload.loss) / self.batches_per_step
+            batch_loss = (
+                self.compute_format.loss(self.model, inputs, targets, self.workload.loss) / self.batches_per_step
+            )
             self.update.backward(batch_loss)
             loss += batch_loss.detach()
         return loss, data_wait

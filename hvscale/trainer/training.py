@@ -29,7 +29,7 @@ from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.result import TrainResult
 from hvscale.trainer.run import training_run
 from hvscale.trainer.system import precision, resources
-from hvscale.trainer.system.precision import Arithmetic
+from hvscale.trainer.system.precision import ComputeFormat
 from hvscale.trainer.system.step_watchdog import StepWatchdog
 from hvscale.trainer.system.sync_batch_norm import synchronise_batch_norm
 from hvscale.trainer.tasks.workload import Workload, make_workload
@@ -61,11 +61,11 @@ def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None
         if commits is not None:
             commits.run = run.path
         job.print_header(run)
-        arithmetic = job.choose_arithmetic()
-        job.report_resume(arithmetic)
+        compute_format = job.choose_compute_format()
+        job.report_resume(compute_format)
         job.change_model()
         root = commits.root if commits is not None else 0
-        trainer = Trainer(config, ranks, job.model, job.workload, arithmetic, job.resumed, root)
+        trainer = Trainer(config, ranks, job.model, job.workload, compute_format, job.resumed, root)
         if commits is not None:
             commits.commit(trainer)  # a new rank has received the state only now
         trials = TrialFolder.of_this_rank()
@@ -127,20 +127,20 @@ class PreparedJob:
             log_line(f"{self.workload.title} on {self.device}, np {self.ranks.size}, threads per rank {self.threads}")
             log_line(f"run folder {run.path}")
 
-    def choose_arithmetic(self) -> Arithmetic:
+    def choose_compute_format(self) -> ComputeFormat:
         """The fastest, but on resume the previous one, so that the result does not change."""
         if self.resumed is not None:
-            previous = Arithmetic(**self.resumed.arithmetic)
+            previous = ComputeFormat(**self.resumed.compute_format)
             if previous in precision.candidates(self.config):
                 return previous
         return precision.choose(self.config, self.ranks, self.model, self.workload.loss, *self.first_batch)
 
-    def report_resume(self, arithmetic: Arithmetic) -> None:
+    def report_resume(self, compute_format: ComputeFormat) -> None:
         if self.resumed is None or self.ranks.rank != 0:
             return
-        previous = Arithmetic(**self.resumed.arithmetic)
-        changed = f", previously {previous}" if previous != arithmetic else ""
-        log_line(f"resuming after step {self.resumed.step} with {arithmetic}{changed}")
+        previous = ComputeFormat(**self.resumed.compute_format)
+        changed = f", previously {previous}" if previous != compute_format else ""
+        log_line(f"resuming after step {self.resumed.step} with {compute_format}{changed}")
         if self.commits is not None and self.commits.newest is self.resumed:
             log_line(self.commits.describe_change(self.config, self.ranks))
         else:
@@ -182,7 +182,7 @@ def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Pre
 
 def make_result(trainer: Trainer, run: RunFolder, threads: int) -> TrainResult:
     """The result of training, with the model evaluated. Collective."""
-    config, arithmetic, workload = trainer.config, trainer.arithmetic, trainer.workload
+    config, compute_format, workload = trainer.config, trainer.compute_format, trainer.workload
     speeds = trainer.ranks.allgather(images_per_second(trainer.images_per_step, trainer.step_seconds))
     return TrainResult(
         model=config.model,
@@ -192,8 +192,8 @@ def make_result(trainer: Trainer, run: RunFolder, threads: int) -> TrainResult:
         images_per_second_by_rank=speeds,
         steps=trainer.step,
         seconds=sum(trainer.step_seconds),
-        precision=arithmetic.precision,
-        memory_format="channels-last" if arithmetic.channels_last else "contiguous",
+        precision=compute_format.precision,
+        memory_format="channels-last" if compute_format.channels_last else "contiguous",
         threads_per_rank=threads,
         run=run.path,
         model_file=run.path / "model.pt",

@@ -10,7 +10,7 @@ from PIL import Image
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig, train
-from hvscale.trainer.data.classes import class_folders, random_box, training_view, validation_view
+from hvscale.trainer.data.classes import class_folders, random_crop_box, training_crop, validation_crop
 from hvscale.trainer.inference.config import EvalConfig
 from hvscale.trainer.inference.evaluate import evaluate_trained
 from tests.trainer.conftest import Ranks
@@ -98,7 +98,7 @@ def test_synthetic_images_for_a_torchvision_model() -> None:
     [
         ({"data": "bundled"}, "needs images with classes"),
         ({"data": "nowhere"}, "--data nowhere: no such folder"),
-        ({"data": "colours/val/red"}, "a classifier needs a folder for each class"),
+        ({"data": "colours/val/red"}, "a classifier needs a folder of images for each class"),
         ({"data": "colours", "n_feats": 8}, "mobilenet_v3_small has no option 'n_feats'"),
         ({"data": "colours", "batch_size": 25}, "a step takes 25 images over all ranks, but there are only 24"),
         ({"data": "colours", "val_data": "other"}, "have different classes: blue is only in one of them"),
@@ -128,15 +128,15 @@ def test_labels_are_the_places_of_the_sorted_folders(classes: Path) -> None:
 
 def test_views_of_an_image(classes: Path) -> None:
     file = classes / "train/red/0.JPEG"
-    again = [training_view(file, 16, np.random.default_rng([1, 0, 5])) for _ in range(2)]
+    again = [training_crop(file, 16, np.random.default_rng([1, 0, 5])) for _ in range(2)]
     assert np.array_equal(again[0], again[1])
-    assert again[0].shape == validation_view(file, 16).shape == (16, 16, 3)
-    views = [training_view(file, 16, np.random.default_rng([1, epoch, 5])) for epoch in range(2)]
+    assert again[0].shape == validation_crop(file, 16).shape == (16, 16, 3)
+    views = [training_crop(file, 16, np.random.default_rng([1, epoch, 5])) for epoch in range(2)]
     assert not np.array_equal(views[0], views[1])
     random = np.random.default_rng(2)
     for _ in range(200):
-        left, top, right, bottom = random_box(30, 24, random)
+        left, top, right, bottom = random_crop_box(30, 24, random)
         assert 0 <= left < right <= 30
         assert 0 <= top < bottom <= 24
         assert 0.05 < (right - left) * (bottom - top) / (30 * 24) <= 1
-    assert random_box(300, 10, random) == (145, 0, 155, 10)  # no draw of the usual shapes fits
+    assert random_crop_box(300, 10, random) == (145, 0, 155, 10)  # no draw of the usual shapes fits

@@ -96,7 +96,7 @@ def test_the_ranks_end_well(started: Callable[[int], subprocess.CompletedProcess
 
 @pytest.mark.parametrize(("mpi", "np"), [("openmpi", 1), ("openmpi", 3), ("gloo", 2)])
 def test_averages_as_bf16(hvscale: Run, mpi: str, np: int) -> None:
-    program = Path(__file__).parent / "programs/bf16_averages.py"
+    program = Path(__file__).parent / "programs/bf16_allreduce.py"
     done = hvscale("launch", "--mpi", mpi, "-np", np, "--", "python", program)
     assert done.returncode == 0, done.stderr
     [said] = re.findall(r"\{.*\}", done.stdout)

@@ -11,11 +11,11 @@ from torch import nn
 from hvscale.trainer import TrainConfig
 from hvscale.trainer.checkpoints.store import Checkpoint
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.system.precision import Arithmetic
+from hvscale.trainer.system.precision import ComputeFormat
 from hvscale.trainer.tasks.super_resolution import SuperResolution
 from hvscale.trainer.trainer import Hook, StepReport, Trainer
 
-FP32 = Arithmetic("fp32", channels_last=False)
+FP32 = ComputeFormat("fp32", channels_last=False)
 
 
 def make_trainer(steps: int, resume_from: Checkpoint | None = None) -> Trainer:

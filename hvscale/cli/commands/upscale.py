@@ -19,6 +19,6 @@ def upscale(context: typer.Context) -> None:
 
     Example: `hvscale upscale photo.jpg --weights runs/20261121T001530Z-edsr-baseline`
     """
-    from hvscale.trainer.inference.upscale import upscale as enlarge
+    from hvscale.trainer.inference.upscale import upscale_files
 
-    enlarge(context.obj, lambda image, picture: print_message(f"{image} -> {picture}"))
+    upscale_files(context.obj, lambda image, picture: print_message(f"{image} -> {picture}"))

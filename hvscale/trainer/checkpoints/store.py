@@ -52,7 +52,7 @@ class Checkpoint:
     """State of the fp16 loss scaler; empty for other precisions."""
     random: list[dict[str, Any]]
     """Random state of each rank; empty in a commit of an elastic job."""
-    arithmetic: dict[str, Any]
+    compute_format: dict[str, Any]
     config: dict[str, Any]
     data_position: dict[str, int] = field(default_factory=dict)
     """Position in the data, from the workload; empty if it follows from the number of steps."""

@@ -1,3 +1,1 @@
-"""Where training images come from, and how they reach the ranks. Nothing here needs torch but what
-makes tensors of them.
-"""
+"""Finds, decodes, caches and samples training images. Nothing here imports torch."""

@@ -1,7 +1,7 @@
-"""Decoded images on disk: NumPy files that the ranks of a node map into memory and so share.
+"""Decoded images on disk: NumPy files that the ranks of a node map into memory and share.
 
-A file's name is a hash of its source (path, size, modification time) and of how it was made. Files
-are written atomically, so ranks, jobs and nodes may fill one folder together.
+A file's name is a hash of its source (path, size, modification time) and of its processing. Files
+are written atomically, so ranks, jobs and nodes may fill one folder at the same time.
 """
 
 import contextlib
@@ -20,17 +20,18 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import write_atomically
 from hvscale.trainer.data.images import Pixels, PixelSource
 
-HEADER_BYTES = 128  # of a NumPy file
-ABANDONED_SECONDS = 3600.0  # an older temporary file is from a killed process
-ON_DEMAND_KEPT = 4  # decoded images outside the cache that a rank keeps in memory
+HEADER_BYTES = 128  # header of a NumPy file
+ABANDONED_SECONDS = 3600.0  # older temporary files were left by killed processes
+LAZY_IMAGES_KEPT = 4  # lazy images that a rank keeps decoded in memory
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make an image: from which file, how, and with what shape."""
+    """How to decode and process one image."""
 
     file: Path
-    how: str
+    processing: str
+    """Identifies what `make` does; part of the cached file's name."""
     shape: tuple[int, int, int]
     make: Callable[[], Pixels]
 
@@ -40,12 +41,12 @@ class Recipe:
 
     def name(self) -> str:
         status = self.file.stat()
-        source = f"{self.file.absolute()}\n{status.st_size}\n{status.st_mtime_ns}\n{self.how}"
+        source = f"{self.file.absolute()}\n{status.st_size}\n{status.st_mtime_ns}\n{self.processing}"
         return hashlib.sha256(source.encode()).hexdigest()[:32] + ".npy"
 
 
-class OnDemand:
-    """Decodes the image when a patch is cut from it; the last few images stay in memory."""
+class LazyImage:
+    """An image that is decoded when it is sliced. The last few stay in memory."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -59,7 +60,7 @@ class OnDemand:
         return cut
 
 
-@lru_cache(maxsize=ON_DEMAND_KEPT)
+@lru_cache(maxsize=LAZY_IMAGES_KEPT)
 def _decoded(recipe: Recipe) -> Pixels:
     return recipe.make()
 
@@ -86,11 +87,10 @@ class DecodedCache:
         return fitting
 
     def make_room(self, recipes: list[Recipe]) -> None:
-        """Remove files of killed processes and, to stay within the limit, the least recently used
-        ones.
+        """Remove abandoned files and, to stay within the limit, the least recently used ones.
 
-        Call it in one process of a node before the others call `fill`. A file that another job has
-        mapped stays readable for that job.
+        Call it in one process of a node before any process calls `fill`. Files that another job has
+        mapped stay readable for that job.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -116,13 +116,14 @@ class DecodedCache:
             excess -= size
 
     def fill(self, recipes: list[Recipe]) -> None:
-        """Make the missing images. Raises RequestError if an image cannot be decoded or the disk is
-        full.
+        """Write the missing images.
+
+        Raises RequestError if an image cannot be decoded or the disk is full.
         """
         for recipe in recipes:
             path = self.folder / recipe.name()
             if self._mapped(path, recipe) is not None:
-                os.utime(path)  # marks it as used now
+                os.utime(path)  # marks the file as recently used
                 continue
             pixels = np.ascontiguousarray(recipe.make())
             try:
@@ -134,9 +135,9 @@ class DecodedCache:
                 ) from error
 
     def open(self, recipe: Recipe) -> PixelSource:
-        """The image mapped into memory, or decoded on demand if it is not in the cache."""
+        """The image mapped into memory, or a lazy image if it is not in the cache."""
         mapped = self._mapped(self.folder / recipe.name(), recipe)
-        return OnDemand(recipe) if mapped is None else mapped
+        return LazyImage(recipe) if mapped is None else mapped
 
     def _mapped(self, path: Path, recipe: Recipe) -> Pixels | None:
         try:

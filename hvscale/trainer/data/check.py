@@ -1,6 +1,4 @@
-"""Checks every image of a data set: can it be decoded, does it match its partner, is it 8-bit
-RGB?
-"""
+"""Checks every image of a data set: whether it decodes, matches its partner and is 8-bit RGB."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +14,13 @@ from hvscale.core.errors import RequestError
 from hvscale.core.host import available_cores
 from hvscale.trainer.data import resize
 from hvscale.trainer.data.classes import class_folders
-from hvscale.trainer.data.images import SUFFIXES, Pixels, decode, images_in, opened
+from hvscale.trainer.data.images import SUFFIXES, Pixels, decode, images_in, open_image
 from hvscale.trainer.data.sources import ImagePair, layout_of, pairs_of
 
 Kind = Literal["truncated", "missing", "mismatched", "grey", "16-bit", "too small"]
 SCALES = (2, 3, 4)
-# Mean difference, in grey levels, between a low-resolution image and the one made from its partner.
-# Other ways of downscaling stay below 5 on photos; another photo is far above.
+# Mean difference, in grey levels, between a low-resolution image and its downscaled partner. Other
+# downscaling methods stay below 5 on photos; a different photo is far above.
 MAX_DIFFERENCE_LEVELS = 12.0
 PNG_BIT_DEPTH_AT = 24
 TIFF_BITS_PER_SAMPLE = 258
@@ -45,27 +43,26 @@ class CheckReport(VersionedDocument):
 
 
 def check(data: str, patch_size: int, done: Callable[[], None]) -> CheckReport:
-    """Check DIV2K, a benchmark set, a folder of images or class folders; calls `done` after each
-    image or pair.
+    """Check DIV2K, a benchmark set, a folder of images or class folders.
 
-    `patch_size`: of the low-resolution patches for training. Raises RequestError if there are no
-    images.
+    `patch_size`: side of the low-resolution patches for training, in pixels. `done` is called after
+    each image or pair. Raises RequestError if there are no images.
     """
-    _, layout, parts = layout_of(data)
+    _, layout, folders = layout_of(data)
     jobs: list[Callable[[], list[Problem]]] = []
     images = 0
-    if layout == "folder" and not images_in(parts[0].hr):
+    if layout == "folder" and not images_in(folders[0].hr):
         training, validation = class_folders(data, None)
-        files = [file for folder in (training, validation) if folder is not None for file, _ in folder.samples]
+        files = [file for classes in (training, validation) if classes is not None for file, _ in classes.samples]
         images = len(files)
         jobs = [partial(_classifier_problems, file) for file in files]
     else:
-        for part in parts:
-            for file in images_in(part.hr):
+        for folder in folders:
+            for file in images_in(folder.hr):
                 images += 1
                 jobs.append(partial(_hr_problems, file, patch_size))
             for scale in SCALES:
-                for pair in pairs_of(part, scale):
+                for pair in pairs_of(folder, scale):
                     if pair.lr is not None:
                         images += 1
                         jobs.append(partial(_pair_problems, pair, pair.lr, scale))
@@ -123,13 +120,13 @@ def _pair_problems(pair: ImagePair, lr_file: Path, scale: int) -> list[Problem]:
 
 
 def _classifier_problems(file: Path) -> list[Problem]:
-    """Grey photos are part of ImageNet and small ones are enlarged: both are allowed."""
+    """Only damage counts: ImageNet contains grey photos, and small ones are enlarged."""
     pixels = _decoded(file)
     return [pixels] if isinstance(pixels, Problem) else []
 
 
 def _depth_problems(file: Path) -> Iterator[Problem]:
-    with opened(file) as image:
+    with open_image(file) as image:
         mode = image.mode
         deep = mode.startswith("I") or _bits(file, image) == 16
     if mode in ("1", "L", "LA") or mode.startswith("I"):
@@ -139,7 +136,7 @@ def _depth_problems(file: Path) -> Iterator[Problem]:
 
 
 def _bits(file: Path, image: Image.Image) -> int:
-    """Bits of a value in the file: Pillow silently reads 16-bit colour as 8-bit."""
+    """Bits per value in the file. Pillow silently reads 16-bit colour as 8-bit."""
     if image.format == "PNG":
         return file.read_bytes()[PNG_BIT_DEPTH_AT]
     if image.format == "TIFF":

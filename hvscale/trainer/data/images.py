@@ -1,4 +1,4 @@
-"""Reads image files: their pixels or only their size."""
+"""Reads image files: their pixels, or only their size."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +16,9 @@ SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
 class PixelSource(Protocol):
-    """RGB bytes, (height, width, 3), that can be sliced: in memory, mapped from a file, or decoded
-    on demand.
+    """RGB bytes (height, width, 3) that can be sliced.
+
+    They are in memory, mapped from a file, or decoded on demand.
     """
 
     @property
@@ -27,36 +28,36 @@ class PixelSource(Protocol):
 
 
 @contextmanager
-def opened(file: Path) -> Iterator[Image.Image]:
-    """Context: reading the image raises RequestError, naming the file, if it is truncated or not an
-    image.
-    """
+def open_image(file: Path) -> Iterator[Image.Image]:
+    """Context: the image. Raises RequestError, naming the file, if it cannot be decoded."""
     try:
         with Image.open(file) as image:
             yield image
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        # Pillow raises SyntaxError for a broken PNG header, OSError for most else.
+        # Pillow raises SyntaxError for a damaged PNG header, OSError for most other damage.
         reason = getattr(error, "strerror", None) or "truncated or not an image"
         raise RequestError(f"{file} cannot be decoded ({reason}): replace or remove it") from error
 
 
 def decode(file: Path) -> Pixels:
-    """(height, width, 3). Grey and palette images become RGB; transparency is dropped. Raises
-    RequestError, naming the file.
+    """The image as RGB (height, width, 3); transparency is dropped.
+
+    Raises RequestError, naming the file, if it cannot be decoded.
     """
-    with opened(file) as image:
+    with open_image(file) as image:
         return np.asarray(image.convert("RGB"))
 
 
-def size_of(file: Path) -> tuple[int, int]:
-    """(height, width) from the file's header; does not notice a truncated image. Raises
-    RequestError, naming the file.
+def image_size(file: Path) -> tuple[int, int]:
+    """(height, width) from the file's header; a truncated image is not detected.
+
+    Raises RequestError, naming the file, if the header cannot be read.
     """
-    with opened(file) as image:
+    with open_image(file) as image:
         return image.height, image.width
 
 
 def images_in(folder: Path) -> list[Path]:
-    """The image files of a folder, by name."""
-    found = (file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
-    return sorted(found, key=lambda file: (file.stem, file.suffix))
+    """The image files of a folder, sorted by name."""
+    files = (file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    return sorted(files, key=lambda file: (file.stem, file.suffix))

@@ -1,4 +1,4 @@
-"""Makes low-resolution images from a folder of high-resolution ones, with DIV2K's names."""
+"""Makes low-resolution images from a folder of high-resolution ones, named as in DIV2K."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,20 +16,21 @@ from hvscale.trainer.data.sources import lr_file
 
 
 def default_output(hr: Path) -> Path:
-    """DIV2K_train_HR gives DIV2K_train_LR_bicubic beside it, HR gives LR_bicubic, photos gives
-    photos_LR_bicubic.
+    """The folder beside `hr` for its low-resolution images.
+
+    Examples: LR_bicubic for HR, DIV2K_train_LR_bicubic for DIV2K_train_HR, photos_LR_bicubic for
+    photos.
     """
     stem = hr.absolute().name
     return hr.absolute().parent / f"{stem.removesuffix('HR').rstrip('_') + '_' if stem != 'HR' else ''}LR_bicubic"
 
 
 def make_lr(hr: Path, output: Path, scales: list[int], done: Callable[[], None]) -> tuple[int, int]:
-    """Write OUTPUT/X2/0001x2.png and so on, on all cores; existing files are kept. Calls `done`
-    after each image.
+    """Write OUTPUT/X2/0001x2.png and so on, on all cores. Existing files are kept.
 
-    Returns how many were made and how many were kept. Raises RequestError, naming the file, for an
-    image that cannot be decoded or is smaller than the scale, and for a folder that is empty or
-    cannot be written.
+    Calls `done` after each image. Returns how many images were made and how many were kept. Raises
+    RequestError, naming the file, for an image that cannot be decoded or is smaller than the scale,
+    and for a folder that is empty or cannot be written.
     """
     if not hr.is_dir():
         raise RequestError(f"{hr}: no such folder")

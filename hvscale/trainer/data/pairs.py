@@ -1,5 +1,6 @@
-"""The pixels of image pairs: high resolution, cropped to a multiple of the scale, and low
-resolution, read or made.
+"""The pixels of image pairs for super-resolution.
+
+High resolution is cropped to a multiple of the scale; low resolution is read or computed from it.
 """
 
 from collections.abc import Callable
@@ -11,87 +12,89 @@ import numpy as np
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer.data import resize
-from hvscale.trainer.data.cache import DecodedCache, OnDemand, Recipe
-from hvscale.trainer.data.images import PixelSource, decode, size_of
+from hvscale.trainer.data.cache import DecodedCache, LazyImage, Recipe
+from hvscale.trainer.data.images import Pixels, PixelSource, decode, image_size
 from hvscale.trainer.data.sources import ImagePair
 
 T = TypeVar("T")
+SYNTHETIC_PHOTOS = 4
 
 
 @dataclass(frozen=True)
 class Photo:
-    """`hr` is exactly scale times as wide and high as `lr`; both RGB, (height, width, 3)."""
+    """RGB images (height, width, 3); `hr` is exactly `scale` times as wide and high as `lr`."""
 
     name: str
     hr: PixelSource
     lr: PixelSource
 
 
-class Node(Protocol):
-    """The ranks that share this machine's disk, as `hvscale.trainer.ranks.Ranks` has them."""
+class NodeRanks(Protocol):
+    """The ranks that share this machine's disk: the part of `Ranks` that this module uses."""
 
     local_rank: int
     local_size: int
 
     def all_or_fail(self, work: Callable[[], T]) -> T:
-        """As `Ranks.all_or_fail`."""
+        """See `Ranks.all_or_fail`."""
         ...
 
 
-def in_memory(pair: ImagePair, scale: int, smallest: int) -> Photo:
-    """Raises RequestError as `recipes` does, and for a truncated image."""
-    hr, lr = recipes(pair, scale, smallest)
+def load_photo(pair: ImagePair, scale: int, min_side: int) -> Photo:
+    """The photo in memory. Raises RequestError as `recipes` does, and for a truncated image."""
+    hr, lr = recipes(pair, scale, min_side)
     return Photo(pair.name, hr.make(), lr.make())
 
 
-def on_demand(pair: ImagePair, scale: int, smallest: int) -> Photo:
-    """Decoded when used. Raises RequestError as `recipes` does."""
-    return Photo(pair.name, *map(OnDemand, recipes(pair, scale, smallest)))
+def lazy_photo(pair: ImagePair, scale: int, min_side: int) -> Photo:
+    """The photo, decoded on each use. Raises RequestError as `recipes` does."""
+    return Photo(pair.name, *map(LazyImage, recipes(pair, scale, min_side)))
 
 
-def mapped(pairs: list[ImagePair], scale: int, smallest: int, cache: DecodedCache, node: Node) -> list[Photo]:
-    """Photos mapped from the cache, which the ranks of a node fill together; beyond its limit, on
-    demand.
+def cached_photos(
+    pairs: list[ImagePair], scale: int, min_side: int, cache: DecodedCache, node: NodeRanks
+) -> list[Photo]:
+    """Photos mapped from the cache, which the ranks of a node fill together. Collective.
 
-    Collective. Raises RequestError as `recipes` does, and for a truncated image.
+    Photos beyond the cache's limit are decoded on demand. Raises RequestError as `recipes` does,
+    and for a truncated image.
     """
-    each = node.all_or_fail(lambda: [recipes(pair, scale, smallest) for pair in pairs])
-    wanted = cache.fitting([recipe for both in each for recipe in both])
+    recipes_by_pair = node.all_or_fail(lambda: [recipes(pair, scale, min_side) for pair in pairs])
+    wanted = cache.fitting([recipe for both in recipes_by_pair for recipe in both])
     if wanted:
         node.all_or_fail(lambda: cache.make_room(wanted) if node.local_rank == 0 else None)
         node.all_or_fail(lambda: cache.fill(wanted[node.local_rank :: node.local_size]))
-    held = set(map(id, wanted))
+    in_cache = set(map(id, wanted))
 
-    def opened(recipe: Recipe) -> PixelSource:
-        return cache.open(recipe) if id(recipe) in held else OnDemand(recipe)
+    def open_pixels(recipe: Recipe) -> PixelSource:
+        return cache.open(recipe) if id(recipe) in in_cache else LazyImage(recipe)
 
-    return [Photo(pair.name, *map(opened, both)) for pair, both in zip(pairs, each, strict=True)]
+    return [Photo(pair.name, *map(open_pixels, both)) for pair, both in zip(pairs, recipes_by_pair, strict=True)]
 
 
-def recipes(pair: ImagePair, scale: int, smallest: int) -> tuple[Recipe, Recipe]:
-    """How to make the high- and the low-resolution image; reads only headers.
+def recipes(pair: ImagePair, scale: int, min_side: int) -> tuple[Recipe, Recipe]:
+    """How to decode the high- and the low-resolution image. Reads only headers.
 
-    Raises RequestError, naming the file, if it is not an image, is smaller than `smallest` pixels,
+    Raises RequestError, naming the file, if it is not an image, is smaller than `min_side` pixels,
     or does not match its partner's size.
     """
-    height, width = size_of(pair.hr)
-    if min(height, width) < smallest:
-        raise RequestError(f"{pair.hr} is {width}x{height}: it must have at least {smallest}x{smallest} pixels")
+    height, width = image_size(pair.hr)
+    if min(height, width) < min_side:
+        raise RequestError(f"{pair.hr} is {width}x{height}: it must have at least {min_side}x{min_side} pixels")
     rows, columns = height // scale, width // scale
     if pair.lr is not None:
-        found_rows, found_columns = size_of(pair.lr)
-        # Some sets keep the last rows and columns of HR that the scale does not divide, some do
-        # not.
+        found_rows, found_columns = image_size(pair.lr)
+        # If the scale does not divide HR's size, some data sets round LR's size up, others down.
         if (found_rows, found_columns) not in {(rows, columns), (-(-height // scale), -(-width // scale))}:
             raise RequestError(
                 f"{pair.lr} is {found_columns}x{found_rows} and {pair.hr} {width}x{height}: "
                 f"at scale {scale} {columns}x{rows} was expected"
             )
 
-    def hr() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    def hr() -> Pixels:
         return decode(pair.hr)[: rows * scale, : columns * scale]
 
-    def lr() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    def lr() -> Pixels:
         return resize.shrink(hr(), scale) if pair.lr is None else decode(pair.lr)[:rows, :columns]
 
     lr_file: Path = pair.hr if pair.lr is None else pair.lr
@@ -99,3 +102,13 @@ def recipes(pair: ImagePair, scale: int, smallest: int) -> tuple[Recipe, Recipe]
         Recipe(pair.hr, f"hr x{scale}", (rows * scale, columns * scale, 3), hr),
         Recipe(lr_file, f"lr x{scale} {'made' if pair.lr is None else 'read'}", (rows, columns, 3), lr),
     )
+
+
+def synthetic_photos(scale: int, min_side: int, seed: int) -> list[Photo]:
+    """Photos of RGB noise, the same on every rank, for measuring speed without a data set."""
+    side = scale * max(256 // scale, -(-min_side // scale))
+    photos = []
+    for number in range(SYNTHETIC_PHOTOS):
+        hr = np.random.default_rng(seed + number).integers(0, 256, (side, side, 3), dtype=np.uint8)
+        photos.append(Photo(f"noise-{number}", hr, resize.shrink(hr, scale)))
+    return photos

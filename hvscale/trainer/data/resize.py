@@ -1,8 +1,8 @@
-"""Bicubic resizing as in MATLAB's imresize, with which DIV2K and the benchmark sets were made.
+"""Bicubic resizing as in MATLAB's imresize, which produced DIV2K and the benchmark sets.
 
-A cubic kernel (Keys, 1981, a = -0.5), widened for downscaling (antialiasing); borders mirrored;
-rows before columns; 8-bit images rounded after each of the two passes. Pillow's bicubic truncates
-the kernel at the borders instead.
+The cubic kernel (Keys, 1981, a = -0.5) is widened for downscaling (antialiasing) and borders are
+mirrored. Rows are resized before columns; 8-bit images are rounded after each of the two passes.
+Pillow's bicubic truncates the kernel at the borders instead.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ KERNEL_WIDTH = 4
 
 
 def crop_to_multiple(hr: Pixels, scale: int) -> Pixels:
-    """Cut off the last rows and columns, so that `scale` divides height and width."""
+    """Crop the last rows and columns so that `scale` divides height and width."""
     height, width = hr.shape[:2]
     return hr[: height - height % scale, : width - width % scale]
 
@@ -28,42 +28,36 @@ def shrink(hr: Pixels, scale: int) -> Pixels:
 
 
 def enlarge(lr: Pixels, scale: int) -> Pixels:
-    """The bicubic baseline of super-resolution: (height, width, 3) to (height * scale, width *
-    scale, 3).
-    """
+    """The bicubic baseline: (height, width, 3) to (height * scale, width * scale, 3)."""
     height, width = lr.shape[:2]
     return imresize(lr, height * scale, width * scale)
 
 
 def imresize(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:
-    """(rows, columns, ...) to (height, width, ...). Bytes give bytes; floats give floats, not
-    rounded.
-    """
-    rows = _along_columns(image, height)
-    both: NDArray[Any] = _along_columns(rows.swapaxes(0, 1), width).swapaxes(0, 1)
-    return both
+    """Resize (rows, columns, ...) to (height, width, ...). Floats are not rounded."""
+    rows = _resize_first_axis(image, height)
+    resized: NDArray[Any] = _resize_first_axis(rows.swapaxes(0, 1), width).swapaxes(0, 1)
+    return resized
 
 
-def _along_columns(image: NDArray[Any], length: int) -> NDArray[Any]:
-    """Resize the first axis to `length`."""
+def _resize_first_axis(image: NDArray[Any], length: int) -> NDArray[Any]:
     weights, indices = contributions(image.shape[0], length)
-    # The weights of x2 and x4 are sums of powers of two: single precision is exact, including ties
-    # in rounding.
+    # The weights of x2 and x4 are sums of powers of two: exact in single precision, ties included.
     precision = np.float32 if image.dtype == np.uint8 else np.float64
     out = np.zeros((length, *image.shape[1:]), precision)
     for weight, index in zip(weights.T.astype(precision), indices.T, strict=True):
         out += weight.reshape(-1, *[1] * (image.ndim - 1)) * image[index]
     if image.dtype == np.uint8:
-        rounded: Pixels = np.floor(out.clip(0, 255) + precision(0.5)).astype(
-            np.uint8
-        )  # rounds halves up, as MATLAB does
+        # Halves are rounded up, as in MATLAB.
+        rounded: Pixels = np.floor(out.clip(0, 255) + precision(0.5)).astype(np.uint8)
         return rounded
     return out
 
 
 def contributions(old: int, new: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """For each of `new` positions on a line, the `old` ones it depends on: weights (sum 1) and
-    indices, both (new, taps).
+    """Weights (sum 1) and indices of the `old` positions that each of `new` ones depends on.
+
+    Both have the shape (new, taps).
     """
     scale = new / old
     shrunk = min(scale, 1)
@@ -78,9 +72,7 @@ def contributions(old: int, new: int) -> tuple[NDArray[np.float64], NDArray[np.i
 
 
 def cubic(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Keys (1981), "Cubic convolution interpolation for digital image processing", with a =
-    -0.5.
-    """
+    """The kernel of Keys (1981), "Cubic convolution interpolation ...", with a = -0.5."""
     x = np.abs(x)
     near = (1.5 * x - 2.5) * x**2 + 1
     far = ((-0.5 * x + 2.5) * x - 4) * x + 2

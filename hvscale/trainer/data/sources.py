@@ -1,6 +1,4 @@
-"""Finds the images for super-resolution that `--data` names: high-resolution files and their
-low-resolution partners.
-"""
+"""Finds the image pairs (high and low resolution) that `--data` names for super-resolution."""
 
 import importlib.util
 import re
@@ -14,9 +12,8 @@ from hvscale.trainer.data.images import SUFFIXES, images_in
 
 Layout = Literal["bundled", "div2k", "benchmark", "folder"]
 
-# Colour photos that are part of the installed packages; the packages' own functions would download
-# others. The right-hand photo of the motorcycle pair is left out: it shows the same as the left
-# one.
+# Colour photos inside the installed packages; the packages' own functions would download others.
+# motorcycle_right.png is left out, because it shows the same as the left one.
 BUNDLED_FILES = {
     "skimage": ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg"),
     "sklearn": ("china.jpg", "flower.jpg"),
@@ -34,7 +31,7 @@ class ImagePair:
     """File name of the high-resolution image, without suffix."""
     hr: Path
     lr: Path | None
-    """None if it is to be made from `hr`."""
+    """None if it must be computed from `hr`."""
 
 
 @dataclass(frozen=True)
@@ -45,42 +42,43 @@ class ImageSet:
 
 
 @dataclass(frozen=True)
-class Part:
+class ImageFolder:
     """A folder of high-resolution images."""
 
     hr: Path
     lr_root: Path | None
-    """Folder of X2, X3 and X4, which may not exist; None if the layout has none."""
+    """The folder with X2, X3 and X4; it may be missing. None if the layout has no such folder."""
 
 
-def layout_of(data: str) -> tuple[str, Layout, list[Part]]:
-    """Title, layout and folders of what `--data` names. Raises RequestError if it is not a
-    folder.
-    """
+def layout_of(data: str) -> tuple[str, Layout, list[ImageFolder]]:
+    """Title, layout and image folders of `--data`. Raises RequestError if it is not a folder."""
     folder = Path(data)
     if not folder.is_dir():
         raise RequestError(f"--data {data}: no such folder")
     div2k = folder if (folder / "DIV2K_train_HR").is_dir() else folder / "DIV2K"
     if (div2k / "DIV2K_train_HR").is_dir():
-        parts = [Part(div2k / f"DIV2K_{part}_HR", div2k / f"DIV2K_{part}_LR_bicubic") for part in ("train", "valid")]
-        return "DIV2K", "div2k", [part for part in parts if part.hr.is_dir()]
+        folders = [
+            ImageFolder(div2k / f"DIV2K_{subset}_HR", div2k / f"DIV2K_{subset}_LR_bicubic")
+            for subset in ("train", "valid")
+        ]
+        return "DIV2K", "div2k", [each for each in folders if each.hr.is_dir()]
     if (folder / "HR").is_dir():
-        return folder.name, "benchmark", [Part(folder / "HR", folder / "LR_bicubic")]
-    return folder.name, "folder", [Part(folder, None)]
+        return folder.name, "benchmark", [ImageFolder(folder / "HR", folder / "LR_bicubic")]
+    return folder.name, "folder", [ImageFolder(folder, None)]
 
 
 def image_set(data: str, scale: int) -> ImageSet:
-    """All pairs of `data`, sorted by name: "bundled", DIV2K, a benchmark set (HR, LR_bicubic/X2) or
-    a folder of images.
+    """All image pairs of `data`, sorted by name.
 
+    `data` is "bundled" or the folder of DIV2K, a benchmark set (HR, LR_bicubic/X2) or images.
     Raises RequestError if the folder is missing or empty, or a low-resolution image is missing.
     """
     if data == BUNDLED:
         files = [file for package in BUNDLED_FILES for file in bundled_files(package)]
         pairs = [ImagePair(file.stem, file, None) for file in files]
         return ImageSet("bundled photos", "bundled", sorted(pairs, key=lambda pair: pair.name))
-    title, layout, parts = layout_of(data)
-    pairs = [pair for part in parts for pair in pairs_of(part, scale)]
+    title, layout, folders = layout_of(data)
+    pairs = [pair for folder in folders for pair in pairs_of(folder, scale)]
     if not pairs:
         raise RequestError(f"--data {data}: no images in it ({', '.join(sorted(SUFFIXES))})")
     for pair in pairs:
@@ -89,12 +87,13 @@ def image_set(data: str, scale: int) -> ImageSet:
     return ImageSet(title, layout, pairs)
 
 
-def pairs_of(part: Part, scale: int) -> list[ImagePair]:
-    """Without a folder for the scale, low resolution is made from high; otherwise `lr` may name a
-    missing file.
+def pairs_of(images: ImageFolder, scale: int) -> list[ImagePair]:
+    """The image pairs of a folder; `lr` may name a missing file.
+
+    Without a folder for the scale, low resolution is computed from high resolution.
     """
-    hr = images_in(part.hr)
-    folder = part.lr_root / f"X{scale}" if part.lr_root is not None else None
+    hr = images_in(images.hr)
+    folder = images.lr_root / f"X{scale}" if images.lr_root is not None else None
     if folder is None or not folder.is_dir():
         return [ImagePair(file.stem, file, None) for file in hr]
     lr = {file.stem: file for file in images_in(folder)}
@@ -106,26 +105,26 @@ def pairs_of(part: Part, scale: int) -> list[ImagePair]:
 
 
 def lr_file(folder: Path, hr: Path, scale: int) -> Path:
-    """DIV2K's name of the low-resolution image: 0001x2.png."""
+    """The low-resolution image as DIV2K names it: 0001x2.png."""
     return folder / f"{hr.stem}x{scale}.png"
 
 
 def split(
     found: ImageSet, training: str | None, validation: str | None, holdout: str | None
 ) -> tuple[ImageSet, ImageSet]:
-    """Images for training and for validation. Default: the public ranges for DIV2K, else all but
-    one photo.
+    """Images for training and for validation.
 
-    A range such as 1-800 is of file numbers (DIV2K) or positions in name order. Raises RequestError
-    for an empty or overlapping choice, two photos of the same name, or an unknown `holdout`.
+    The default is the public ranges for DIV2K, otherwise all photos but the last for training. A
+    range such as 1-800 counts file numbers (DIV2K) or positions in name order. Raises RequestError
+    for empty or overlapping ranges, duplicate names, or an unknown `holdout`.
     """
     names = [pair.name for pair in found.pairs]
-    if twice := {name for name in names if names.count(name) > 1} if len(names) < 10_000 else set():
-        raise RequestError(f"{found.title} has two photos named {min(twice)}: rename one")
+    if duplicates := {name for name in names if names.count(name) > 1} if len(names) < 10_000 else set():
+        raise RequestError(f"{found.title} has two photos named {min(duplicates)}: rename one")
     if holdout is not None and holdout not in names:
         raise RequestError(f"no photo named {holdout!r} to hold out; choose from {', '.join(names[:20])}")
     if holdout is None and (found.layout == "div2k" or training or validation):
-        numbers = numbered(found)
+        numbers = image_numbers(found)
         chosen_training = parse_range("--train-images", training) or DIV2K_TRAINING
         chosen_validation = parse_range("--val-images", validation) or DIV2K_VALIDATION
         if chosen_training[0] <= chosen_validation[1] and chosen_validation[0] <= chosen_training[1]:
@@ -133,7 +132,7 @@ def split(
                 f"training images {chosen_training[0]}-{chosen_training[1]} and validation images "
                 f"{chosen_validation[0]}-{chosen_validation[1]} overlap: choose others with --train-images, --val-images"
             )
-        return part(found, numbers, chosen_training), part(found, numbers, chosen_validation)
+        return select_numbers(found, numbers, chosen_training), select_numbers(found, numbers, chosen_validation)
     if len(names) < 2:
         raise RequestError(f"{found.title} has one photo: add another one, because one is held out")
     wanted = names[-1] if holdout is None else holdout
@@ -143,8 +142,8 @@ def split(
     )
 
 
-def numbered(found: ImageSet) -> list[int]:
-    """DIV2K's number of each image; elsewhere its position in name order, from 1."""
+def image_numbers(found: ImageSet) -> list[int]:
+    """The file number of each image in DIV2K; otherwise its position in name order, from 1."""
     if found.layout != "div2k":
         return list(range(1, len(found.pairs) + 1))
     return [int(re.sub(r"\D", "", pair.name) or 0) for pair in found.pairs]
@@ -161,7 +160,7 @@ def parse_range(option: str, text: str | None) -> Range | None:
     return first, last
 
 
-def part(found: ImageSet, numbers: list[int], chosen: Range) -> ImageSet:
+def select_numbers(found: ImageSet, numbers: list[int], chosen: Range) -> ImageSet:
     pairs = [pair for pair, number in zip(found.pairs, numbers, strict=True) if chosen[0] <= number <= chosen[1]]
     if not pairs:
         raise RequestError(

@@ -13,7 +13,14 @@ from hvscale.core.documents import VersionedDocument
 from hvscale.trainer.checkpoints.trained_model import TrainedModel, load_trained_model
 from hvscale.trainer.data import pairs
 from hvscale.trainer.data.classes import ClassFolder, class_folders
-from hvscale.trainer.data.sources import DIV2K_VALIDATION, ImageSet, image_set, numbered, parse_range, part
+from hvscale.trainer.data.sources import (
+    DIV2K_VALIDATION,
+    ImageSet,
+    image_numbers,
+    image_set,
+    parse_range,
+    select_numbers,
+)
 from hvscale.trainer.inference.config import EvalConfig
 from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_measure
 from hvscale.trainer.inference.super_resolution_evaluation import PhotoScore, score_photos
@@ -99,7 +106,7 @@ def super_resolution_result(config: EvalConfig, trained: TrainedModel, ranks: Ra
     measure = measure_of(config, chosen, scale)
     smallest = 2 * measure.shave + MIN_MEASURED_SIDE
     # Each image is used once, by one rank: no cache of decoded images is needed.
-    opened = ranks.all_or_fail(lambda: [pairs.on_demand(pair, scale, smallest) for pair in chosen.pairs])
+    opened = ranks.all_or_fail(lambda: [pairs.lazy_photo(pair, scale, smallest) for pair in chosen.pairs])
     found = score_photos(trained.module, opened, scale, measure, ranks, config.memory_gb * 1e9, config.self_ensemble)
     return EvalResult(
         model=trained.name,
@@ -123,7 +130,7 @@ def images_of(config: EvalConfig, scale: int) -> ImageSet:
     chosen = parse_range("--images", config.images)
     if chosen is None and found.layout == "div2k":
         chosen = DIV2K_VALIDATION
-    return found if chosen is None else part(found, numbered(found), chosen)
+    return found if chosen is None else select_numbers(found, image_numbers(found), chosen)
 
 
 def measure_of(config: EvalConfig, chosen: ImageSet, scale: int) -> Measure:

@@ -1,34 +1,30 @@
-"""Evaluates a super-resolution model on photos: scores, and the picture of a run."""
+"""Evaluates a super-resolution model on photos: scores and the picture of a run."""
 
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import nn
 
 from hvscale.trainer.data import resize
 from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.data.pairs import Photo
-from hvscale.trainer.inference import tiling
-from hvscale.trainer.inference.metrics import Measure, psnr_db, ssim, to_pixels
+from hvscale.trainer.inference.metrics import Measure, psnr_db, ssim
+from hvscale.trainer.inference.upscale import MEMORY_BYTES, upscale_image
 from hvscale.trainer.ranks import Ranks
 
-MEMORY_BYTES = 2e9
-# Of the picture, in pixels.
+# Sizes in the picture, in pixels.
 WINDOW = 96
 ENLARGED = 4
 MARGIN = 12
 LABEL_HEIGHT = 40
-FOOT_HEIGHT = 34
+CAPTION_HEIGHT = 34
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A photo four ways, (height, width, 3), `lr` smaller by the scale; and the PSNR of two of
-    them.
-    """
+    """Four versions of a photo (height, width, 3), `lr` smaller by the scale, and PSNR of two."""
 
     lr: Pixels
     bicubic: Pixels
@@ -48,21 +44,10 @@ class PhotoScore:
 
 
 def compare(model: nn.Module, photo: Photo, scale: int, measure: Measure) -> Comparison:
-    """One whole photo, computed in fp32 whatever the precision of training."""
+    """Upscale one whole photo. Computes in fp32 whatever the precision of training."""
     lr, hr = photo.lr[:], photo.hr[:]
-    bicubic, ours = resize.enlarge(lr, scale), super_resolve(model, lr, scale)
+    bicubic, ours = resize.enlarge(lr, scale), upscale_image(model, lr, scale)
     return Comparison(lr, bicubic, ours, hr, psnr_db(bicubic, hr, measure), psnr_db(ours, hr, measure))
-
-
-def super_resolve(
-    model: nn.Module, lr: Pixels, scale: int, memory_bytes: float = MEMORY_BYTES, ensemble: bool = False
-) -> Pixels:
-    """(height, width, 3) to scale times that, computed in fp32. Raises RequestError as
-    `tiling.super_resolve` does.
-    """
-    image = torch.from_numpy(lr.copy()).permute(2, 0, 1)
-    upscale = tiling.self_ensemble if ensemble else tiling.super_resolve
-    return to_pixels(upscale(model, image, scale, memory_bytes))
 
 
 def score_photos(
@@ -74,13 +59,14 @@ def score_photos(
     memory_bytes: float = MEMORY_BYTES,
     ensemble: bool = False,
 ) -> list[PhotoScore]:
-    """Scores of all photos in the order given, the same on all ranks, which share the photos.
-    Collective.
+    """Scores of all photos in the given order, the same on all ranks. Collective.
+
+    The photos are divided among the ranks.
     """
 
     def score(photo: Photo) -> PhotoScore:
         lr, hr = photo.lr[:], photo.hr[:]
-        bicubic, ours = resize.enlarge(lr, scale), super_resolve(model, lr, scale, memory_bytes, ensemble)
+        bicubic, ours = resize.enlarge(lr, scale), upscale_image(model, lr, scale, memory_bytes, ensemble)
         return PhotoScore(
             photo.name,
             psnr_db(ours, hr, measure),
@@ -94,14 +80,12 @@ def score_photos(
     return [by_rank[number % ranks.size][number // ranks.size] for number in range(len(photos))]
 
 
-def mean_psnr_db(found: list[PhotoScore]) -> float:
-    return fmean(score.psnr_db for score in found)
+def mean_psnr_db(scores: list[PhotoScore]) -> float:
+    return fmean(score.psnr_db for score in scores)
 
 
 def side_by_side(photo: Comparison) -> Image.Image:
-    """The picture of a run: LR, bicubic, model and HR in the window where bicubic has the largest
-    error.
-    """
+    """The picture of a run: LR, bicubic, model and HR in the window of bicubic's largest error."""
     pixels_wide = min(WINDOW, *photo.hr.shape[:2])
     window = worst_window(photo.bicubic, photo.hr, pixels_wide)
     scale = len(photo.hr) // len(photo.lr)
@@ -112,7 +96,7 @@ def side_by_side(photo: Comparison) -> Image.Image:
         ("HR", photo.hr),
     ]
     side = WINDOW * ENLARGED
-    sheet = Image.new("RGB", (len(panels) * (side + MARGIN) + MARGIN, side + LABEL_HEIGHT + FOOT_HEIGHT), "white")
+    sheet = Image.new("RGB", (len(panels) * (side + MARGIN) + MARGIN, side + LABEL_HEIGHT + CAPTION_HEIGHT), "white")
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(22)
     for number, (label, pixels) in enumerate(panels):
@@ -120,14 +104,15 @@ def side_by_side(photo: Comparison) -> Image.Image:
         draw.text((left, LABEL_HEIGHT // 2), label, "black", font, anchor="lm")
         cut = Image.fromarray(np.ascontiguousarray(pixels[window]))
         sheet.paste(cut.resize((side, side), Image.Resampling.NEAREST), (left, LABEL_HEIGHT))
-    foot = f"{pixels_wide}x{pixels_wide} pixels, where bicubic has the largest error. PSNR is of the whole photo."
-    draw.text((MARGIN, sheet.height - FOOT_HEIGHT // 2), foot, "dimgray", ImageFont.load_default(16), anchor="lm")
+    caption = f"{pixels_wide}x{pixels_wide} pixels, where bicubic has the largest error. PSNR is of the whole photo."
+    draw.text((MARGIN, sheet.height - CAPTION_HEIGHT // 2), caption, "dimgray", ImageFont.load_default(16), anchor="lm")
     return sheet
 
 
 def worst_window(bicubic: Pixels, hr: Pixels, side: int) -> tuple[slice, slice]:
-    """Rows and columns of the square with the largest squared error, searched in steps of a quarter
-    of its side.
+    """Rows and columns of the square with the largest squared error.
+
+    The search moves in steps of a quarter of the square's side.
     """
     error = ((bicubic.astype(np.float64) - hr) ** 2).sum(axis=2)
     windows = [

@@ -25,7 +25,7 @@ Criterion = Callable[[Any, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class ComputeFormat:
     precision: str
     """fp32, or the type autocast uses: bf16 or fp16."""
     channels_last: bool
@@ -47,18 +47,18 @@ class Arithmetic:
         return criterion(output, targets)
 
 
-def candidates(config: TrainConfig) -> list[Arithmetic]:
+def candidates(config: TrainConfig) -> list[ComputeFormat]:
     """What the configuration allows, plain fp32 first. fp16 only on request, because it can
     overflow.
     """
     precisions = ("fp32", "bf16") if config.precision == "auto" else (config.precision,)
     channels_last = {"auto": (False, True), "contiguous": (False,), "channels-last": (True,)}[config.memory_format]
-    return [Arithmetic(*pair) for pair in product(precisions, channels_last)]
+    return [ComputeFormat(*pair) for pair in product(precisions, channels_last)]
 
 
 def choose(
     config: TrainConfig, ranks: Ranks, model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor
-) -> Arithmetic:
+) -> ComputeFormat:
     """The candidate that is fastest for `model` on this batch, on average over the ranks.
     Collective.
 
@@ -81,15 +81,15 @@ def choose(
 
 
 def images_per_second(
-    model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor, choices: list[Arithmetic]
+    model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor, choices: list[ComputeFormat]
 ) -> list[float]:
     """Best throughput of forward and backward passes with each of `choices`; no communication, no
     optimizer.
     """
 
-    def seconds(arithmetic: Arithmetic) -> float:
+    def seconds(compute_format: ComputeFormat) -> float:
         start = time.perf_counter()
-        loss = arithmetic.loss(model, inputs, targets, criterion)
+        loss = compute_format.loss(model, inputs, targets, criterion)
         loss.backward()  # type: ignore[no-untyped-call]
         loss.item()  # on a GPU: wait for it
         model.zero_grad()

@@ -1,6 +1,4 @@
-"""Image classification: class folders or synthetic images, cross-entropy, top-1 and top-5
-accuracy.
-"""
+"""Image classification: class folders or synthetic images, cross-entropy, top-1 and top-5."""
 
 from dataclasses import asdict
 from typing import Any
@@ -14,35 +12,32 @@ from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig
-from hvscale.trainer.data.classes import ClassFolder, class_folders, training_view, validation_view
+from hvscale.trainer.data.batches import EpochOrder, Position
+from hvscale.trainer.data.classes import ClassFolder, class_folders, training_crop, validation_crop
 from hvscale.trainer.data.images import Pixels
-from hvscale.trainer.data.order import EpochOrder, Position
 from hvscale.trainer.ranks import Ranks
 
-# Mean and spread of ImageNet's pixels in 0..1; torchvision's published weights expect images
-# normalised by them.
+# Mean and standard deviation of ImageNet's pixels in 0..1, as torchvision's weights expect.
 MEAN_RGB, STD_RGB = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IMAGENET_CLASSES = 1000
-AUXILIARY_WEIGHT = (
-    0.3  # weight of the losses of GoogLeNet's and Inception's auxiliary classifiers (Szegedy et al., 2015)
-)
+# Loss weight of GoogLeNet's and Inception's auxiliary classifiers (Szegedy et al., 2015).
+AUXILIARY_WEIGHT = 0.3
 SYNTHETIC_STEPS_PER_EPOCH = 1000
 
 
 class Classification:
-    # 0.1 for 256 images (Goyal et al., 2017), scaled to a batch of 32, as in Horovod's ImageNet
-    # example.
+    # 0.1 for 256 images (Goyal et al., 2017), scaled to 32 images as in Horovod's ImageNet example.
     learning_rate, optimizer = 0.0125, "sgd"
     loss_decimals = 3
 
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
-        """Collective. Raises RequestError, on all ranks, for folders that cannot be used."""
+        """Collective. Raises RequestError, on all ranks, for unusable folders."""
         self.config, self.ranks, self.title = config, ranks, config.model
         self.side = config.image_size or ranks.all_or_fail(lambda: models.find(config.model)).side
         self.training: ClassFolder | None = None
         self.validation: ClassFolder | None = None
         if config.data == BUNDLED:
-            ranks.all_or_fail(lambda: self._refuse_bundled())
+            ranks.all_or_fail(lambda: self._refuse_bundled_photos())
         if config.data == SYNTHETIC:
             self.classes = config.num_classes or IMAGENET_CLASSES
             self.steps_per_epoch = SYNTHETIC_STEPS_PER_EPOCH
@@ -59,7 +54,7 @@ class Classification:
         self.model_options: dict[str, Any] = {"num_classes": self.classes, **config.edsr_options()}
         self.needs_prefetch = self.training is not None
 
-    def _refuse_bundled(self) -> None:
+    def _refuse_bundled_photos(self) -> None:
         raise RequestError(
             f"{self.config.model} needs images with classes: set --data to a folder of class folders, or to synthetic"
         )
@@ -71,22 +66,23 @@ class Classification:
         return model
 
     def load_batch(self, batch: int) -> tuple[Tensor, Tensor]:
-        """Images (batch, 3, side, side) as bytes, and labels (batch,). Raises RequestError as
-        `training_view` does.
+        """Images (batch, 3, side, side) as bytes, and labels (batch,).
+
+        Raises RequestError as `training_crop` does.
         """
         if self.training is None:
             return self.synthetic
-        views, labels = [], []
+        crops, labels = [], []
         for sample in self.order.samples_of(batch, self.ranks.rank, self.config.batch_size):
             file, label = self.training.samples[sample.index]
             random = np.random.default_rng([self.config.seed, sample.epoch, sample.index])
-            views.append(training_view(file, self.side, random))
+            crops.append(training_crop(file, self.side, random))
             labels.append(label)
-        return stacked(views), torch.tensor(labels)
+        return to_batch(crops), torch.tensor(labels)
 
     def to_device(self, loaded: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
         images, labels = loaded
-        return normalised(images.to(device)), labels.to(device)
+        return normalise(images.to(device)), labels.to(device)
 
     def data_position(self, batch: int) -> dict[str, int]:
         return {} if self.training is None else asdict(self.order.position(batch))
@@ -95,60 +91,58 @@ class Classification:
         return self.order.resume(batch, Position(**position)) if position and self.training is not None else batch
 
     def loss(self, output: Any, targets: Tensor) -> Tensor:
-        """Cross-entropy of the logits, plus the weighted losses of auxiliary classifiers that exist
-        in training.
-        """
+        """Cross-entropy of the logits plus weighted losses of auxiliary classifiers, if any."""
         logits, *auxiliary = output if isinstance(output, tuple) else (output,)
         total = cross_entropy(logits.float(), targets)
-        for more in auxiliary:
-            if more is not None:
-                total = total + AUXILIARY_WEIGHT * cross_entropy(more.float(), targets)
+        for extra_logits in auxiliary:
+            if extra_logits is not None:
+                total = total + AUXILIARY_WEIGHT * cross_entropy(extra_logits.float(), targets)
         return total
 
     def evaluate(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:
         if self.validation is None:
             return {}
-        found = accuracy(model, self.validation, self.side, self.config.batch_size, self.ranks)
-        return {"top1": found[0], "top5": found[1], "validation_images": len(self.validation.samples)}
+        top1, top5 = accuracy(model, self.validation, self.side, self.config.batch_size, self.ranks)
+        return {"top1": top1, "top5": top5, "validation_images": len(self.validation.samples)}
 
 
 def accuracy(
     model: nn.Module, validation: ClassFolder, side: int, batch_size: int, ranks: Ranks
 ) -> tuple[float, float]:
-    """Top-1 and top-5 accuracy, shares of 1, computed in fp32; the same on all ranks. Collective.
+    """Top-1 and top-5 accuracy as fractions, computed in fp32; the same on all ranks. Collective.
 
-    The ranks share the images, each of which is counted once.
+    The images are divided among the ranks; each is counted once.
     """
-    first, among = 0, 0
+    top1, top5 = 0, 0
     device = next(model.parameters()).device
     own = validation.samples[ranks.rank :: ranks.size]
     training = model.training
     model.eval()
 
     def count() -> None:
-        nonlocal first, among
+        nonlocal top1, top5
         for start in range(0, len(own), batch_size):
-            part = own[start : start + batch_size]
-            images = stacked([validation_view(file, side) for file, _ in part]).to(device)
-            labels = torch.tensor([label for _, label in part], device=device)
+            samples = own[start : start + batch_size]
+            images = to_batch([validation_crop(file, side) for file, _ in samples]).to(device)
+            labels = torch.tensor([label for _, label in samples], device=device)
             with torch.inference_mode():
-                logits = model(normalised(images)).float()
-            best = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
-            first += int(best[:, 0].sum())
-            among += int(best.sum())
+                logits = model(normalise(images)).float()
+            hits = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
+            top1 += int(hits[:, 0].sum())
+            top5 += int(hits.sum())
 
     ranks.all_or_fail(count)
     model.train(training)
-    counts = ranks.allgather((first, among, len(own)))
+    counts = ranks.allgather((top1, top5, len(own)))
     total = sum(images for _, _, images in counts)
     return sum(count for count, _, _ in counts) / total, sum(count for _, count, _ in counts) / total
 
 
-def stacked(views: list[Pixels]) -> Tensor:
-    return torch.from_numpy(np.stack(views).transpose(0, 3, 1, 2))
+def to_batch(crops: list[Pixels]) -> Tensor:
+    return torch.from_numpy(np.stack(crops).transpose(0, 3, 1, 2))
 
 
-def normalised(images: Tensor) -> Tensor:
-    """Bytes to floats with the mean and spread that torchvision's models expect."""
+def normalise(images: Tensor) -> Tensor:
+    """Bytes to floats with the mean and standard deviation that torchvision's models expect."""
     mean, std = (torch.tensor(values, device=images.device).view(3, 1, 1) * 255 for values in (MEAN_RGB, STD_RGB))
     return (images.float() - mean) / std

@@ -1,6 +1,4 @@
-"""Super-resolution: random crops of photos, mean absolute error, PSNR on photos kept out of
-training.
-"""
+"""Super-resolution: random crops of photos, mean absolute error, PSNR on held-out photos."""
 
 from typing import Any
 
@@ -12,8 +10,8 @@ from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, write_atomically
 from hvscale.trainer.config import BUNDLED, PUBLIC_EPOCH_STEPS, SYNTHETIC, TrainConfig
-from hvscale.trainer.data import pairs, synthetic
-from hvscale.trainer.data.cache import DecodedCache, OnDemand, default_folder
+from hvscale.trainer.data import pairs
+from hvscale.trainer.data.cache import DecodedCache, LazyImage, default_folder
 from hvscale.trainer.data.crops import Crops
 from hvscale.trainer.data.pairs import Photo
 from hvscale.trainer.data.sources import ImageSet, image_set, split
@@ -21,35 +19,34 @@ from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_
 from hvscale.trainer.inference.super_resolution_evaluation import compare, mean_psnr_db, score_photos, side_by_side
 from hvscale.trainer.ranks import Ranks
 
-# With a smaller low-resolution side, a validation photo's shaved border leaves too little to
-# evaluate.
+# Smaller low-resolution photos have too few pixels left for validation after shaving the border.
 MIN_LR_SIDE = 16
 
 
 class SuperResolution:
-    learning_rate, optimizer = 1e-4, "adam"  # the public EDSR implementation's (Lim et al., 2017)
+    learning_rate, optimizer = 1e-4, "adam"  # as in the public EDSR code (Lim et al., 2017)
     steps_per_epoch = PUBLIC_EPOCH_STEPS
     loss_decimals = 2
 
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
-        """Collective. Raises RequestError, on all ranks, for images that cannot be used."""
+        """Collective. Raises RequestError, on all ranks, for unusable images."""
         self.config, self.ranks = config, ranks
         self.title = f"{config.model} x{config.scale}"
         self.model_options: dict[str, Any] = {"scale": config.scale, **config.edsr_options()}
-        smallest = config.scale * max(config.patch_size, MIN_LR_SIDE)
+        min_side = config.scale * max(config.patch_size, MIN_LR_SIDE)
         self.measure: Measure = div2k_measure(config.scale)
         if config.data == SYNTHETIC:
-            *self.training, self.validation_photo = synthetic.photos(config.scale, smallest, config.seed)
+            *self.training, self.validation_photo = pairs.synthetic_photos(config.scale, min_side, config.seed)
             self.validation, self.validation_title = [self.validation_photo], self.validation_photo.name
         else:
             training, validation = ranks.all_or_fail(lambda: self._image_sets())
             if validation.layout == "benchmark":
                 self.measure = benchmark_measure(config.scale)
             self.validation_title = validation.title
-            self.training = open_photos(training, config, smallest, ranks)
+            self.training = open_photos(training, config, min_side, ranks)
             self.validation = open_photos(validation, config, config.scale * MIN_LR_SIDE, ranks)
         self.crops = Crops(self.training, config.scale, config.patch_size, config.seed)
-        self.needs_prefetch = any(isinstance(photo.hr, OnDemand) for photo in self.training)
+        self.needs_prefetch = any(isinstance(photo.hr, LazyImage) for photo in self.training)
 
     def _image_sets(self) -> tuple[ImageSet, ImageSet]:
         config = self.config
@@ -70,8 +67,9 @@ class SuperResolution:
         return model
 
     def load_batch(self, batch: int) -> tuple[Tensor, Tensor]:
-        """Low- and high-resolution patches, (batch, 3, side, side) as bytes. Raises RequestError as
-        Crops.draw does.
+        """Low- and high-resolution patches, (batch, 3, side, side) as bytes.
+
+        Raises RequestError as `Crops.draw` does.
         """
         lr, hr = self.crops.cut(self.crops.draw(batch, self.ranks.rank, self.ranks.size, self.config.batch_size))
         return torch.from_numpy(lr), torch.from_numpy(hr)
@@ -90,7 +88,7 @@ class SuperResolution:
         return l1_loss(output.float(), targets)
 
     def evaluate(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:
-        found = score_photos(model, self.validation, self.config.scale, self.measure, self.ranks)
+        scores = score_photos(model, self.validation, self.config.scale, self.measure, self.ranks)
         picture = run.path / "picture.png"
 
         def draw() -> None:
@@ -103,21 +101,22 @@ class SuperResolution:
                 raise cannot_write(run.path, error) from error
 
         self.ranks.all_or_fail(draw)
-        count = len(found)
+        count = len(scores)
         return {
             "holdout": self.validation_title,
-            "psnr_db": mean_psnr_db(found),
-            "ssim": sum(score.ssim for score in found) / count,
-            "bicubic_psnr_db": sum(score.bicubic_psnr_db for score in found) / count,
+            "psnr_db": mean_psnr_db(scores),
+            "ssim": sum(score.ssim for score in scores) / count,
+            "bicubic_psnr_db": sum(score.bicubic_psnr_db for score in scores) / count,
             "picture": picture,
         }
 
 
-def open_photos(found: ImageSet, config: TrainConfig, smallest: int, ranks: Ranks) -> list[Photo]:
-    """In memory (bundled photos) or mapped from the cache. Collective; raises RequestError on all
-    ranks.
+def open_photos(found: ImageSet, config: TrainConfig, min_side: int, ranks: Ranks) -> list[Photo]:
+    """The photos of `found`: in memory if bundled, otherwise mapped from the cache. Collective.
+
+    Raises RequestError, on all ranks, for unusable images.
     """
     if found.layout == BUNDLED:
-        return ranks.all_or_fail(lambda: [pairs.in_memory(pair, config.scale, smallest) for pair in found.pairs])
+        return ranks.all_or_fail(lambda: [pairs.load_photo(pair, config.scale, min_side) for pair in found.pairs])
     cache = DecodedCache(config.cache_dir or default_folder(), int(config.cache_gb * 1e9))
-    return pairs.mapped(found.pairs, config.scale, smallest, cache, ranks)
+    return pairs.cached_photos(found.pairs, config.scale, min_side, cache, ranks)

@@ -1,6 +1,4 @@
-"""What the trainer needs to know about a task: its data, its loss, and how its model is
-evaluated.
-"""
+"""The interface of a task for the trainer: its data, its loss and the evaluation of its model."""
 
 from typing import Any, Protocol
 
@@ -14,56 +12,56 @@ from hvscale.trainer.ranks import Ranks
 
 
 class Workload(Protocol):
-    """A batch is this rank's part of a step, or of one of its --batches-per-allreduce; counted from
-    0.
+    """A task of the trainer. Batches of a rank are counted from 0.
+
+    A step has --batches-per-allreduce batches.
     """
 
     title: str
-    """Name of the model in the first line of a run."""
+    """Name of the model in the first log line."""
     steps_per_epoch: int
     learning_rate: float
-    """The default."""
+    """The default learning rate."""
     optimizer: str
-    """The default: adam or sgd."""
+    """The default optimizer: adam or sgd."""
     needs_prefetch: bool
-    """Making a batch takes long enough to use threads for it."""
+    """Loading a batch is slow enough to need threads."""
     loss_decimals: int
-    """For people."""
+    """Decimal places of the loss in messages."""
     model_options: dict[str, Any]
     """Keyword arguments that the model is built with."""
 
     def build_model(self) -> nn.Module:
-        """Raises RequestError for an option the model does not have, or weights that do not fit
-        it.
-        """
+        """Raises RequestError for an unknown model option or weights that do not fit."""
         ...
 
     def load_batch(self, batch: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, on the CPU. Called by several threads at once."""
+        """Inputs and targets on the CPU. Several threads call this at the same time."""
         ...
 
     def to_device(self, loaded: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Inputs and targets on `device`, as the model and the loss take them."""
+        """Inputs and targets on `device`, as the model and the loss expect them."""
         ...
 
     def data_position(self, batch: int) -> dict[str, int]:
-        """The data used before a batch; empty if each batch is sampled anew."""
+        """The position in the data before a batch; empty if batches are independent samples."""
         ...
 
     def resume_at(self, batch: int, position: dict[str, int]) -> int:
-        """Let `batch` be the first one after `position`.
+        """Make `batch` the first one after `position`.
 
-        Returns the number it would have if np had always been the present one.
+        Returns the number that `batch` would have if np had always been the same.
         """
         ...
 
     def loss(self, output: Any, targets: Tensor) -> Tensor:
-        """Of the model's output, in fp32."""
+        """The loss of the model's output, in fp32."""
         ...
 
     def evaluate(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:
-        """Fields of TrainResult. Collective. Raises RequestError, on all ranks, if a file cannot be
-        read or written.
+        """Evaluate the model; returns fields of TrainResult. Collective.
+
+        Raises RequestError, on all ranks, if a file cannot be read or written.
         """
         ...
 

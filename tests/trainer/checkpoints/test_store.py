@@ -24,7 +24,7 @@ def checkpoint(step: int = 5, size: int = 1000) -> Checkpoint:
         optimizer={"state": {0: {"step": torch.tensor(5.0)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
         random=[{"cpu": torch.get_rng_state()}],
         scaler={},
-        arithmetic={"precision": "fp32", "channels_last": True},
+        compute_format={"precision": "fp32", "channels_last": True},
         config={"model": "edsr", "run": None},
     )
 
@@ -63,8 +63,8 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert torch.equal(found.model["weight"], written.model["weight"])
     assert torch.equal(found.random[0]["cpu"], written.random[0]["cpu"])
     assert (found.step, found.steps, found.optimizer) == (5, 10, written.optimizer)
-    assert (found.arithmetic, found.config, found.model_options) == (
-        written.arithmetic,
+    assert (found.compute_format, found.config, found.model_options) == (
+        written.compute_format,
         written.config,
         written.model_options,
     )

@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image
 
-from hvscale.trainer.data.cache import DecodedCache, OnDemand
-from hvscale.trainer.data.pairs import Photo, in_memory, mapped
+from hvscale.trainer.data.cache import DecodedCache, LazyImage
+from hvscale.trainer.data.pairs import Photo, cached_photos, load_photo
 from hvscale.trainer.data.sources import image_set
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ ALL = 3 * (HR + LR)
 
 
 def opened(photos: Path, cache: DecodedCache) -> list[Photo]:
-    return mapped(image_set(str(photos), 2).pairs, 2, 16, cache, Alone())
+    return cached_photos(image_set(str(photos), 2).pairs, 2, 16, cache, Alone())
 
 
 def files(cache: DecodedCache) -> dict[str, int]:
@@ -41,7 +41,7 @@ def test_mapped_images_are_those_decoded(photos: Path, tmp_path: Path) -> None:
     cache = DecodedCache(tmp_path / "decoded", ALL)
     found = opened(photos, cache)
     for photo, pair in zip(found, image_set(str(photos), 2).pairs, strict=True):
-        direct = in_memory(pair, 2, 16)
+        direct = load_photo(pair, 2, 16)
         assert np.array_equal(photo.hr[:], direct.hr[:])
         assert np.array_equal(photo.lr[:], direct.lr[:])
         assert photo.hr[:].flags.owndata is False
@@ -67,10 +67,10 @@ def test_what_does_not_fit_is_decoded_on_demand(photos: Path, tmp_path: Path) ->
     cache = DecodedCache(tmp_path / "decoded", ALL - 1)
     found = opened(photos, cache)
     assert sum(files(cache).values()) <= cache.limit_bytes
-    assert isinstance(found[2].lr, OnDemand)
-    assert np.array_equal(found[2].lr[3:9, 4:8], in_memory(image_set(str(photos), 2).pairs[2], 2, 16).lr[3:9, 4:8])
+    assert isinstance(found[2].lr, LazyImage)
+    assert np.array_equal(found[2].lr[3:9, 4:8], load_photo(image_set(str(photos), 2).pairs[2], 2, 16).lr[3:9, 4:8])
     none = DecodedCache(tmp_path / "none", 0)
-    assert all(isinstance(photo.hr, OnDemand) for photo in opened(photos, none))
+    assert all(isinstance(photo.hr, LazyImage) for photo in opened(photos, none))
     assert not none.folder.exists()
 
 

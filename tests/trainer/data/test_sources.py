@@ -33,8 +33,8 @@ def made() -> Made:
 
 def loaded(data: Path | str, holdout: str | None = None, smallest: int = 16) -> tuple[list[Photo], Photo]:
     training, validation = split(image_set(str(data), 2), None, None, holdout)
-    (held_out,) = [pairs.in_memory(pair, 2, smallest) for pair in validation.pairs]
-    return [pairs.in_memory(pair, 2, smallest) for pair in training.pairs], held_out
+    (held_out,) = [pairs.load_photo(pair, 2, smallest) for pair in validation.pairs]
+    return [pairs.load_photo(pair, 2, smallest) for pair in training.pairs], held_out
 
 
 def test_bundled_photos_need_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_div2k_with_its_own_low_resolution(tmp_path: Path, made: Made, scale: in
         assert [pair.name for pair in training.pairs] == ["0001", "0002", "0800"]
         assert [pair.name for pair in validation.pairs] == ["0801", "0810"]
         assert validation.title == "DIV2K 801-810"
-    photo = pairs.in_memory(training.pairs[1], scale, 8)
+    photo = pairs.load_photo(training.pairs[1], scale, 8)
     low = tmp_path / f"DIV2K/DIV2K_train_LR_bicubic/X{scale}/0002x{scale}.png"
     assert np.array_equal(photo.lr[:], decode(low))
     training, validation = split(found, "1-2", "800-811", None)
@@ -92,14 +92,14 @@ def test_a_benchmark_set(tmp_path: Path, made: Made) -> None:
     made(tmp_path / "Set5/LR_bicubic/X2/babyx2.png", 12, 10)
     found = image_set(str(tmp_path / "Set5"), 2)
     assert (found.title, found.layout) == ("Set5", "benchmark")
-    photo = pairs.in_memory(found.pairs[0], 2, 8)
+    photo = pairs.load_photo(found.pairs[0], 2, 8)
     assert (photo.hr.shape, photo.lr.shape) == ((20, 24, 3), (10, 12, 3))
 
 
 def test_low_resolution_is_made_where_there_is_none(tmp_path: Path, made: Made) -> None:
     made(tmp_path / "Set5/HR/baby.png", 25, 21)
     (pair,) = image_set(str(tmp_path / "Set5"), 3).pairs
-    photo = pairs.in_memory(pair, 3, 8)
+    photo = pairs.load_photo(pair, 3, 8)
     assert photo.hr.shape == (21, 24, 3)
     assert np.array_equal(photo.lr[:], resize.shrink(photo.hr[:], 3))
 
@@ -112,7 +112,7 @@ def test_an_image_without_its_partner_and_one_of_another_size(tmp_path: Path, ma
     made(tmp_path / "Set5/LR_bicubic/X2/babyx2.png", 8, 10)
     (pair,) = image_set(str(tmp_path / "Set5"), 2).pairs
     with pytest.raises(RequestError, match=r"babyx2\.png is 8x10 and .*baby\.png 24x20: at scale 2 12x10 was expected"):
-        pairs.in_memory(pair, 2, 8)
+        pairs.load_photo(pair, 2, 8)
 
 
 @pytest.mark.parametrize(

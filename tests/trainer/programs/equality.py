@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.system.precision import Arithmetic
+from hvscale.trainer.system.precision import ComputeFormat
 from hvscale.trainer.tasks.super_resolution import SuperResolution
 from hvscale.trainer.trainer import Trainer
 
 ranks = Ranks()
 cpu = torch.device("cpu")
-fp32 = Arithmetic("fp32", channels_last=True)
+fp32 = ComputeFormat("fp32", channels_last=True)
 config = TrainConfig.of(
     model="edsr-baseline", n_resblocks=1, n_feats=8, batch_size=2, patch_size=8, steps=5, data=sys.argv[1]
 )

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.system.precision import Arithmetic
+from hvscale.trainer.system.precision import ComputeFormat
 from hvscale.trainer.system.sync_batch_norm import synchronise_batch_norm
 from hvscale.trainer.tasks.super_resolution import SuperResolution
 from hvscale.trainer.trainer import Trainer
 
 CPU = torch.device("cpu")
-ARITHMETIC = Arithmetic("fp32", channels_last=False)
+FP32 = ComputeFormat("fp32", channels_last=False)
 
 
 def adasum(a: Tensor, b: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def work_out(reference: nn.Module, config: TrainConfig, work: SuperResolution, r
     momentum = [torch.zeros_like(parameter) for parameter in reference.parameters()]
     for step in range(config.steps or 0):
         found = [
-            torch.autograd.grad(ARITHMETIC.loss(reference, *part, work.loss), list(reference.parameters()))
+            torch.autograd.grad(FP32.loss(reference, *part, work.loss), list(reference.parameters()))
             for batch in range(step * config.batches_per_allreduce, (step + 1) * config.batches_per_allreduce)
             for part in joint(batch, config, work, ranks)
         ]
@@ -71,7 +71,7 @@ def compare(config: TrainConfig, ranks: Ranks) -> dict[str, Any]:
     if config.sync_batch_norm:
         synchronise_batch_norm(model, ranks.hvd)
     start = {name: value.clone() for name, value in model.state_dict().items()}
-    Trainer(config, ranks, model, work, ARITHMETIC).run()
+    Trainer(config, ranks, model, work, FP32).run()
     compared = dict(model.named_parameters()) | (dict(model.named_buffers()) if config.sync_batch_norm else {})
     expected = reference.state_dict()
     differ = max(

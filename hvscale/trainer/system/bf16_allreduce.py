@@ -38,7 +38,7 @@ class Bucket:
         self.missing = len(self.parameters)
 
 
-class Bf16Averages:
+class Bf16Allreduce:
     """Starts the exchange in gradient hooks, in the last of `passes` backward passes."""
 
     def __init__(self, hvd: ModuleType, parameters: list[nn.Parameter], passes: int) -> None:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
-from hvscale.trainer.data.order import EpochOrder, Position
-from hvscale.trainer.data.prefetch import Prefetch
+from hvscale.trainer.data.batches import EpochOrder, Position, Prefetch
 
 
 @given(

@@ -8,13 +8,13 @@ import horovod.torch as hvd
 import torch
 from torch import nn
 
-from hvscale.trainer.system import bf16_averages
+from hvscale.trainer.system import bf16_allreduce
 
 hvd.init()
 torch.manual_seed(hvd.rank())
-bf16_averages.BUCKET_BYTES = 600  # several buckets of a few parameters
+bf16_allreduce.BUCKET_BYTES = 600  # several buckets of a few parameters
 parameters = [nn.Parameter(torch.zeros(shape)) for shape in [(3, 5), (1,), (7, 7), (129,), (2, 3, 4), (64, 3)]]
-averages = bf16_averages.Bf16Averages(hvd, parameters, passes=2)
+averages = bf16_allreduce.Bf16Allreduce(hvd, parameters, passes=2)
 differ, unequal = 0.0, 0
 for step in range(3):
     for parameter in parameters:

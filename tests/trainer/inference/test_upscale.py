@@ -9,7 +9,7 @@ from torch import nn
 
 from hvscale import models
 from hvscale.core.errors import RequestError
-from hvscale.trainer.inference.tiling import bytes_per_pixel, receptive_radius, self_ensemble, super_resolve
+from hvscale.trainer.inference.upscale import bytes_per_pixel, receptive_radius, self_ensemble, super_resolve
 
 WHOLE = 1e15
 
@@ -86,7 +86,7 @@ MEASURED = """
 import re, sys, torch
 torch.set_num_threads(1)
 from hvscale import models
-from hvscale.trainer.inference.tiling import super_resolve
+from hvscale.trainer.inference.upscale import super_resolve
 model = models.build("edsr-baseline", n_resblocks=2)
 image = torch.zeros(3, 640, 640)
 def peak():
