@@ -1,4 +1,4 @@
-"""The optimizer, distributed by Horovod if there are other ranks, and its learning rate."""
+"""The optimizer, distributed by Horovod if there are several ranks, and its learning rate."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SGD_MOMENTUM = 0.9  # Goyal et al. (2017)
 def make_optimizer(
     config: TrainConfig, work: Workload, model: nn.Module, hvd: ModuleType | None
 ) -> torch.optim.Optimizer:
-    """The optimizer, which averages gradients over the ranks unless --bf16-allreduce does that.
+    """The optimizer. It averages gradients over the ranks unless --bf16-allreduce does so.
 
     The schedule sets the learning rate before each step. Raises RequestError for Adasum if the
     number of ranks is not a power of two.
@@ -27,8 +27,7 @@ def make_optimizer(
     parameters = [parameter for _, parameter in trainable]
     kind = work.optimizer if config.optimizer == "auto" else config.optimizer
     common: dict[str, Any] = {"weight_decay": config.weight_decay, "fused": True}
-    # Adam's defaults, betas (0.9, 0.999) and epsilon 1e-8, are also those of the public EDSR
-    # implementation.
+    # The public EDSR code also uses Adam's defaults: betas (0.9, 0.999) and epsilon 1e-8.
     optimizer: torch.optim.Optimizer = (
         torch.optim.Adam(parameters, **common)
         if kind == "adam"
@@ -51,28 +50,30 @@ def make_optimizer(
 
 
 def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, hvd: ModuleType | None, root: int = 0) -> None:
-    """Give every rank the model and the optimizer state of rank `root`. Collective."""
+    """Broadcast the model and the optimizer state of rank `root`. Collective."""
     if hvd is not None:
         hvd.broadcast_optimizer_state(optimizer, root_rank=root)
-        # After the optimizer: if that has no state yet, Horovod makes a step to create it, which
-        # with weight decay changes parameters.
+        # After the optimizer: if it has no state yet, Horovod runs a step to create it, which
+        # changes parameters if there is weight decay.
         hvd.broadcast_parameters(model.state_dict(), root_rank=root)
 
 
 @dataclass(frozen=True)
 class LearningRate:
+    """The learning-rate schedule."""
+
     start: float
-    """Before the warm-up."""
+    """The rate from which the warm-up rises."""
     peak: float
-    """After the warm-up."""
+    """The rate after the warm-up."""
     warmup_steps: int
     cosine: bool
 
     def at(self, step: int, steps: int | None) -> float:
-        """The rate of `step`, counted from 0. `steps`: the total, None while it is not known.
+        """The rate of `step`, counted from 0. `steps` is the total number, None if not known yet.
 
-        Linear over the warm-up; then constant, or half a cosine that reaches zero after the last
-        step (Loshchilov and Hutter, 2017, without restarts).
+        It rises linearly during the warm-up. It is constant afterwards, or falls along half a
+        cosine to zero after the last step (Loshchilov and Hutter, 2017, without restarts).
         """
         if step < self.warmup_steps:
             return self.start + (self.peak - self.start) * (step + 1) / self.warmup_steps
@@ -83,10 +84,10 @@ class LearningRate:
 
 
 def learning_rate(config: TrainConfig, default: float, steps_per_epoch: int, factor: float) -> LearningRate:
-    """The schedule. `default`: the task's rate for one rank.
+    """The schedule. `default` is the task's rate for one rank.
 
-    With --scale-learning-rate the rate rises from that of one rank to `factor` times as much (Goyal
-    et al., 2017).
+    With --scale-learning-rate the rate rises from that of one rank to `factor` times that rate
+    (Goyal et al., 2017).
     """
     base = config.learning_rate or default
     warmup_steps = config.warmup_steps or round(config.warmup_epochs * steps_per_epoch)
@@ -96,7 +97,7 @@ def learning_rate(config: TrainConfig, default: float, steps_per_epoch: int, fac
 
 
 def scaling_factor(config: TrainConfig, hvd: ModuleType | None) -> int:
-    """Number of batches that one update stands for.
+    """The factor of --scale-learning-rate: the number of batches in one update.
 
     Adasum needs scaling only for the sum within a node, as in Horovod's examples.
     """

@@ -1,4 +1,4 @@
-"""result.json of a training run."""
+"""The result of a training run, stored as result.json."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -13,27 +13,27 @@ FILE = "result.json"
 
 
 class TrainResult(VersionedDocument):
+    """The result of a training run."""
+
     model_config = ConfigDict(use_attribute_docstrings=True, protected_namespaces=())
 
     schema_: Literal["hvscale/train/1"] = "hvscale/train/1"
     model: str
     model_options: dict[str, StrictInt | StrictFloat] = {}
-    """Keyword arguments that the model was built with."""
+    """Keyword arguments the model was built with."""
     np: int
     holdout: str | None = None
-    """What a super-resolution model was evaluated on: the photo held out, or the name of the
-    images.
-    """
+    """The held-out photo, or the name of the images, that PSNR and SSIM are for."""
     psnr_db: float | None = None
     ssim: float | None = None
     bicubic_psnr_db: float | None = None
     top1: float | None = None
-    """Top-1 accuracy on the validation images, a share of 1."""
+    """Top-1 accuracy on the validation images, from 0 to 1."""
     top5: float | None = None
-    """Top-5 accuracy, a share of 1."""
+    """Top-5 accuracy, from 0 to 1."""
     validation_images: int | None = None
     images_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """Training throughput of all ranks together, without the first steps."""
+    """Training throughput of all ranks together, without the warm-up steps."""
     images_per_second_by_rank: list[float]
     steps: int
     seconds: float
@@ -43,13 +43,13 @@ class TrainResult(VersionedDocument):
     threads_per_rank: int
     run: Path
     model_file: Path
-    """State dict of the trained model, with the keys of the public implementation."""
+    """State dict of the trained model; EDSR's has the keys of the public implementation."""
     picture: Path | None = None
-    """LR, bicubic, model and HR side by side, for super-resolution."""
+    """LR, bicubic, model output and HR side by side (super-resolution)."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read it from a run folder. Raises RequestError if result.json is missing or invalid."""
+        """Read result.json of a run folder. Raises RequestError if it is missing or invalid."""
         path = folder / FILE
         try:
             return from_json(cls, read_bytes(path))
@@ -59,7 +59,7 @@ class TrainResult(VersionedDocument):
             raise RequestError(f"{path} is not a valid training result: {first_problem(error)}") from error
 
     def summary(self) -> str:
-        """The result for a person, in two lines."""
+        """The result in one or two lines for the user."""
         by_rank = ", ".join(f"{images:.1f}" for images in self.images_per_second_by_rank)
         speed = f"speed: {self.images_per_second:.1f} images/s in total, by rank {by_rank}"
         if self.psnr_db is not None and self.bicubic_psnr_db is not None:
@@ -73,7 +73,7 @@ class TrainResult(VersionedDocument):
 
 
 def first_problem(error: ValidationError) -> str:
-    """Which field is invalid and why, in a few words."""
+    """The first invalid field and the reason."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg'].lower()}" if where else first["msg"].lower()

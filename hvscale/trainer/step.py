@@ -1,4 +1,4 @@
-"""The end of a training step: average the gradients over the ranks, clip them, update the model.
+"""The end of a training step: averages gradients over the ranks, clips them, updates the model.
 
 A step whose loss or gradients are not finite on any rank is skipped on all ranks.
 """
@@ -18,15 +18,15 @@ from hvscale.trainer.system.bf16_allreduce import Bf16Allreduce
 from hvscale.trainer.system.precision import ComputeFormat
 
 MAX_SKIPPED_IN_A_ROW = 3
-LOWEST_LOSS_SCALE = 1.0  # where unscaled fp16 gradients overflow, the loss scale is not the cause
+LOWEST_LOSS_SCALE = 1.0  # if fp16 gradients overflow unscaled, the loss scale is not the cause
 
 
 @dataclass(frozen=True)
 class Consensus:
-    """What at least one rank posted; the same on all ranks."""
+    """What all ranks agreed on; the same on all ranks."""
 
     interrupt: bool
-    """A rank wants all ranks to stop after this step, or to execute a command."""
+    """A rank asks all ranks to stop, or to execute a command, after this step."""
     finite: bool
     """The loss is finite on all ranks."""
     regroup: bool
@@ -34,33 +34,34 @@ class Consensus:
 
 
 class StepConsensus:
-    """Tells all ranks what one of them knows, without a message of its own.
+    """Shares flags of any rank with all ranks, without an additional message.
 
-    Two numbers a step (three in an elastic job) are all-reduced like the gradients and right after
-    them, so that Horovod fuses them into the same message.
+    Two numbers per step (three in an elastic job) are all-reduced right after the gradients and in
+    the same way, so that Horovod fuses them into the same message.
     """
 
     def __init__(self, hvd: ModuleType | None, dtype: torch.dtype, predivide_factor: float) -> None:
-        """`dtype` and `predivide_factor`: those the gradients are sent with."""
+        """`dtype` and `predivide_factor` are those of the gradient exchange."""
         self.hvd, self.dtype = hvd, dtype
         self.factors = {"prescale_factor": 1 / predivide_factor, "postscale_factor": predivide_factor}
         self.posted: Any = None
 
     def post(self, interrupt: bool, loss: Tensor, regroup: bool | None = None) -> None:
-        """Start the exchange, on every rank, after the backward pass. `regroup`: None if not
-        elastic.
+        """Start the exchange, on every rank, after the backward pass.
+
+        `regroup` is None unless the job is elastic.
         """
-        asked = torch.tensor([float(flag) for flag in (interrupt, regroup) if flag is not None], device=loss.device)
-        flags = torch.cat([(~loss.detach().isfinite()).float().view(1), asked]).to(self.dtype)
+        requests = torch.tensor([float(flag) for flag in (interrupt, regroup) if flag is not None], device=loss.device)
+        flags = torch.cat([(~loss.detach().isfinite()).float().view(1), requests]).to(self.dtype)
         if self.hvd is None:
             self.posted = flags
         else:
             self.posted = self.hvd.allreduce_async_(
-                flags, name="hvscale.agreement", op=self.hvd.Average, **self.factors
+                flags, name="hvscale.consensus", op=self.hvd.Average, **self.factors
             )
 
     def wait(self) -> Consensus:
-        """Finish the exchange."""
+        """Finish the exchange. Collective."""
         flags = self.posted if self.hvd is None else self.hvd.synchronize(self.posted)
         not_finite, interrupt, *regroup = flags.tolist()
         return Consensus(interrupt > 0, not not_finite, any(regroup))
@@ -68,7 +69,7 @@ class StepConsensus:
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """What the ranks found out while they exchanged the gradients of a step."""
+    """The outcome of a step's gradient exchange and update."""
 
     communication_seconds: float | None
     """Time spent waiting for gradients after the backward pass; None for a single process."""
@@ -77,18 +78,16 @@ class UpdateResult:
     regroup: bool
     """See `Consensus`."""
     skipped: bool
-    """The loss or the gradients were not finite: parameters, optimizer and buffers are unchanged.
-    """
+    """Parameters, optimizer and buffers are unchanged: the loss or a gradient was not finite."""
     overflowed: bool
-    """Skipped only because the fp16 loss scale was too high: normal at the start and now and then.
-    """
+    """Skipped only because the fp16 loss scale was too high, which is normal now and then."""
 
 
 class StepUpdate:
-    """Turns the gradients of the ranks' batches into one update of the model.
+    """Turns the gradients of the ranks' batches into one model update.
 
-    `max_skipped`: training fails after this many skipped steps in a row. With Adasum it is 1,
-    because each rank has already applied its own update.
+    Training fails after `max_skipped` skipped steps in a row. With Adasum this is 1, because each
+    rank has already applied its own update.
     """
 
     def __init__(
@@ -98,15 +97,15 @@ class StepUpdate:
         self.adasum = config.use_adasum and ranks.size > 1
         self.clip_norm = config.clip_norm
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # Batch normalisation's running statistics would keep a NaN forever.
+        # Restored after a skipped step: batch normalisation's statistics would keep a NaN forever.
         self.buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
         self.bf16_allreduce = (
             Bf16Allreduce(ranks.hvd, self.parameters, config.batches_per_allreduce)
             if config.bf16_allreduce and ranks.hvd is not None
             else None
         )
-        sent_as = torch.float16 if config.fp16_allreduce else self.parameters[0].dtype
-        self.consensus = StepConsensus(ranks.hvd, sent_as, config.gradient_predivide_factor)
+        exchange_dtype = torch.float16 if config.fp16_allreduce else self.parameters[0].dtype
+        self.consensus = StepConsensus(ranks.hvd, exchange_dtype, config.gradient_predivide_factor)
         device = self.parameters[0].device.type
         self.scaler = torch.amp.GradScaler(device, enabled=compute_format.precision == "fp16")
         self.max_skipped = 1 if self.adasum else MAX_SKIPPED_IN_A_ROW
@@ -114,17 +113,17 @@ class StepUpdate:
     def begin(self) -> None:
         """Call before the first forward pass of a step."""
         self.optimizer.zero_grad()
-        for buffer, kept in self.buffers:
-            kept.copy_(buffer)
+        for buffer, saved in self.buffers:
+            saved.copy_(buffer)
 
     def backward(self, loss: Tensor) -> None:
-        """Backward pass of one batch; `loss` is that batch's share of the step's loss."""
+        """Run the backward pass of one batch; `loss` is its share of the step's loss."""
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def finish(self, loss: Tensor, interrupt: bool, regroup: bool | None = None) -> UpdateResult:
-        """Average and apply the gradients. `loss`: the mean over the step's batches. Collective."""
+        """Average and apply the gradients. `loss` is the step's mean loss. Collective."""
         self.consensus.post(interrupt, loss, regroup)
-        waiting = time.perf_counter()
+        wait_start = time.perf_counter()
         if self.adasum:
             self.optimizer.step()
         elif self.bf16_allreduce is not None:
@@ -132,19 +131,19 @@ class StepUpdate:
         elif not self.single:
             self.optimizer.synchronize()
         agreed = self.consensus.wait()
-        communication = None if self.single else time.perf_counter() - waiting
+        communication = None if self.single else time.perf_counter() - wait_start
         applied = (self.adasum or self._clip()) and agreed.finite
         if applied and not self.adasum:
             self._apply()
         if not applied:
-            for buffer, kept in self.buffers:
-                buffer.copy_(kept)
+            for buffer, saved in self.buffers:
+                buffer.copy_(saved)
         overflowed = agreed.finite and not applied and self.scaler.get_scale() > LOWEST_LOSS_SCALE
         self.scaler.update()
         return UpdateResult(communication, agreed.interrupt, agreed.regroup, not applied, overflowed)
 
     def _clip(self) -> bool:
-        """Whether the gradients are finite; the same on all ranks, because they are averaged."""
+        """Clip the gradients; returns whether they are finite, which is the same on all ranks."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.get_total_norm(gradients)

@@ -233,9 +233,9 @@ class Trainer:
         """The mean loss of the step's batches, and the seconds spent waiting for data."""
         loss, data_wait = torch.zeros((), device=self.device), 0.0
         for batch in range(self.step * self.batches_per_step, (self.step + 1) * self.batches_per_step):
-            waiting = time.perf_counter()
+            wait_start = time.perf_counter()
             inputs, targets = self.workload.to_device(load_batch(batch), self.device)
-            data_wait += time.perf_counter() - waiting
+            data_wait += time.perf_counter() - wait_start
             batch_loss = (
                 self.compute_format.loss(self.model, inputs, targets, self.workload.loss) / self.batches_per_step
             )
@@ -245,10 +245,10 @@ class Trainer:
 
     def _end_step(self) -> float:
         """Count the step; returns its seconds."""
-        began, self._clock = self._clock, time.perf_counter()
+        previous, self._clock = self._clock, time.perf_counter()
         self.heartbeat += 1
         self.step += 1
-        self.step_seconds.append(self._clock - began)
+        self.step_seconds.append(self._clock - previous)
         return self.step_seconds[-1]
 
     def _add_to_epoch(self, loss: Tensor, updated: UpdateResult) -> float | None:

@@ -1,1 +1,1 @@
-"""Writes checkpoints, and resumes from them."""
+"""Writes checkpoints and resumes from them."""

@@ -1,4 +1,4 @@
-"""Finds the checkpoint that a run resumes from."""
+"""Finds the checkpoint to resume from."""
 
 from pathlib import Path
 
@@ -10,8 +10,7 @@ from hvscale.trainer.progress import warn
 from hvscale.trainer.ranks import Ranks
 
 AUTO = "auto"
-# These may differ without changing the result: where files are, how long training lasts, what is
-# logged.
+# Options that may differ without affecting the result: locations, length of training, logging.
 NEUTRAL_OPTIONS = {
     *("run", "resume", "checkpoint_dir", "checkpoint_every", "checkpoint_keep", "commit_every", "stall_timeout"),
     *("wandb", "wandb_project", "tensorboard", "one_rank_run"),
@@ -27,8 +26,8 @@ def checkpoint_folder(config: TrainConfig, run: RunFolder) -> CheckpointFolder:
 def checkpoint_to_resume(config: TrainConfig, ranks: Ranks) -> Checkpoint | None:
     """The checkpoint of --resume; None if training starts from scratch. Collective.
 
-    Only rank 0 reads it, since the other ranks may have no access to its disk; they get it without
-    tensors. Raises RequestError, on all ranks, if there is no intact checkpoint.
+    Only rank 0 reads it, because other ranks may not have access to its disk. They receive it
+    without tensors. Raises RequestError, on all ranks, if there is no intact checkpoint.
     """
     if config.resume is None:
         return None
@@ -38,32 +37,32 @@ def checkpoint_to_resume(config: TrainConfig, ranks: Ranks) -> Checkpoint | None
 
 
 def without_tensors(found: Checkpoint | None) -> Checkpoint | None:
-    """Without the model and the optimizer, which are broadcast later as tensors."""
+    """A copy without the model and the optimizer, whose tensors are broadcast later."""
     return None if found is None else Checkpoint(**{**vars(found), "model": {}, "optimizer": {}})
 
 
 def read_checkpoint(config: TrainConfig) -> Checkpoint | None:
-    asked = str(config.resume)
-    if asked == AUTO:
+    given = str(config.resume)
+    if given == AUTO:
         return newest_of_run(config)
-    path = Path(asked)
+    path = Path(given)
     if path.is_dir():
         folder = path / FOLDER if (path / FOLDER).is_dir() else path
         found = CheckpointFolder(folder, config.checkpoint_keep).newest(warn)
         if found is None:
-            raise RequestError(f"--resume {asked}: the folder holds no checkpoints; name a run folder or a checkpoint")
+            raise RequestError(f"--resume {given}: the folder holds no checkpoints; name a run folder or a checkpoint")
         return found[1]
     try:
         return read(path)
     except DamagedError as damage:
-        raise RequestError(f"--resume {asked}: the checkpoint is damaged ({damage}); use the previous one") from damage
+        raise RequestError(f"--resume {given}: the checkpoint is damaged ({damage}); use the previous one") from damage
 
 
 def newest_of_run(config: TrainConfig) -> Checkpoint | None:
-    place = config.checkpoint_dir or (config.run / FOLDER if config.run is not None else None)
-    if place is None:
+    folder = config.checkpoint_dir or (config.run / FOLDER if config.run is not None else None)
+    if folder is None:
         raise RequestError("--resume auto needs --run or --checkpoint-dir: name the folder to resume from")
-    found = CheckpointFolder(place, config.checkpoint_keep).newest(warn)
+    found = CheckpointFolder(folder, config.checkpoint_keep).newest(warn)
     return found[1] if found is not None else None
 
 

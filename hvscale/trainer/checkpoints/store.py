@@ -1,10 +1,10 @@
-"""Checkpoint files: all that training needs to continue as if it had never stopped.
+"""Checkpoint files: everything that training needs to resume exactly.
 
-The first line of a file gives its length and SHA-256, so that a damaged or truncated file is
+The first line of a file holds its length and SHA-256, so that a damaged or truncated file is
 detected before it is used:
 
     hvscale-checkpoint/1 sha256=<64 hex digits> bytes=<20 digits>
-    <what torch.save wrote, tensors and plain values only>
+    <output of torch.save, tensors and plain values only>
 """
 
 import hashlib
@@ -27,18 +27,16 @@ NAME = re.compile(r"step-(\d{9})\.ckpt")
 HEADER = re.compile(rb"hvscale-checkpoint/1 sha256=([0-9a-f]{64}) bytes=(\d{20})\n")
 HEADER_BYTES = len(b"hvscale-checkpoint/1 sha256= bytes=\n") + 64 + 20
 CHUNK_BYTES = 1 << 20
-RANK_STRIDE = 1_000_003  # keeps the seeds of one run's ranks different from those of a run with the next seed
+RANK_STRIDE = 1_000_003  # so that ranks of a run with the next seed do not reuse this run's seeds
 
 
 class DamagedError(Exception):
-    """A checkpoint file is not as it was written; the message says in what way."""
+    """A checkpoint file is not as it was written; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a file. Every value is a tensor, a number, a string, or a list or dict of
-    those.
-    """
+    """The content of a checkpoint file: tensors, numbers, strings, and lists or dicts of these."""
 
     step: int
     """Steps done."""
@@ -46,7 +44,7 @@ class Checkpoint:
     """Total number of steps; None if the ranks had not agreed on it yet."""
     model: dict[str, Any]
     model_options: dict[str, Any]
-    """Keyword arguments that the model is built with."""
+    """Keyword arguments the model was built with."""
     optimizer: dict[str, Any]
     scaler: dict[str, Any]
     """State of the fp16 loss scaler; empty for other precisions."""
@@ -55,30 +53,28 @@ class Checkpoint:
     compute_format: dict[str, Any]
     config: dict[str, Any]
     data_position: dict[str, int] = field(default_factory=dict)
-    """Position in the data, from the workload; empty if it follows from the number of steps."""
+    """Position in the data; empty if the number of steps determines it."""
 
 
 class CheckpointFolder:
-    """The checkpoints of a run, by step; the newest `keep` are kept."""
+    """The checkpoints of a run. Only the newest `keep` are kept."""
 
     def __init__(self, path: Path, keep: int) -> None:
         self.path, self.keep = path, keep
 
     def files(self) -> list[Path]:
-        """The newest first."""
+        """The checkpoint files, newest first."""
         if not self.path.is_dir():
             return []
         return sorted((file for file in self.path.iterdir() if NAME.fullmatch(file.name)), reverse=True)
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write atomically, then remove old checkpoints. Raises RequestError if the disk is
-        full.
-        """
+        """Write atomically, then remove old checkpoints. Raises RequestError on a full disk."""
         file = self.path / f"step-{checkpoint.step:09d}.ckpt"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for left in self.path.glob(f".{file.name[:5]}*"):  # from a process killed while writing
-                left.unlink(missing_ok=True)
+            for unfinished in self.path.glob(f".{file.name[:5]}*"):  # left by processes killed while writing
+                unfinished.unlink(missing_ok=True)
             write_atomically(file, lambda stream: write(checkpoint, stream))
         except (OSError, RuntimeError) as error:  # torch.save turns the second failed write into a RuntimeError
             cause = error if isinstance(error, OSError) else error.__context__
@@ -91,10 +87,9 @@ class CheckpointFolder:
         return file
 
     def newest(self, warn: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
-        """The newest intact checkpoint, or None if there are no files; `warn` gets each damaged
-        file.
+        """The newest intact checkpoint, or None if there are no files.
 
-        Raises RequestError if there are files and all are damaged.
+        `warn` receives a message for each damaged file. Raises RequestError if all are damaged.
         """
         files = self.files()
         for file in files:
@@ -117,8 +112,9 @@ def write(checkpoint: Checkpoint, stream: IO[bytes]) -> None:
 
 
 def read(file: Path) -> Checkpoint:
-    """Raises DamagedError if the file is not as it was written, RequestError if it cannot be read
-    at all.
+    """Read a checkpoint file.
+
+    Raises DamagedError if it is not as it was written, RequestError if it cannot be read at all.
     """
     try:
         with open_regular(file) as stream:
@@ -141,7 +137,7 @@ def read(file: Path) -> Checkpoint:
 
 
 class HashingStream(io.RawIOBase):
-    """Forwards what is written and computes its length and SHA-256."""
+    """Forwards writes and computes their length and SHA-256."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream, self.hashed, self.bytes = stream, hashlib.sha256(), 0
@@ -161,7 +157,7 @@ class HashingStream(io.RawIOBase):
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """This rank's random state. Dropout uses it; crops and the order of images need no state."""
+    """This rank's random state, used by dropout; crops and the order of images need none."""
     state: dict[str, Any] = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -175,7 +171,8 @@ def restore_random_state(state: dict[str, Any], device: torch.device) -> None:
 
 
 def seed_rank(seed: int, rank: int, step: int = 0) -> None:
-    """Give each rank, and each step that training continues from, other random numbers. Call after
-    the model is built.
+    """Seed this rank differently from other ranks and from resumes at other steps.
+
+    Call it after the model is built.
     """
     torch.manual_seed(seed + RANK_STRIDE * (rank + RANK_STRIDE * step))

@@ -1,4 +1,4 @@
-"""Loads a trained model from a run folder, a checkpoint or a file of weights."""
+"""Loads a trained model from a run folder, a checkpoint or a weights file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,26 +12,26 @@ from hvscale.models.presets.edsr import infer_edsr_options
 from hvscale.trainer.checkpoints import store
 from hvscale.trainer.result import TrainResult
 
-EDSR_NAMES = {"edsr", "edsr-baseline"}  # they differ in their defaults only
-PUBLIC_FULL_FEATURES = 256  # the width that the public implementation trains with residuals scaled by 0.1
+EDSR_NAMES = {"edsr", "edsr-baseline"}  # they differ only in their defaults
+PUBLIC_FULL_FEATURES = 256  # at this width the public code scales residuals by 0.1
 
 
 @dataclass(frozen=True)
 class TrainedModel:
     name: str
-    """As `hvscale.models.find` knows it."""
+    """A name for `hvscale.models.find`."""
     options: dict[str, Any]
-    """Keyword arguments that it was built with."""
+    """Keyword arguments the model was built with."""
     module: nn.Module
     """In evaluation mode."""
 
 
 def load_trained_model(weights: Path, name: str | None, options: dict[str, Any]) -> TrainedModel:
-    """The model that `weights` describes; `name` and `options` take precedence.
+    """The trained model in `weights`; `name` and `options` take precedence over its description.
 
-    A plain file of weights is described by its shapes only, which identify an EDSR of the public
-    implementation. Raises RequestError if the file cannot be read, is damaged, does not fit, or the
-    model is unknown.
+    A plain weights file is described only by its shapes, which identify an EDSR of the public
+    implementation. Raises RequestError if the file cannot be read, is damaged or does not fit, or
+    if the model is unknown.
     """
     described, state = read_weights(weights)
     shape = infer_edsr_options(state)
@@ -54,15 +54,16 @@ def load_trained_model(weights: Path, name: str | None, options: dict[str, Any])
 def known_options(
     name: str, described: tuple[str, dict[str, Any]] | None, shape: dict[str, int] | None
 ) -> dict[str, Any]:
-    """Options of model `name` from the description; the shapes of the weights take precedence."""
+    """The options of model `name` that are known; the weights' shapes take precedence."""
     same = described is not None and (name == described[0] or {name, described[0]} == EDSR_NAMES)
     known = described[1] if described is not None and same else {}
     return {**known, **shape} if shape is not None and name in EDSR_NAMES else known
 
 
 def read_weights(weights: Path) -> tuple[tuple[str, dict[str, Any]] | None, dict[str, Tensor]]:
-    """Name and options, if a checkpoint or a result.json beside the weights gives them; and the
-    state dict.
+    """The model's name and options, and the state dict.
+
+    Name and options come from a checkpoint or a result.json beside the weights; otherwise None.
     """
     if weights.is_dir():
         if (weights / "model.pt").is_file():

@@ -1,3 +1,1 @@
-"""What the trainer sets on the machine, in the process and in the model so that it runs fast and
-fails cleanly.
-"""
+"""Precision, cores and memory, gradient exchange as bf16, batch normalisation, the watchdog."""

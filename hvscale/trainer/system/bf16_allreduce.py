@@ -1,8 +1,8 @@
 """Averages gradients over the ranks as bf16, which Horovod 0.28 cannot add.
 
-This is the two halves of a ring all-reduce. Each rank receives all ranks' values of its own share
-and adds them in fp32 (all-to-all), then all ranks receive all shares (all-gather). Each half moves
-(n - 1) / n of the gradients, as bf16: half the bytes of fp32.
+It has two phases, like a ring all-reduce. Each rank receives all ranks' values of its own share
+(all-to-all) and adds them in fp32. Then all ranks receive all shares (all-gather). Each phase moves
+(n - 1) / n of the gradients as bf16: half the bytes of fp32.
 """
 
 from dataclasses import dataclass, field
@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-BUCKET_BYTES = 16 << 20  # of fp32 gradients; a full bucket is sent during the backward pass
-# Horovod only moves values of this type; each holds two bf16 values.
+BUCKET_BYTES = 16 << 20  # of fp32 gradients; full buckets are sent during the backward pass
+# The type that Horovod transfers; each element holds two bf16 values.
 CARRIER = torch.int32
 
 
 @dataclass
 class Bucket:
-    """Neighbouring parameters, in the order in which their gradients become ready.
+    """Consecutive parameters, in the order in which their gradients become ready.
 
-    `values`: their gradients as bf16, padded with zeros to a multiple of the ranks; `parts`: views
-    of it, one for each parameter.
+    `values` holds their gradients as bf16, padded with zeros to a multiple of the ranks. `parts`
+    are views of it, one for each parameter.
     """
 
     number: int
@@ -39,7 +39,7 @@ class Bucket:
 
 
 class Bf16Allreduce:
-    """Starts the exchange in gradient hooks, in the last of `passes` backward passes."""
+    """Starts the exchange in gradient hooks during the last of `passes` backward passes."""
 
     def __init__(self, hvd: ModuleType, parameters: list[nn.Parameter], passes: int) -> None:
         self.hvd, self.passes, self.ranks = hvd, passes, hvd.size()
@@ -57,10 +57,10 @@ class Bf16Allreduce:
             parameter.register_post_accumulate_grad_hook(self._ready)  # type: ignore[no-untyped-call]
 
     def finish(self) -> None:
-        """Wait for all exchanges; then every parameter's gradient is the average. Collective."""
+        """Wait for all exchanges and set every parameter's gradient to the average. Collective."""
         gathered = []
         for bucket in self.buckets:
-            if bucket.handle is None:  # a parameter was not used: on this rank its gradient counts as zero
+            if bucket.handle is None:  # a parameter was unused: its gradient counts as zero on this rank
                 for parameter, part in zip(bucket.parameters, bucket.parts, strict=True):
                     if self.seen[parameter] < self.passes:
                         part.zero_() if parameter.grad is None else part.view(parameter.shape).copy_(parameter.grad)
@@ -79,7 +79,7 @@ class Bf16Allreduce:
             bucket.missing, bucket.handle = len(bucket.parameters), None
 
     def _ready(self, parameter: nn.Parameter) -> None:
-        """Called in the backward pass, when the parameter's gradient is ready."""
+        """Called during the backward pass when the parameter's gradient is ready."""
         self.seen[parameter] += 1
         if self.seen[parameter] == self.passes and parameter.grad is not None:
             bucket, part = self.where[parameter]
@@ -94,7 +94,7 @@ class Bf16Allreduce:
 
 
 def in_buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Split where BUCKET_BYTES are reached."""
+    """Split `parameters` into buckets of about BUCKET_BYTES."""
     buckets: list[list[nn.Parameter]] = [[]]
     size = 0
     for parameter in parameters:

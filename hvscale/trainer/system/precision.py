@@ -1,6 +1,4 @@
-"""How the model is computed: precision and memory format, measured once before training, and
-torch.compile.
-"""
+"""Precision and memory format, measured once before training, and torch.compile."""
 
 import time
 from collections.abc import Callable
@@ -16,18 +14,20 @@ from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.progress import log_line
 from hvscale.trainer.ranks import Ranks
 
-# The candidates alternate until each has had both, after one warm-up step each.
+# After one warm-up step each, the candidates alternate until each has reached both limits.
 TIMED_STEPS = 2
 TIMED_SECONDS = 0.4
-# If a step takes longer, a quarter of the batch is timed.
+# If a step takes longer, only a quarter of the batch is timed.
 LONG_STEP_SECONDS = 1.0
 Criterion = Callable[[Any, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class ComputeFormat:
+    """Precision and memory format of the model's computation."""
+
     precision: str
-    """fp32, or the type autocast uses: bf16 or fp16."""
+    """fp32, or the autocast type: bf16 or fp16."""
     channels_last: bool
 
     def __str__(self) -> str:
@@ -37,8 +37,8 @@ class ComputeFormat:
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor, criterion: Criterion) -> Tensor:
         """`criterion` of the model's output, computed in fp32.
 
-        Only the images, and with them all activations, are put in channels-last order: Horovod does
-        not reduce gradients of channels-last parameters, which are not contiguous.
+        Only images, and therefore activations, are channels-last. Horovod does not reduce gradients
+        of channels-last parameters, because they are not contiguous.
         """
         order = torch.channels_last if self.channels_last else torch.contiguous_format
         lower = torch.float16 if self.precision == "fp16" else torch.bfloat16
@@ -48,8 +48,9 @@ class ComputeFormat:
 
 
 def candidates(config: TrainConfig) -> list[ComputeFormat]:
-    """What the configuration allows, plain fp32 first. fp16 only on request, because it can
-    overflow.
+    """The formats that the configuration allows, plain fp32 first.
+
+    fp16 is used only on request, because it can overflow.
     """
     precisions = ("fp32", "bf16") if config.precision == "auto" else (config.precision,)
     channels_last = {"auto": (False, True), "contiguous": (False,), "channels-last": (True,)}[config.memory_format]
@@ -59,11 +60,10 @@ def candidates(config: TrainConfig) -> list[ComputeFormat]:
 def choose(
     config: TrainConfig, ranks: Ranks, model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor
 ) -> ComputeFormat:
-    """The candidate that is fastest for `model` on this batch, on average over the ranks.
-    Collective.
+    """The fastest candidate for `model` on this batch, averaged over the ranks. Collective.
 
-    All ranks time a few steps at the same time; rank 0 prints the speeds. Parameters stay as they
-    were, without gradients.
+    All ranks time a few steps at the same time, and rank 0 prints the throughputs. The model does
+    not change.
     """
     choices = candidates(config)
     if len(choices) == 1:
@@ -83,15 +83,16 @@ def choose(
 def images_per_second(
     model: nn.Module, criterion: Criterion, inputs: Tensor, targets: Tensor, choices: list[ComputeFormat]
 ) -> list[float]:
-    """Best throughput of forward and backward passes with each of `choices`; no communication, no
-    optimizer.
+    """Best throughput of forward and backward passes with each of `choices`.
+
+    Without communication and optimizer.
     """
 
     def seconds(compute_format: ComputeFormat) -> float:
         start = time.perf_counter()
         loss = compute_format.loss(model, inputs, targets, criterion)
         loss.backward()  # type: ignore[no-untyped-call]
-        loss.item()  # on a GPU: wait for it
+        loss.item()  # on a GPU: waits for the step
         model.zero_grad()
         return time.perf_counter() - start
 
@@ -107,11 +108,11 @@ def images_per_second(
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """Compile in place each repeated block: an element of a sequence that has layers of its own.
+    """Compile each repeated block in place. A block is an element of a sequence, with sublayers.
 
-    State dicts keep their keys. Not the whole model: its backward pass would give all gradients at
-    its end, with nothing left to overlap their exchange with. Raises RequestError for a model
-    without such blocks.
+    State dicts keep their keys. Compiling the whole model would deliver all gradients at the end of
+    the backward pass, so their exchange could not overlap it. Raises RequestError for a model
+    without repeated blocks.
     """
     sequences = [module for module in model.modules() if isinstance(module, nn.Sequential | nn.ModuleList)]
     blocks = [block for sequence in sequences for block in sequence if not isinstance(block, nn.Sequential)]

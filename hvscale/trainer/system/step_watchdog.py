@@ -1,4 +1,4 @@
-"""Ends a job that makes no progress, for instance because one rank is stuck.
+"""Ends a job that makes no progress, for instance because one rank hangs.
 
 Each rank first writes its Python stacks to stderr.
 """
@@ -12,14 +12,14 @@ import time
 from hvscale.core.errors import EXIT_RANK_FAILED
 from hvscale.trainer.trainer import Hook, Trainer
 
-# The first rank to exit takes the others down with it; by then each must have written its stacks.
+# The first rank to exit ends the others, so each gets this time to write its stacks.
 STACK_DUMP_SECONDS = 5.0
-# The watchdog looks once a second, or ten times within a timeout below ten seconds.
-TICK = 0.1
+# The watchdog polls once a second, or ten times within a timeout below ten seconds.
+POLL_FRACTION = 0.1
 
 
 class StepWatchdog(Hook):
-    """Exits the process with status 3 if `trainer.heartbeat` stands still for `timeout_seconds`."""
+    """Exits with status 3 if `trainer.heartbeat` does not change for `timeout_seconds`."""
 
     def __init__(self, timeout_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
@@ -33,19 +33,18 @@ class StepWatchdog(Hook):
         self.ended.set()
 
     def _watch(self) -> None:
-        tick = min(1.0, self.timeout_seconds * TICK)
+        poll_seconds = min(1.0, self.timeout_seconds * POLL_FRACTION)
         heartbeat, waited, written = self.trainer.heartbeat, 0.0, False
         before = time.monotonic()
-        while not self.ended.wait(tick):
+        while not self.ended.wait(poll_seconds):
             now = time.monotonic()
             suspended, before = now - before, now
             if suspended > self.timeout_seconds:
                 _write_stacks(f"this process was suspended for {suspended:.0f} s and continues")
             if heartbeat != self.trainer.heartbeat:
                 heartbeat, waited, written = self.trainer.heartbeat, 0.0, False
-            # Counts ticks, not clock time: a job that a scheduler suspends and resumes is not
-            # ended.
-            waited += tick
+            # Counts polls, not clock time, so that jobs suspended by a scheduler are not ended.
+            waited += poll_seconds
             if waited > self.timeout_seconds and not written:
                 _write_stacks(f"no step finished for {waited:.0f} s")
                 written = True
@@ -55,13 +54,14 @@ class StepWatchdog(Hook):
 
 
 def _write_stacks(why: str) -> None:
-    """Holds the interpreter's lock; faulthandler's own timer reads frames of running threads and
-    may crash.
+    """Write all threads' stacks, holding the interpreter's lock.
+
+    faulthandler's own timer does not hold it, and may crash while it reads running threads.
     """
     _write(f"{why}; stacks of its threads:")
     faulthandler.dump_traceback(file=2)
 
 
 def _write(line: str) -> None:
-    with contextlib.suppress(OSError):  # exit even if nobody reads stderr or the disk is full
+    with contextlib.suppress(OSError):  # exit even if stderr is closed or the disk is full
         os.write(2, f"hvscale: {line}\n".encode())

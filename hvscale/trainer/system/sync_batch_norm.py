@@ -1,6 +1,6 @@
 """Batch normalisation over the batches of all ranks.
 
-Horovod's own works for GPU tensors only; this one uses its all-reduce, on CPUs too.
+Horovod's own implementation needs GPU tensors; this one uses its all-reduce and works on CPUs too.
 """
 
 from types import ModuleType
@@ -11,17 +11,19 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Mean and variance over all ranks, whose batches have the same size.
+    """Normalises with mean and variance over all ranks, whose batches must have equal sizes.
 
-    One all-reduce forward and one backward for each layer.
+    Each layer adds one all-reduce to the forward pass and one to the backward pass.
     """
 
-    def __init__(self, own: _BatchNorm, name: str, hvd: ModuleType) -> None:
-        """Takes over the parameters and buffers of `own`, which is layer `name` of the model."""
-        super().__init__(own.num_features, own.eps, own.momentum, own.affine, own.track_running_stats)
-        self.weight, self.bias = own.weight, own.bias
-        self.running_mean, self.running_var = own.running_mean, own.running_var
-        self.num_batches_tracked = own.num_batches_tracked
+    def __init__(self, original: _BatchNorm, name: str, hvd: ModuleType) -> None:
+        """Takes over the parameters and buffers of `original`, which is layer `name`."""
+        super().__init__(
+            original.num_features, original.eps, original.momentum, original.affine, original.track_running_stats
+        )
+        self.weight, self.bias = original.weight, original.bias
+        self.running_mean, self.running_var = original.running_mean, original.running_var
+        self.num_batches_tracked = original.num_batches_tracked
         self.name, self.hvd = name, hvd
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -29,13 +31,13 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"{input.dim()} dimensions: batch normalisation needs a batch and channels")
 
     def forward(self, input: Tensor) -> Tensor:
-        """(batch, channels, ...) to the same, computed in fp32."""
+        """Normalise (batch, channels, ...), computed in fp32."""
         if not self.training:
             return super().forward(input)
         axes = [0, *range(2, input.dim())]
         values = input.float()
         variance, mean = torch.var_mean(values, axes, correction=0)
-        # As doubles, because the difference of squares below loses precision.
+        # In fp64, because the difference of squares below loses precision.
         own = torch.stack([mean.double(), variance.double() + mean.double().square()])
         mean, square = self.hvd.allreduce(own, name=f"hvscale.norm.{self.name}", op=self.hvd.Average)
         variance = square - mean.square()
@@ -56,7 +58,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def synchronise_batch_norm(model: nn.Module, hvd: ModuleType | None) -> None:
-    """Replace each batch normalisation of `model` in place. Does nothing for a single process."""
+    """Replace each batch-normalisation layer in place. Does nothing for a single process."""
     if hvd is None:
         return
     for name, module in list(model.named_modules()):
