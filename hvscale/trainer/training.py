@@ -14,7 +14,7 @@ from hvscale.core.trial_protocol import TrialFolder
 from hvscale.trainer.checkpoints.resume import checkpoint_folder, checkpoint_to_resume, report_differences
 from hvscale.trainer.checkpoints.store import Checkpoint, seed_rank
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, flag
-from hvscale.trainer.hooks import (
+from hvscale.trainer.job_hooks import (
     PeriodicCheckpoints,
     SaveAndStop,
     SkippedSteps,
@@ -37,7 +37,7 @@ from hvscale.trainer.trainer import Hook, Trainer
 from hvscale.trainer.trials import TrialHook
 
 if TYPE_CHECKING:
-    from hvscale.trainer.elastic import Commits
+    from hvscale.trainer.elastic_job import Commits
 
 
 def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None) -> TrainResult:
