@@ -87,7 +87,9 @@ def public_step(model: nn.Module) -> Step:
     return step
 
 
-def our_step(config: TrainConfig, ranks: Ranks, task: Workload, model: nn.Module, compute_format: ComputeFormat) -> Step:
+def our_step(
+    config: TrainConfig, ranks: Ranks, task: Workload, model: nn.Module, compute_format: ComputeFormat
+) -> Step:
     optimizer = make_optimizer(config, task, model, None)
     for group in optimizer.param_groups:
         group["lr"] = task.learning_rate
