@@ -1,6 +1,4 @@
-"""The configuration of a training run. Does not import torch, so that the command line starts
-quickly.
-"""
+"""The configuration of a training run. Does not import torch, so the command line starts fast."""
 
 import itertools
 from pathlib import Path
@@ -38,7 +36,7 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 def checked(kind: type[Config], /, **options: Any) -> Config:
-    """Raises RequestError, in one line that names the option, for an invalid value."""
+    """A `kind` with these options. Raises RequestError, naming the option, for an invalid value."""
     try:
         return kind(**options)
     except ValidationError as invalid:
@@ -47,8 +45,9 @@ def checked(kind: type[Config], /, **options: Any) -> Config:
 
 
 class TrainConfig(BaseModel):
-    """Create it with `TrainConfig.of`. Each field is an option of `hvscale train`; the text below
-    it is its help.
+    """The options of `hvscale train`: each docstring is an option's help text.
+
+    Create it with `TrainConfig.of`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
@@ -69,35 +68,33 @@ class TrainConfig(BaseModel):
 
     data: str = BUNDLED
     """Train on these images: "bundled" (photos from the scikit-image and scikit-learn wheels),
-    "synthetic", or a folder. For super-resolution DIV2K, a benchmark set (HR, LR_bicubic/X2) or any
-    folder of images, from which low resolution is made; for a classifier folders of classes, or
-    train and val with these.
+    "synthetic" (noise), or a folder. Super-resolution accepts DIV2K, a benchmark set (HR,
+    LR_bicubic/X2) or any folder of images; classifiers accept folders of classes, or train and val
+    with these.
     """
     train_images: str | None = None
-    """Train on these images, such as 1-800: DIV2K's numbers, elsewhere positions in name order."""
+    """Train on these images, such as 1-800: file numbers of DIV2K, otherwise positions by name."""
     val_images: str | None = None
-    """Validate on these images, such as 801-810, numbered likewise."""
+    """Validate on these images, such as 801-810, numbered in the same way."""
     val_data: str | None = None
-    """Validate on this folder, such as a benchmark set; all of --data is then used for training."""
+    """Validate on this folder, such as a benchmark set, and train on all of --data."""
     holdout: str | None = None
-    """Keep this photo out of training and evaluate on it: a file name without suffix; default: the
-    last by name.
-    """
+    """Hold out this photo for evaluation: a file name without suffix; default: the last by name."""
     cache_gb: GigabytesOrZero = 32
-    """Limit the disk cache of decoded images to this many GB (10^9 bytes); further images are
-    decoded at each use. 0: no cache.
+    """Limit the disk cache of decoded images, in GB (10^9 bytes); other images are decoded at each
+    use. 0: no cache.
     """
     cache_dir: Path | None = None
-    """Keep decoded images in this folder, shared by the ranks of a node; default: $HVSCALE_DECODED,
-    or hvscale/decoded in the user's cache folder.
+    """Cache decoded images in this folder, shared by the ranks of a node; default:
+    $HVSCALE_DECODED, or hvscale/decoded in the user's cache folder.
     """
     workers: ThreadsOrZero | None = None
-    """Prepare batches ahead with this many threads a rank; default: 0 if images are in memory or
-    mapped, else the number of computing threads.
+    """Load batches ahead with this many threads per rank; default: 0 if images are in memory or
+    cached, else the number of computing threads.
     """
 
     batch_size: SmallCount = BATCH_SIZE
-    """Set the images (or patches) in a batch of one rank; a step has --batches-per-allreduce
+    """Set the images (or patches) per batch of one rank; a step has --batches-per-allreduce
     batches.
     """
     patch_size: SmallCount = 48
@@ -105,114 +102,110 @@ class TrainConfig(BaseModel):
     image_size: SmallCount | None = None
     """Set the width and height of a classifier's images, in pixels; default: the model's own."""
     num_classes: SmallCount | None = None
-    """Set the number of classes of synthetic data; default: 1000. Other data defines its own."""
+    """Set the number of classes of synthetic data; default: 1000. Other data determines it."""
     weights: Path | None = None
-    """Start from this state dict; from another scale's EDSR, all layers but the tail are used."""
+    """Start from this state dict; an EDSR of another scale initialises all layers but the tail."""
 
     optimizer: OptimizerName = "auto"
-    """Choose adam, sgd (momentum 0.9), or auto: the task's usual one, Adam for super-resolution and
-    SGD for classification.
-    """
+    """Use adam, sgd (momentum 0.9), or auto: Adam for super-resolution, SGD for classification."""
     learning_rate: Factor | None = None
     """Set the peak learning rate; default: 1e-4 for super-resolution, 0.0125 for classification.
-    Scaled by ranks only with --scale-learning-rate.
+    It is scaled by ranks only with --scale-learning-rate.
     """
     weight_decay: FactorOrZero = 0
-    """Set the factor of the penalty on squared weights; 5e-5 is usual for classification."""
+    """Set the weight decay; 5e-5 is usual for classification."""
     schedule: Schedule = "constant"
-    """Keep the learning rate constant, or lower it to zero along a cosine."""
+    """Keep the learning rate constant, or decay it to zero along a cosine."""
     warmup_steps: CountOrZero = 0
-    """Raise the learning rate linearly over this many steps: from zero, or with
+    """Warm up the learning rate linearly over this many steps: from zero, or with
     --scale-learning-rate from that of one rank.
     """
     warmup_epochs: FactorOrZero = 0
     """Set the warm-up in epochs instead; 5 are usual for a scaled learning rate."""
     scale_learning_rate: bool = False
-    """Multiply the learning rate by the batches of a step: ranks times --batches-per-allreduce
-    (Goyal et al., 2017). With Adasum, only ranks of one node count if NCCL adds their gradients,
-    otherwise none.
+    """Multiply the learning rate by ranks times --batches-per-allreduce (Goyal et al., 2017). With
+    Adasum, only the ranks of one node count, and only if NCCL adds their gradients.
     """
 
     batches_per_allreduce: SmallCount = 1
-    """Accumulate gradients over this many batches before they are exchanged: a larger global batch
-    with fewer messages.
+    """Accumulate gradients over this many batches per exchange: a larger global batch with fewer
+    messages.
     """
     fp16_allreduce: bool = False
-    """Exchange gradients as fp16: half the bytes; values below 6e-8 are lost."""
+    """Exchange gradients as fp16, in half the bytes. Values below 6e-8 are lost."""
     bf16_allreduce: bool = False
     """Exchange gradients as bf16 and add them in fp32: half the bytes, the range of fp32, 8
-    significant bits. Horovod 0.28 cannot add bf16, so each all-reduce is an all-to-all and an
-    all-gather.
+    significant bits. Horovod 0.28 cannot add bf16, so an all-to-all and an all-gather replace each
+    all-reduce.
     """
     use_adasum: bool = False
-    """Combine the ranks' updates by Adasum instead of averaging gradients: orthogonal updates are
-    added, parallel ones averaged. Needs 2, 4, 8 ... ranks.
+    """Combine the ranks' updates by Adasum instead of averaging gradients: it adds orthogonal
+    updates and averages parallel ones. Needs 2, 4, 8 ... ranks.
     """
     gradient_predivide_factor: Factor = 1
-    """Divide gradients by this before they are added, and by ranks divided by this afterwards:
-    keeps fp16 sums in range.
+    """Divide gradients by this factor F before the sum and by ranks/F after it, which keeps fp16
+    sums in range.
     """
     allreduce_groups: SmallCount | None = None
-    """Exchange gradients in this many fixed groups, each when complete, instead of whatever is
-    ready at the end of each cycle.
+    """Exchange gradients in this many fixed groups, each as soon as it is complete; default: the
+    gradients that are ready in each cycle.
     """
     clip_norm: Factor | None = None
-    """Scale the averaged gradients down to this Euclidean norm if theirs is larger."""
+    """Clip the averaged gradients to this Euclidean norm."""
     sync_batch_norm: bool = False
-    """Compute batch normalisation over the batches of all ranks, for small batches. Adds one
-    message forward and one backward for each layer.
+    """Compute batch normalisation over all ranks, for small batches. Each layer adds a message to
+    the forward pass and one to the backward pass.
     """
 
     steps: Count | None = None
-    """Train this many steps; default: 1000 unless --epochs or --seconds is given."""
+    """Train for this many steps; default: 1000 unless --epochs or --seconds is given."""
     epochs: Count | None = None
-    """Train this many epochs: of 1000 steps for super-resolution, of all images for a classifier.
-    """
+    """Train for this many epochs: 1000 steps for super-resolution, all images for a classifier."""
     seconds: Seconds | None = None
-    """Train for about this many seconds: the first steps are timed, then all ranks agree on a
-    number of steps.
+    """Train for about this many seconds; the ranks time the first steps to agree on a number of
+    steps.
     """
 
     seed: Seed = 1
     """Seed the initial weights and the order of crops and images."""
     precision: Precision = "auto"
     """Compute in fp32, bf16 autocast, fp16 autocast with a loss scaler, or auto: the faster of fp32
-    and bf16, measured at the start.
+    and bf16, as measured at the start.
     """
     memory_format: MemoryFormat = "auto"
-    """Store images channels-last, contiguous, or auto: the faster one, measured at the start."""
+    """Use channels-last or contiguous images, or auto: the faster, as measured at the start."""
     compile: bool = False
-    """Compile each block of the model with torch.compile; takes about a minute at the start and
+    """Compile each block of the model with torch.compile. Takes about a minute at the start and
     needs a C++ compiler.
     """
     threads: Threads | None = None
-    """Compute with this many threads a rank; default: OMP_NUM_THREADS, or the rank's share of the
+    """Use this many computing threads per rank; default: OMP_NUM_THREADS, or its share of the
     cores.
     """
     pin: bool = False
-    """Bind each rank's threads to their own cores, if there are enough for the ranks of a host."""
+    """Bind each rank's threads to separate cores, if the host has a core for each rank."""
 
     checkpoint_every: CountOrZero = 0
-    """Save a checkpoint every this many steps and at the end, to resume from. 0: none."""
+    """Save a checkpoint every N steps and at the end. 0: never."""
     checkpoint_keep: SmallCount = 3
-    """Keep this many checkpoints, the newest."""
+    """Keep this many checkpoints; older ones are removed."""
     checkpoint_dir: Path | None = None
     """Save checkpoints in this folder; default: checkpoints/ in the run folder."""
     commit_every: Count = 10
-    """Commit every this many steps in an elastic job: training continues from these in-memory
-    copies when a rank is lost. Added or removed hosts lose no step.
+    """Commit every N steps in an elastic job. If a rank is lost, training continues from these
+    in-memory copies. No step is lost when hosts are added or removed.
     """
     stall_timeout: SecondsOrZero = 300
-    """End the job if no step finishes for this many seconds; each rank first writes its Python
+    """End the job if no step finishes within this many seconds. Each rank first writes its Python
     stacks to its log. 0: never.
     """
     resume: str | None = None
-    """Resume from a checkpoint: a file, a folder of them, a run folder, or "auto": the newest of
-    --run or --checkpoint-dir, if there is one.
+    """Resume from a checkpoint file, a folder of checkpoints, a run folder, or "auto": the newest
+    checkpoint in --run or --checkpoint-dir, if there is one.
     """
 
     wandb: WandbMode = "off"
-    """Log to Weights & Biases: offline (into the run folder) or online. Failures to log never end
+    """Log to Weights & Biases: offline (in the run folder) or online. Logging failures never end
     training. Example: --wandb offline
     """
     wandb_project: str | None = None
@@ -220,8 +213,8 @@ class TrainConfig(BaseModel):
     tensorboard: bool = False
     """Write TensorBoard event files to tensorboard/ in the run folder."""
     one_rank_run: Path | None = None
-    """Compare with this run folder of the same training on one rank: --wandb and --tensorboard then
-    show scaling efficiency.
+    """Log scaling efficiency with --wandb and --tensorboard, relative to this run folder of the
+    same training on one rank.
     """
 
     run: Path | None = None
@@ -229,7 +222,7 @@ class TrainConfig(BaseModel):
 
     @classmethod
     def of(cls, **options: Any) -> "TrainConfig":
-        """Raises RequestError, in one line that names the option, for an invalid value."""
+        """A configuration. Raises RequestError, naming the option, for an invalid value."""
         config = checked(cls, **options)
         lengths = [flag(name) for name in ("steps", "epochs", "seconds") if getattr(config, name) is not None]
         if len(lengths) > 1:
@@ -255,18 +248,16 @@ class TrainConfig(BaseModel):
                 raise RequestError(f"--bf16-allreduce and {flag(name)} exclude each other: leave out one")
 
     def _changed(self, *names: str) -> list[str]:
-        """Those of the fields that are not at their defaults."""
+        """The fields among `names` that are not at their defaults."""
         return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
 
     def edsr_options(self) -> dict[str, Any]:
-        """The keyword arguments for `hvscale.models.build` of an EDSR that were given."""
+        """The given keyword arguments for `hvscale.models.build` of an EDSR."""
         options = {"n_resblocks": self.n_resblocks, "n_feats": self.n_feats, "res_scale": self.res_scale}
         return {name: value for name, value in options.items() if value is not None}
 
     def arguments(self) -> list[str]:
-        """The command line after `hvscale train`: MODEL and each option that is not at its
-        default.
-        """
+        """The arguments of `hvscale train`: MODEL and each option that is not at its default."""
         given = self.model_dump(mode="json", exclude_defaults=True, exclude={"model"})
         words = ([flag(name)] if value is True else [flag(name), str(value)] for name, value in given.items())
         return [self.model, *itertools.chain.from_iterable(words)]

@@ -1,4 +1,4 @@
-"""The configurations of `hvscale eval` and `hvscale upscale`. Does not import torch."""
+"""The options of `hvscale eval` and `hvscale upscale`. Does not import torch."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -10,13 +10,13 @@ from hvscale.trainer.config import BUNDLED
 
 
 class TrainedConfig(BaseModel):
-    """The trained model, and how it is run."""
+    """The trained model and how it runs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
     model: str | None = None
-    """Set the model of the weights; default: the one they name, or an EDSR of the public
-    implementation by their shapes.
+    """Set the model of the weights; default: the model they name, or the public EDSR that has their
+    shapes.
     """
     scale: Literal[2, 3, 4] | None = None
     """Set the upscaling factor, for weights that do not contain it."""
@@ -25,62 +25,58 @@ class TrainedConfig(BaseModel):
     model's own.
     """
     memory_gb: Gigabytes = 2
-    """Limit the memory for one image to about this many GB (10^9 bytes); larger images are cut into
-    tiles, with the same result.
+    """Limit the memory for one image, in GB (10^9 bytes). Larger images are cut into tiles, with
+    the same result.
     """
     self_ensemble: bool = False
-    """Average over the eight flips and rotations of each image: eight times the time for about 0.1
-    dB.
+    """Average over the eight flips and rotations of each image. Takes eight times as long and gains
+    about 0.1 dB.
     """
     threads: Threads | None = None
-    """Compute with this many threads a rank; default: OMP_NUM_THREADS, or the rank's share of the
+    """Use this many computing threads per rank; default: OMP_NUM_THREADS, or its share of the
     cores.
     """
 
     def model_options(self) -> dict[str, Any]:
-        """The keyword arguments for `hvscale.models.build` that were given."""
+        """The given keyword arguments for `hvscale.models.build`."""
         options = {"scale": self.scale, "res_scale": self.res_scale}
         return {name: value for name, value in options.items() if value is not None}
 
 
 class EvalConfig(TrainedConfig):
-    """Create it with `checked`. Each field is an option of `hvscale eval`; the text below a field
-    is its help.
+    """The options of `hvscale eval`: each docstring is an option's help text.
+
+    Create it with `checked`.
     """
 
     weights: Path
-    """Evaluate this: the run folder of a training, a checkpoint, or a file of weights (state dict).
-    """
+    """Evaluate this model: a run folder, a checkpoint, or a weights file (state dict)."""
     data: str = BUNDLED
     """Evaluate on "bundled" photos, DIV2K, a benchmark set (HR, LR_bicubic/X2), a folder of images,
     or folders of classes.
     """
     images: str | None = None
-    """Evaluate these images, such as 801-900: DIV2K's numbers, elsewhere positions in name order;
-    default for DIV2K: 801-810.
+    """Evaluate these images, such as 801-900: file numbers of DIV2K (default: 801-810), otherwise
+    positions by name (default: all).
     """
     measure: Literal["auto", "rgb", "luma"] = "auto"
-    """Compare rgb, luma (Y) only, or auto: luma for benchmark sets and RGB elsewhere, as in
-    publications.
+    """Compare rgb, luma (Y), or auto: luma for benchmark sets and RGB otherwise, as publications
+    do.
     """
     shave: SmallCountOrZero | None = None
-    """Cut off this many pixels at each side; default: the scale for luma, scale + 6 for RGB, as is
-    usual.
-    """
+    """Shave this many pixels off each side; default: the scale for luma, scale + 6 for RGB."""
     batch_size: SmallCount = 16
-    """Evaluate this many images at a time with a classifier."""
+    """Set the batch size of a classifier."""
     image_size: SmallCount | None = None
     """Set the width and height of a classifier's images, in pixels; default: the model's own."""
 
 
 class UpscaleConfig(TrainedConfig):
-    """Create it with `checked`. Each field is an option of `hvscale upscale`."""
+    """The options of `hvscale upscale`. Create it with `checked`."""
 
     images: list[Path]
-    """Images to upscale."""
+    """Upscale these images."""
     weights: Path
-    """Use this model: the run folder of a training, a checkpoint, or a file of weights (state
-    dict).
-    """
+    """Use this model: a run folder, a checkpoint, or a weights file (state dict)."""
     output: Path | None = None
     """Write NAMEx2.png and so on to this folder; default: the folder of each image."""

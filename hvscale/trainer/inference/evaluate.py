@@ -1,6 +1,4 @@
-"""Evaluates a trained model on a data set, on the ranks a launcher started or in a single
-process.
-"""
+"""Evaluates a trained model on a data set, on a launcher's ranks or in a single process."""
 
 import math
 from statistics import fmean
@@ -32,6 +30,8 @@ MIN_MEASURED_SIDE = 11  # pixels left after shaving: SSIM's window
 
 
 class ImageScore(BaseModel):
+    """PSNR and SSIM of one image."""
+
     name: str
     psnr_db: float | None
     """None if the images are identical."""
@@ -58,14 +58,15 @@ class EvalResult(VersionedDocument):
     bicubic_ssim: float | None = None
     images: list[ImageScore] = []
     top1: float | None = None
-    """Top-1 accuracy, a share of 1."""
+    """Top-1 accuracy, from 0 to 1."""
     top5: float | None = None
-    """Top-5 accuracy, a share of 1."""
+    """Top-5 accuracy, from 0 to 1."""
 
 
 def evaluate_trained(config: EvalConfig) -> EvalResult:
-    """The result, the same on every rank. Raises RequestError, on all ranks, for unusable weights
-    or images.
+    """The evaluation result, the same on every rank.
+
+    Raises RequestError, on all ranks, for unusable weights or images.
     """
     ranks = Ranks()
     share_cores(ranks, config.threads)
@@ -78,9 +79,7 @@ def evaluate_trained(config: EvalConfig) -> EvalResult:
 
 
 def options_for(config: EvalConfig) -> dict[str, Any]:
-    """A classifier's file of weights does not contain the number of classes; it comes from the
-    data.
-    """
+    """The model's options. A classifier's number of classes comes from the data."""
     if config.model is None or models.find(config.model).task != "classification":
         return config.model_options()
     return {**config.model_options(), "num_classes": len(classes_of(config.data).classes)}
@@ -105,9 +104,9 @@ def super_resolution_result(config: EvalConfig, trained: TrainedModel, ranks: Ra
     chosen = ranks.all_or_fail(lambda: images_of(config, scale))
     measure = measure_of(config, chosen, scale)
     smallest = 2 * measure.shave + MIN_MEASURED_SIDE
-    # Each image is used once, by one rank: no cache of decoded images is needed.
-    opened = ranks.all_or_fail(lambda: [pairs.lazy_photo(pair, scale, smallest) for pair in chosen.pairs])
-    found = score_photos(trained.module, opened, scale, measure, ranks, config.memory_gb * 1e9, config.self_ensemble)
+    # Each image is used once, by one rank, so caching would not help.
+    photos = ranks.all_or_fail(lambda: [pairs.lazy_photo(pair, scale, smallest) for pair in chosen.pairs])
+    found = score_photos(trained.module, photos, scale, measure, ranks, config.memory_gb * 1e9, config.self_ensemble)
     return EvalResult(
         model=trained.name,
         data=chosen.title,

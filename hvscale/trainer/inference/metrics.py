@@ -18,41 +18,38 @@ class Measure:
     """Which part of two images is compared."""
 
     shave: int
-    """Pixels cut off at each side of the high-resolution image."""
+    """Pixels shaved off each side of the high-resolution image."""
     luma: bool
     """Compare luma (Y of YCbCr) instead of RGB."""
 
 
 def div2k_measure(scale: int) -> Measure:
-    """RGB, `scale` + 6 pixels shaved: as the public EDSR implementation on DIV2K."""
+    """RGB with `scale` + 6 pixels shaved, as in the public EDSR code for DIV2K."""
     return Measure(scale + 6, luma=False)
 
 
 def benchmark_measure(scale: int) -> Measure:
-    """Luma, `scale` pixels shaved: the convention for Set5, Set14, B100 and Urban100."""
+    """Luma with `scale` pixels shaved, the convention for Set5, Set14, B100 and Urban100."""
     return Measure(scale, luma=True)
 
 
 def to_pixels(image: Tensor) -> Pixels:
-    """(3, height, width) of any real values to pixels (height, width, 3): clamped to 0..255 and
-    rounded.
-    """
+    """Clamp (3, height, width) to 0..255 and round it to pixels (height, width, 3)."""
     return np.asarray(image.float().clamp(0, 255).round().byte().permute(1, 2, 0).cpu().numpy())
 
 
 def psnr_db(ours: Pixels, truth: Pixels, measure: Measure) -> float:
-    """Peak signal-to-noise ratio of two images (height, width, 3), in dB; infinite if they are
-    equal.
-    """
+    """Peak signal-to-noise ratio of two images (height, width, 3) in dB; infinite if equal."""
     error = np.mean((compared_values(ours, measure) - compared_values(truth, measure)) ** 2)
     return 10 * math.log10(255**2 / error) if error else math.inf
 
 
 def ssim(ours: Pixels, truth: Pixels, measure: Measure) -> float:
-    """Structural similarity (Wang et al., 2004): 11x11 Gaussian window, sigma 1.5; of RGB, the mean
-    over the channels.
+    """Structural similarity (Wang et al., 2004); of RGB, the mean over the channels.
+
+    The window is an 11x11 Gaussian with sigma 1.5.
     """
-    # Imported here: it loads scipy, which costs half as much time as torch.
+    # Imported here: it loads scipy, which takes half as long as torch.
     from skimage.metrics import structural_similarity
 
     wang = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False, "data_range": 255}
@@ -65,8 +62,6 @@ def ssim(ours: Pixels, truth: Pixels, measure: Measure) -> float:
 
 
 def compared_values(pixels: Pixels, measure: Measure) -> NDArray[Any]:
-    """The compared part of an image as doubles: (height, width, 3), or (height, width) of unrounded
-    luma.
-    """
+    """The compared part of an image in fp64: (height, width, 3), or luma (height, width)."""
     inner = pixels[measure.shave : -measure.shave or None, measure.shave : -measure.shave or None].astype(np.float64)
     return inner @ LUMA + 16 if measure.luma else inner
