@@ -106,7 +106,7 @@ def test_folders_of_classes(hvscale: Run, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("check", "nowhere"), "nowhere: no such folder"),
-        (("check", "."), "needs a folder for each class"),
+        (("check", "."), "needs a folder of images for each class"),
         (("make-lr", "nowhere"), "nowhere: no such folder"),
         (("make-lr", "."), "no images in it"),
         (("make-lr", ".", "--scale", "5"), "--scale 5: expected any of 2, 3, 4"),

@@ -1,1 +1,1 @@
-"""Logs training runs to Weights & Biases and TensorBoard, from processes beside rank 0."""
+"""Logs training runs to Weights & Biases and TensorBoard from processes beside rank 0."""

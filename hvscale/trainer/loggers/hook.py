@@ -1,6 +1,6 @@
 """Rank 0's side of logging: starts a process for each logger and tells it when training ends.
 
-Adds nothing to a training step: the processes follow steps.jsonl.
+This adds no work to a training step, because the processes read steps.jsonl.
 """
 
 import os
@@ -24,18 +24,15 @@ from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.result import TrainResult
 from hvscale.trainer.trainer import Hook, Trainer
 
-# After training that failed or was asked to stop: ending in time matters more than sending
-# everything.
+# After failed or interrupted training, ending in time matters more than sending everything.
 FINISH_SECONDS_AFTER_FAILURE = 5.0
 
 
 class Loggers(Hook):
-    """Enter it before the run folder, so that loggers end after the folder is complete."""
+    """Enter it before the run folder, so that loggers end once the folder is complete."""
 
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
-        """Collective. Raises RequestError, on all ranks, for a missing package or a wrong
-        --one-rank-run.
-        """
+        """Collective. Raises RequestError for a missing package or an invalid --one-rank-run."""
         self.config, self.ranks = config, ranks
         self.requested = [kind for kind in LOGGERS.all().values() if kind.requested(config)] if ranks.rank == 0 else []
         self.one_rank_images_per_second = ranks.all_or_fail(self._check)
@@ -55,12 +52,12 @@ class Loggers(Hook):
         return images_per_second_of_one_rank(self.config.one_rank_run, self.config.model)
 
     def in_run(self, run: Path) -> "Loggers":
-        """Set the run folder."""
+        """Set the run folder and return this hook."""
         self.run = run
         return self
 
     def on_start(self, trainer: Trainer) -> None:
-        """Start the processes, once steps.jsonl exists."""
+        """Start the processes. steps.jsonl exists by now."""
         super().on_start(trainer)
         if self.run is None:
             return
@@ -88,7 +85,7 @@ class Loggers(Hook):
 
 
 class LoggerProcess:
-    """A process for one logger. What its client prints goes to logs/NAME.log of the run."""
+    """The process of one logger. Its client's output goes to logs/NAME.log in the run folder."""
 
     def __init__(self, name: str, logged: LoggedRun) -> None:
         """Raises OSError if it cannot be started."""
@@ -103,7 +100,7 @@ class LoggerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for rank 0; the client's own processes end with this group
+                start_new_session=True,  # Ctrl-C must reach rank 0 only; the client's processes share this group
             )
         self.stdin, self.stdout = cast(IO[str], self.process.stdin), cast(IO[str], self.process.stdout)
         self.listener = threading.Thread(target=self._listen, name=f"hvscale-{name}", daemon=True)
@@ -111,7 +108,7 @@ class LoggerProcess:
         self._send(to_json(logged, indent=None))
 
     def _send(self, line: str) -> None:
-        with suppress(OSError):  # it has ended already: its warning or exit status says why
+        with suppress(OSError):  # it has already ended; its warning or exit status gives the reason
             self.stdin.write(line + "\n")
             self.stdin.flush()
 
@@ -124,7 +121,7 @@ class LoggerProcess:
         warn(f"--{self.name}: {text}")
 
     def end(self, finished: bool, deadline: float) -> None:
-        """Wait until it has ended, or kill it at the deadline (seconds of `time.monotonic`)."""
+        """Wait for the process to end; kill it at the deadline (seconds of `time.monotonic`)."""
         self._send("finished" if finished else "failed")
         with suppress(OSError):
             self.stdin.close()
@@ -143,7 +140,7 @@ class LoggerProcess:
 
 
 def images_per_second_of_one_rank(path: Path, model: str) -> float:
-    """Raises RequestError if `path` is not the run folder of a training of `model` on one rank."""
+    """The throughput of that run. Raises RequestError if it did not train `model` on one rank."""
     try:
         result = TrainResult.read(path)
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""What a logger is, and the registry of all loggers."""
+"""The interface and the registry of loggers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from hvscale.profiling.analyze.explanation import ExplainedBreakdown
 from hvscale.trainer.config import TrainConfig
 
 Metrics = dict[str, float]
-FINISH_SECONDS = 120.0  # for sending what is left when training has ended
+FINISH_SECONDS = 120.0  # for sending the remaining data after training has ended
 
 
 class LoggedRun(BaseModel):
-    """A training run, as its loggers are told about it at the start."""
+    """The training run that loggers log, as known at its start."""
 
     path: Path
     """The run folder."""
@@ -33,28 +33,26 @@ class LoggedRun(BaseModel):
 
 @dataclass(frozen=True)
 class FinalResult:
-    """How training ended. Everything but `step` is empty if it did not finish."""
+    """The end of training. All fields but `step` are empty if it did not finish."""
 
     finished: bool
     step: int
     """The last step."""
     metrics: Metrics
-    """Of the whole run, if known: throughput, PSNR, exposed communication ..."""
+    """Metrics of the whole run, if known: throughput, PSNR, exposed communication ..."""
     picture: Path | None
-    """LR, bicubic, model and HR side by side."""
+    """LR, bicubic, model output and HR side by side."""
     breakdown: ExplainedBreakdown | None
     """The table by message size, if communication was recorded."""
 
 
 class Logger(Protocol):
-    """Runs in a process of its own. An exception ends the logger with one warning, never
-    training.
-    """
+    """Runs in a separate process. An exception ends the logger with one warning, never training."""
 
     name: str
-    """Also its option of `hvscale train`."""
+    """Also the name of its option of `hvscale train`."""
     package: str
-    """The distribution, and extra of hvscale, that it needs."""
+    """The distribution it needs; also the name of hvscale's extra."""
 
     def __init__(self, logged: LoggedRun, warn: Callable[[str], None]) -> None: ...
 
@@ -62,7 +60,7 @@ class Logger(Protocol):
     def requested(config: TrainConfig) -> bool: ...
 
     def step(self, number: int, metrics: Metrics) -> None:
-        """Called for each step in turn, at most a second after it."""
+        """Called for each step in order, at most a second after it."""
 
     def end(self, result: FinalResult) -> None:
         """Called last. It may take FINISH_SECONDS."""

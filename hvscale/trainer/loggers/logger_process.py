@@ -1,10 +1,9 @@
-"""The process of one logger, beside rank 0: whatever its client does, training neither waits nor
-fails.
+"""The process of one logger beside rank 0, so that its client can neither delay nor fail training.
 
     python -m hvscale.trainer.loggers.logger_process NAME
 
-The first line on stdin is a `LoggedRun` as JSON. The second, when training has ended, is `finished`
-or `failed`; if it is missing, rank 0 was killed. Each line on stdout is a warning for the user.
+The first line on stdin is a `LoggedRun` as JSON. The second, sent when training has ended, is
+`finished` or `failed`; if it is missing, rank 0 was killed. Each line on stdout is a warning.
 """
 
 import os
@@ -31,10 +30,10 @@ SUMMARY = ("images_per_second", "psnr_db", "ssim", "bicubic_psnr_db", "top1", "t
 
 def main() -> int:
     warnings = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what clients print is for the log file
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # clients' output goes to the log file
     os.nice(NICENESS)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # rank 0 decides and reports it on stdin
+        signal.signal(number, signal.SIG_IGN)  # rank 0 handles signals and reports the end on stdin
 
     def warn(text: str) -> None:
         print(" ".join(text.split()), file=warnings)
@@ -51,8 +50,9 @@ def main() -> int:
 
 
 class EndOfTraining:
-    """Whether training has ended. From then on this process lives for little more than
-    FINISH_SECONDS, even if its client hangs.
+    """Waits for the end of training.
+
+    From then on this process ends soon after FINISH_SECONDS, even if its client hangs.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class EndOfTraining:
 
     def _listen(self) -> None:
         self.finished = sys.stdin.readline().strip() == "finished"
-        signal.alarm(int(FINISH_SECONDS) + 10)  # for when rank 0, which would end this process earlier, is gone
+        signal.alarm(int(FINISH_SECONDS) + 10)  # in case rank 0, which would end this process earlier, is gone
         self.event.set()
 
 
@@ -79,7 +79,7 @@ def follow(logger: Logger, logged: LoggedRun, end: EndOfTraining, warn: Callable
 
 
 class NewSteps:
-    """The steps added to a steps.jsonl since the last call."""
+    """Reads the steps that were added to steps.jsonl since the last call."""
 
     def __init__(self, path: Path) -> None:
         self.stream = path.open("rb")
@@ -99,7 +99,7 @@ class NewSteps:
 
 
 def step_metrics(step: StepRecord, logged: LoggedRun) -> Metrics:
-    """The logged metrics of a step, named as in steps.jsonl; only those that are known."""
+    """The known metrics of a step, named as in steps.jsonl."""
     images_per_second = step.images / step.seconds
     values = {
         "loss": step.loss,
@@ -138,7 +138,7 @@ def final_result(logged: LoggedRun, last: int, warn: Callable[[str], None]) -> F
 
 
 def recorded_breakdown(run: RunFolder) -> ExplainedBreakdown | None:
-    """None if the run's communication is not recorded."""
+    """The run's breakdown; None if its communication was not recorded."""
     if not run.hvprof.is_dir() or not any(run.hvprof.iterdir()):
         return None
     table = explained_breakdown(run)

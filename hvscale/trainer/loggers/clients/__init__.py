@@ -1,1 +1,1 @@
-"""The loggers: each is one file that registers itself."""
+"""The loggers. Each file registers one."""

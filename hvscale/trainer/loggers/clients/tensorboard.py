@@ -1,6 +1,6 @@
 """Logs to TensorBoard event files in the run folder.
 
-Uses TensorBoard's own writer: PyTorch's would load torch, half a gigabyte, to write the same.
+Uses TensorBoard's own writer, because PyTorch's would load torch (half a gigabyte).
 """
 
 import time
@@ -13,7 +13,7 @@ from hvscale.core.units import human_bytes, human_range, human_seconds, human_sh
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.loggers.logger import LOGGERS, FinalResult, LoggedRun, Metrics
 
-FOLDER = "tensorboard"  # of a run
+FOLDER = "tensorboard"  # in the run folder
 FLUSH_SECONDS = 5
 COLUMNS = ("operation", "size", "calls", "bytes", "total", "%")
 
@@ -31,8 +31,8 @@ class TensorBoard:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self.writer = EventFileWriter(str(logged.path / FOLDER), flush_secs=FLUSH_SECONDS)
-        # A resumed run is written again from its first step: readers drop older events from there
-        # on.
+        # A resumed run is written again from its first step. This event makes readers drop the old
+        # events.
         self.writer.add_event(Event(step=1, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
 
     def step(self, number: int, metrics: Metrics) -> None:
@@ -68,7 +68,7 @@ class TensorBoard:
             ]
             lines = [" | ".join(cells) for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows)]
             self._add(result.step, text_pb("message_sizes", "\n".join(lines)))
-        self.writer.flush()  # raises if something could not be written; closing does not
+        self.writer.flush()  # raises if a write failed; close() does not
         self.writer.close()
 
     def _add(self, step: int, summary: Any) -> None:

@@ -1,6 +1,6 @@
 """Logs to Weights & Biases with its own client.
 
-All its files are in the run folder, from where `wandb sync` can upload them.
+All its files are in the run folder; `wandb sync` can upload them from there.
 """
 
 import os
@@ -17,7 +17,7 @@ from hvscale.profiling.analyze.breakdown import Row
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.loggers.logger import FINISH_SECONDS, LOGGERS, FinalResult, LoggedRun, Metrics
 
-FOLDER = "wandb"  # of a run; the client's own name for it
+FOLDER = "wandb"  # in the run folder; the client chooses this name
 PROJECT = "hvscale"
 CONNECT_SECONDS = 30.0
 
@@ -31,12 +31,10 @@ class Wandb:
         return config.wandb != "off"
 
     def __init__(self, logged: LoggedRun, warn: Callable[[str], None]) -> None:
-        """Logs offline, with a warning, if the server cannot be reached or does not know the
-        user.
-        """
+        """Logs offline, with a warning, if the server is unreachable or rejects the user."""
         self.run_folder = logged.run
         os.environ.setdefault("WANDB_DATA_DIR", str(logged.path / FOLDER))
-        os.environ.setdefault("WANDB_CACHE_DIR", str(logged.path))  # the client appends its own folder's name
+        os.environ.setdefault("WANDB_CACHE_DIR", str(logged.path))  # the client appends its folder name
         mode = logged.config.wandb
         try:
             self.run = start(logged, mode)
@@ -70,7 +68,7 @@ class Wandb:
 
 
 def start(logged: LoggedRun, mode: str) -> Any:
-    """Raises what the client raises if it cannot start."""
+    """Start a wandb run. Raises what the client raises."""
     import wandb
 
     return wandb.init(
@@ -78,21 +76,22 @@ def start(logged: LoggedRun, mode: str) -> Any:
         mode=mode,  # type: ignore[arg-type]
         dir=logged.path,
         name=logged.path.name,
-        group=logged.path.name,  # a resumed run becomes another one of the same group
+        group=logged.path.name,  # a resumed run becomes another run in the same group
         config={**logged.config.model_dump(mode="json"), "np": logged.np},
         settings=wandb.Settings(
             silent=True,
             console="off",
             init_timeout=CONNECT_SECONDS,
-            finish_timeout=FINISH_SECONDS - 10,  # leaves time to report that it was not enough
+            finish_timeout=FINISH_SECONDS - 10,  # leaves time to report a timeout
             finish_timeout_raises=True,
         ),
     )
 
 
 def artifact(run: RunFolder) -> Any:
-    """The run folder without the client's own files and checkpoints, which are several times as
-    large as the model.
+    """The run folder as an artifact.
+
+    It omits the client's files and the checkpoints, which are several times as large as the model.
     """
     import wandb
 
@@ -100,12 +99,11 @@ def artifact(run: RunFolder) -> Any:
     left_out = {run.path / FOLDER, run.hvprof}
     for path in sorted(run.path.rglob("*")):
         if path.is_file() and path.suffix != ".ckpt" and left_out.isdisjoint(path.parents):
-            # Files may change until the launcher has ended. The model does not change, and is
-            # large.
+            # Files may change until the launcher has ended, except the model, which is large.
             policy: Literal["mutable", "immutable"] = "immutable" if path.suffix == ".pt" else "mutable"
             found.add_file(str(path), str(path.relative_to(run.path)), skip_cache=True, policy=policy)
     if profiles := [path for path in run.hvprof.glob("[!.]*") if path.is_file()]:
-        # The ranks still have their files mapped at full length; a copy can be trimmed.
+        # The ranks still map their files at full length, so copies are trimmed instead.
         with tempfile.TemporaryDirectory(dir=run.path / FOLDER) as folder:
             staged = RunFolder(Path(folder))
             staged.hvprof.mkdir()
