@@ -17,7 +17,7 @@ from tests.conftest import Run
 
 @pytest.fixture
 def div2k(tmp_path: Path) -> Path:
-    """Three real photos under DIV2K's names, high resolution only."""
+    """Three real photos with DIV2K's names, high resolution only."""
     hr = tmp_path / "DIV2K/DIV2K_train_HR"
     hr.mkdir(parents=True)
     for number, photo in enumerate((photos.astronaut(), photos.coffee(), photos.rocket()), start=1):
@@ -33,7 +33,7 @@ def found(hvscale: Run, data: Path, status: int = 2) -> list[tuple[str, str]]:
     return [(problem["kind"], Path(problem["file"]).name) for problem in document["problems"]]
 
 
-def test_low_resolution_is_made_beside_high_and_passes_the_check(hvscale: Run, div2k: Path) -> None:
+def test_made_low_resolution_images_pass_the_check(hvscale: Run, div2k: Path) -> None:
     done = hvscale("data", "make-lr", div2k / "DIV2K_train_HR", "--scale", "2,4")
     assert done.returncode == 0, done.stderr
     assert "6 images made" in done.stderr
@@ -53,7 +53,7 @@ def test_every_kind_of_problem_is_found(hvscale: Run, div2k: Path) -> None:
         (hr / f"{number:04d}.png").write_bytes((hr / "0001.png").read_bytes())
     assert hvscale("data", "make-lr", hr, "--scale", "2").returncode == 0
     (hr / "0001.png").write_bytes((hr / "0001.png").read_bytes()[:-5000])
-    (lr / "0002x2.png").write_bytes((lr / "0003x2.png").read_bytes())  # of the same size, another photo
+    (lr / "0002x2.png").write_bytes((lr / "0003x2.png").read_bytes())  # another photo of the same size
     Image.new("RGB", (100, 150)).save(lr / "0003x2.png")
     Image.fromarray(photos.camera()[:301, :403]).save(hr / "0004.png")
     Image.fromarray(resize.imresize(photos.camera()[:300, :402], 150, 201)).convert("RGB").save(lr / "0004x2.png")
@@ -80,7 +80,7 @@ def test_every_kind_of_problem_is_found(hvscale: Run, div2k: Path) -> None:
 
 
 def sixteen_bit_rgb(file: Path, pixels: Any) -> None:
-    """Pillow writes no such PNG."""
+    """Write a 16-bit RGB PNG, which Pillow cannot."""
     height, width = pixels.shape[:2]
     rows = (pixels.astype(">u2") * 257).tobytes()
     lines = b"".join(b"\0" + rows[row * width * 6 : (row + 1) * width * 6] for row in range(height))
@@ -92,7 +92,7 @@ def sixteen_bit_rgb(file: Path, pixels: Any) -> None:
     file.write_bytes(b"\x89PNG\r\n\x1a\n" + body)
 
 
-def test_folders_of_classes(hvscale: Run, tmp_path: Path) -> None:
+def test_check_of_class_folders(hvscale: Run, tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / f"pets/train/{name}").mkdir(parents=True)
         Image.fromarray(photos.chelsea()).save(tmp_path / f"pets/train/{name}/1.jpg")
@@ -112,7 +112,7 @@ def test_folders_of_classes(hvscale: Run, tmp_path: Path) -> None:
         (("make-lr", ".", "--scale", "5"), "--scale 5: expected any of 2, 3, 4"),
     ],
 )
-def test_a_wrong_request_is_one_line(hvscale: Run, words: tuple[str, ...], said: str) -> None:
+def test_invalid_request_is_one_line(hvscale: Run, words: tuple[str, ...], said: str) -> None:
     done = hvscale("data", *words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert said in done.stderr

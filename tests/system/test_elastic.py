@@ -1,9 +1,7 @@
-"""Elastic training under real `horovodrun`: ranks killed, hosts that come and go, and which samples
-were trained on all the same.
+"""Elastic training under real `horovodrun`: killed ranks, hosts that come and go, and samples used.
 
-One machine is several hosts here by several names, since Horovod takes out a host with all its
-ranks when one of them dies. At the end they are hosts of their own, each with its ssh server in a
-network namespace.
+Horovod removes a host with all its ranks when one dies, so this machine appears as several hosts
+under several names. In the last tests each host is a network namespace with its own ssh server.
 """
 
 import json
@@ -27,8 +25,8 @@ from tests.system.services import SshHosts, output
 
 SAMPLES, BATCH, COMMIT_EVERY = 120, 4, 5
 FIRST, SECOND, THIRD = "localhost", "127.0.0.1", "LOCALHOST"
-# Each image is of one colour, which no crop changes and which says which it is. The buffer counts
-# steps: it is committed, restored and sent as batch normalisation's are.
+# Each image has one colour, which identifies it in every crop. The buffer counts steps; it is
+# committed, restored and broadcast like those of batch normalisation.
 LOGGING = """
 import json, os, time
 import torch
@@ -85,7 +83,7 @@ class Job:
     process: subprocess.Popen[str]
 
     def hosts(self, *names: str) -> None:
-        """What the discovery script prints from now on."""
+        """Set the hosts that the discovery script prints."""
         new = self.folder / "hosts.new"
         new.write_text("".join(f"{name}:1\n" for name in names))
         new.replace(self.folder / "hosts")
@@ -93,10 +91,10 @@ class Job:
     def steps(self) -> list[dict[str, Any]]:
         file = self.folder / "job/steps.jsonl"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last line may be incomplete
 
     def wait_for_ranks(self, count: int, more: int = 3) -> None:
-        """Until the last steps were made by that many ranks."""
+        """Wait until `count` ranks have made the last `more` steps."""
 
         def made() -> bool:
             assert self.process.poll() is None, self.said()
@@ -106,7 +104,7 @@ class Job:
         wait_until(made)
 
     def wait_for_epochs(self, count: int) -> None:
-        """Until so many more have ended."""
+        """Wait until `count` more epochs have ended."""
 
         def ended() -> int:
             assert self.process.poll() is None, self.said()
@@ -134,7 +132,7 @@ class Job:
         return (self.folder / "out.log").read_text()
 
     def stop(self) -> None:
-        """Ask one rank to save and stop, and wait until all have."""
+        """Ask one rank to save and stop, and wait for all to end."""
         os.kill(self.pid(self.steps()[-1]["images"] // BATCH - 1), signal.SIGUSR1)
         self.process.wait(60)
         assert "asked to stop: saved" in self.said(), self.said()
@@ -165,8 +163,9 @@ def images(tmp_path: Path) -> None:
 
 @pytest.fixture
 def job(tmp_path: Path, images: None) -> Callable[..., Any]:
-    """`with job("--blacklist-cooldown-range", 1, 2) as running:` two ranks on two hosts, one is
-    enough; `train` is the command, and `within` what horovodrun is started by.
+    """`with job("--blacklist-cooldown-range", 1, 2) as running:` starts two ranks on two hosts.
+
+    One rank is enough to continue. `train` is the command, `within` a prefix for horovodrun.
     """
 
     @contextmanager
@@ -203,9 +202,9 @@ def job(tmp_path: Path, images: None) -> Callable[..., Any]:
 
 
 def check_samples(job: Job, repeated_steps: int = 0) -> None:
-    """In each epoch no sample counted twice, and all were used but for what did not fill a last
-    step; lines of steps.jsonl once each; and no more was in vain than `repeated_steps` steps of two
-    ranks.
+    """Each epoch used each sample at most once, and all but those that do not fill a last step.
+
+    steps.jsonl has each step once, and at most `repeated_steps` steps of two ranks were lost.
     """
     steps, seen = job.steps(), sorted(job.seen(), key=lambda line: line["time"])
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
@@ -213,12 +212,11 @@ def check_samples(job: Job, repeated_steps: int = 0) -> None:
     joint = images = 0
     for step in steps:
         if len(epochs[-1]) + step["images"] > SAMPLES:
-            # Fewer ranks had left too little of the epoch for a step of more, which ends it with no
-            # step of its own.
+            # Too few samples were left for a step of more ranks, so the epoch ends without it.
             assert step["images"] > images
             epochs.append([])
         images = step["images"]
-        # What a failure undid has the same number, and was made before.
+        # Steps undone by a failure have the same number and an earlier time.
         own = [line["samples"] for line in seen if line["step"] == step["step"]][-step["images"] // BATCH :]
         epochs[-1] += [sample for samples in own for sample in samples]
         joint = max(joint, step["images"])
@@ -228,12 +226,12 @@ def check_samples(job: Job, repeated_steps: int = 0) -> None:
     for epoch in epochs:
         assert len(set(epoch)) == len(epoch)
         assert set(epoch) <= set(range(SAMPLES))
-    in_vain = sum(len(line["samples"]) for line in seen) - sum(map(len, epochs))
-    assert in_vain <= repeated_steps * 2 * BATCH
+    lost = sum(len(line["samples"]) for line in seen) - sum(map(len, epochs))
+    assert lost <= repeated_steps * 2 * BATCH
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_is_done_without_and_replaced(job: Callable[..., Any], rank: int) -> None:
+def test_job_continues_without_a_killed_rank_until_it_is_replaced(job: Callable[..., Any], rank: int) -> None:
     with job("--blacklist-cooldown-range", 1, 2) as running:
         running.wait_for_ranks(2, more=COMMIT_EVERY + 2)
         os.kill(running.pid(rank), signal.SIGKILL)
@@ -251,7 +249,7 @@ def test_a_killed_rank_is_done_without_and_replaced(job: Callable[..., Any], ran
         assert (running.folder / f"job/checkpoints/step-{made:09d}.ckpt").is_file()
 
 
-def test_a_loss_that_is_no_number_after_a_change_of_ranks_is_every_rank_s_affair(job: Callable[..., Any]) -> None:
+def test_nan_loss_after_a_change_of_ranks_is_handled_by_all_ranks(job: Callable[..., Any]) -> None:
     with job() as running:
         running.wait_for_ranks(2)
         running.hosts(FIRST, SECOND, THIRD)
@@ -271,8 +269,8 @@ def test_a_loss_that_is_no_number_after_a_change_of_ranks_is_every_rank_s_affair
         assert run_json(running.folder / "job")["state"] == "failed"
 
 
-def test_hosts_that_come_and_go_lose_no_step(job: Callable[..., Any]) -> None:
-    """The one that goes is rank 0's: another one then writes the run folder."""
+def test_adding_and_removing_hosts_loses_no_step(job: Callable[..., Any]) -> None:
+    """Rank 0's host is removed: another rank then writes the run folder."""
     with job() as running:
         running.wait_for_ranks(2)
         running.hosts(FIRST, SECOND, THIRD)
@@ -286,7 +284,7 @@ def test_hosts_that_come_and_go_lose_no_step(job: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("how", ["exit 1", "set -- --data nowhere"])
-def test_a_new_rank_that_cannot_begin_leaves_the_others_alone(job: Callable[..., Any], how: str) -> None:
+def test_new_rank_that_cannot_start_does_not_end_the_others(job: Callable[..., Any], how: str) -> None:
     script = f'if [ "$HOROVOD_HOSTNAME" = {THIRD} ]; then {how}; fi; exec "$0" "$@"'
     train = ("sh", "-c", script.replace("set --", 'set -- "$@"'), *TRAIN)
     with job(train=train) as running:
@@ -301,8 +299,8 @@ def test_a_new_rank_that_cannot_begin_leaves_the_others_alone(job: Callable[...,
         check_samples(running)
 
 
-def test_another_number_of_ranks_goes_on_in_the_same_epoch(hvscale: Run, tmp_path: Path, images: None) -> None:
-    """Without elastic: 80 of 120 samples alone, then two ranks share out the other 40."""
+def test_another_number_of_ranks_resumes_in_the_same_epoch(hvscale: Run, tmp_path: Path, images: None) -> None:
+    """Without elastic training: one rank uses 80 of 120 samples, then two ranks the other 40."""
     train = (*TRAIN[:-4], "--checkpoint-every", 20, "--checkpoint-dir", "kept", "--resume", "auto")
     assert hvscale(*train[1:], "--steps", 20).returncode == 0
     done = hvscale("launch", "-np", 2, "--run", "rest", "--", *train, "--steps", 45)
@@ -323,10 +321,8 @@ def test_another_number_of_ranks_goes_on_in_the_same_epoch(hvscale: Run, tmp_pat
 
 @pytest.fixture
 def ssh_job(job: Callable[..., Any], ssh: SshHosts, tmp_path: Path) -> Callable[..., Any]:
-    """A rank on each of `alpha` and `beta`, which horovodrun reaches by ssh from a third host, as
-    docs/how-to/train.md has it.
-    """
-    wrapper = tmp_path / "ssh"  # horovodrun calls ssh by this name, and has no option for a configuration
+    """A rank on each of `alpha` and `beta`, which horovodrun reaches by ssh from a third host."""
+    wrapper = tmp_path / "ssh"  # horovodrun has no option for ssh's configuration, but calls it by name
     _, *options = ssh.ssh.split()
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {" ".join(options)} -o ServerAliveInterval=2 "$@"\n')
     wrapper.chmod(0o755)
@@ -338,7 +334,7 @@ def ssh_job(job: Callable[..., Any], ssh: SshHosts, tmp_path: Path) -> Callable[
     )
 
 
-def test_a_rank_killed_on_another_host_is_replaced(ssh_job: Callable[..., Any]) -> None:
+def test_rank_killed_on_another_host_is_replaced(ssh_job: Callable[..., Any]) -> None:
     with ssh_job("--blacklist-cooldown-range", 1, 2) as running:
         running.wait_for_ranks(2, more=COMMIT_EVERY + 2)
         os.kill(running.pid(0), signal.SIGKILL)
@@ -349,7 +345,7 @@ def test_a_rank_killed_on_another_host_is_replaced(ssh_job: Callable[..., Any]) 
         check_samples(running, COMMIT_EVERY)
 
 
-def test_a_host_that_loses_its_network_is_done_without_and_comes_back(
+def test_job_continues_without_a_disconnected_host_until_it_returns(
     ssh_job: Callable[..., Any], ssh: SshHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", "5")

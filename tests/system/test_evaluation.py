@@ -18,7 +18,7 @@ from tests.conftest import Run
 
 @pytest.fixture
 def benchmark(tmp_path: Path) -> Path:
-    """Three real photos as a benchmark set: over two ranks, shares of two and one."""
+    """Three real photos as a benchmark set; two ranks get two and one of them."""
     for name, photo in (("astronaut", photos.astronaut()), ("coffee", photos.coffee()), ("rocket", photos.rocket())):
         hr = photo[100:180, 100:210]
         for part, pixels in (("HR", hr), ("LR_bicubic/X2", resize.shrink(hr, 2))):
@@ -29,9 +29,7 @@ def benchmark(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    """A file of weights as the public implementation saves it, which says nothing but by its
-    shapes.
-    """
+    """A weights file of the public implementation, identified only by its shapes."""
     torch.manual_seed(1)
     file = tmp_path / "weights" / "edsr_x2.pt"
     file.parent.mkdir()
@@ -39,7 +37,7 @@ def weights(tmp_path: Path) -> Path:
     return file
 
 
-def measured(hvscale_warm: Run, *words: object) -> dict[str, Any]:
+def evaluate(hvscale_warm: Run, *words: object) -> dict[str, Any]:
     done = hvscale_warm("eval", *words, "--json")
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
@@ -47,16 +45,16 @@ def measured(hvscale_warm: Run, *words: object) -> dict[str, Any]:
     return document
 
 
-def test_a_benchmark_set_the_same_tiled_and_on_two_ranks(
+def test_benchmark_set_gives_the_same_scores_tiled_and_on_two_ranks(
     hvscale: Run, hvscale_warm: Run, tmp_path: Path, benchmark: Path, weights: Path
 ) -> None:
-    alone = measured(hvscale_warm, weights, "--data", benchmark, "--csv", "scores.csv")
+    alone = evaluate(hvscale_warm, weights, "--data", benchmark, "--csv", "scores.csv")
     assert (alone["model"], alone["scale"], alone["measure"], alone["shave_pixels"]) == ("edsr-baseline", 2, "luma", 2)
     assert [image["name"] for image in alone["images"]] == ["astronaut", "coffee", "rocket"]
     assert alone["psnr_db"] == pytest.approx(np.mean([image["psnr_db"] for image in alone["images"]]))
     with (tmp_path / "scores.csv").open() as stream:
         assert [row["name"] for row in csv.DictReader(stream)] == ["astronaut", "coffee", "rocket"]
-    tiled = measured(hvscale_warm, weights, "--data", benchmark, "--memory-gb", "0.004")
+    tiled = evaluate(hvscale_warm, weights, "--data", benchmark, "--memory-gb", "0.004")
     done = hvscale(
         *("launch", "-np", 2, "--run", "job", "--"),
         *("hvscale", "eval", weights, "--data", benchmark, "--json"),
@@ -68,13 +66,13 @@ def test_a_benchmark_set_the_same_tiled_and_on_two_ranks(
     for other in (tiled, two):
         for ours, theirs in zip(alone["images"], other["images"], strict=True):
             assert ours == pytest.approx(theirs, abs=1e-3)
-    ensemble = measured(hvscale_warm, weights, "--data", benchmark, "--self-ensemble")
+    ensemble = evaluate(hvscale_warm, weights, "--data", benchmark, "--self-ensemble")
     assert ensemble["psnr_db"] != alone["psnr_db"]
     assert "PSNR" in hvscale("eval", weights, "--data", benchmark).stdout
 
 
-def test_what_training_measured_is_measured_again(hvscale_warm: Run, tmp_path: Path) -> None:
-    """The run's folder says the model with all its options, and a checkpoint does too."""
+def test_evaluation_repeats_the_scores_of_training(hvscale_warm: Run, tmp_path: Path) -> None:
+    """A run folder and a checkpoint both contain the model's name and options."""
     tiny = ("--n-resblocks", 1, "--n-feats", 8, "--batch-size", 2, "--patch-size", 16, "--steps", 3, "--scale", 3)
     done = hvscale_warm("train", "edsr", *tiny, "--holdout", "coffee", "--checkpoint-every", 2, "--run", "job")
     assert done.returncode == 0, done.stderr
@@ -82,14 +80,14 @@ def test_what_training_measured_is_measured_again(hvscale_warm: Run, tmp_path: P
     Image.fromarray(photos.coffee()).save(tmp_path / "photos/coffee.png")
     trained = json.loads((tmp_path / "job/result.json").read_text())
     for given in ("job", "job/model.pt", "job/checkpoints/step-000000003.ckpt"):
-        again = measured(hvscale_warm, given, "--data", "photos")
+        again = evaluate(hvscale_warm, given, "--data", "photos")
         assert (again["model"], again["measure"], again["shave_pixels"]) == ("edsr", "rgb", 9)
         assert again["psnr_db"] == pytest.approx(trained["psnr_db"], abs=1e-3)
         assert again["ssim"] == pytest.approx(trained["ssim"], abs=1e-4)
         assert again["bicubic_psnr_db"] == pytest.approx(trained["bicubic_psnr_db"], abs=1e-6)
 
 
-def test_upscale_writes_pictures(hvscale: Run, hvscale_warm: Run, tmp_path: Path, weights: Path) -> None:
+def test_upscale_writes_images(hvscale: Run, hvscale_warm: Run, tmp_path: Path, weights: Path) -> None:
     Image.fromarray(photos.rocket()[:50, :70]).save(tmp_path / "rocket.jpg")
     Image.fromarray(photos.camera()[:40, :40]).save(tmp_path / "grey.png")
     done = hvscale("upscale", "rocket.jpg", "grey.png", "--weights", weights, "--output", "out")
@@ -112,7 +110,7 @@ def test_upscale_writes_pictures(hvscale: Run, hvscale_warm: Run, tmp_path: Path
         (("upscale", "none.png", "--weights", "weights/edsr_x2.pt"), "none.png cannot be decoded (No such file"),
     ],
 )
-def test_a_wrong_request_is_one_line(hvscale_warm: Run, weights: Path, words: tuple[str, ...], said: str) -> None:
+def test_invalid_request_is_one_line(hvscale_warm: Run, weights: Path, words: tuple[str, ...], said: str) -> None:
     torch.save({"weight": torch.zeros(2)}, weights.parent / "other.pt")
     done = hvscale_warm(*words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr

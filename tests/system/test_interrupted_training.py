@@ -14,7 +14,7 @@ import pytest
 
 from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
-from tests.system.test_resume import EDSR, killed_after, model, same, steps
+from tests.system.test_resume import EDSR, kill_after, model, same, steps
 
 # On rank 1 the outputs of some training steps are NaN: those from FIRST up to LAST, counted from 0.
 BROKEN = """
@@ -228,7 +228,7 @@ def test_thirty_random_kills_do_not_change_the_result(hvscale: Run, tmp_path: Pa
     again = (*EDSR, "--steps", 600, "--run", "stopped", "--resume", "auto")
     draw = random.Random(7)  # noqa: S311
     for kill in range(30):
-        killed_after(tmp_path, 15 * kill + draw.randint(1, 15), *again)
+        kill_after(tmp_path, 15 * kill + draw.randint(1, 15), *again)
     done = hvscale(*again)
     assert done.returncode == 0, done.stderr
     assert same(tmp_path / "whole", tmp_path / "stopped")

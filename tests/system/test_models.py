@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.conftest import Run
 
 
-def test_the_table_and_its_json_agree(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
+def test_table_json_and_csv_agree(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
     done = hvscale("models", "--json", "--csv", "models.csv")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -22,12 +22,12 @@ def test_the_table_and_its_json_agree(hvscale: Run, hvscale_warm: Run, tmp_path:
     with (tmp_path / "models.csv").open() as stream:
         lines = list(csv.DictReader(stream))
     assert [int(line["gradient_bytes"]) for line in lines] == [row["gradient_bytes"] for row in document["models"]]
-    shown = hvscale_warm("models", "edsr-baseline").stdout
-    assert "1,369,859" in shown
-    assert "5.23 MiB" in shown
+    table = hvscale_warm("models", "edsr-baseline").stdout
+    assert "1,369,859" in table
+    assert "5.23 MiB" in table
 
 
-def test_a_model_of_one_s_own_and_an_unknown_one(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_user_model_and_unknown_model(hvscale_warm: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from torch import nn\ndef net(num_classes=2): return nn.Conv2d(3, num_classes, 1)\n"
     )

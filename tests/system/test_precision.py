@@ -1,4 +1,4 @@
-"""Arithmetic, compilation and cores, as the user asks for them."""
+"""Precision, compilation and cores, as set by options."""
 
 import json
 import signal
@@ -33,10 +33,8 @@ def test_lower_precision_follows_fp32(hvscale_warm: Run, tmp_path: Path, precisi
     assert low[:alike] == pytest.approx(full[:alike], rel=0.05)
 
 
-def test_fp16_goes_on_with_its_scale(hvscale_warm: Run, tmp_path: Path) -> None:
-    """At the start scaled gradients may overflow: their scale is halved, which is no failure
-    however often it happens.
-    """
+def test_fp16_resumes_with_its_loss_scale(hvscale_warm: Run, tmp_path: Path) -> None:
+    """At the start scaled gradients may overflow, which halves their scale and is not a failure."""
     train = (*CONTIGUOUS, "--precision", "fp16", "--checkpoint-every", 6, "--steps")
     assert hvscale_warm(*train, 12, "--run", "whole").returncode == 0
     assert hvscale_warm(*train, 6, "--run", "first").returncode == 0
@@ -63,7 +61,7 @@ def test_compiled_blocks_train_the_same_model(hvscale: Run, hvscale_warm: Run, t
     )
 
 
-def test_pinned_ranks_have_cores_of_their_own(tmp_path: Path) -> None:
+def test_pinned_ranks_have_separate_cores(tmp_path: Path) -> None:
     words = ("launch", "-np", 2, "--run", "job", "--", "hvscale", *EDSR, "--steps", 100000, "--pin")
     file = tmp_path / "job/steps.jsonl"
 

@@ -1,6 +1,4 @@
-"""Training that goes on after whatever ended it: on a CPU, with the result of training that was
-never stopped.
-"""
+"""Resumed training gives, on a CPU, the result of training that was never interrupted."""
 
 import json
 import signal
@@ -19,7 +17,7 @@ EDSR = (
     *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1),
     *("--schedule", "cosine", "--warmup-steps", 3, "--checkpoint-every", 4),
 )
-# Dropout draws random numbers in every step: each rank's have to go on where they stopped.
+# Dropout draws random numbers in every step, so each rank must resume its random state.
 DROPOUT = """
 from torch import nn
 def net(num_classes=5):
@@ -46,20 +44,18 @@ def steps(run: Path) -> list[tuple[Any, ...]]:
     return [(line["step"], line["loss"], line["learning_rate"], line["images"]) for line in lines]
 
 
-def killed_after(tmp_path: Path, count: int, *words: object) -> None:
-    """Start `hvscale ...` and SIGKILL it when steps.jsonl of the folder `stopped` has `count`
-    lines.
-    """
+def kill_after(tmp_path: Path, count: int, *words: object) -> None:
+    """Start `hvscale ...` and SIGKILL it when stopped/steps.jsonl has `count` lines."""
     file = tmp_path / "stopped/steps.jsonl"
     with subprocess.Popen([PROGRAMS / "hvscale", *map(str, words)], cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
         wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= count)
         process.send_signal(signal.SIGKILL)
 
 
-def test_killed_and_resumed_is_never_stopped_bit_for_bit(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
+def test_killed_and_resumed_training_is_bit_identical(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
     assert hvscale_warm(*EDSR, "--steps", 60, "--run", "whole").returncode == 0
     again = (*EDSR, "--steps", 60, "--run", "stopped", "--resume", "auto")
-    killed_after(tmp_path, 14, *again)
+    kill_after(tmp_path, 14, *again)
     done = hvscale(*again)
     assert done.returncode == 0, done.stderr
     assert "resuming after step" in done.stderr
@@ -69,8 +65,8 @@ def test_killed_and_resumed_is_never_stopped_bit_for_bit(hvscale: Run, hvscale_w
     assert len(list((tmp_path / "stopped/checkpoints").iterdir())) == 3
 
 
-def test_k_steps_and_k_more_are_2k(hvscale_warm: Run, tmp_path: Path) -> None:
-    """With dropout, and a constant learning rate, which does not need to know the end."""
+def test_two_halves_equal_the_whole(hvscale_warm: Run, tmp_path: Path) -> None:
+    """With dropout, and a constant learning rate, which does not depend on the number of steps."""
     (tmp_path / "dropping.py").write_text(DROPOUT)
     assert hvscale_warm(*CLASSIFIER, "--steps", 8, "--run", "whole").returncode == 0
     assert hvscale_warm(*CLASSIFIER, "--steps", 4, "--run", "first").returncode == 0
@@ -82,7 +78,7 @@ def test_k_steps_and_k_more_are_2k(hvscale_warm: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_two_ranks_go_on_bit_for_bit(hvscale: Run, tmp_path: Path, kind: str) -> None:
+def test_two_ranks_resume_bit_identically(hvscale: Run, tmp_path: Path, kind: str) -> None:
     (tmp_path / "dropping.py").write_text(DROPOUT)
 
     def train(run: str, count: int, *resume: object) -> None:
@@ -98,7 +94,7 @@ def test_two_ranks_go_on_bit_for_bit(hvscale: Run, tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("killed", ["rank 1", "the job and its launcher"])
-def test_two_ranks_killed_in_the_middle_are_resumed_bit_for_bit(hvscale: Run, tmp_path: Path, killed: str) -> None:
+def test_two_killed_ranks_resume_bit_identically(hvscale: Run, tmp_path: Path, killed: str) -> None:
     (tmp_path / "dropping.py").write_text(DROPOUT)
 
     def words(run: str, count: int, *more: object) -> tuple[object, ...]:
@@ -129,7 +125,7 @@ def test_two_ranks_killed_in_the_middle_are_resumed_bit_for_bit(hvscale: Run, tm
     assert [*before, *steps(tmp_path / "second")] == steps(tmp_path / "whole")
 
 
-def test_another_number_of_ranks_is_said_aloud(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
+def test_another_number_of_ranks_gives_a_warning(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
     assert hvscale_warm(*EDSR, "--steps", 4, "--run", "alone").returncode == 0
     words = ("hvscale", *EDSR, "--steps", 8, "--resume", "alone", "--learning-rate", "2e-4")
     done = hvscale("launch", "-np", 2, "--run", "two", "--", *words)
@@ -140,7 +136,7 @@ def test_another_number_of_ranks_is_said_aloud(hvscale: Run, hvscale_warm: Run, 
     assert [line[0] for line in steps(tmp_path / "two")] == [5, 6, 7, 8]
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_reported_and_the_previous_one_used(hvscale_warm: Run, tmp_path: Path) -> None:
     assert hvscale_warm(*EDSR, "--steps", 12, "--run", "whole").returncode == 0
     last = tmp_path / "whole/checkpoints/step-000000012.ckpt"
     last.write_bytes(last.read_bytes()[:-1])
@@ -157,9 +153,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(hvscale_warm: 
     assert "the checkpoint is damaged" in done.stderr
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_anew(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_run_killed_before_its_first_checkpoint_starts_from_scratch(hvscale_warm: Run, tmp_path: Path) -> None:
     again = (*EDSR, "--steps", 4, "--run", "stopped", "--resume", "auto", "--checkpoint-every", 1000)
-    killed_after(tmp_path, 1, *again, "--steps", 1000)
+    kill_after(tmp_path, 1, *again, "--steps", 1000)
     done = hvscale_warm(*again)
     assert done.returncode == 0, done.stderr
     assert [line[0] for line in steps(tmp_path / "stopped")] == [1, 2, 3, 4]
@@ -173,7 +169,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(hvscale_warm: Run,
         (("--resume", "none.ckpt"), "cannot read the checkpoint none.ckpt: No such file"),
     ],
 )
-def test_a_wrong_request_is_one_line(hvscale_warm: Run, words: tuple[str, ...], said: str) -> None:
+def test_invalid_request_is_one_line(hvscale_warm: Run, words: tuple[str, ...], said: str) -> None:
     done = hvscale_warm(*EDSR, "--steps", 2, *words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert said in done.stderr

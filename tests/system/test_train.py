@@ -1,4 +1,4 @@
-"""`hvscale train` in every way that a user starts it, and the demo."""
+"""`hvscale train` under every launcher, and the demo."""
 
 import json
 import os
@@ -20,7 +20,7 @@ TRAIN = ("hvscale", "train", "edsr-baseline", *TINY)
 
 
 def check_run(run: Path, np: int) -> None:
-    """A training run's folder holds what it promises."""
+    """The run folder of a training run is complete."""
     steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == [1, 2, 3, 4]
     assert all(step["images"] == 2 * np and step["seconds"] > 0 and step["loss"] > 0 for step in steps)
@@ -34,21 +34,21 @@ def check_run(run: Path, np: int) -> None:
         picture.load()
 
 
-def test_alone(hvscale: Run, tmp_path: Path) -> None:
+def test_single_process(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale(*TRAIN[1:], "--run", "job")
     assert done.returncode == 0, done.stderr
     assert "PSNR" in done.stderr
     check_run(tmp_path / "job", 1)
 
 
-def test_ctrl_c_is_one_line_and_leaves_a_readable_run(tmp_path: Path) -> None:
+def test_ctrl_c_is_one_line_and_leaves_a_readable_run_folder(tmp_path: Path) -> None:
     command = [str(PROGRAMS / "hvscale"), "train", "edsr-baseline", "--batch-size", "2", "--precision", "fp32"]
     training = subprocess.Popen(
         [*command, "--memory-format", "contiguous", "--run", "job"],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background job, as tests may be, hands on that Ctrl-C is to be ignored.
+        # A shell's background job, as tests may be, inherits that Ctrl-C is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     steps = tmp_path / "job/steps.jsonl"
@@ -95,7 +95,7 @@ def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> No
         (("--seconds", "5"), "--steps and --seconds exclude each other"),
     ],
 )
-def test_an_option_that_cannot_be_is_one_line_and_status_2(
+def test_invalid_option_is_one_line_and_status_2(
     hvscale: Run, tmp_path: Path, change: tuple[str, ...], said: str
 ) -> None:
     check_refused(hvscale(*TRAIN[1:], *change), said, tmp_path)
@@ -112,7 +112,7 @@ def test_an_option_that_cannot_be_is_one_line_and_status_2(
         ((*TRAIN[1:], "--run", "/proc/job"), "/proc/job"),
     ],
 )
-def test_an_invalid_request_is_one_line_and_status_2(
+def test_invalid_request_is_one_line_and_status_2(
     hvscale_warm: Run, tmp_path: Path, change: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -130,7 +130,7 @@ def check_refused(done: subprocess.CompletedProcess[str], said: str, folder: Pat
     assert not list(folder.glob("runs/*"))
 
 
-def test_two_ranks_say_what_is_wrong_once(hvscale: Run, tmp_path: Path) -> None:
+def test_two_ranks_report_an_error_once(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = hvscale("launch", "-np", 2, "--run", "job", "--", *TRAIN, "--data", "empty")
     assert done.returncode == 3
@@ -139,11 +139,11 @@ def test_two_ranks_say_what_is_wrong_once(hvscale: Run, tmp_path: Path) -> None:
     assert run_json(tmp_path / "job")["ranks"][0]["exit_status"] == 2
 
 
-def test_a_full_disk_ends_training_in_one_line(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_full_disk_ends_training_with_one_line(hvscale_warm: Run, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", small], capture_output=True).returncode:
-        pytest.skip("a small file system cannot be mounted here: it takes root")
+        pytest.skip("mounting a small file system requires root")
     try:
         done = hvscale_warm(*TRAIN[1:], "--run", small / "job")
         assert done.returncode == 2, done.stderr
@@ -158,32 +158,31 @@ def test_a_full_disk_ends_training_in_one_line(hvscale_warm: Run, tmp_path: Path
 
 
 def test_demo(hvscale: Run, tmp_path: Path) -> None:
-    """It comes to an end and shows everything; how far it gets in its time is the machine's
-    affair.
-    """
+    """The demo ends and shows everything; its PSNR depends on the machine's speed."""
     done = hvscale("demo", "--seconds", 5, "--run", "job", timeout=400)
     assert done.returncode == 0, done.stderr
     for expected in ("PSNR on", "images/s in total", "allreduce", "busbw", "run folder:", "picture:"):
         assert expected in done.stdout
     assert json.loads((tmp_path / "job/result.json").read_text())["np"] == 2
     assert json.loads(hvscale("breakdown", "job", "--json").stdout)["source"] == "hvprof"
-    asked = run_json(tmp_path / "job")["command"]
-    assert asked[1:] == ["train", *demo_config(seconds=5).arguments()]
+    command = run_json(tmp_path / "job")["command"]
+    assert command[1:] == ["train", *demo_config(seconds=5).arguments()]
 
 
-def test_a_demo_of_no_time_is_one_line(hvscale: Run) -> None:
+def test_demo_without_time_is_one_line(hvscale: Run) -> None:
     done = hvscale("demo", "--seconds", 0)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert "--seconds" in done.stderr
 
 
-def test_the_demo_s_model_passes_bicubic(hvscale_warm: Run, tmp_path: Path) -> None:
-    """In as many steps as a busy two-core machine has time for in a minute, and as one process: the
-    two ranks' batches are its one.
+def test_model_of_the_demo_beats_bicubic(hvscale_warm: Run, tmp_path: Path) -> None:
+    """Trains as many steps as a busy two-core machine makes in a minute.
+
+    One process trains on the joint batch of two ranks.
     """
     demo = demo_config()
-    asked = demo.model_copy(update={"seconds": None, "steps": 450, "batch_size": 2 * demo.batch_size})
-    done = hvscale_warm("train", *asked.arguments(), "--run", "job", timeout=400)
+    config = demo.model_copy(update={"seconds": None, "steps": 450, "batch_size": 2 * demo.batch_size})
+    done = hvscale_warm("train", *config.arguments(), "--run", "job", timeout=400)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "job/result.json").read_text())
     assert result["psnr_db"] > result["bicubic_psnr_db"] + 0.3
