@@ -1,4 +1,4 @@
-"""Programs started on two real ranks, and small folders of photos."""
+"""Starts programs on two real ranks, and makes small folders of photos."""
 
 import os
 import subprocess
@@ -21,9 +21,7 @@ Ranks = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def two_ranks(tmp_path: Path) -> Ranks:
-    """`two_ranks("program.py", *arguments, launcher="openmpi")` runs a file of
-    tests/trainer/programs; never raises for a status.
-    """
+    """`two_ranks("train.py", *arguments)` runs a file of tests/trainer/programs on two ranks."""
 
     def run(program: str, *arguments: object, launcher: str = "openmpi") -> subprocess.CompletedProcess[str]:
         return run_on_two_ranks(tmp_path, program, *arguments, launcher=launcher)

@@ -1,4 +1,4 @@
-"""Training a classifier, on folders of classes and on synthetic images."""
+"""Training a classifier on class folders and on synthetic images."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from hvscale.trainer.inference.config import EvalConfig
 from hvscale.trainer.inference.evaluate import evaluate_trained
 from tests.trainer.conftest import Ranks
 
-# Nine channel means of colour patches are all it sees, which is enough to tell colours apart.
+# It sees only the mean of each colour channel, which is enough to distinguish the classes.
 OWN = """
 from torch import nn
 def colours(num_classes=3):
@@ -26,9 +26,7 @@ SMALL: dict[str, Any] = {"image_size": 16, "batch_size": 4, "precision": "fp32",
 
 @pytest.fixture
 def classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """ImageNet's layout: 8 images to train on and 3 to validate with of each of red, green and
-    blue.
-    """
+    """ImageNet's layout, with red, green and blue: 8 training and 3 validation images of each."""
     random = np.random.default_rng(1)
     for part, count in (("train", 8), ("val", 3)):
         for channel, name in enumerate(("red", "green", "blue")):
@@ -43,7 +41,7 @@ def classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "colours"
 
 
-def test_a_classifier_learns_from_folders(classes: Path) -> None:
+def test_classifier_learns_from_class_folders(classes: Path) -> None:
     config = TrainConfig.of(
         model="own_colours:colours", data=str(classes), epochs=15, learning_rate=0.5, workers=2, **SMALL
     )
@@ -54,10 +52,8 @@ def test_a_classifier_learns_from_folders(classes: Path) -> None:
     assert "top-1 100.00%" in result.summary()
 
 
-def test_a_trained_classifier_is_measured_again(classes: Path) -> None:
-    """From the run's folder, which says the classes, and from the file of weights alone, when the
-    model is named.
-    """
+def test_trained_classifier_can_be_evaluated(classes: Path) -> None:
+    """From the run folder, and from the weights file alone with the model's name."""
     config = TrainConfig.of(model="own_colours:colours", data=str(classes), steps=4, **SMALL)
     result = train(config)
     alone = classes.parent / "weights.pt"
@@ -68,7 +64,7 @@ def test_a_trained_classifier_is_measured_again(classes: Path) -> None:
         assert again.psnr_db is None
 
 
-def test_the_number_of_workers_changes_nothing(classes: Path) -> None:
+def test_number_of_workers_does_not_change_the_losses(classes: Path) -> None:
     losses = []
     for workers in (0, 3):
         config = TrainConfig.of(model="own_colours:colours", data=str(classes), steps=8, workers=workers, **SMALL)
@@ -78,7 +74,7 @@ def test_the_number_of_workers_changes_nothing(classes: Path) -> None:
 
 
 def test_two_ranks_count_each_validation_image_once(two_ranks: Ranks, classes: Path, tmp_path: Path) -> None:
-    """Nine images over two ranks are shares of five and four."""
+    """Nine images are divided among two ranks as five and four."""
     request = {"model": "own_colours:colours", "data": str(classes), "steps": 60, "learning_rate": 0.5, **SMALL}
     done = two_ranks("train.py", json.dumps({**request, "run": str(tmp_path / "run")}))
     assert done.returncode == 0, done.stderr
@@ -86,7 +82,7 @@ def test_two_ranks_count_each_validation_image_once(two_ranks: Ranks, classes: P
     assert (result["validation_images"], result["top1"]) == (9, 1.0)
 
 
-def test_synthetic_images_for_a_torchvision_model() -> None:
+def test_torchvision_model_on_synthetic_images() -> None:
     options = {**SMALL, "image_size": 32, "batch_size": 2, "steps": 2, "num_classes": 7}
     result = train(TrainConfig.of(model="mobilenet_v3_small", data="synthetic", **options))
     assert result.top1 is None
@@ -104,7 +100,7 @@ def test_synthetic_images_for_a_torchvision_model() -> None:
         ({"data": "colours", "val_data": "other"}, "have different classes: blue is only in one of them"),
     ],
 )
-def test_a_wrong_request(classes: Path, options: dict[str, Any], message: str) -> None:
+def test_invalid_request(classes: Path, options: dict[str, Any], message: str) -> None:
     (classes.parent / "other/red").mkdir(parents=True)
     Image.new("RGB", (9, 9)).save(classes.parent / "other/red/0.png")
     with pytest.raises(RequestError, match=message):
@@ -112,21 +108,21 @@ def test_a_wrong_request(classes: Path, options: dict[str, Any], message: str) -
     assert not Path("runs").exists()
 
 
-def test_a_truncated_image_is_named_in_training(classes: Path) -> None:
+def test_truncated_image_is_named_during_training(classes: Path) -> None:
     cut = classes / "train/red/3.JPEG"
     cut.write_bytes(cut.read_bytes()[:200])
     with pytest.raises(RequestError, match=r"red/3\.JPEG cannot be decoded"):
         train(TrainConfig.of(model="own_colours:colours", data=str(classes), epochs=1, workers=2, **SMALL))
 
 
-def test_labels_are_the_places_of_the_sorted_folders(classes: Path) -> None:
+def test_labels_are_indices_of_the_sorted_folders(classes: Path) -> None:
     training, validation = class_folders(str(classes), None)
     assert training.classes == ["blue", "green", "red"]
     assert validation is not None
     assert {(file.parent.name, label) for file, label in validation.samples} == {("blue", 0), ("green", 1), ("red", 2)}
 
 
-def test_views_of_an_image(classes: Path) -> None:
+def test_crops_of_an_image(classes: Path) -> None:
     file = classes / "train/red/0.JPEG"
     again = [training_crop(file, 16, np.random.default_rng([1, 0, 5])) for _ in range(2)]
     assert np.array_equal(again[0], again[1])
@@ -139,4 +135,4 @@ def test_views_of_an_image(classes: Path) -> None:
         assert 0 <= left < right <= 30
         assert 0 <= top < bottom <= 24
         assert 0.05 < (right - left) * (bottom - top) / (30 * 24) <= 1
-    assert random_crop_box(300, 10, random) == (145, 0, 155, 10)  # no draw of the usual shapes fits
+    assert random_crop_box(300, 10, random) == (145, 0, 155, 10)  # no random crop fits

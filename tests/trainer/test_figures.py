@@ -1,4 +1,4 @@
-"""What is computed from numbers alone: PSNR, the schedule, the number of steps, the options."""
+"""PSNR, the learning-rate schedule, the number of steps and the options."""
 
 import math
 from pathlib import Path
@@ -18,7 +18,7 @@ from hvscale.trainer.optimizer import learning_rate
 from hvscale.trainer.ranks import Ranks
 
 
-def test_psnr_by_hand_and_by_torchmetrics() -> None:
+def test_psnr_equals_the_formula_and_torchmetrics() -> None:
     truth = np.full((40, 50, 3), 100, dtype=np.uint8)
     ours = truth + np.uint8(3)
     ours[:8] = 255  # inside the shaved border of scale + 6 = 8 pixels
@@ -37,7 +37,7 @@ def test_pixels_are_clamped_and_rounded() -> None:
     assert to_pixels(image)[0, :, 0].tolist() == [0, 0, 1, 255, 255]
 
 
-def test_shrinking_smooths_and_enlarging_keeps_a_flat_photo() -> None:
+def test_downscaling_antialiases_and_upscaling_keeps_flat_photos() -> None:
     stripes = np.zeros((32, 32, 3), dtype=np.uint8)
     stripes[::2] = 255
     shrunk = resize.shrink(stripes, 2)
@@ -60,13 +60,13 @@ def test_schedule() -> None:
     assert 0 < cosine.at(99, 100) < 1e-3
 
 
-def test_a_scaled_learning_rate_rises_from_that_of_one_rank() -> None:
+def test_scaled_learning_rate_rises_from_the_unscaled_one() -> None:
     scaled = config(scale_learning_rate=True, warmup_epochs=0.5, learning_rate=0.1)
     rates = learning_rate(scaled, 1.0, steps_per_epoch=10, factor=6)
     assert [rates.at(step, 100) for step in (0, 1, 4, 5, 99)] == pytest.approx([0.2, 0.3, 0.6, 0.6, 0.6])
 
 
-def test_the_time_budget_becomes_a_number_of_steps() -> None:
+def test_time_budget_becomes_a_number_of_steps() -> None:
     alone = Ranks()
     assert agreed_steps(60, [0.5], alone) is None
     assert agreed_steps(60, [0.5] * 12, alone) is None
@@ -74,10 +74,12 @@ def test_the_time_budget_becomes_a_number_of_steps() -> None:
     assert agreed_steps(60, [0.5] * 14, alone) is None
     assert agreed_steps(60, [20.0], alone) == 3  # the timed steps would not fit
     assert agreed_steps(5, [20.0], alone) == 1
-    assert agreed_steps(5, [0.3] + [2.0] * 12, alone) == 14  # over already: one more, and the schedule ends
+    assert (
+        agreed_steps(5, [0.3] + [2.0] * 12, alone) == 14
+    )  # the budget is already exceeded: one more step ends the schedule
 
 
-def test_ranks_that_measured_differently_agree() -> None:
+def test_ranks_with_different_timings_agree() -> None:
     class Two(Ranks):
         def allgather(self, value: Any) -> list[Any]:
             return [value, value * 3]
@@ -85,7 +87,7 @@ def test_ranks_that_measured_differently_agree() -> None:
     assert agreed_steps(60, [0.1] * 13, Two()) == 13 + round((60 - 13 * 0.2) / 0.2)
 
 
-def test_speed_leaves_out_the_warm_up() -> None:
+def test_throughput_excludes_warm_up_steps() -> None:
     assert images_per_second(8, [9.0, 9.0, 9.0, 0.5, 0.5]) == 16
     assert images_per_second(8, [2.0]) == 4
 
@@ -100,27 +102,27 @@ def test_speed_leaves_out_the_warm_up() -> None:
         ({"seconds": 5}, "--steps and --seconds exclude each other: choose one"),
     ],
 )
-def test_a_wrong_option_is_one_clear_line(options: dict[str, Any], message: str) -> None:
+def test_invalid_option_is_one_clear_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError) as caught:
         config(**options)
     assert str(caught.value) == message
 
 
-def test_training_lasts_an_epoch_unless_something_else_is_asked_for() -> None:
+def test_default_length_is_one_epoch() -> None:
     assert TrainConfig.of().steps == 1000
     assert TrainConfig.of(seconds=5).steps is None
     assert TrainConfig.of(steps=5).seconds is None
 
 
-def test_every_option_has_its_help() -> None:
+def test_every_option_has_a_help_text() -> None:
     assert [name for name, field in TrainConfig.model_fields.items() if not field.description] == []
 
 
-def test_arguments_say_what_differs_from_the_defaults() -> None:
+def test_arguments_list_options_that_differ_from_the_defaults() -> None:
     words = config(model="edsr", n_feats=32, run=Path("here"), schedule="cosine").arguments()
     expected = "edsr --n-feats 32 --schedule cosine --steps 10 --run here"
     assert words == expected.split()
     demo = demo_config().arguments()
     again = {name[2:].replace("-", "_"): value for name, value in zip(demo[1::2], demo[2::2], strict=True)}
-    # pydantic reads a number from a word, but not where the values are listed, as in scale
+    # pydantic parses numbers from strings, but not for a Literal such as scale
     assert TrainConfig.of(model=demo[0], **{**again, "scale": demo_config().scale}) == demo_config()

@@ -1,6 +1,4 @@
-"""Horovod's options, on two real ranks: a few steps give what the same steps give when they are
-worked out without Horovod.
-"""
+"""Horovod's options on two real ranks: a few steps equal the same steps computed without Horovod."""
 
 import functools
 import json
@@ -17,8 +15,8 @@ from hvscale.trainer import TrainConfig
 from tests.conftest import Run
 from tests.trainer.conftest import Ranks, make_photos, run_on_two_ranks
 
-# What goes into one start of the ranks, and of the way that the parameters went, how much two ways
-# to work them out may differ by.
+# Each entry is one start of the ranks: the tolerance, relative to the change of the parameters, and
+# the options to test.
 STARTS: list[tuple[float, list[dict[str, Any]]]] = [
     (
         1e-3,
@@ -52,15 +50,13 @@ STARTS: list[tuple[float, list[dict[str, Any]]]] = [
             {"sync_batch_norm": True, "batches_per_allreduce": 2},
         ],
     ),
-    (1e-3, [{"use_adasum": True, "steps": 1}]),  # Horovod remembers by name what a tensor is sent by, a sum or Adasum
+    (1e-3, [{"use_adasum": True, "steps": 1}]),  # separate: Horovod remembers each tensor's operation by its name
 ]
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], subprocess.CompletedProcess[str]]:
-    """`started(1)`: two ranks have worked through that one of STARTS, and said a line of JSON for
-    each of its options.
-    """
+    """`started(1)`: two ranks have run entry 1 of STARTS and printed a JSON line for each option."""
 
     @functools.cache
     def start(number: int) -> subprocess.CompletedProcess[str]:
@@ -72,37 +68,39 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], subproc
 
 
 @pytest.mark.parametrize(
-    ("start", "place"),
+    ("start", "index"),
     [
-        pytest.param(start, place, id="+".join(options))
-        for start, (_, together) in enumerate(STARTS)
-        for place, options in enumerate(together)
+        pytest.param(start, index, id="+".join(options))
+        for start, (_, option_sets) in enumerate(STARTS)
+        for index, options in enumerate(option_sets)
     ],
 )
-def test_steps_with(started: Callable[[int], subprocess.CompletedProcess[str]], start: int, place: int) -> None:
-    done, near = started(start), STARTS[start][0]
-    said = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(said) > place, done.stderr
-    found = json.loads(said[place])
-    assert found["differ"] < near * found["moved"]
-    assert found["moved"] > 1e-4
+def test_steps_equal_the_reference(
+    started: Callable[[int], subprocess.CompletedProcess[str]], start: int, index: int
+) -> None:
+    done, tolerance = started(start), STARTS[start][0]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(lines) > index, done.stderr
+    found = json.loads(lines[index])
+    assert found["difference"] < tolerance * found["change"]
+    assert found["change"] > 1e-4
     assert found["equal"]
 
 
 @pytest.mark.parametrize("start", range(len(STARTS)))
-def test_the_ranks_end_well(started: Callable[[int], subprocess.CompletedProcess[str]], start: int) -> None:
+def test_ranks_exit_with_status_0(started: Callable[[int], subprocess.CompletedProcess[str]], start: int) -> None:
     assert started(start).returncode == 0, started(start).stderr
 
 
 @pytest.mark.parametrize(("mpi", "np"), [("openmpi", 1), ("openmpi", 3), ("gloo", 2)])
-def test_averages_as_bf16(hvscale: Run, mpi: str, np: int) -> None:
+def test_bf16_allreduce(hvscale: Run, mpi: str, np: int) -> None:
     program = Path(__file__).parent / "programs/bf16_allreduce.py"
     done = hvscale("launch", "--mpi", mpi, "-np", np, "--", "python", program)
     assert done.returncode == 0, done.stderr
-    [said] = re.findall(r"\{.*\}", done.stdout)
-    found = json.loads(said)
+    [line] = re.findall(r"\{.*\}", done.stdout)
+    found = json.loads(line)
     assert (found["size"], found["buckets"], found["unequal"]) == (np, 3, 0)
-    assert 0 < found["differ"] < 2**-8  # of the largest gradient: bf16 has 8 bits
+    assert 0 < found["difference"] < 2**-8  # of the largest gradient: bf16 has 8 bits
 
 
 @pytest.mark.parametrize(
@@ -117,12 +115,12 @@ def test_averages_as_bf16(hvscale: Run, mpi: str, np: int) -> None:
         ({"batches_per_allreduce": 0}, "--batches-per-allreduce 0"),
     ],
 )
-def test_what_cannot_be_together(options: dict[str, Any], said: str) -> None:
+def test_options_that_exclude_each_other(options: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         TrainConfig.of(steps=1, **options)
 
 
-def test_a_step_counts_all_its_batches_and_an_epoch_ends_with_its_mean_loss(
+def test_step_counts_all_its_batches_and_epoch_reports_its_mean_loss(
     two_ranks: Ranks, photos: Path, tmp_path: Path
 ) -> None:
     options = {"n_resblocks": 1, "n_feats": 8, "batch_size": 1, "patch_size": 8, "precision": "fp32"}

@@ -1,4 +1,4 @@
-"""A result.json of an odd type in a run folder: one line or left out, and never a traceback."""
+"""An invalid result.json in a run folder gives one line or is ignored, never a traceback."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def odd(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_odd_result_is_one_line(odd: Path) -> None:
+def test_invalid_result_is_one_line(odd: Path) -> None:
     with pytest.raises(RequestError, match=r"result\.json is not a valid training result: ") as raised:
         TrainResult.read(odd)
     assert "\n" not in str(raised.value)
@@ -47,13 +47,13 @@ def test_an_odd_result_is_one_line(odd: Path) -> None:
         images_per_second_of_one_rank(odd, "edsr-baseline")
 
 
-def test_weights_beside_an_odd_result_are_known_by_their_shapes(odd: Path) -> None:
+def test_weights_beside_an_invalid_result_are_identified_by_their_shapes(odd: Path) -> None:
     torch.save(models.build("edsr-baseline", n_resblocks=1, n_feats=8).state_dict(), odd / "model.pt")
     assert load_trained_model(odd, None, {}).options == {"scale": 2, "n_resblocks": 1, "n_feats": 8}
 
 
 @pytest.mark.parametrize("options", [{"n_feats": 10**12}, {"n_resblocks": -1}, {"scale": 7}, {"n_feats": 8.5}])
-def test_weights_go_before_what_their_result_says(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_weights_take_precedence_over_their_result(tmp_path: Path, options: dict[str, Any]) -> None:
     wrong = {**GOOD, "model_options": {**GOOD["model_options"], **options}}
     (tmp_path / "result.json").write_text(json.dumps(wrong))
     torch.save(models.build("edsr-baseline", n_resblocks=1, n_feats=8).state_dict(), tmp_path / "model.pt")
@@ -61,7 +61,7 @@ def test_weights_go_before_what_their_result_says(tmp_path: Path, options: dict[
 
 
 @pytest.mark.parametrize("kind", [name for name in ODD if not name.startswith(("model", "options"))])
-def test_a_throughput_is_not_read_from_an_odd_result(tmp_path: Path, kind: str) -> None:
+def test_throughput_is_not_read_from_an_invalid_result(tmp_path: Path, kind: str) -> None:
     run = RunFolder(tmp_path)
     run.logs.mkdir()
     run.steps.write_text('{"images": 8, "seconds": 1}\n')
@@ -69,6 +69,6 @@ def test_a_throughput_is_not_read_from_an_odd_result(tmp_path: Path, kind: str) 
     assert read_throughput(run, 2, None, lambda text: None).source == "steps.jsonl"
 
 
-def test_the_result_used_here_is_a_good_one(tmp_path: Path) -> None:
+def test_reference_result_is_valid(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(json.dumps(GOOD))
     assert TrainResult.read(tmp_path).images_per_second == 5

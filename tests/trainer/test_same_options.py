@@ -1,6 +1,4 @@
-"""Real ranks that a wrapper gives different options: one line says which, instead of a hang or of
-another training.
-"""
+"""Real ranks with different options end with one line that names the option, instead of a hang."""
 
 import json
 import os
@@ -34,7 +32,7 @@ os.execv(words[0], [*words, *more])
         (("--resume", "none"), "--resume is a checkpoint on rank 1 and None on rank 0: start all ranks with"),
     ],
 )
-def test_ranks_with_different_options_are_refused_in_one_line(tmp_path: Path, more: tuple[str, ...], said: str) -> None:
+def test_ranks_with_different_options_end_in_one_line(tmp_path: Path, more: tuple[str, ...], said: str) -> None:
     (tmp_path / "wrapper.py").write_text(WRAPPER)
     words = [*LAUNCHERS["openmpi"], sys.executable, "wrapper.py", *more, "--", BIN / "hvscale", *TRAIN, "--run", "job"]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -47,7 +45,7 @@ def test_ranks_with_different_options_are_refused_in_one_line(tmp_path: Path, mo
     assert not (tmp_path / "job").exists()
 
 
-def test_what_lies_on_a_rank_s_own_host_may_differ() -> None:
+def test_options_about_a_rank_s_own_host_may_differ() -> None:
     one = TrainConfig.of(data="/a", threads=1, run=Path("a"), cache_dir=Path("a"), resume="a", workers=0)
     other = TrainConfig.of(data="/b", threads=2, run=Path("b"), weights=Path("b"), resume="b")
     assert shared_options(one) == shared_options(other)

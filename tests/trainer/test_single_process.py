@@ -1,6 +1,4 @@
-"""Training in one process without a launcher, and processes that a launcher started but Horovod
-does not join.
-"""
+"""Training in one process without a launcher, and launched processes that Horovod cannot connect."""
 
 import json
 import os
@@ -19,11 +17,11 @@ TINY: dict[str, Any] = {"n_resblocks": 1, "n_feats": 8, "batch_size": 2, "patch_
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_run_beside_others_and_the_same_result_twice(photos: Path) -> None:
+def test_repeated_run_has_its_own_folder_and_the_same_result(photos: Path) -> None:
     config = TrainConfig.of(**TINY, data=str(photos), precision="fp32", memory_format="contiguous", scale=3)
     first, second = train(config), train(config)
     assert first.run != second.run
@@ -34,9 +32,7 @@ def test_a_run_beside_others_and_the_same_result_twice(photos: Path) -> None:
     assert (record["np"], record["library"]["flavour"], record["state"]) == (1, "none", "finished")
 
 
-def test_a_launchers_run_folder_is_used_and_its_run_json_left_alone(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_folder_of_a_launcher_is_used_and_its_run_json_kept(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("given").mkdir()
     Path("given/run.json").write_text("the launcher's")
     monkeypatch.setenv("HVSCALE_RUN", "given")
@@ -49,13 +45,13 @@ def test_a_launchers_run_folder_is_used_and_its_run_json_left_alone(
     assert len(Path("given/steps.jsonl").read_text().splitlines()) == 3
 
 
-def test_a_run_folder_that_cannot_be_made(photos: Path) -> None:
+def test_run_folder_that_cannot_be_created(photos: Path) -> None:
     Path("file").write_text("")
     with pytest.raises(RequestError, match=r"cannot write the run folder .*file/run: Not a directory"):
         train(TrainConfig.of(**TINY, data=str(photos), run=Path("file/run")))
 
 
-def test_a_learning_rate_that_diverges(photos: Path) -> None:
+def test_diverging_learning_rate(photos: Path) -> None:
     options = {**TINY, "steps": 200, "learning_rate": 1e9, "precision": "fp32", "run": Path("run")}
     with pytest.raises(RequestError, match=r"not finite in 3 steps in a row, up to step \d+: lower --learning-rate"):
         train(TrainConfig.of(**options, data=str(photos)))
@@ -63,10 +59,8 @@ def test_a_learning_rate_that_diverges(photos: Path) -> None:
 
 
 @pytest.mark.parametrize(("rank", "line"), [("0", True), ("1", False)])
-def test_a_horovod_of_another_mpi_is_named_once(photos: Path, rank: str, line: bool) -> None:
-    """What happens under MPICH's mpiexec when Horovod is built for Open MPI: each process becomes a
-    job of its own.
-    """
+def test_horovod_built_for_another_mpi_is_reported_once(photos: Path, rank: str, line: bool) -> None:
+    """Under MPICH's mpiexec with a Horovod built for Open MPI, each process becomes a separate job."""
     request = json.dumps({**TINY, "data": str(photos)})
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A steps.jsonl with damaged lines: each reader drops these, says which, and keeps the others."""
+"""A steps.jsonl with damaged lines: each reader drops and reports them and keeps the others."""
 
 import json
 from dataclasses import asdict
@@ -32,10 +32,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 @given(place=st.integers(0, sum(map(len, LINES)) - 1), byte=st.integers(0, 255), how=st.sampled_from("fri"))
-def test_one_wrong_byte_costs_the_lines_that_it_touches(run: RunFolder, place: int, byte: int, how: str) -> None:
-    """Flipped, removed or inserted; a newline that goes or becomes another byte touches two
-    lines.
-    """
+def test_one_wrong_byte_damages_only_the_lines_it_touches(run: RunFolder, place: int, byte: int, how: str) -> None:
+    """The byte is replaced, removed or inserted. A lost newline damages two lines."""
     whole = b"".join(LINES)
     damaged = whole[:place] + (b"" if how == "r" else bytes([byte])) + whole[place + (how != "i") :]
     run.steps.write_bytes(damaged)
@@ -56,7 +54,7 @@ def test_one_wrong_byte_costs_the_lines_that_it_touches(run: RunFolder, place: i
         file.write(StepRecord(STEPS + 1, 9, 32, 7.0, 0.1, 1e-4, 0.001, 0.02))
     lines = [
         parse_step_record(line) for line in run.steps.read_bytes().removesuffix(b"\n").split(b"\n")
-    ]  # each is whole
+    ]  # every line is intact
     assert expected <= {step.seconds for step in lines}
     assert lines[-1].step == STEPS + 1
 
@@ -77,17 +75,17 @@ def test_one_wrong_byte_costs_the_lines_that_it_touches(run: RunFolder, place: i
     ],
     ids=lambda damage: repr(damage[:20]),
 )
-def test_damaged_lines_are_dropped_and_named(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_lines_are_dropped_and_reported(tmp_path: Path, damage: bytes) -> None:
     file = tmp_path / "steps.jsonl"
     file.write_bytes(b"".join([*LINES[:2], damage, *LINES[3:]]))
-    said: list[str] = []
-    with StepsFile(file, after=5, warn=said.append):
+    warnings: list[str] = []
+    with StepsFile(file, after=5, warn=warnings.append):
         pass
-    assert said == [f"{file}: line 3 is damaged and was dropped"]
+    assert warnings == [f"{file}: line 3 is damaged and was dropped"]
     assert file.read_bytes() == b"".join([*LINES[:2], *LINES[3:5]])
 
 
-def test_a_torn_last_line_does_not_merge_with_the_next_one(tmp_path: Path) -> None:
+def test_incomplete_last_line_does_not_merge_with_the_next_one(tmp_path: Path) -> None:
     file = tmp_path / "steps.jsonl"
     file.write_bytes(b"".join(LINES)[:-30])
     with StepsFile(file, after=5) as steps:
@@ -104,6 +102,6 @@ def test_losses_are_compared_by_line(tmp_path: Path) -> None:
     assert losses(run) == {1: 0.5, 3: None, 4: 0.125, 5: 0.1, 6: pytest.approx(0.5 / 6)}
 
 
-def test_many_damaged_lines_are_one_short_sentence() -> None:
+def test_many_damaged_lines_give_one_short_sentence() -> None:
     text = damaged_lines(Path("run/steps.jsonl"), list(range(3, 1000, 2)))
     assert text == "run/steps.jsonl: lines 3, 5, 7, 9, 11 and 494 more are damaged and were dropped"

@@ -1,6 +1,4 @@
-"""The training loop in a single process: hooks are called in order, and its state continues
-exactly.
-"""
+"""The training loop in a single process: order of hooks, and exact continuation from a state."""
 
 import copy
 
@@ -55,7 +53,7 @@ class Failing(Hook):
         raise ValueError("a hook failed")
 
 
-def test_hooks_are_called_in_order_and_one_can_end_training() -> None:
+def test_hooks_run_in_order_and_can_end_training() -> None:
     calls: list[str] = []
     make_trainer(steps=100).run([Recorder("a", calls), Recorder("b", calls, stop_after=2)])
     each = [f"{name} {when} {step}" for step in (1, 2) for when in ("before", "after") for name in "ab"]
@@ -69,7 +67,7 @@ def test_hooks_end_after_an_error() -> None:
     assert calls == ["a start", "a before 1", "a after 1", "a end"]
 
 
-def test_a_state_continues_exactly() -> None:
+def test_training_continues_exactly_from_a_state() -> None:
     whole, first = make_trainer(steps=6), make_trainer(steps=3)
     whole.run()
     first.run()
@@ -80,7 +78,7 @@ def test_a_state_continues_exactly() -> None:
     assert torch.equal(parameters(whole.model), parameters(second.model))
 
 
-def test_a_step_can_be_made_by_hand() -> None:
+def test_train_step_runs_one_step() -> None:
     trainer = make_trainer(steps=1)
     assert not trainer.finished
     report = trainer.train_step(trainer.workload.load_batch)

@@ -16,7 +16,7 @@ def request(photos: Path, run: Path, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("launcher", ["openmpi", "gloo"])
-def test_a_run_leaves_its_folder_complete(two_ranks: Ranks, photos: Path, tmp_path: Path, launcher: str) -> None:
+def test_run_folder_is_complete(two_ranks: Ranks, photos: Path, tmp_path: Path, launcher: str) -> None:
     run = tmp_path / "run"
     done = two_ranks("train.py", request(photos, run), launcher=launcher)
     assert done.returncode == 0, done.stderr
@@ -30,7 +30,7 @@ def test_a_run_leaves_its_folder_complete(two_ranks: Ranks, photos: Path, tmp_pa
     assert all(step["communication_seconds"] > 0 for step in steps)
     assert (run / "model.pt").is_file()
     assert (run / "picture.png").is_file()
-    assert "autocast" in done.stdout + done.stderr  # the choice of precision is said aloud
+    assert "autocast" in done.stdout + done.stderr  # rank 0 reports the chosen precision
 
 
 def test_ranks_average_gradients_and_stay_equal(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_ranks_average_gradients_and_stay_equal(two_ranks: Ranks, photos: Path, 
     assert found["parameters_equal"]
 
 
-def test_a_disk_that_fills_up_ends_all_ranks_with_one_line(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
+def test_full_disk_ends_all_ranks_with_one_line(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
     done = two_ranks(
         "train.py", request(photos, tmp_path / "run", steps=10_000, precision="fp32", disk_bytes=20_000, cache_gb=0)
     )
@@ -55,7 +55,7 @@ def test_a_disk_that_fills_up_ends_all_ranks_with_one_line(two_ranks: Ranks, pho
     assert [json.loads(line)["step"] for line in whole] == list(range(1, len(whole) + 1))
 
 
-def test_a_bad_photo_is_said_once(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
+def test_damaged_photo_is_reported_once(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
     cut = photos / "b.png"
     cut.write_bytes(cut.read_bytes()[:2000])
     done = two_ranks("train.py", request(photos, tmp_path / "run"))

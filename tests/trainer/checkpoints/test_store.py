@@ -1,6 +1,4 @@
-"""Checkpoint files: whole or known to be damaged, the last few kept, never half written under their
-name.
-"""
+"""Checkpoint files: damage is detected, the newest are kept, and no file is left half written."""
 
 import signal
 import subprocess
@@ -35,29 +33,29 @@ def names(folder: Path) -> list[str]:
 
 def damage(file: Path, how: str) -> None:
     content = bytearray(file.read_bytes())
-    if how == "a bit turned":
+    if how == "a bit flipped":
         content[len(content) // 2] ^= 1
-    elif how == "cut short":
+    elif how == "truncated":
         del content[-100:]
     elif how == "empty":
         content.clear()
-    elif how == "another length":
+    elif how == "extra bytes":
         content += b"more"
-    elif how == "another first line":
+    elif how == "another header":
         content[:7] = b"garbage"
     file.write_bytes(content)
 
 
-HOWS = {
-    "a bit turned": "its checksum is wrong",
-    "cut short": r"it has \d+ of \d+ bytes",
+DAMAGE = {
+    "a bit flipped": "its checksum is wrong",
+    "truncated": r"it has \d+ of \d+ bytes",
     "empty": "its first line is not that of a checkpoint",
-    "another length": r"it has \d+ of \d+ bytes",
-    "another first line": "its first line is not that of a checkpoint",
+    "extra bytes": r"it has \d+ of \d+ bytes",
+    "another header": "its first line is not that of a checkpoint",
 }
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+def test_checkpoint_round_trip(tmp_path: Path) -> None:
     written = checkpoint()
     found = read(CheckpointFolder(tmp_path, 3).save(written))
     assert torch.equal(found.model["weight"], written.model["weight"])
@@ -70,7 +68,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     )
 
 
-def test_the_last_few_are_kept(tmp_path: Path) -> None:
+def test_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, 2)
     for step in (5, 10, 15, 100):
         folder.save(checkpoint(step))
@@ -78,24 +76,24 @@ def test_the_last_few_are_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step-000000015.ckpt", "step-000000100.ckpt"]
 
 
-@pytest.mark.parametrize("how", HOWS)
-def test_a_damaged_one_is_named_and_the_one_before_it_used(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damaged_checkpoint_is_reported_and_the_previous_one_used(tmp_path: Path, how: str) -> None:
     folder = CheckpointFolder(tmp_path, 3)
     folder.save(checkpoint(5))
     damage(folder.save(checkpoint(10)), how)
-    said: list[str] = []
-    found = folder.newest(said.append)
+    warnings: list[str] = []
+    found = folder.newest(warnings.append)
     assert found is not None
     assert found[1].step == 5
-    assert len(said) == 1
-    assert "step-000000010.ckpt is damaged" in said[0]
-    with pytest.raises(DamagedError, match=HOWS[how]):
+    assert len(warnings) == 1
+    assert "step-000000010.ckpt is damaged" in warnings[0]
+    with pytest.raises(DamagedError, match=DAMAGE[how]):
         read(tmp_path / "step-000000010.ckpt")
 
 
-def test_none_and_only_damaged_ones(tmp_path: Path) -> None:
+def test_no_checkpoints_and_only_damaged_ones(tmp_path: Path) -> None:
     assert CheckpointFolder(tmp_path / "none", 3).newest(print) is None
-    damage(CheckpointFolder(tmp_path, 3).save(checkpoint()), "cut short")
+    damage(CheckpointFolder(tmp_path, 3).save(checkpoint()), "truncated")
     with pytest.raises(RequestError, match=r"all checkpoints in .* are damaged"):
         CheckpointFolder(tmp_path, 3).newest(lambda _: None)
 
@@ -113,11 +111,9 @@ while True:
 """
 
 
-def test_a_kill_while_one_is_written_loses_none(tmp_path: Path) -> None:
-    """Killed at times that fall anywhere from the start of writing 16 MB: what lies under a
-    checkpoint's name is always whole.
-    """
-    caught_in_the_middle = 0
+def test_kill_during_a_write_loses_no_checkpoint(tmp_path: Path) -> None:
+    """Killed at various times while 16 MB are written, all named checkpoints stay intact."""
+    killed_during_write = 0
     for delay in (0.0, 0.003, 0.007, 0.011, 0.017, 0.023):
         folder = tmp_path / str(delay)
         with subprocess.Popen(
@@ -132,17 +128,17 @@ def test_a_kill_while_one_is_written_loses_none(tmp_path: Path) -> None:
         kept = CheckpointFolder(folder, 2)
         steps = [read(file).step for file in kept.files()]
         assert steps[0] >= last
-        caught_in_the_middle += any(name.startswith(".") for name in names(folder))
+        killed_during_write += any(name.startswith(".") for name in names(folder))
         kept.save(checkpoint(1000))
         assert not any(name.startswith(".") for name in names(folder))
-    assert caught_in_the_middle
+    assert killed_during_write
 
 
-def test_a_disk_that_is_full_keeps_what_there_was(tmp_path: Path) -> None:
+def test_full_disk_keeps_existing_checkpoints(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", small], capture_output=True).returncode:
-        pytest.skip("a small file system cannot be mounted here: it takes root")
+        pytest.skip("mounting a small file system requires root")
     try:
         folder = CheckpointFolder(small / "checkpoints", 3)
         folder.save(checkpoint(5))

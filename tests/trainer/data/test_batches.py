@@ -1,4 +1,4 @@
-"""The order of samples and the making of batches ahead of their use."""
+"""The order of samples, and loading batches ahead of time."""
 
 import threading
 
@@ -16,7 +16,7 @@ from hvscale.trainer.data.batches import EpochOrder, Position, Prefetch
     seed=st.integers(0, 99),
     arrangement=st.sampled_from([(1, 12), (2, 6), (3, 4), (12, 1)]),
 )
-def test_an_epoch_shows_each_sample_once_whatever_the_arrangement(
+def test_epoch_uses_each_sample_once_for_any_number_of_ranks(
     samples: int, seed: int, arrangement: tuple[int, int]
 ) -> None:
     size, batch_size = arrangement
@@ -24,10 +24,10 @@ def test_an_epoch_shows_each_sample_once_whatever_the_arrangement(
     for epoch in range(2):
         seen = []
         for step in range(epoch * order.steps_per_epoch, (epoch + 1) * order.steps_per_epoch):
-            by_rank = [place for rank in range(size) for place in order.samples_of(step, rank, batch_size)]
+            by_rank = [sample for rank in range(size) for sample in order.samples_of(step, rank, batch_size)]
             assert by_rank == joint.samples_of(step, 0, 12)
-            seen += [place.index for place in by_rank]
-            assert {place.epoch for place in by_rank} == {epoch}
+            seen += [sample.index for sample in by_rank]
+            assert {sample.epoch for sample in by_rank} == {epoch}
         assert len(set(seen)) == len(seen) == samples - samples % 12
 
 
@@ -36,17 +36,15 @@ def test_an_epoch_shows_each_sample_once_whatever_the_arrangement(
     seed=st.integers(0, 99),
     changes=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=6),
 )
-def test_other_numbers_of_ranks_share_out_the_rest_of_an_epoch(
+def test_changed_number_of_ranks_divides_the_rest_of_the_epoch(
     samples: int, seed: int, changes: list[tuple[int, int]]
 ) -> None:
-    """Whatever the ranks were, and for how many steps, an epoch is one permutation, from its begin
-    on.
-    """
-    step, place = 0, Position(0, 0)
+    """For any sequence of rank counts, an epoch is the start of one permutation."""
+    step, position = 0, Position(0, 0)
     epochs: dict[int, list[int]] = {}
     for size, steps in changes:
         order = EpochOrder(samples, seed, 2 * size)
-        counted = order.resume(step, place)
+        counted = order.resume(step, position)
         for number in range(step, step + steps):
             for rank in range(size):
                 for own in order.samples_of(number, rank, 2):
@@ -54,7 +52,7 @@ def test_other_numbers_of_ranks_share_out_the_rest_of_an_epoch(
             epoch_ends = order.position(number + 1).epoch > order.position(number).epoch
             assert epoch_ends == ((counted + number - step + 1) % order.steps_per_epoch == 0)
         step += steps
-        place = order.position(step)
+        position = order.position(step)
     most = 2 * max(size for size, _ in changes)
     for epoch, used in epochs.items():
         whole = np.random.default_rng([seed, epoch]).permutation(samples).tolist()
@@ -65,12 +63,12 @@ def test_other_numbers_of_ranks_share_out_the_rest_of_an_epoch(
 def test_epochs_and_seeds_differ() -> None:
     order = EpochOrder(50, 1, 50)
     assert order.samples_of(0, 0, 50) != order.samples_of(1, 0, 50)
-    assert [place.index for place in order.samples_of(0, 0, 50)] != [
-        place.index for place in EpochOrder(50, 2, 50).samples_of(0, 0, 50)
+    assert [sample.index for sample in order.samples_of(0, 0, 50)] != [
+        sample.index for sample in EpochOrder(50, 2, 50).samples_of(0, 0, 50)
     ]
 
 
-def test_fewer_samples_than_a_step_takes() -> None:
+def test_fewer_samples_than_a_step_needs() -> None:
     with pytest.raises(
         RequestError, match="a step takes 8 images over all ranks, but there are only 7: lower --batch-size"
     ):
@@ -83,26 +81,26 @@ def test_batches_come_in_order_for_any_number_of_workers(workers: int) -> None:
         assert [batches.get(step) for step in range(20)] == [step * step for step in range(20)]
 
 
-def test_batches_are_made_ahead() -> None:
+def test_batches_are_loaded_ahead() -> None:
     third = threading.Event()
 
-    def make(step: int) -> int:
+    def load(step: int) -> int:
         if step == 3:
             third.set()
         return step
 
-    with Prefetch(make, 3) as batches:
+    with Prefetch(load, 3) as batches:
         batches.get(0)
         assert third.wait(30)
 
 
-def test_a_batch_that_fails_says_so_when_it_is_asked_for() -> None:
-    def make(step: int) -> int:
+def test_failed_batch_raises_when_it_is_requested() -> None:
+    def load(step: int) -> int:
         if step == 2:
             raise RequestError("b.png cannot be decoded")
         return step
 
-    with Prefetch(make, 2) as batches:
+    with Prefetch(load, 2) as batches:
         assert [batches.get(0), batches.get(1)] == [0, 1]
         with pytest.raises(RequestError, match=r"b\.png"):
             batches.get(2)

@@ -1,5 +1,4 @@
-"""Bicubic resizing against values that another implementation of MATLAB's imresize gave: GNU
-Octave's image package, 2.14.0.
+"""Bicubic resizing against reference values from GNU Octave's image package 2.14.0.
 
 pkg load image; i = (0:11)'; b = mod(i*37 + (i.*i)'*29 + (i.*i)*i'*13, 256); imresize(b, 0.5)
 """
@@ -43,25 +42,25 @@ THREE_TIMES = [
     [32.3333, 37.0000, 49.4444, 66.5556, 79.0000, 83.6667],
     [36.2840, 41.1111, 53.9835, 71.6831, 84.5556, 89.3827],
 ]
-STORED = [(12, HALF), (12, THIRD), (12, QUARTER), (3, TWICE), (2, THREE_TIMES)]
+REFERENCE = [(12, HALF), (12, THIRD), (12, QUARTER), (3, TWICE), (2, THREE_TIMES)]
 
 
-@pytest.mark.parametrize(("side", "values"), STORED)
-def test_floats_are_the_stored_values(side: int, values: list[list[float]]) -> None:
+@pytest.mark.parametrize(("side", "values"), REFERENCE)
+def test_floats_equal_the_reference_values(side: int, values: list[list[float]]) -> None:
     found = imresize(IMAGE[:side, :side].astype(np.float64), len(values), len(values))
     np.testing.assert_allclose(found, values, atol=1e-4)
 
 
 @pytest.mark.parametrize("values", [HALF, THIRD, QUARTER])
-def test_bytes_are_within_a_level_of_them(values: list[list[float]]) -> None:
-    """A level, because bytes are rounded after each of the two passes."""
+def test_bytes_are_within_one_level_of_the_reference(values: list[list[float]]) -> None:
+    """Bytes are rounded after each of the two passes."""
     found = imresize(IMAGE.astype(np.uint8), len(values), len(values))
     assert found.dtype == np.uint8
     assert np.abs(found - np.array(values)).max() <= 1
 
 
-def test_the_kernel_of_half_the_size() -> None:
-    """Keys' cubic at 0.25, 0.75, ... of a kernel twice as wide: known by hand."""
+def test_kernel_weights_for_half_the_size() -> None:
+    """Keys' cubic at 0.25, 0.75, ... of a kernel twice as wide, computed by hand."""
     weights, indices = contributions(40, 20)
     np.testing.assert_array_equal(weights[10] * 256, [-3, -9, 29, 111, 111, 29, -9, -3])
     assert indices[10].tolist() == list(range(17, 25))
@@ -69,12 +68,12 @@ def test_the_kernel_of_half_the_size() -> None:
 
 
 def test_halves_are_rounded_up() -> None:
-    rows = np.tile(np.array([[10], [11]], np.uint8), (8, 2))  # half as high, 10.5 but at the borders
+    rows = np.tile(np.array([[10], [11]], np.uint8), (8, 2))  # at half the height 10.5, except at the borders
     assert imresize(rows, 8, 2)[2:6].tolist() == [[11, 11]] * 4
 
 
 @pytest.mark.parametrize("scale", [2, 3, 4])
-def test_a_photo_through_the_published_functions(scale: int) -> None:
+def test_photo_through_the_public_functions(scale: int) -> None:
     photo = np.random.default_rng(1).integers(0, 256, (25, 27, 3), dtype=np.uint8)
     hr = crop_to_multiple(photo, scale)
     lr = shrink(hr, scale)

@@ -1,6 +1,4 @@
-"""Images by what --data names: the bundled set, DIV2K, benchmark sets, folders; and what is wrong
-said in one line.
-"""
+"""Images that --data names (bundled, DIV2K, benchmark sets, folders), and errors in one line."""
 
 import socket
 from collections.abc import Callable
@@ -16,12 +14,12 @@ from hvscale.trainer.data.images import decode
 from hvscale.trainer.data.pairs import Photo
 from hvscale.trainer.data.sources import image_set, split
 
-Made = Callable[[Path, int, int], None]
+WriteImage = Callable[[Path, int, int], None]
 
 
 @pytest.fixture
-def made() -> Made:
-    """Writes an RGB image of noise of some width and height."""
+def write_image() -> WriteImage:
+    """Writes an RGB image of noise of the given width and height."""
     random = np.random.default_rng(1)
 
     def write(file: Path, width: int, height: int) -> None:
@@ -31,40 +29,40 @@ def made() -> Made:
     return write
 
 
-def loaded(data: Path | str, holdout: str | None = None, smallest: int = 16) -> tuple[list[Photo], Photo]:
+def load(data: Path | str, holdout: str | None = None, min_side: int = 16) -> tuple[list[Photo], Photo]:
     training, validation = split(image_set(str(data), 2), None, None, holdout)
-    (held_out,) = [pairs.load_photo(pair, 2, smallest) for pair in validation.pairs]
-    return [pairs.load_photo(pair, 2, smallest) for pair in training.pairs], held_out
+    (held_out,) = [pairs.load_photo(pair, 2, min_side) for pair in validation.pairs]
+    return [pairs.load_photo(pair, 2, min_side) for pair in training.pairs], held_out
 
 
 def test_bundled_photos_need_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_network(*_: object) -> None:
-        raise AssertionError("a connection was tried")
+        raise AssertionError("a network connection was attempted")
 
     monkeypatch.setattr(socket.socket, "connect", no_network)
-    photos, holdout = loaded("bundled", "flower", 96)
+    photos, holdout = load("bundled", "flower", 96)
     assert [photo.name for photo in photos] == ["astronaut", "chelsea", "china", "coffee", "motorcycle_left", "rocket"]
     assert holdout.name == "flower"
     assert holdout.hr.shape == (426, 640, 3)
 
 
-def test_a_folder_holds_out_its_last_photo(photos: Path) -> None:
+def test_folder_holds_out_its_last_photo(photos: Path) -> None:
     (photos / "notes.txt").write_text("not a photo")
-    training, holdout = loaded(photos)
+    training, holdout = load(photos)
     assert ([photo.name for photo in training], holdout.name) == (["a", "b"], "c")
 
 
-def test_a_folder_by_ranges_of_places(photos: Path) -> None:
+def test_folder_with_ranges_of_positions(photos: Path) -> None:
     training, validation = split(image_set(str(photos), 2), "2-3", "1", None)
     assert [pair.name for pair in training.pairs] == ["b", "c"]
     assert [pair.name for pair in validation.pairs] == ["a"]
 
 
 @pytest.mark.parametrize("scale", [2, 3])
-def test_div2k_with_its_own_low_resolution(tmp_path: Path, made: Made, scale: int) -> None:
+def test_div2k_with_its_own_low_resolution(tmp_path: Path, write_image: WriteImage, scale: int) -> None:
     for number in (1, 2, 800, 801, 810, 811):
-        made(tmp_path / f"DIV2K/DIV2K_train_HR/{number:04d}.png", 12 * scale, 10 * scale)
-        made(tmp_path / f"DIV2K/DIV2K_train_LR_bicubic/X{scale}/{number:04d}x{scale}.png", 12, 10)
+        write_image(tmp_path / f"DIV2K/DIV2K_train_HR/{number:04d}.png", 12 * scale, 10 * scale)
+        write_image(tmp_path / f"DIV2K/DIV2K_train_LR_bicubic/X{scale}/{number:04d}x{scale}.png", 12, 10)
     for root in (tmp_path, tmp_path / "DIV2K"):
         found = image_set(str(root), scale)
         training, validation = split(found, None, None, None)
@@ -78,38 +76,38 @@ def test_div2k_with_its_own_low_resolution(tmp_path: Path, made: Made, scale: in
     assert (len(training.pairs), len(validation.pairs)) == (2, 4)
 
 
-def test_div2k_s_validation_images_in_a_folder_of_their_own(tmp_path: Path, made: Made) -> None:
-    made(tmp_path / "DIV2K_train_HR/0001.png", 24, 20)
-    made(tmp_path / "DIV2K_valid_HR/0801.png", 24, 20)
-    made(tmp_path / "DIV2K_valid_LR_bicubic/X2/0801x2.png", 12, 10)
+def test_div2k_with_a_separate_validation_folder(tmp_path: Path, write_image: WriteImage) -> None:
+    write_image(tmp_path / "DIV2K_train_HR/0001.png", 24, 20)
+    write_image(tmp_path / "DIV2K_valid_HR/0801.png", 24, 20)
+    write_image(tmp_path / "DIV2K_valid_LR_bicubic/X2/0801x2.png", 12, 10)
     training, validation = split(image_set(str(tmp_path), 2), None, None, None)
     assert [pair.lr for pair in training.pairs] == [None]
     assert [pair.lr for pair in validation.pairs] == [tmp_path / "DIV2K_valid_LR_bicubic/X2/0801x2.png"]
 
 
-def test_a_benchmark_set(tmp_path: Path, made: Made) -> None:
-    made(tmp_path / "Set5/HR/baby.png", 25, 21)
-    made(tmp_path / "Set5/LR_bicubic/X2/babyx2.png", 12, 10)
+def test_benchmark_set(tmp_path: Path, write_image: WriteImage) -> None:
+    write_image(tmp_path / "Set5/HR/baby.png", 25, 21)
+    write_image(tmp_path / "Set5/LR_bicubic/X2/babyx2.png", 12, 10)
     found = image_set(str(tmp_path / "Set5"), 2)
     assert (found.title, found.layout) == ("Set5", "benchmark")
     photo = pairs.load_photo(found.pairs[0], 2, 8)
     assert (photo.hr.shape, photo.lr.shape) == ((20, 24, 3), (10, 12, 3))
 
 
-def test_low_resolution_is_made_where_there_is_none(tmp_path: Path, made: Made) -> None:
-    made(tmp_path / "Set5/HR/baby.png", 25, 21)
+def test_missing_low_resolution_is_computed(tmp_path: Path, write_image: WriteImage) -> None:
+    write_image(tmp_path / "Set5/HR/baby.png", 25, 21)
     (pair,) = image_set(str(tmp_path / "Set5"), 3).pairs
     photo = pairs.load_photo(pair, 3, 8)
     assert photo.hr.shape == (21, 24, 3)
     assert np.array_equal(photo.lr[:], resize.shrink(photo.hr[:], 3))
 
 
-def test_an_image_without_its_partner_and_one_of_another_size(tmp_path: Path, made: Made) -> None:
-    made(tmp_path / "Set5/HR/baby.png", 24, 20)
-    made(tmp_path / "Set5/LR_bicubic/X2/birdx2.png", 12, 10)
+def test_missing_and_mismatched_low_resolution_image(tmp_path: Path, write_image: WriteImage) -> None:
+    write_image(tmp_path / "Set5/HR/baby.png", 24, 20)
+    write_image(tmp_path / "Set5/LR_bicubic/X2/birdx2.png", 12, 10)
     with pytest.raises(RequestError, match=r"HR/baby\.png has no low-resolution image .*X2/babyx2\.png"):
         image_set(str(tmp_path / "Set5"), 2)
-    made(tmp_path / "Set5/LR_bicubic/X2/babyx2.png", 8, 10)
+    write_image(tmp_path / "Set5/LR_bicubic/X2/babyx2.png", 8, 10)
     (pair,) = image_set(str(tmp_path / "Set5"), 2).pairs
     with pytest.raises(RequestError, match=r"babyx2\.png is 8x10 and .*baby\.png 24x20: at scale 2 12x10 was expected"):
         pairs.load_photo(pair, 2, 8)
@@ -125,21 +123,21 @@ def test_an_image_without_its_partner_and_one_of_another_size(tmp_path: Path, ma
         ("0-2", "3", "--train-images 0-2"),
     ],
 )
-def test_a_wrong_range(photos: Path, training: str, validation: str, message: str) -> None:
+def test_invalid_range(photos: Path, training: str, validation: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         split(image_set(str(photos), 2), training, validation, None)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1"])
-def test_other_kinds_of_images_become_rgb(photos: Path, mode: str) -> None:
+def test_other_image_modes_become_rgb(photos: Path, mode: str) -> None:
     suffix = "jpg" if mode == "CMYK" else "png"
     Image.new(mode, (40, 40)).save(photos / f"other.{suffix}")
-    _, holdout = loaded(photos, "other")
+    _, holdout = load(photos, "other")
     assert holdout.hr.shape == (40, 40, 3)
     assert holdout.hr[:].dtype == np.uint8
 
 
-def test_a_missing_and_an_empty_folder(tmp_path: Path) -> None:
+def test_missing_and_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no such folder"):
         image_set(str(tmp_path / "none"), 2)
     with pytest.raises(RequestError, match="no images in it"):
@@ -147,39 +145,39 @@ def test_a_missing_and_an_empty_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "tif", "webp"])
-def test_a_truncated_photo_is_named(photos: Path, suffix: str) -> None:
+def test_truncated_photo_is_named(photos: Path, suffix: str) -> None:
     cut = photos / f"cut.{suffix}"
     Image.effect_noise((64, 64), 90).convert("RGB").save(cut)
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 2 // 3])
     with pytest.raises(RequestError) as caught:
-        loaded(photos)
+        load(photos)
     assert str(cut) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"not an image at all", b"\x89PNG\r\n\x1a\n" + bytes(40)])
-def test_a_file_that_is_no_image_is_named(photos: Path, content: bytes) -> None:
+def test_file_that_is_not_an_image_is_named(photos: Path, content: bytes) -> None:
     wrong = photos / "wrong.png"
     wrong.write_bytes(content)
     with pytest.raises(RequestError, match=r"wrong\.png cannot be decoded"):
-        loaded(photos)
+        load(photos)
 
 
-def test_a_photo_too_small_is_named(photos: Path) -> None:
+def test_too_small_photo_is_named(photos: Path) -> None:
     with pytest.raises(RequestError, match=r"png is 60x52: it must have at least 96x96 pixels"):
-        loaded(photos, smallest=96)
+        load(photos, min_side=96)
 
 
-def test_an_unknown_holdout_lists_the_names(photos: Path) -> None:
+def test_unknown_holdout_lists_the_names(photos: Path) -> None:
     with pytest.raises(RequestError, match="no photo named 'd' to hold out; choose from a, b, c"):
-        loaded(photos, "d")
+        load(photos, "d")
 
 
-def test_two_photos_of_one_name_and_one_photo_alone(photos: Path) -> None:
+def test_duplicate_names_and_a_single_photo(photos: Path) -> None:
     Image.new("RGB", (40, 40)).save(photos / "a.bmp")
     with pytest.raises(RequestError, match="has two photos named a"):
-        loaded(photos)
+        load(photos)
     for name in ("a.bmp", "b.png", "c.png"):
         (photos / name).unlink()
     with pytest.raises(RequestError, match="has one photo"):
-        loaded(photos)
+        load(photos)

@@ -1,4 +1,4 @@
-"""Tiled inference: the same as that of the whole image, within a bound of memory."""
+"""Tiled inference gives the whole image's result within a memory limit."""
 
 import subprocess
 import sys
@@ -25,10 +25,8 @@ def image(height: int, width: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("scale", [2, 3, 4])
 @pytest.mark.parametrize("blocks", [1, 3])
-def test_an_output_pixel_depends_on_no_more_than_the_receptive_radius(scale: int, blocks: int) -> None:
-    """Every weight positive and no ReLU in the way, so that each dependence shows in the
-    gradient.
-    """
+def test_output_pixels_depend_on_the_receptive_radius_only(scale: int, blocks: int) -> None:
+    """With positive weights every dependence shows in the gradient; no ReLU cuts it."""
     model = models.build("edsr", scale=scale, n_resblocks=blocks, n_feats=2, res_scale=1)
     for parameter in model.parameters():
         nn.init.constant_(parameter, 0.1)
@@ -45,7 +43,7 @@ def test_an_output_pixel_depends_on_no_more_than_the_receptive_radius(scale: int
 
 
 @pytest.mark.parametrize("scale", [2, 3, 4])
-def test_tiles_give_what_the_whole_image_gives(scale: int) -> None:
+def test_tiles_give_the_whole_image_s_result(scale: int) -> None:
     model, lr = small(scale), image(61, 75)
     least = (2 * (receptive_radius(model) or 0) + 1) ** 2 * bytes_per_pixel(model)
     whole = super_resolve(model, lr, scale, WHOLE)
@@ -53,7 +51,7 @@ def test_tiles_give_what_the_whole_image_gives(scale: int) -> None:
         torch.testing.assert_close(super_resolve(model, lr, scale, memory), whole, rtol=0, atol=1e-3)
 
 
-def test_too_little_overlap_would_be_noticed() -> None:
+def test_too_little_overlap_changes_the_result() -> None:
     """The same comparison fails for a model that understates its radius."""
     model, lr = small(), image(61, 75)
     model.receptive_radius = torch.tensor(1)
@@ -62,24 +60,24 @@ def test_too_little_overlap_would_be_noticed() -> None:
     assert float((tiled - whole).abs().max()) > 1e-3
 
 
-def test_self_ensemble_is_the_mean_over_eight_turns() -> None:
+def test_self_ensemble_is_the_mean_over_flips_and_rotations() -> None:
     model, lr = small(), image(12, 17)
     found = self_ensemble(model, lr, 2, WHOLE)
     expected = torch.zeros_like(found)
     for quarters in range(4):
         for mirrored in (False, True):
-            turned = torch.rot90(lr.flip(2) if mirrored else lr, quarters, (1, 2))
-            back = torch.rot90(super_resolve(model, turned, 2, WHOLE), -quarters, (1, 2))
+            rotated = torch.rot90(lr.flip(2) if mirrored else lr, quarters, (1, 2))
+            back = torch.rot90(super_resolve(model, rotated, 2, WHOLE), -quarters, (1, 2))
             expected += (back.flip(2) if mirrored else back) / 8
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
 
 
-def test_a_bound_too_small_and_a_model_that_does_not_say_its_radius() -> None:
+def test_too_small_limit_and_model_without_receptive_radius() -> None:
     with pytest.raises(RequestError, match=r"--memory-gb 1e-06: this model needs at least 0\.\d+ GB for one tile"):
         super_resolve(small(), image(60, 60), 2, 1000)
-    silent = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Upsample(scale_factor=2))
+    without_radius = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Upsample(scale_factor=2))
     with pytest.raises(RequestError, match="the model has no attribute receptive_radius"):
-        super_resolve(silent, image(60, 60), 2, 1000)
+        super_resolve(without_radius, image(60, 60), 2, 1000)
 
 
 MEASURED = """
@@ -90,7 +88,7 @@ from hvscale.trainer.inference.upscale import super_resolve
 model = models.build("edsr-baseline", n_resblocks=2)
 image = torch.zeros(3, 640, 640)
 def peak():
-    # Not getrusage's ru_maxrss, which begins with the memory of the process that started this one.
+    # Not getrusage's ru_maxrss, which starts with the parent process's memory.
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 super_resolve(model, image[:, :16, :16], 2, 1e9)
 before = peak()
@@ -99,14 +97,12 @@ print((peak() - before) * 1024)
 """
 
 
-def test_memory_stays_within_the_bound() -> None:
-    """Beside what the output itself takes, 20 MB here. Whole, this image takes more than a
-    gigabyte.
-    """
-    bound, output = 250e6, 3 * 1280 * 1280 * 4
+def test_memory_stays_within_the_limit() -> None:
+    """The output itself (20 MB) is extra. Without tiles this image needs more than 1 GB."""
+    limit, output = 250e6, 3 * 1280 * 1280 * 4
 
-    def taken(memory: float) -> int:
+    def memory_used(memory: float) -> int:
         return int(subprocess.check_output([sys.executable, "-c", MEASURED, str(memory)], text=True))
 
-    assert taken(bound) < bound + output
-    assert taken(WHOLE) > 2 * bound
+    assert memory_used(limit) < limit + output
+    assert memory_used(WHOLE) > 2 * limit

@@ -1,6 +1,4 @@
-"""On each of two ranks: gradients averaged by Horovod are those of the joint batch, and parameters
-stay equal.
-"""
+"""On two ranks: Horovod's averaged gradients equal those of the joint batch; parameters stay equal."""
 
 import json
 import sys
@@ -24,8 +22,8 @@ config = TrainConfig.of(
 work = SuperResolution(config, ranks)
 
 
-def gradients(of: nn.Module) -> Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in of.parameters() if parameter.grad is not None])
+def gradients(module: nn.Module) -> Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in module.parameters() if parameter.grad is not None])
 
 
 torch.manual_seed(0)
@@ -44,7 +42,7 @@ fp32.loss(alone, low, high, work.loss).backward()  # type: ignore[no-untyped-cal
 joint = gradients(alone)
 furthest = float((averaged - joint).abs().max() / joint.abs().max())
 
-# Each rank begins with other weights: the broadcast has to make them equal.
+# Each rank starts with different weights; the broadcast must make them equal.
 torch.manual_seed(10 + ranks.rank)
 trained = work.build_model()
 Trainer(config, ranks, trained, work, fp32).run()

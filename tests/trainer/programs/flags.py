@@ -1,7 +1,7 @@
-"""On each of two ranks, for each of the options in the first argument (JSON): `Trainer`, and the
-same steps computed here without Horovod.
+"""Compares `Trainer` on two ranks with the same steps computed without Horovod.
 
-The second argument is the folder of photos. Rank 0 prints a line of JSON for each.
+The first argument is a JSON list of option sets, the second a folder of photos. Rank 0 prints a
+line of JSON for each option set.
 """
 
 import json
@@ -29,25 +29,25 @@ def adasum(a: Tensor, b: Tensor) -> Tensor:
     return (1 - dot / (2 * a.square().sum())) * a + (1 - dot / (2 * b.square().sum())) * b
 
 
-def joint(batch: int, config: TrainConfig, work: SuperResolution, ranks: Ranks) -> list[tuple[Tensor, Tensor]]:
-    """What the ranks train on at once, as their own batch normalisation sees it, or
-    synchronised.
-    """
+def batches_of_ranks(
+    batch: int, config: TrainConfig, work: SuperResolution, ranks: Ranks
+) -> list[tuple[Tensor, Tensor]]:
+    """The batches of all ranks: separate, or joined if batch normalisation is synchronised."""
     by_rank = [work.to_device(loaded, CPU) for loaded in ranks.allgather(work.load_batch(batch))]
     if not config.sync_batch_norm:
         return by_rank
     return [(torch.cat([inputs for inputs, _ in by_rank]), torch.cat([targets for _, targets in by_rank]))]
 
 
-def work_out(reference: nn.Module, config: TrainConfig, work: SuperResolution, ranks: Ranks) -> None:
-    """The steps, by the formulas."""
+def train_reference(reference: nn.Module, config: TrainConfig, work: SuperResolution, ranks: Ranks) -> None:
+    """Run the steps, computed from the formulas."""
     rate = 0.01 * (ranks.size * config.batches_per_allreduce if config.scale_learning_rate else 1)
     momentum = [torch.zeros_like(parameter) for parameter in reference.parameters()]
     for step in range(config.steps or 0):
         found = [
             torch.autograd.grad(FP32.loss(reference, *part, work.loss), list(reference.parameters()))
             for batch in range(step * config.batches_per_allreduce, (step + 1) * config.batches_per_allreduce)
-            for part in joint(batch, config, work, ranks)
+            for part in batches_of_ranks(batch, config, work, ranks)
         ]
         if config.use_adasum:
             combined = [adasum(*pair) for pair in zip(*found, strict=True)]
@@ -57,9 +57,9 @@ def work_out(reference: nn.Module, config: TrainConfig, work: SuperResolution, r
         if config.clip_norm is not None and norm > config.clip_norm:
             combined = [gradient * config.clip_norm / norm for gradient in combined]
         with torch.no_grad():
-            for kept, parameter, gradient in zip(momentum, reference.parameters(), combined, strict=True):
-                kept.mul_(0.9).add_(gradient)
-                parameter.sub_(rate * kept)
+            for velocity, parameter, gradient in zip(momentum, reference.parameters(), combined, strict=True):
+                velocity.mul_(0.9).add_(gradient)
+                parameter.sub_(rate * velocity)
 
 
 def compare(config: TrainConfig, ranks: Ranks) -> dict[str, Any]:
@@ -67,20 +67,20 @@ def compare(config: TrainConfig, ranks: Ranks) -> dict[str, Any]:
     torch.manual_seed(0)
     model, reference = work.build_model(), work.build_model()
     reference.load_state_dict(model.state_dict())
-    work_out(reference, config, work, ranks)
+    train_reference(reference, config, work, ranks)
     if config.sync_batch_norm:
         synchronise_batch_norm(model, ranks.hvd)
     start = {name: value.clone() for name, value in model.state_dict().items()}
     Trainer(config, ranks, model, work, FP32).run()
     compared = dict(model.named_parameters()) | (dict(model.named_buffers()) if config.sync_batch_norm else {})
     expected = reference.state_dict()
-    differ = max(
+    difference = max(
         float(((value - expected[name]).abs() / expected[name].abs().clamp(min=1)).max())
         for name, value in compared.items()
     )
-    moved = max(float((value - start[name]).abs().max()) for name, value in model.named_parameters())
+    change = max(float((value - start[name]).abs().max()) for name, value in model.named_parameters())
     everyone = ranks.allgather(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
-    return {"differ": differ, "moved": moved, "equal": torch.equal(*everyone)}
+    return {"difference": difference, "change": change, "equal": torch.equal(*everyone)}
 
 
 sys.path.insert(0, str(Path(__file__).parent))

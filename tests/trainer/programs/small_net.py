@@ -1,4 +1,4 @@
-"""A model for super-resolution with batch normalisation."""
+"""A super-resolution model with batch normalisation."""
 
 from torch import nn
 

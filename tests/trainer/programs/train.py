@@ -1,6 +1,4 @@
-"""Trains as the JSON in the first argument says; "disk_bytes" in it is the most that rank 0 may
-write into a file.
-"""
+"""Trains with the options in the first argument (JSON); "disk_bytes" limits rank 0's file size."""
 
 import json
 import os
