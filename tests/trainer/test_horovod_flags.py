@@ -1,4 +1,4 @@
-"""Horovod's options on two real ranks: a few steps equal the same steps computed without Horovod."""
+"""Horovod's options on two real ranks: steps equal the same steps computed without Horovod."""
 
 import functools
 import json
@@ -56,7 +56,7 @@ STARTS: list[tuple[float, list[dict[str, Any]]]] = [
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], subprocess.CompletedProcess[str]]:
-    """`started(1)`: two ranks have run entry 1 of STARTS and printed a JSON line for each option."""
+    """`started(1)`: two ranks have run entry 1 of STARTS and printed a JSON line per option set."""
 
     @functools.cache
     def start(number: int) -> subprocess.CompletedProcess[str]:

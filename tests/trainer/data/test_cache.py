@@ -1,4 +1,4 @@
-"""The disk cache: images are decoded once and mapped; size limit, changed images, killed processes."""
+"""The disk cache of decoded images: mapping, size limit, changed images, killed processes."""
 
 import os
 import time

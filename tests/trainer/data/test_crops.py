@@ -62,7 +62,7 @@ def test_steps_and_seeds_differ() -> None:
 
 
 def test_low_and_high_resolution_are_the_same_crop() -> None:
-    """On a smooth photo, downscaling the HR patch gives about the LR patch, flipped the same way."""
+    """On a smooth photo, downscaling the HR patch gives about the LR patch."""
     rows, columns = np.mgrid[0:64, 0:80]
     smooth = np.stack([rows * 3, columns * 3, rows + columns], axis=2).astype(np.uint8)
     crops = Crops([photo("smooth", smooth)], 2, 8, 1)

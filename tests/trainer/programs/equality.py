@@ -1,4 +1,4 @@
-"""On two ranks: Horovod's averaged gradients equal those of the joint batch; parameters stay equal."""
+"""On two ranks, averaged gradients equal those of the joint batch, and parameters stay equal."""
 
 import json
 import sys
