@@ -60,7 +60,7 @@ def test_diverging_learning_rate(photos: Path) -> None:
 
 @pytest.mark.parametrize(("rank", "line"), [("0", True), ("1", False)])
 def test_horovod_built_for_another_mpi_is_reported_once(photos: Path, rank: str, line: bool) -> None:
-    """Under MPICH's mpiexec with Horovod built for Open MPI, each process becomes a separate job."""
+    """Under MPICH's mpiexec, with Horovod built for Open MPI, each process becomes its own job."""
     request = json.dumps({**TINY, "data": str(photos)})
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(
