@@ -1,5 +1,6 @@
 /*
- * Sums of 16-bit floating-point numbers, for which MPI has no type. Rounds to nearest, ties to even.
+ * Sums of 16-bit floating-point numbers, for which MPI has no type. Rounds to nearest, ties to
+ * even.
  */
 #ifndef HVBENCH_SUMS_H
 #define HVBENCH_SUMS_H

@@ -14,9 +14,9 @@ struct call {
 
 /*
  * Takes `samples` samples. Each sample calls `sync` (a barrier), then all of `calls` in order,
- * `repeats` times. seconds[i] receives the mean time of a repeat. With `sync_each_call`, `sync` runs
- * before every repeat, and its time is excluded. Stops at the first result other than 0 and returns
- * it.
+ * `repeats` times. seconds[i] receives the mean time of a repeat. With `sync_each_call`, `sync`
+ * runs before every repeat, and its time is excluded. Stops at the first result other than 0 and
+ * returns it.
  */
 EXPORTED int hvbench_time(const struct call *calls, int number, const struct call *sync, int samples, int repeats,
                           int sync_each_call, double *seconds);

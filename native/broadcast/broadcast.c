@@ -299,8 +299,8 @@ static bool handled_by_table(word buffer, int64_t count, word type, word root, w
 typedef int (*bcast_function)(word, word, word, word, word);
 
 /*
- * hvprof's MPI_Bcast and MPI_Bcast_c if hvprof is preloaded, before or after this library; else NULL.
- * They record the call and make it with hvscale_PMPI_Bcast and hvscale_PMPI_Bcast_c below.
+ * hvprof's MPI_Bcast and MPI_Bcast_c if hvprof is preloaded, before or after this library; else
+ * NULL. They record the call and make it with hvscale_PMPI_Bcast and hvscale_PMPI_Bcast_c below.
  */
 static struct {
     bcast_function bcast, bcast_c;
@@ -360,8 +360,8 @@ int MPI_Bcast(word buffer, word count, word type, word root, word communicator)
 }
 
 /*
- * Serves an MPI library without large counts: mpi4py calls MPI_Bcast_c if it finds one, and it finds
- * this library's.
+ * Serves an MPI library without large counts: mpi4py calls MPI_Bcast_c if it finds one, and it
+ * finds this library's.
  */
 static int bcast_by_int(word buffer, int64_t count, word type, word root, word communicator, bcast_function call)
 {
@@ -409,8 +409,8 @@ int MPI_Bcast_c(word buffer, word count, word type, word root, word communicator
 enum { LEFT_TO_MPI = -1, INVALID_CHOICE = -2 };
 
 /*
- * Broadcasts with an explicit choice, which must be the same on all ranks. Returns MPI's error code,
- * LEFT_TO_MPI if the caller must call MPI_Bcast, or INVALID_CHOICE.
+ * Broadcasts with an explicit choice, which must be the same on all ranks. Returns MPI's error
+ * code, LEFT_TO_MPI if the caller must call MPI_Bcast, or INVALID_CHOICE.
  */
 EXPORTED int hvbcast_broadcast(void *buffer, int64_t count, word type, int root, word communicator,
                                const char *algorithm, uint64_t chunk, int depth, int radix);

@@ -4,7 +4,10 @@
 
 #include <stddef.h>
 
-/* Allocates zeroed memory. Aborts if there is none, because the other ranks would wait for this one. */
+/*
+ * Allocates zeroed memory. Aborts if there is none, because the other ranks would wait for this
+ * one.
+ */
 void *require_memory(size_t count, size_t size);
 
 #endif

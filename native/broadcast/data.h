@@ -1,6 +1,6 @@
 /*
- * A broadcast buffer as plain bytes in the order of its type's signature, which is the same on ranks
- * with different types.
+ * A broadcast buffer as plain bytes in the order of its type's signature, which is the same on
+ * ranks with different types.
  */
 #ifndef HVBCAST_DATA_H
 #define HVBCAST_DATA_H

@@ -26,9 +26,9 @@ struct node_memory_place {
 };
 
 /*
- * Called by the node's first rank, with `rank`, `size` and `progress` set. False if no memory can be
- * shared. The caller closes the file once all others have attached it. Then the memory disappears
- * with the ranks, however they end.
+ * Called by the node's first rank, with `rank`, `size` and `progress` set. False if no memory can
+ * be shared. The caller closes the file once all others have attached it. Then the memory
+ * disappears with the ranks, however they end.
  */
 bool node_memory_create(struct node_memory *memory, struct node_memory_place *place);
 

@@ -158,7 +158,10 @@ uint64_t table_checksum(void)
     return table.checksum;
 }
 
-/* Whether `a` is nearer to `wanted` than `b`, by ratio; of two equal ratios, the smaller number is nearer. */
+/*
+ * Whether `a` is nearer to `wanted` than `b`, by ratio; of two equal ratios, the smaller number is
+ * nearer.
+ */
 static bool nearer(int a, int b, int wanted)
 {
     double ratio_a = a > wanted ? (double)a / wanted : (double)wanted / a;

@@ -47,8 +47,8 @@ struct rules {
 struct rules table_rules(int ranks);
 
 /*
- * Whether a rule, for any number of ranks per node, chooses an algorithm other than LIBRARY for this
- * size.
+ * Whether a rule, for any number of ranks per node, chooses an algorithm other than LIBRARY for
+ * this size.
  */
 bool table_may_choose(const struct rules *rules, uint64_t bytes);
 

@@ -1,6 +1,6 @@
 /*
- * A profile file: mapped by its process, so that it survives a kill of the process, and protected by
- * checksums.
+ * A profile file: mapped by its process, so that it survives a kill of the process, and protected
+ * by checksums.
  */
 #ifndef HVSCALE_MAPPED_FILE_H
 #define HVSCALE_MAPPED_FILE_H
@@ -17,9 +17,9 @@ struct mapped_file_kind {
 };
 
 /*
- * Creates and maps this process's file of `size` bytes in $HVPROF_DIRECTORY. `write_header` is called
- * before the file gets its name. Files of earlier processes are neither shared nor replaced. A
- * forked child does not inherit the mapping. Returns NULL after one line on stderr if that fails.
+ * Creates and maps this process's file of `size` bytes in $HVPROF_DIRECTORY. `write_header` is
+ * called before the file gets its name. Files of earlier processes are neither shared nor replaced.
+ * A forked child does not inherit the mapping. Returns NULL after one line on stderr if that fails.
  */
 void *mapped_file_create(const struct mapped_file_kind *kind, uint32_t rank, uint64_t size,
                          void (*write_header)(void *file, const void *identity), const void *identity);

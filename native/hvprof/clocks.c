@@ -23,8 +23,8 @@ static uint64_t add_bytes(uint64_t hash, const char *bytes, ssize_t count)
 }
 
 /*
- * A number that is equal on processes with the same CLOCK_MONOTONIC: one boot of one kernel, and one
- * time namespace. 0: unknown.
+ * A number that is equal on processes with the same CLOCK_MONOTONIC: one boot of one kernel, and
+ * one time namespace. 0: unknown.
  */
 static uint64_t clock_identity(void)
 {
@@ -49,8 +49,8 @@ static void send(uint64_t first, uint64_t second, uint64_t third, int to)
 }
 
 /*
- * Returns false after a timeout: a rank that was started without hvprof does not answer, and must not
- * block the job.
+ * Returns false after a timeout: a rank that was started without hvprof does not answer, and must
+ * not block the job.
  */
 static bool receive(uint64_t message[WORDS], int from)
 {

@@ -1,6 +1,6 @@
 /*
- * Wraps every MPI collective in collectives.def: calls the real function and records time, bytes and
- * buffer.
+ * Wraps every MPI collective in collectives.def: calls the real function and records time, bytes
+ * and buffer.
  */
 #include "communicators.h"
 #include "format.h"

@@ -1,4 +1,6 @@
-/* Communicators by handle: an identity that is equal on all members, the size, the number of calls. */
+/*
+ * Communicators by handle: an identity that is equal on all members, the size, the number of calls.
+ */
 #ifndef HVPROF_COMMUNICATORS_H
 #define HVPROF_COMMUNICATORS_H
 

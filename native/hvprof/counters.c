@@ -117,7 +117,9 @@ void counters_add(struct counters *own, uint16_t operation, uint16_t flags, uint
     size_t latency = latency_class(duration_ns);
     uint64_t change = check_part(1, LATENCIES + latency) + check_part(1, CALLS) + check_part(bytes, BYTES) +
                       check_part(duration_ns, DURATION);
-    /* In this order, so that a reader can find out how much of a killed process's call was counted. */
+    /*
+     * In this order, so that a reader can find out how much of a killed process's call was counted.
+     */
     add(&counter->latencies[latency], 1, shared);
     add(&counter->calls, 1, shared);
     add(&counter->bytes, bytes, shared);

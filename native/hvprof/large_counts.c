@@ -78,7 +78,10 @@ static bool narrow(const int64_t *array, int count, int32_t *copy)
     return true;
 }
 
-/* Finds the lengths of the arrays to copy, and their sum. Returns false if a count does not fit into an int. */
+/*
+ * Finds the lengths of the arrays to copy, and their sum. Returns false if a count does not fit
+ * into an int.
+ */
 static bool measure(const struct large_call *call, int lengths[MAX_ARGUMENTS], int *total)
 {
     word communicator = call->communicator >= 0 ? as_handle(call->arguments[call->communicator]) : 0;

@@ -102,8 +102,8 @@ void hvprof_step(void)
 }
 
 /*
- * The standard declares "..." after the level. No known library reads further arguments, so they are
- * dropped.
+ * The standard declares "..." after the level. No known library reads further arguments, so they
+ * are dropped.
  */
 EXPORTED int MPI_Pcontrol(const int level, ...);
 int MPI_Pcontrol(const int level, ...)

@@ -52,8 +52,8 @@ fn_ptr profiler_find(_Atomic(fn_ptr) *known, const char *name, const void *calle
 #define ARGUMENTS_12 ARGUMENTS_11, a11
 
 /*
- * WRAPPED(name, arity) { FIND(name) ... REAL(arity) ... } defines MPI_<name>. FIND sets `real` to the
- * real function, and REAL calls it with the same arguments.
+ * WRAPPED(name, arity) { FIND(name) ... REAL(arity) ... } defines MPI_<name>. FIND sets `real` to
+ * the real function, and REAL calls it with the same arguments.
  */
 #define WRAPPED(name, arity) \
     EXPORTED int MPI_##name(PARAMETERS_##arity); \

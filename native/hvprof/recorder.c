@@ -12,8 +12,8 @@
 #include "format.h"
 
 /*
- * The number of sequence numbers that a thread reserves at once. Updating the shared counter for each
- * record would make threads wait for each other.
+ * The number of sequence numbers that a thread reserves at once. Updating the shared counter for
+ * each record would make threads wait for each other.
  */
 enum { BLOCK = 16 };
 
@@ -170,7 +170,9 @@ static void append(struct writer *writer, const struct hvprof_message *message)
     }
     uint64_t sequence = writer->next++;
     struct hvprof_record *slot = &ring.file->records[(sequence - 1) % ring.capacity];
-    /* Assembled in registers: assembling the record in memory and copying it takes a third longer. */
+    /*
+     * Assembled in registers: assembling the record in memory and copying it takes a third longer.
+     */
     const uint64_t words[] = {
         sequence,
         message->start_ns,

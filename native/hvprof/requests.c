@@ -33,8 +33,8 @@ static struct bucket *bucket_of(word request)
 }
 
 /*
- * Appends to the bucket: calls that complete immediately may share one request, and `take` returns the
- * oldest first.
+ * Appends to the bucket: calls that complete immediately may share one request, and `take` returns
+ * the oldest first.
  */
 static void store(const struct pending *described)
 {

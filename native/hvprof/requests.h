@@ -6,8 +6,8 @@
 #include "recorder.h"
 
 /*
- * A call has started and will be recorded once `request` completes. `buffer` (or NULL) is memory that
- * MPI reads until then; it is freed afterwards.
+ * A call has started and will be recorded once `request` completes. `buffer` (or NULL) is memory
+ * that MPI reads until then; it is freed afterwards.
  */
 void request_started(word request, const struct hvprof_message *message, void *buffer);
 

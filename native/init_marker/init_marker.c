@@ -16,8 +16,8 @@
 #include "mpi_abi/init_chain.h"
 
 /*
- * Twice MPICH's MPI_MAX_LIBRARY_VERSION_STRING, the largest known, in case a library writes past its
- * own limit.
+ * Twice MPICH's MPI_MAX_LIBRARY_VERSION_STRING, the largest known, in case a library writes past
+ * its own limit.
  */
 enum { VERSION_BYTES = 2 * 8192 };
 

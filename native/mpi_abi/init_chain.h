@@ -1,7 +1,7 @@
 /*
- * How hvscale's preloaded libraries share MPI_Init and MPI_Init_thread. Each library defines both (in
- * init_chain.c), runs its hooks and calls the next library in LD_PRELOAD's order. The last one calls
- * the MPI library. Any order works, with libraries of other tools in between.
+ * How hvscale's preloaded libraries share MPI_Init and MPI_Init_thread. Each library defines both
+ * (in init_chain.c), runs its hooks and calls the next library in LD_PRELOAD's order. The last one
+ * calls the MPI library. Any order works, with libraries of other tools in between.
  */
 #ifndef HVSCALE_INIT_CHAIN_H
 #define HVSCALE_INIT_CHAIN_H

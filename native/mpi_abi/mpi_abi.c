@@ -64,8 +64,8 @@ static int copy_path(struct dl_phdr_info *info, size_t size, void *data)
 }
 
 /*
- * The callback must not call dlopen, because it runs under the loader's lock. Fetching the paths one
- * by one, instead of collecting them, needs no allocation.
+ * The callback must not call dlopen, because it runs under the loader's lock. Fetching the paths
+ * one by one, instead of collecting them, needs no allocation.
  */
 static fn_ptr find_in_all_objects(const char *name)
 {
@@ -184,7 +184,9 @@ static const struct mpi_abi standard_abi = {
 static word open_mpi_object(void *library, const char *name)
 {
     void *inside = dlsym(library, name);
-    /* The executable may contain the copy in use (a copy relocation), which the global scope finds. */
+    /*
+     * The executable may contain the copy in use (a copy relocation), which the global scope finds.
+     */
     void *in_use = inside != NULL ? dlsym(RTLD_DEFAULT, name) : NULL;
     return (word)(in_use != NULL ? in_use : inside);
 }

@@ -1,6 +1,6 @@
 /*
- * One view of every MPI ABI: finds the job's MPI library in the running process, detects its ABI and
- * calls it without its mpi.h. So one build of hvscale works with every MPI library.
+ * One view of every MPI ABI: finds the job's MPI library in the running process, detects its ABI
+ * and calls it without its mpi.h. So one build of hvscale works with every MPI library.
  */
 #ifndef HVSCALE_MPI_ABI_H
 #define HVSCALE_MPI_ABI_H
@@ -12,8 +12,8 @@
 #define EXPORTED __attribute__((visibility("default")))
 
 /*
- * An argument as passed in a register or stack slot: a count, an address, or a handle of any ABI. The
- * upper half of an int argument is undefined, so cast it before use.
+ * An argument as passed in a register or stack slot: a count, an address, or a handle of any ABI.
+ * The upper half of an int argument is undefined, so cast it before use.
  */
 typedef uintptr_t word;
 typedef void (*fn_ptr)(void);
@@ -90,7 +90,9 @@ fn_ptr mpi_find_replacement(const char *name);
  */
 fn_ptr require_fn(fn_ptr found, const char *name);
 
-/* Converts dlsym's result to a function. ISO C has no such cast, but POSIX allows a bitwise copy. */
+/*
+ * Converts dlsym's result to a function. ISO C has no such cast, but POSIX allows a bitwise copy.
+ */
 fn_ptr as_function(void *address);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * NCCL's profiler interface, versions 1 to 6, limited to what this plug-in uses. Order and types of
- * the fields follow src/include/plugin/nccl_profiler.h and profiler/profiler_v*.h of NVIDIA/nccl (2.23 to
- * 2.30).
+ * the fields follow src/include/plugin/nccl_profiler.h and profiler/profiler_v*.h of NVIDIA/nccl
+ * (2.23 to 2.30).
  */
 #ifndef HVPROF_NCCL_ABI_H
 #define HVPROF_NCCL_ABI_H

@@ -1,6 +1,6 @@
 /*
- * NCCL's calls in flight, from their start to the end of their kernels. Independent of the version of
- * NCCL's interface.
+ * NCCL's calls in flight, from their start to the end of their kernels. Independent of the version
+ * of NCCL's interface.
  */
 #ifndef HVPROF_NCCL_CALLS_IN_FLIGHT_H
 #define HVPROF_NCCL_CALLS_IN_FLIGHT_H
@@ -38,8 +38,8 @@ void nccl_stamp_channel(void *channel, uint64_t device_ns);
 void nccl_end(void *call_or_channel);
 
 /*
- * The handle of an event that is not recorded. Versions 1 to 4 report no calls inside a group that has
- * no handle.
+ * The handle of an event that is not recorded. Versions 1 to 4 report no calls inside a group that
+ * has no handle.
  */
 void *nccl_unrecorded(void);
 

@@ -1,6 +1,6 @@
 /*
- * The profiler plug-in that NCCL loads: translates the events of each version of NCCL's interface into
- * calls of calls_in_flight.h.
+ * The profiler plug-in that NCCL loads: translates the events of each version of NCCL's interface
+ * into calls of calls_in_flight.h.
  */
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
 /*
- * barriers N: makes N barriers in MPI_COMM_SELF. With 0 it makes all-reduces over all ranks forever.
+ * barriers N: makes N barriers in MPI_COMM_SELF. With 0 it makes all-reduces over all ranks
+ * forever.
  */
 #include <mpi.h>
 #include <stdlib.h>

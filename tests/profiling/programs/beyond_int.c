@@ -1,4 +1,7 @@
-/* Runs as one rank: calls whose counts, or sums of counts, exceed an int. None moves that much data. */
+/*
+ * Runs as one rank: calls whose counts, or sums of counts, exceed an int. None moves that much
+ * data.
+ */
 #include <mpi.h>
 #include <stdlib.h>
 

@@ -1,4 +1,7 @@
-/* every_collective.c with the non-blocking function for each call, completed by each kind of Wait and Test. */
+/*
+ * every_collective.c with the non-blocking function for each call, completed by each kind of Wait
+ * and Test.
+ */
 #include <mpi.h>
 
 static MPI_Request requests[2];

@@ -1,4 +1,6 @@
-/* nccl_copy_engine PLUGIN 6: makes one collective by the copy engines, and one with unknown names. */
+/*
+ * nccl_copy_engine PLUGIN 6: makes one collective by the copy engines, and one with unknown names.
+ */
 #include "../../../native/nccl_plugin/abi.h"
 
 #include <dlfcn.h>

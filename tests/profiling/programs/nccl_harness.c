@@ -1,10 +1,10 @@
 /*
  * nccl_harness PLUGIN VERSION [THREADS CALLS [kill]]: calls hvprof's NCCL plug-in as NCCL does.
  *
- * Each thread is a communicator of 2 ranks and cycles through `calls`. A call starts a group, starts
- * and stops the call, and stops the group. Then another thread, like NCCL's proxy, reports the
- * channels of the call's kernel, which takes CHANNEL_NS of device time per channel. With "kill" the
- * program ends by SIGKILL after all calls, without finalize.
+ * Each thread is a communicator of 2 ranks and cycles through `calls`. A call starts a group,
+ * starts and stops the call, and stops the group. Then another thread, like NCCL's proxy, reports
+ * the channels of the call's kernel, which takes CHANNEL_NS of device time per channel. With "kill"
+ * the program ends by SIGKILL after all calls, without finalize.
  */
 #include "../../../native/nccl_plugin/abi.h"
 
@@ -162,7 +162,10 @@ struct communicator {
     int made;
 };
 
-/* Acts as NCCL's proxy thread: reports the channels kernel by kernel, first all starts, then all stops. */
+/*
+ * Acts as NCCL's proxy thread: reports the channels kernel by kernel, first all starts, then all
+ * stops.
+ */
 static void *proxy(void *argument)
 {
     struct communicator *own = argument;

@@ -1,4 +1,6 @@
-/* Makes every kind of send and receive, with sizes that the test knows, between ranks 0 and 1 only. */
+/*
+ * Makes every kind of send and receive, with sizes that the test knows, between ranks 0 and 1 only.
+ */
 #include <mpi.h>
 
 enum { MOST = 4096 };

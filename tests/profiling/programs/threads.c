@@ -1,4 +1,7 @@
-/* threads N: four threads, each with its own communicator, make N all-reduces of 1 to 7 ints concurrently. */
+/*
+ * threads N: four threads, each with its own communicator, make N all-reduces of 1 to 7 ints
+ * concurrently.
+ */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,4 +1,7 @@
-/* until_killed FILE THREADS: each thread makes all-reduces forever, and counts the returned calls in FILE. */
+/*
+ * until_killed FILE THREADS: each thread makes all-reduces forever, and counts the returned calls
+ * in FILE.
+ */
 #include <fcntl.h>
 #include <mpi.h>
 #include <pthread.h>
