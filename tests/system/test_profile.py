@@ -195,4 +195,4 @@ def test_damaged_runs_are_rejected_in_one_line_and_not_changed(hvscale: Run, rec
     (recorded / "run.json").write_bytes(record[: len(record) // 2])
     rejected(recorded, "run.json cannot be read")
     (recorded / "run.json").write_bytes(b'{"schema": "hvscale/run/99"}')
-    rejected(recorded, "run.json cannot be read")
+    rejected(recorded, "was written by a newer hvscale")
