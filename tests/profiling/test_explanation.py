@@ -173,12 +173,12 @@ def test_the_terminal_output(hvscale: Run, run: RunFolder) -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     for said in (
-        "who came last, of 50 collectives; the ranks read one clock",
+        "last rank to arrive, of 50 collectives; the ranks read one clock",
         "exposed communication: 20 to 25 % of a step",
         "64, 1024, 8192 buffers",
     ):
         assert said in text
-    assert "who came last" not in hvscale("breakdown", run.path, "--no-explain").stdout
+    assert "last rank to arrive" not in hvscale("breakdown", run.path, "--no-explain").stdout
     skipped = hvscale("breakdown", run.path, "--no-explain", "--json")
     assert skipped.stderr == ""
     plain = json.loads(skipped.stdout)

@@ -62,7 +62,7 @@ def test_one_run() -> None:
     assert set(drawn) == {"seconds", "calls", "timeline-0", "exposed-0"}
     assert [trace["name"] for trace in drawn["exposed-0"]["data"]] == ["step", "exposed"]
     assert "10 % of a step" in shown
-    assert {trace["name"] for trace in drawn["calls"]["data"]} == {"data", "agreement"}
+    assert {trace["name"] for trace in drawn["calls"]["data"]} == {"data", "coordination"}
     (messages,) = [trace for trace in drawn["timeline-0"]["data"] if trace["name"] == "allreduce"]
     assert len(messages["y"]) == 2 * NP
 
@@ -80,9 +80,9 @@ def test_horovods_phases_are_shown_for_the_run_that_has_them() -> None:
     with_phases.breakdown = explained(with_phases.recorded, messages)
     page = render([without, with_phases], parse_bins("study"))
     shown = texts(page)
-    assert "What Horovod did, after" in shown
-    assert "What Horovod did, before" not in shown
-    for said in ("60 ms", "Fusion buffer of 128 MiB: filled to 50 % (mean)", "mean 5.33, most 12"):
+    assert "Horovod's activity, after" in shown
+    assert "Horovod's activity, before" not in shown
+    for said in ("60 ms", "Fusion buffer of 128 MiB: filled to 50 % (mean)", "mean 5.33, maximum 12"):
         assert said in shown
     drawn = figures(page)
     assert "phases-0" not in drawn
@@ -120,7 +120,7 @@ def test_text_from_a_run_stays_text() -> None:
 
 def test_a_run_without_steps_shows_its_middle_part() -> None:
     page = render([view(log=False)], parse_bins("study"))
-    assert "steps are not known" in texts(page)
+    assert "steps are unknown" in texts(page)
     assert "in collectives, per rank" in texts(page)
 
 
@@ -165,7 +165,7 @@ def test_each_message_has_its_rank_and_thread(tmp_path: Path) -> None:
     messages = [event for event in events["X"] if event["cat"] != "step"]
     assert len(messages) == len(run.recording.events)
     assert {(event["pid"], event["tid"]) for event in messages} == {(0, 100), (1, 101)}
-    assert {(event["cat"], event["args"]["bytes"]) for event in messages} == {("agreement", 4), ("data", 4 << 20)}
+    assert {(event["cat"], event["args"]["bytes"]) for event in messages} == {("coordination", 4), ("data", 4 << 20)}
     starts = [event["ts"] for event in messages]
     assert starts == sorted(starts)
     assert starts[0] == 0

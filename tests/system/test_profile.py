@@ -96,7 +96,7 @@ def test_horovods_timeline_adds_phases_under_mpi(hvscale: Run, program: Callable
     assert fusion["fill_max"] == pytest.approx(FUSED / fusion["threshold_bytes"])
     assert {row["bitwise"] for row in document["waiting"]["operations"]} == {True, False}
     text = hvscale("breakdown", "job").stdout
-    assert "allreduce, agreement" in text
+    assert "allreduce, coordination" in text
     assert "fusion buffer of 128 MiB" in text
 
 

@@ -138,7 +138,7 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     assert trials["reduce_scatter_allgather"]["state"] == "hung"
     assert "after 4 steps" in trials["reduce_scatter_allgather"]["problem"]
     assert trials["segmented_ring"]["state"] == "wrong sums"
-    assert trials["segmented_ring"]["problem"] == "the loss of step 1 is 6.0, and 3.0 with the defaults"
+    assert trials["segmented_ring"]["problem"] == "the loss of step 1 is 6.0, but 3.0 with the defaults"
     # The best two are measured again, to the end.
     for fast in ("ring", "reduce_broadcast"):
         of_it = [trial for trial in document["trials"] if trial["settings"] == {"allreduce_algorithm": fast}]
@@ -247,9 +247,9 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
         (
             ("sleep", "600"),
             4,
-            "no step of the command was seen (no step in 2 s; looked for: lines of steps.jsonl, marked steps",
+            "no step of the command was seen (no step in 2 s; looked for: steps.jsonl, marked steps",
         ),
-        (("true",), 4, "no step of the command was seen (the command has ended; looked for: lines of steps.jsonl"),
+        (("true",), 4, "no step of the command was seen (the command ended; looked for: steps.jsonl"),
         (("false",), 3, "with the defaults rank"),
     ],
 )

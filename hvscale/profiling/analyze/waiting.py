@@ -57,18 +57,16 @@ class ClockDisagreement(BaseModel):
 class Waiting(BaseModel):
     """Waiting and late ranks, over the `matched` collectives: those with a call from every rank.
 
-    `agreements`: matched collectives with a bitwise reduction. `unmatched_calls`: calls without a
-    match, because a ring overflowed or a rank died.
-
-    `clock_conflicts`: collectives excluded because clocks disagree by more than
-    `clock_error_seconds`. That is how far the clocks of two ranks may differ, as measured at the
-    start; None if it was not measured.
+    `coordination_collectives`: matched collectives with a bitwise reduction. `unmatched_calls`:
+    calls without a match, because a ring overflowed or a rank died. `clock_conflicts`: collectives
+    excluded because clocks disagree by more than `clock_error_seconds`. That is how far the clocks
+    of two ranks may differ, as measured at the start; None if it was not measured.
     """
 
     operations: list[OperationWaiting]
     late_ranks: list[LateRank]
     matched: int
-    agreements: int
+    coordination_collectives: int
     unmatched_calls: int
     clock_conflicts: int
     clock_error_seconds: float | None
@@ -119,7 +117,7 @@ def waiting(calls: Calls, names: tuple[str, ...], clock_error_ns: Mapping[int, i
             operations=[],
             late_ranks=[],
             matched=0,
-            agreements=0,
+            coordination_collectives=0,
             unmatched_calls=len(order),
             clock_conflicts=0,
             clock_error_seconds=clock_error_seconds,
@@ -158,7 +156,7 @@ def waiting(calls: Calls, names: tuple[str, ...], clock_error_ns: Mapping[int, i
             last_rank[counted_collectives], caused[counted_collectives], members[counted_collectives] - 1
         ),
         matched=int(counted_collectives.sum()),
-        agreements=int((counted_collectives & (calls.bitwise[order][firsts] == 1)).sum()),
+        coordination_collectives=int((counted_collectives & (calls.bitwise[order][firsts] == 1)).sum()),
         unmatched_calls=int((~is_complete[group]).sum()),
         clock_conflicts=int((is_complete & clock_conflicts).sum()),
         clock_error_seconds=clock_error_seconds,

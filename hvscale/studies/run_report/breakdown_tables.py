@@ -1,4 +1,4 @@
-"""The breakdown by message size as tables for the terminal and as CSV files."""
+"""The breakdown by message size, as tables for the terminal and as a CSV file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +18,7 @@ def _human_bandwidth(gigabytes_per_second: float | None) -> str:
 
 
 def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
-    """The rows over all ranks, or those of each rank, grouped by operation, with a line for the
-    total. About 80 columns wide.
-    """
+    """Rows over all ranks, or of each rank, by operation, and the total. About 80 columns wide."""
     return _table(
         f"{Path(breakdown.run).name}: communication, np {breakdown.np}, from {breakdown.source}"
         + (f"\nunder {breakdown.library}" if breakdown.library else ""),
@@ -31,7 +29,7 @@ def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
 
 def point_to_point_table(breakdown: Breakdown) -> Table:
     """Sends and receives by size, over all ranks."""
-    return _table("point-to-point calls", "%: of their own total", breakdown.point_to_point)
+    return _table("point-to-point calls", "%: of the total of these calls", breakdown.point_to_point)
 
 
 def _table(title: str, caption: str, rows: Sequence[Row]) -> Table:
@@ -40,9 +38,9 @@ def _table(title: str, caption: str, rows: Sequence[Row]) -> Table:
     )
     headings: tuple[str, ...] = ()
     for row in rows:
-        above, headings = headings, _headings(row)
+        previous, headings = headings, _headings(row)
         for level, heading in enumerate(headings):
-            if headings[: level + 1] != above[: level + 1]:
+            if headings[: level + 1] != previous[: level + 1]:
                 result.add_row(" " * level + heading, style="bold")
         result.add_row(*_cells(row))
     result.add_section()
@@ -58,7 +56,7 @@ def _caption(breakdown: Breakdown, per_rank: bool) -> str:
     calls = sum(row.bitwise_calls for row in breakdown.rows)
     if calls:
         seconds = human_seconds(sum(row.bitwise_seconds for row in breakdown.rows))
-        caption += f"\n{calls} calls ({seconds}) are bitwise: ranks agree on what to send, and wait"
+        caption += f"\n{calls} calls ({seconds}) are bitwise: ranks coordinate what to send, and wait"
     return caption
 
 
@@ -80,7 +78,8 @@ def _cells(row: Row) -> list[str]:
 
 
 def write_breakdown_csv(breakdown: Breakdown, path: Path) -> None:
-    """The columns of the JSON document; `rank` is empty in the rows over all ranks. Raises
-    RequestError when `path` cannot be written.
+    """Write the rows of the JSON document; `rank` is empty in rows over all ranks.
+
+    Raises RequestError if `path` cannot be written.
     """
     write_csv(path, [*breakdown.rows, *breakdown.rank_rows], ["rank", *Row.model_fields])

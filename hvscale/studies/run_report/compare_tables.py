@@ -1,4 +1,4 @@
-"""A comparison for people: a table for the terminal, and a CSV file."""
+"""A comparison of two runs, as a table for the terminal and as a CSV file."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def comparison_table(comparison: Comparison) -> Table:
         f"after:  {_run(comparison.run_after, comparison.library_after)}",
         "calls and times: summed over ranks; gain: time saved, with its 95 % interval over "
         + ("steps" if comparison.per == "step" else "blocks of calls")
-        + "\nchange: less or more time, or none that the interval shows",
+        + "\nchange: less or more time, or none if the interval includes 0",
         *("size", "calls", "after", "before", "after", "gain %", "interval", "change"),
     )
     operation = ""
@@ -70,8 +70,9 @@ def human_calls(calls: float) -> str:
 
 
 def write_comparison_csv(comparison: Comparison, path: Path) -> None:
-    """The columns of the JSON document's rows, and the total. Raises RequestError when `path`
-    cannot be written.
+    """Write the rows of the JSON document, and the total.
+
+    Raises RequestError if `path` cannot be written.
     """
     columns = ["operation", *(name for name in ComparisonRow.model_fields if name != "operation")]
     write_csv(path, [*comparison.rows, comparison.total], columns)

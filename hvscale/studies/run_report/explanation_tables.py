@@ -1,6 +1,4 @@
-"""An explanation for people: a few lines and small tables for the terminal, each only where there
-is something to say.
-"""
+"""What explains a breakdown, as lines and small tables for the terminal."""
 
 from collections.abc import Iterator
 
@@ -16,19 +14,19 @@ from hvscale.profiling.analyze.horovod_phases import Fusion, HorovodPhases, Oper
 from hvscale.profiling.analyze.waiting import OperationWaiting, Waiting
 from hvscale.report.tables import plain_table
 
-LATE_RANKS = 8  # of possibly hundreds: those that cost most
+LATE_RANKS = 8  # of possibly hundreds, those that cause most waiting
 
 
 def explanation_tables(explanation: Explanation) -> Iterator[RenderableType]:
-    """What is known, in 80 columns; nothing where nothing is."""
+    """A table or line for each part that is known, in 80 columns."""
     waiting, phases = explanation.waiting, explanation.horovod_phases
     if waiting is not None:
         yield _heading("waiting for the last rank, and moving data")
         yield _waiting_table(waiting)
-        yield _heading(f"who came last, of {matched_words(waiting)}; {clock_sentence(waiting)}")
+        yield _heading(f"last rank to arrive, of {matched_words(waiting)}; {clock_sentence(waiting)}")
         yield _late_ranks_table(waiting)
     if phases is not None:
-        yield _heading("what Horovod did, on rank 0")
+        yield _heading("Horovod's activity on rank 0")
         yield _phases_table(phases)
         yield Text(f"{fusion_sentence(phases.fusion)}\n{tensors_sentence(phases.fusion)}")
     if explanation.exposed_communication is not None:
@@ -38,15 +36,15 @@ def explanation_tables(explanation: Explanation) -> Iterator[RenderableType]:
 
 
 def _heading(text: str) -> Text:
-    return Text(f"\n{text}", style="italic")  # as the title of a table, which would wrap at the width of its columns
+    return Text(f"\n{text}", style="italic")
 
 
 def waiting_name(row: OperationWaiting) -> str:
-    return f"{row.operation}, agreement" if row.bitwise else row.operation
+    return f"{row.operation}, coordination" if row.bitwise else row.operation
 
 
 def clock_sentence(found: Waiting) -> str:
-    """How far the clocks of two ranks may be apart."""
+    """The maximum difference of two ranks' clocks."""
     if found.clock_error_seconds is None:
         return "the ranks' clocks were not aligned"
     if not found.clock_error_seconds:
@@ -55,9 +53,9 @@ def clock_sentence(found: Waiting) -> str:
 
 
 def matched_words(found: Waiting) -> str:
-    """How many collectives tell who came late."""
-    agreements = f", {found.agreements} of them agreement" if found.agreements else ""
-    return f"{found.matched} collectives{agreements}"
+    """The number of collectives whose last rank is known."""
+    coordination = f", {found.coordination_collectives} of them coordination" if found.coordination_collectives else ""
+    return f"{found.matched} collectives{coordination}"
 
 
 def _waiting_table(found: Waiting) -> Table:
@@ -102,7 +100,7 @@ def _phases_table(found: HorovodPhases) -> Table:
 
 
 def phase_seconds(row: OperationPhases) -> tuple[float, ...]:
-    """In the order in which a message goes through them."""
+    """Seconds of each phase, in the order of `PHASES`."""
     return (
         row.negotiation_seconds,
         row.queueing_seconds,
@@ -118,35 +116,35 @@ def fusion_sentence(fusion: Fusion) -> str:
     if fusion.fill_mean is None or fusion.fill_max is None or fusion.threshold_bytes is None:
         if not fusion.fused_messages:
             return "no tensors were fused"
-        return f"{fusion.fused_messages} messages of fused tensors; how full the buffer was is not known"
+        return f"{fusion.fused_messages} messages of fused tensors; the fill of the buffer is unknown"
     return (
         f"fusion buffer of {human_bytes(fusion.threshold_bytes)}: filled to {human_share(fusion.fill_mean)} % (mean), "
-        f"{human_share(fusion.fill_max)} % (most)"
+        f"{human_share(fusion.fill_max)} % (maximum)"
     )
 
 
 def tensors_sentence(fusion: Fusion) -> str:
-    """How many tensors made a message."""
+    """How many tensors were in a message."""
     bins = ", ".join(
         f"{limits.messages} of {limits.tensors_min}{'' if limits.tensors_min == limits.tensors_max else f'-{limits.tensors_max}'}"
         for limits in fusion.tensors_per_message
     )
-    mean, most = fusion.tensors_per_message_mean, fusion.tensors_per_message_max
-    return f"tensors per message: mean {mean:.3g}, most {most}; messages: {bins}"
+    mean, maximum = fusion.tensors_per_message_mean, fusion.tensors_per_message_max
+    return f"tensors per message: mean {mean:.3g}, maximum {maximum}; messages: {bins}"
 
 
 def exposed_words(exposed: ExposedCommunication) -> str:
-    """The share of a step, and what it rests on."""
+    """The exposed share of a step, and how it is known."""
     mean = human_between(exposed.mean_share_at_least, exposed.mean_share_at_most)
     median = human_between(exposed.median_share_at_least, exposed.median_share_at_most)
     if exposed.basis == "measured":
-        why = "as the program measured it"
+        why = "measured by the program"
     elif exposed.mean_share_at_least == exposed.mean_share_at_most:
-        why = "all of it in blocking calls on the thread that marks steps"
+        why = "all in blocking calls on the thread that marks steps"
     else:
         why = (
-            "blocking calls on the thread that marks steps count in both bounds, all others in the upper one only, because "
-            "computing may hide them"
+            "blocking calls on the thread that marks steps count in both bounds; other calls only in the upper one, because "
+            "computation may hide them"
         )
     return (
         f"{mean} % of a step (median {median} %), over {len(exposed.steps)} steps of "
@@ -155,7 +153,7 @@ def exposed_words(exposed: ExposedCommunication) -> str:
 
 
 def human_between(low: float, high: float) -> str:
-    """A share that lies between two bounds, in percent."""
+    """A share between two bounds, in percent."""
     texts = human_share(low), human_share(high)
     return texts[0] if texts[0] == texts[1] else " to ".join(texts)
 

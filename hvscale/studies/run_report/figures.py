@@ -1,4 +1,4 @@
-"""The figures of a report, each a Plotly figure."""
+"""The Plotly figures of a report."""
 
 import html
 from typing import Any
@@ -17,10 +17,10 @@ from hvscale.report.figures import colour as colour_of
 from hvscale.studies.run_report.compare_tables import human_calls
 from hvscale.studies.run_report.explanation_tables import phase_seconds
 
-TIMELINE_BARS = 4000  # more make a browser slow; the shortest are left out
-TIMELINE_CALLS = 400  # shown of a run whose steps are not known
-MARKED_STEPS = 100  # by a dot each
-CHART_ROWS = 14  # bars for people to compare; the table holds all
+TIMELINE_BARS = 4000  # more slow a browser down; the shortest are left out
+TIMELINE_CALLS = 400  # shown if the steps of a run are unknown
+MAX_MARKERS = 100  # steps; up to this number each one gets a dot
+CHART_ROWS = 14  # bars; the table shows all rows
 PHASE_COLOURS = dict(zip(PHASES, (PINK, YELLOW, SKY, BLUE, GREEN, GREY), strict=True))
 
 
@@ -28,14 +28,14 @@ def breakdown_figures(breakdown: Breakdown) -> dict[str, go.Figure]:
     """Time and calls by message size, by the id of the page's element."""
     rows = sorted(breakdown.rows, key=lambda row: -row.seconds)[:CHART_ROWS]
     labels = [_label(row) for row in rows]
-    agreement = [row.bitwise_seconds for row in rows]
+    coordination = [row.bitwise_seconds for row in rows]
     data = [row.seconds - row.bitwise_seconds for row in rows]
-    seconds = {"data": (data, BLUE), "agreement": (agreement, GREY)}
+    seconds = {"data": (data, BLUE), "coordination": (coordination, GREY)}
     calls = {
         "data": ([float(row.calls - row.bitwise_calls) for row in rows], BLUE),
-        "agreement": ([float(row.bitwise_calls) for row in rows], GREY),
+        "coordination": ([float(row.bitwise_calls) for row in rows], GREY),
     }
-    if not any(agreement):
+    if not any(coordination):
         seconds, calls = {"data": seconds["data"]}, {"data": calls["data"]}
     return {
         "seconds": _bars(labels, seconds, "seconds, all ranks", human_seconds, stacked=True),
@@ -44,7 +44,7 @@ def breakdown_figures(breakdown: Breakdown) -> dict[str, go.Figure]:
 
 
 def comparison_figures(comparison: Comparison) -> dict[str, go.Figure]:
-    """The same before and after."""
+    """Time and calls by message size, before and after, by the id of the page's element."""
     rows = sorted(comparison.rows, key=lambda row: -max(row.seconds_before, row.seconds_after))[:CHART_ROWS]
     labels = [_label(row) for row in rows]
     seconds = {
@@ -63,7 +63,7 @@ def comparison_figures(comparison: Comparison) -> dict[str, go.Figure]:
 
 
 def timeline_figures(runs: list[ProfiledRun]) -> dict[str, go.Figure]:
-    """A step of each run, all on an axis of one length."""
+    """The timeline of a step of each run, on axes of the same length."""
     windows = [_timeline_window(run) for run in runs]
     widest = max(end - start for start, end in windows) / 1e6
     return {
@@ -73,7 +73,7 @@ def timeline_figures(runs: list[ProfiledRun]) -> dict[str, go.Figure]:
 
 
 def phases_figure(phases: HorovodPhases) -> go.Figure:
-    """One bar for each of Horovod's operations, cut into its phases."""
+    """A bar for each of Horovod's operations, split into its phases."""
     spent = {row.operation: dict(zip(PHASES, phase_seconds(row), strict=True)) for row in phases.operations}
     series = {
         phase.replace("_", " "): ([seconds[phase] for seconds in spent.values()], colour)
@@ -84,7 +84,7 @@ def phases_figure(phases: HorovodPhases) -> go.Figure:
 
 
 def exposed_figure(exposed: ExposedCommunication) -> go.Figure:
-    """Each step's time, and what of it was exposed communication, between its two bounds."""
+    """Each step's time, and the bounds of its exposed communication."""
     steps = [row.step for row in exposed.steps]
     most = [1e3 * row.exposed_seconds_at_most for row in exposed.steps]
     least = [1e3 * row.exposed_seconds_at_least for row in exposed.steps]
@@ -97,7 +97,7 @@ def exposed_figure(exposed: ExposedCommunication) -> go.Figure:
             name=name,
             x=steps,
             y=values,
-            mode="lines+markers" if len(steps) <= MARKED_STEPS else "lines",
+            mode="lines+markers" if len(steps) <= MAX_MARKERS else "lines",
             line={"color": colour, "width": 1.5},
             hovertemplate=f"step %{{x}}<br>{name}: %{{y:.3f}} ms<extra></extra>",
         )
@@ -131,9 +131,7 @@ def _bars(
 
 
 def _timeline_window(run: ProfiledRun) -> tuple[int, int]:
-    """Begin and end, in nanoseconds since 1970: of the median step, or of some calls in the middle
-    of the run.
-    """
+    """Start and end in nanoseconds since 1970: of the median step, or of calls mid-run."""
     if run.edges_ns is not None:
         step = median_step(run.edges_ns)
         return int(run.edges_ns[step]), int(run.edges_ns[step + 1])
@@ -145,12 +143,12 @@ def _timeline_window(run: ProfiledRun) -> tuple[int, int]:
 
 
 def timeline_caption(run: ProfiledRun) -> str:
-    """What the timeline shows."""
+    """The caption of a timeline."""
     if run.edges_ns is not None:
         step = median_step(run.edges_ns)
         seconds = float(run.edges_ns[step + 1] - run.edges_ns[step]) / 1e9
-        return f"step {step + 1} of {len(run.edges_ns) - 1}, the one of median time: {human_seconds(seconds)}"
-    return f"the run's steps are not known: {min(TIMELINE_CALLS, len(run.recording.events))} calls from its middle"
+        return f"step {step + 1} of {len(run.edges_ns) - 1}, which has the median time: {human_seconds(seconds)}"
+    return f"the steps are unknown: {min(TIMELINE_CALLS, len(run.recording.events))} calls from the middle of the run"
 
 
 def _timeline(run: ProfiledRun, begin_ns: int, end_ns: int, widest_milliseconds: float) -> go.Figure:
@@ -159,7 +157,7 @@ def _timeline(run: ProfiledRun, begin_ns: int, end_ns: int, widest_milliseconds:
     if len(shown) > TIMELINE_BARS:
         shown = shown[np.argsort(-events.duration_ns[shown], kind="stable")[:TIMELINE_BARS]]
     figure = go.Figure()
-    groups = [("agreement", GREY, events.bitwise[shown])]
+    groups = [("coordination", GREY, events.bitwise[shown])]
     used = np.unique(events.operation[shown])
     seconds = np.bincount(events.operation[shown], weights=events.duration_ns[shown], minlength=len(events.operations))
     for place, code in enumerate(sorted(used, key=lambda code: -seconds[code])):

@@ -1,4 +1,4 @@
-"""One run, or two before and after, as one HTML file that needs no network."""
+"""The HTML report of one run, or of two runs before and after."""
 
 import base64
 from collections.abc import Callable
@@ -61,7 +61,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
 
 @dataclass
 class View:
-    """A run as the page shows it."""
+    """A run with everything that its part of the page shows."""
 
     title: str
     recorded: ProfiledRun
@@ -71,19 +71,18 @@ class View:
 
 
 def report(runs: list[RunFolder], bins: str = "study") -> str:
-    """The page. Raises RequestError for another number of runs than one or two, for what cannot be
-    read, and for runs of different work.
+    """The HTML page of one or two runs.
+
+    Raises RequestError for more runs, an unreadable run, or two runs that did different work.
     """
     if len(runs) not in (1, 2):
-        raise RequestError(f"a report shows one run, or two to compare: {len(runs)} were given")
+        raise RequestError(f"give one run, or two runs to compare, not {len(runs)}")
     ranges = parse_bins(bins)
     return render([_view(run, ranges) for run in runs], ranges)
 
 
 def render(views: list[View], ranges: Bins) -> str:
-    """The page of one or two runs that were read before. Raises RequestError when two did different
-    work.
-    """
+    """The page of one or two views. Raises RequestError if two runs did different work."""
     comparison = None
     if len(views) == 2:
         comparison = compare_profiled_runs(views[0].recorded, views[1].recorded, ranges)
@@ -106,7 +105,7 @@ def render(views: list[View], ranges: Bins) -> str:
 
 
 def write_report(runs: list[RunFolder], path: Path, bins: str = "study") -> None:
-    """Raises what `report` raises, and RequestError when `path` cannot be written."""
+    """Write the report. Raises as `report`, and RequestError if `path` cannot be written."""
     page = report(runs, bins)
     try:
         write_text(path, page)
@@ -115,7 +114,7 @@ def write_report(runs: list[RunFolder], path: Path, bins: str = "study") -> None
 
 
 def report_path(runs: list[RunFolder]) -> Path:
-    """Where a report is written unless another place is asked for: into the last run."""
+    """The default path of a report, in the folder of the last run."""
     return runs[-1].path / ("report.html" if len(runs) == 1 else "comparison.html")
 
 
@@ -126,12 +125,12 @@ def _view(run: RunFolder, bins: Bins) -> View:
         result = _result(run)
     except ValueError:
         result = {}
-        breakdown.warnings.append(f"{run.path / 'result.json'} is not the result of a training and was left out")
+        breakdown.warnings.append(f"{run.path / 'result.json'} is not a result of hvscale train, so it is ignored")
     return View(run.path.resolve().name, recorded, breakdown, result, _picture(run))
 
 
 class _Result(BaseModel):
-    """What is shown of result.json, which any program may have written."""
+    """The fields shown from result.json, which any program may have written."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, protected_namespaces=())
 
@@ -146,7 +145,7 @@ class _Result(BaseModel):
 
 
 def _result(run: RunFolder) -> dict[str, Any]:
-    """result.json of a run of our trainer, or nothing. Raises ValueError when it is damaged."""
+    """The fields of the trainer's result.json, or {}. Raises ValueError if it is damaged."""
     try:
         content = read_bytes(run.path / "result.json")
     except OSError:
@@ -162,7 +161,7 @@ def _picture(run: RunFolder) -> str | None:
 
 
 def _headlines(views: list[View], comparison: Comparison | None) -> list[tuple[str, str, str]]:
-    """Figure, what it is, and a remark, each as text."""
+    """Value, name and remark of each headline figure."""
     found = []
     if comparison is not None:
         found.append(_gain_headline(comparison.total, f"communication time per {comparison.per}"))
@@ -199,7 +198,7 @@ def _communication_headlines(run: ProfiledRun, exposed: ExposedCommunication | N
     edges = run.edges_ns
     if edges is None:
         seconds = float(events.duration_ns.sum()) / 1e9 / ranks
-        return [(human_seconds(seconds), "in collectives, per rank", "over the whole run, a mean of the ranks")]
+        return [(human_seconds(seconds), "in collectives, per rank", "over the whole run, mean over ranks")]
     inside = (events.start_ns >= edges[0]) & (events.start_ns < edges[-1])
     seconds = float(events.duration_ns[inside].sum()) / 1e9 / ranks / (len(edges) - 1)
     step = float(np.diff(edges).mean()) / 1e9
@@ -208,18 +207,18 @@ def _communication_headlines(run: ProfiledRun, exposed: ExposedCommunication | N
         (
             human_seconds(seconds),
             "in collectives, per step and rank",
-            f"{seconds / step:.0%} of the step, beside computing or not",
+            f"{seconds / step:.0%} of the step, overlapped with computation or not",
         ),
     ]
     if exposed is not None:
         share = human_between(exposed.mean_share_at_least, exposed.mean_share_at_most)
-        basis = "measured by the program" if exposed.basis == "measured" else "as far as the calls tell"
+        basis = "measured by the program" if exposed.basis == "measured" else "bounds from the calls"
         found.append((f"{share} %", "of a step is exposed communication", basis))
     return found
 
 
 def _sentence(breakdown: Breakdown, comparison: Comparison | None) -> str:
-    """The largest consumers, for somebody who reads no further."""
+    """One sentence with the largest consumers, or the largest change."""
     if comparison is not None:
         saved = max(comparison.rows, key=lambda row: abs(row.seconds_before - row.seconds_after))
         change = saved.seconds_after - saved.seconds_before
@@ -233,14 +232,16 @@ def _sentence(breakdown: Breakdown, comparison: Comparison | None) -> str:
     )
     for row in rest:
         text += f", then {row.operation} of {human_range(row.bytes_min, row.bytes_max)}: {row.share:.0%}"
-    agreement = sum(row.bitwise_seconds for row in breakdown.rows) / (sum(row.seconds for row in breakdown.rows) or 1)
-    if agreement >= 0.005:
-        text += f". {agreement:.0%} of all time is agreement: by bitwise reductions Horovod's ranks agree on what to send next, and wait"
+    coordination = sum(row.bitwise_seconds for row in breakdown.rows) / (
+        sum(row.seconds for row in breakdown.rows) or 1
+    )
+    if coordination >= 0.005:
+        text += f". {coordination:.0%} of all time is coordination: Horovod's ranks agree by bitwise reductions on what to send next, and wait"
     return text + "."
 
 
 def _figures(views: list[View], comparison: Comparison | None) -> dict[str, go.Figure]:
-    """By the id of the page's element."""
+    """All figures, by the id of the page's element."""
     figures = breakdown_figures(views[0].breakdown) if comparison is None else comparison_figures(comparison)
     figures |= timeline_figures([view.recorded for view in views])
     for number, view in enumerate(views):
@@ -252,7 +253,7 @@ def _figures(views: list[View], comparison: Comparison | None) -> dict[str, go.F
 
 
 def _warnings(views: list[View], comparison: Comparison | None) -> list[str]:
-    """Each once: a comparison repeats those of its runs, but not what explaining them found."""
+    """The warnings, each once. A comparison repeats some warnings of its runs."""
     if comparison is None:
         return views[0].breakdown.warnings
     of_runs = [f"{view.recorded.path}: {text}" for view in views for text in view.breakdown.warnings]
@@ -260,9 +261,7 @@ def _warnings(views: list[View], comparison: Comparison | None) -> list[str]:
 
 
 def _settings(views: list[View]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """Headings, and under each the names with a value for each run; where two runs differ, the page
-    marks it.
-    """
+    """For each heading the names, each with its value in every run."""
     columns = [_settings_of(view) for view in views]
     found = []
     for heading in columns[0]:
@@ -288,7 +287,7 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
             **ended,
             **{name.replace("_", " "): str(view.result[name]) for name in trained if name in view.result},
         },
-        "Settings": {**record.env_asked, **_shown(record.rank_environment)},
+        "Settings": {**record.env_asked, **_without_own_variables(record.rank_environment)},
         "Versions": record.versions,
         "Host": {
             "name": host.name,
@@ -301,8 +300,8 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
     }
 
 
-def _shown(environment: dict[str, str]) -> dict[str, str]:
-    """Without what the profiler itself put there."""
+def _without_own_variables(environment: dict[str, str]) -> dict[str, str]:
+    """The environment without the variables that hvscale sets."""
     ours = (
         "LD_PRELOAD",
         "HVSCALE_INIT_MARKER",

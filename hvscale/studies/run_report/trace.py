@@ -1,6 +1,4 @@
-"""A run's messages as a Chrome trace, which Perfetto (ui.perfetto.dev) and chrome://tracing show:
-all ranks on one clock.
-"""
+"""A run's messages as a Chrome trace, for Perfetto (ui.perfetto.dev) and chrome://tracing."""
 
 import json
 from collections.abc import Iterator
@@ -15,30 +13,30 @@ from hvscale.core.run_folder import RunFolder, write_atomically
 from hvscale.core.units import human_bytes
 from hvscale.profiling.compare import ProfiledRun, read_profiled_run
 
-LAST = 500_000  # messages that a trace holds: 80 MB, which Perfetto loads in some seconds
+LAST = 500_000  # messages in a trace: 80 MB, which Perfetto loads in some seconds
 CHUNK = 10_000
 
 
 def write_trace(run: RunFolder, path: Path, last: int = LAST) -> str | None:
-    """Write the trace; returns a line that says so when only the `last` messages are in it.
+    """Write the trace of the `last` messages; return a warning if there are more.
 
-    Raises RequestError when the run cannot be read or `path` cannot be written.
+    Raises RequestError if the run cannot be read or `path` cannot be written.
     """
     return trace_profiled_run(read_profiled_run(run), path, last)
 
 
 def trace_profiled_run(run: ProfiledRun, path: Path, last: int = LAST) -> str | None:
-    """The same of a run that was read before.
+    """As `write_trace`, for a run that was already read.
 
-    One process a rank, one row in it for each thread that called, and one for the steps of rank 0
-    where they are known. Times are microseconds since the first message of the run.
+    One process for each rank, with a row for each thread that made calls, and a row for the steps
+    of rank 0 if they are known. Times are microseconds since the first message.
     """
     try:
         write_atomically(path, lambda stream: _write(run, stream, last))
     except OSError as error:
         raise RequestError(f"cannot write {path}: {error.strerror}") from error
     left_out = len(run.recording.events) - last
-    return f"{path} holds the last {last} messages; {left_out} before them are left out" if left_out > 0 else None
+    return f"{path} contains only the last {last} messages, not the {left_out} before them" if left_out > 0 else None
 
 
 def _write(run: ProfiledRun, stream: IO[bytes], last: int) -> None:
@@ -54,7 +52,7 @@ def _write(run: ProfiledRun, stream: IO[bytes], last: int) -> None:
 
 
 def _events(run: ProfiledRun, origin_ns: int, last: int) -> Iterator[str]:
-    """One JSON object each, or several with commas between them."""
+    """JSON objects, some of them several joined by commas."""
     events = run.recording.events
     hosts = {end.rank: end.host for end in run.record.ranks}
     for rank in run.recording.ranks:
@@ -78,7 +76,7 @@ def _events(run: ProfiledRun, origin_ns: int, last: int) -> Iterator[str]:
             events.bitwise[chunk],
         )
         yield ",\n".join(
-            f'{{"ph":"X","cat":"{"agreement" if bitwise else "data"}","name":{names[operation]},"pid":{rank},"tid":{thread},'
+            f'{{"ph":"X","cat":"{"coordination" if bitwise else "data"}","name":{names[operation]},"pid":{rank},"tid":{thread},'
             f'"ts":{start:.3f},"dur":{duration:.3f},"args":{{"bytes":{size},"size":"{human_bytes(size)}","ranks":{ranks}}}}}'
             for operation, rank, thread, start, duration, size, ranks, bitwise in zip(
                 *(column.tolist() for column in columns), strict=True
