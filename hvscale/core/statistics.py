@@ -43,6 +43,12 @@ class Estimate(BaseModel):
         low, high = (None if limit is None else 100 * (limit - 1) for limit in (self.low, self.high))
         return Estimate(mean=100 * (self.mean - 1), low=low, high=high)
 
+    def saved_percent(self) -> "Estimate":
+        """The saving of a ratio of times: how far it is below 1, in percent."""
+        change = self.change_percent()
+        low, high = (None if limit is None else -limit for limit in (change.high, change.low))
+        return Estimate(mean=-change.mean, low=low, high=high)
+
     def verdict(self, above: str, below: str) -> str:
         """What a ratio shows: `above` or `below` 1, "no difference" if the interval holds 1,
         "unknown" without one.

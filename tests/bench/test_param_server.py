@@ -10,10 +10,9 @@ import pytest
 
 from hvscale.bench.collectives import backends, memory
 from hvscale.bench.collectives.memory import check_memory, server_blocks
-from hvscale.bench.param_server.document import Extremes, ServerDocument, ServerRun
-from hvscale.bench.param_server.output import tables
-from hvscale.bench.param_server.page import page
-from hvscale.bench.param_server.study import ServerOptions, ServerStudy
+from hvscale.bench.param_server.document import BestAndWorst, ParamServerDocument, ParamServerRun
+from hvscale.bench.param_server.output import page, tables
+from hvscale.bench.param_server.study import ParamServerOptions, ParamServerStudy
 from hvscale.cli.launch_options import resolve
 from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
@@ -24,8 +23,8 @@ T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
 Measured = dict[tuple[str, str, str, int], list[list[float]]]
 
 
-def document(measured: Measured) -> ServerDocument:
-    made = ServerDocument(
+def document(measured: Measured) -> ParamServerDocument:
+    made = ParamServerDocument(
         folder="measured",
         bytes=1 << 30,
         dtype="float32",
@@ -42,7 +41,7 @@ def document(measured: Measured) -> ServerDocument:
     )
     for (operation, backend, placement, workers), starts in measured.items():
         for repeat, seconds in enumerate(starts, 1):
-            run = ServerRun(
+            run = ParamServerRun(
                 operation=operation,
                 backend=backend,
                 placement=placement,
@@ -70,7 +69,7 @@ def test_best_and_worst_are_those_of_the_study() -> None:
         ("allreduce", "openmpi-aware", "docker:rank", 4): [[3.201]],
         ("allreduce", "nccl-openmpi", "docker:node", 4): [[0.208]],
     }
-    found = {one.operation: one for one in document(study).extremes}
+    found = {one.operation: one for one in document(study).best_and_worst}
     assert {name: int(one.saved_percent or 0) for name, one in found.items()} == {
         "broadcast": 75,
         "gather": 75,
@@ -92,7 +91,7 @@ def test_what_is_saved_is_told_round_by_round_with_an_interval() -> None:
     logs = [math.log(one / other) for one, other in zip(fast, slow, strict=True)]
     mean = sum(logs) / 3
     reach = T_OF_TWO_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
-    [extremes] = found.extremes
+    [extremes] = found.best_and_worst
     assert extremes.saved_percent == pytest.approx(100 * (1 - math.exp(mean)))
     assert extremes.saved_percent_low == pytest.approx(100 * (1 - math.exp(mean + reach)))
     assert extremes.saved_percent_high == pytest.approx(100 * (1 - math.exp(mean - reach)))
@@ -122,10 +121,10 @@ def test_numbers_of_workers_are_compared_each_and_all_together() -> None:
         }
     )
 
-    def names(one: Extremes) -> tuple[int | None, str, int, str, int]:
+    def names(one: BestAndWorst) -> tuple[int | None, str, int, str, int]:
         return one.workers, one.best.backend, one.best.workers, one.worst.backend, one.worst.workers
 
-    assert list(map(names, found.extremes)) == [
+    assert list(map(names, found.best_and_worst)) == [
         (1, "openmpi", 1, "gloo", 1),
         (2, "openmpi", 2, "gloo", 2),
         (None, "openmpi", 1, "gloo", 2),
@@ -139,7 +138,7 @@ def test_a_server_costs_broadcast_and_gather() -> None:
         ("allreduce", "openmpi", "host", 2): [[1.0], [1.0]],
         ("allreduce", "gloo", "host", 2): [[1.0], [1.0]],
     }
-    [found] = document(measured).exchanges
+    [found] = document(measured).step_exchanges
     assert (found.backend, found.allreduce_seconds) == ("openmpi", 1)
     assert [found.server_seconds, found.saved_percent, found.saved_percent_low] == pytest.approx([4, 75, 75])
 
@@ -148,7 +147,7 @@ def test_a_start_that_failed_counts_in_no_table() -> None:
     measured: Measured = {("gather", "openmpi", "host", 2): [[1.0], []], ("gather", "gloo", "host", 2): [[]]}
     found = document(measured)
     assert [(row.backend, row.starts) for row in found.rows] == [("openmpi", 1)]
-    assert found.extremes == []
+    assert found.best_and_worst == []
 
 
 def test_tables_and_page_show_what_the_document_says() -> None:
@@ -205,20 +204,20 @@ def launch(**placement: Any) -> LaunchOptions:
         ({"workers": "1", "operations": "allreduce"}, "all-reduce needs at least two workers: use --workers 2 or more"),
         ({"operations": "brodcast"}, "--operation brodcast: unknown value; did you mean broadcast?"),
         ({"backends": ("gl0o",)}, "--backend gl0o: unknown back end; did you mean gloo?"),
-        ({"backends": ("horovod",)}, "horovod-openmpi does not work with a parameter server; gloo, "),
+        ({"backends": ("horovod",)}, "horovod-openmpi does not support a parameter server; supported by gloo, "),
         ({"backends": ("nccl",)}, "nccl-openmpi does not support cpu memory: use --device cuda"),
         ({"dtype": "flaot16"}, "--dtype flaot16: unknown type; did you mean float16?"),
         ({"device": "gpu"}, "--device gpu: unknown value"),
         ({"repeats": 0}, "--repeat 0: must be at least 1"),
         ({"iterations": 0}, "--iterations 0: must be at least 1"),
         ({"size": "1X"}, "--bytes 1X: invalid size"),
-        ({"size": "2"}, "--bytes 2: 0 float32; MPI counts from 1 to 2147483647"),
-        ({"size": "9G"}, "MPI counts from 1 to 2147483647"),
+        ({"size": "2"}, "--bytes 2: 0 elements of float32; give 1 to 2147483647 elements"),
+        ({"size": "9G"}, "give 1 to 2147483647 elements, as MPI can count"),
     ],
 )
 def test_a_wrong_request_is_refused_in_one_line(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError) as refused:
-        ServerStudy.of(ServerOptions(**changed), launch(), tmp_path / "bench", resolve)
+        ParamServerStudy.of(ParamServerOptions(**changed), launch(), tmp_path / "bench", resolve)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "bench").exists()
@@ -229,8 +228,8 @@ def test_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_path: Pa
     with pytest.raises(
         RequestError, match="the parameters do not fit into this machine's memory: broadcast: 8589934588 "
     ):
-        ServerStudy.of(
-            ServerOptions(workers=str(workers), size=str((8 << 30) - 4), backends=("openmpi",)),
+        ParamServerStudy.of(
+            ParamServerOptions(workers=str(workers), size=str((8 << 30) - 4), backends=("openmpi",)),
             launch(),
             tmp_path / "bench",
             resolve,
@@ -239,20 +238,24 @@ def test_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_path: Pa
 
 def test_places_are_named_once_and_known(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="--placement host,host: name each once"):
-        ServerStudy.of(ServerOptions(), launch(placement="host,host"), tmp_path / "bench", resolve)
+        ParamServerStudy.of(ParamServerOptions(), launch(placement="host,host"), tmp_path / "bench", resolve)
     with pytest.raises(RequestError, match="--placement hots: unknown placement"):
-        ServerStudy.of(ServerOptions(), launch(placement="hots"), tmp_path / "bench", resolve)
+        ParamServerStudy.of(ParamServerOptions(), launch(placement="hots"), tmp_path / "bench", resolve)
 
 
 @pytest.mark.skipif(bool(gpus()), reason="there is a GPU here")
 @pytest.mark.parametrize("backend", ["openmpi", "nccl"])
 def test_without_a_gpu_its_ways_are_refused(tmp_path: Path, backend: str) -> None:
     with pytest.raises(RequestError, match=r"no NVIDIA GPU here: use --device cpu|nvidia-smi lists none here"):
-        ServerStudy.of(ServerOptions(device="cuda", backends=(backend,)), launch(), tmp_path / "bench", resolve)
+        ParamServerStudy.of(
+            ParamServerOptions(device="cuda", backends=(backend,)), launch(), tmp_path / "bench", resolve
+        )
 
 
 def test_ranks_are_the_workers_and_where_there_is_one_the_server(tmp_path: Path) -> None:
-    study = ServerStudy.of(ServerOptions(size="1K", backends=("openmpi",)), launch(), tmp_path / "bench", resolve)
+    study = ParamServerStudy.of(
+        ParamServerOptions(size="1K", backends=("openmpi",)), launch(), tmp_path / "bench", resolve
+    )
     assert [
         (str(variant), start.options.np, start.request.first_worker) for variant, start in study.variants.items()
     ] == [

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from hvscale.bench.applications.document import ApplicationDocument
 from hvscale.bench.collectives.document import BenchDocument
-from hvscale.bench.param_server.document import ServerDocument
+from hvscale.bench.param_server.document import ParamServerDocument
 from hvscale.cli.commands import launch as launch_file
 from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument
 from hvscale.comm_tuning.tune.document import TuneDocument
@@ -31,7 +31,7 @@ DOCUMENTS = (
     BenchDocument,
     ComparisonDocument,
     ScalingDocument,
-    ServerDocument,
+    ParamServerDocument,
     TuneCollectivesDocument,
     TuneDocument,
 )

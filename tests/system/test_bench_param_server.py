@@ -71,9 +71,9 @@ def test_figures_follow_from_what_the_ranks_measured_and_a_folder_is_gone_on_wit
         assert len(written[0]["hosts"]) == json.loads((folder / run["folder"] / "run.json").read_text())["np"] == np
     with (tmp_path / "rows.csv").open() as stream:
         assert [row["seconds"] for row in csv.DictReader(stream)] == [str(row["seconds"]) for row in document["rows"]]
-    extremes = {(one["operation"], one["workers"]) for one in document["extremes"]}
+    extremes = {(one["operation"], one["workers"]) for one in document["best_and_worst"]}
     assert extremes == {("broadcast", None), ("gather", None)}
-    assert [exchange["workers"] for exchange in document["exchanges"]] == [2]
+    assert [exchange["workers"] for exchange in document["step_exchanges"]] == [2]
 
     page = open_page(folder / "bench-param-server.html", width=1000)
     for chart, points in (("#broadcast", 2), ("#gather", 2), ("#allreduce", 1)):

@@ -26,7 +26,7 @@ from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import PLACEMENTS
 from hvscale.launch.supervision.output import lines_of
 from hvscale.studies.base import finished_or_new_run
-from hvscale.studies.comparison.placements import options_of_each
+from hvscale.studies.comparison.placements import options_of_each, placement_names
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 
 # This machine's memory says nothing about these.
@@ -80,9 +80,7 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
             raise RequestError(f"--repeat {repeats}: must be at least 1")
         sizes = parse_sizes(application, size)
         builds = parse_flags(flags)
-        names = [name.strip() for name in placement.name.split(",")]
-        if len(set(names)) != len(names):
-            raise RequestError(f"--placement {placement.name}: name each once; use --repeat for more starts")
+        names = placement_names(placement)
         for np in nps:
             if why_not := application.why_not(np, sizes):
                 raise RequestError(f"--np {np}: {name}: {why_not}")

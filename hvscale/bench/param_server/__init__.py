@@ -1,3 +1,3 @@
-"""Parameters from a server to its workers and gradients back, and the all-reduce that replaces
-both: by every library, in every placement.
+"""Benchmark of a parameter server, which sends parameters and gathers gradients, against
+all-reduce.
 """

@@ -1,4 +1,4 @@
-"""bench-param-server.json: the runs, and the tables over them."""
+"""bench-param-server.json: the runs and the tables made from them."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,12 @@ from hvscale.core.statistics import as_columns, estimate, ratio, summarise
 from hvscale.launch.options import LaunchOptions
 from hvscale.studies.document import InterleavedDocument
 
-SERVED = ("broadcast", "gather")  # the operations of a training step with a server
-REPLACEMENT = "allreduce"
+SERVER_OPERATIONS = ("broadcast", "gather")  # a training step with a server needs both
+ALLREDUCE = "allreduce"
 
 
 class ExchangeVariant(BaseModel):
-    """What is compared. `backend`: the library, for GPU memory with its path. All-reduce needs at
-    least two workers.
-    """
+    """A variant to compare. `backend`: the library, for GPU memory with its path."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -29,7 +27,7 @@ class ExchangeVariant(BaseModel):
 
     @property
     def variant(self) -> "ExchangeVariant":
-        """The variant of a row or a run."""
+        """The variant of this row or run."""
         return ExchangeVariant(
             operation=self.operation, backend=self.backend, placement=self.placement, workers=self.workers
         )
@@ -38,11 +36,11 @@ class ExchangeVariant(BaseModel):
         return f"{self.operation}, {self.backend}, {self.placement}, workers {self.workers}"
 
 
-class ServerRun(ExchangeVariant):
-    """One run. `seconds`: of a call on the slowest rank, one per sample. `wrong`: wrong elements
-    over all ranks, None if not checked.
+class ParamServerRun(ExchangeVariant):
+    """One run.
 
-    `problem`: why the run does not count.
+    `seconds`: of a call on the slowest rank, one per sample. `wrong`: the number of wrong elements
+    over all ranks, None if not checked. `problem`: why the run does not count.
     """
 
     model_config = ConfigDict(frozen=False)
@@ -58,11 +56,11 @@ class ServerRun(ExchangeVariant):
         return sum(self.seconds) / len(self.seconds)
 
 
-class ServerRow(ExchangeVariant):
-    """One variant. `seconds`: of a call, the geometric mean of the runs' means with its 95 %
-    interval; for one run the mean of its samples.
+class ParamServerRow(ExchangeVariant):
+    """One variant.
 
-    `seconds_min`, `_p50`, `_max`: over all samples.
+    `seconds`: the geometric mean of the starts' means with its 95 % interval; for a single start,
+    the mean of its samples. `seconds_min`, `_p50`, `_max`: over all samples.
     """
 
     starts: int
@@ -75,26 +73,26 @@ class ServerRow(ExchangeVariant):
     seconds_max: float
 
 
-class Extremes(BaseModel):
-    """The best and the worst variant of an operation, over back ends, placements and, where
-    `workers` is None, numbers of workers.
+class BestAndWorst(BaseModel):
+    """The best and the worst variant of an operation.
 
-    `saved_percent`: the share of the worst's time that the best saves, round by round, with its 95
-    % interval.
+    `workers`: None for the best and worst over all numbers of workers. `saved_percent`: (1 - best /
+    worst) * 100, round by round, with its 95 % interval.
     """
 
     operation: str
     workers: int | None
-    best: ServerRow
-    worst: ServerRow
+    best: ParamServerRow
+    worst: ParamServerRow
     saved_percent: float | None
     saved_percent_low: float | None
     saved_percent_high: float | None
 
 
-class Exchange(BaseModel):
-    """The exchange of a step: broadcast and gather together against all-reduce. `saved_percent`: of
-    the server's time.
+class StepExchange(BaseModel):
+    """The exchange of a training step: broadcast plus gather with a server, or all-reduce.
+
+    `saved_percent`: (1 - all-reduce / server) * 100, round by round, with its 95 % interval.
     """
 
     backend: str
@@ -107,8 +105,8 @@ class Exchange(BaseModel):
     saved_percent_high: float | None
 
 
-class ServerDocument(InterleavedDocument):
-    """What `hvscale bench param-server --json` prints, by alias, and the folder's
+class ParamServerDocument(InterleavedDocument):
+    """The document that `hvscale bench param-server --json` prints and writes to
     bench-param-server.json. `bytes`: of the parameters.
     """
 
@@ -125,46 +123,46 @@ class ServerDocument(InterleavedDocument):
     check: bool
     launch: LaunchOptions
     libraries: dict[str, str] = {}
-    rows: list[ServerRow] = []
-    extremes: list[Extremes] = []
-    exchanges: list[Exchange] = []
-    runs: list[ServerRun] = []
+    rows: list[ParamServerRow] = []
+    best_and_worst: list[BestAndWorst] = []
+    step_exchanges: list[StepExchange] = []
+    runs: list[ParamServerRun] = []
 
     def variants(self) -> list[ExchangeVariant]:
-        """In the order in which a round starts them."""
+        """The variants in the order of a round. All-reduce needs at least two workers."""
         return [
             ExchangeVariant(operation=operation, backend=backend, placement=placement, workers=workers)
             for workers in self.workers
             for operation in self.operations
             for backend in self.backends
             for placement in self.placements
-            if workers > 1 or operation != REPLACEMENT
+            if workers > 1 or operation != ALLREDUCE
         ]
 
     def tabulate(self) -> None:
         """Make the tables from the valid runs."""
-        counting: dict[ExchangeVariant, list[ServerRun]] = {variant: [] for variant in self.variants()}
+        valid: dict[ExchangeVariant, list[ParamServerRun]] = {variant: [] for variant in self.variants()}
         for run in self.runs:
             if run.problem is None:
-                counting[run.variant].append(run)
-        measured = {variant: runs for variant, runs in counting.items() if runs}
+                valid[run.variant].append(run)
+        measured = {variant: runs for variant, runs in valid.items() if runs}
         self.rows = [make_row(variant, runs) for variant, runs in measured.items()]
         means = {variant: {run.repeat: run.mean for run in runs} for variant, runs in measured.items()}
         numbers: list[int | None] = [*self.workers, *([None] if len(self.workers) > 1 else [])]
-        self.extremes = [
+        self.best_and_worst = [
             found
             for operation, workers in itertools.product(self.operations, numbers)
-            if (found := extremes(self.rows, means, operation, workers)) is not None
+            if (found := find_best_and_worst(self.rows, means, operation, workers)) is not None
         ]
-        self.exchanges = list(exchanges(means))
+        self.step_exchanges = list(compare_step_exchanges(means))
 
 
-def make_row(variant: ExchangeVariant, runs: Sequence[ServerRun]) -> ServerRow:
+def make_row(variant: ExchangeVariant, runs: Sequence[ParamServerRun]) -> ParamServerRow:
     """The row of a variant from at least one run."""
     samples = [seconds for run in runs for seconds in run.seconds]
     all_samples = summarise(samples)
     over = estimate([run.mean for run in runs]) if len(runs) > 1 else all_samples
-    return ServerRow(
+    return ParamServerRow(
         **dict(variant),
         starts=len(runs),
         samples=len(samples),
@@ -177,15 +175,15 @@ def make_row(variant: ExchangeVariant, runs: Sequence[ServerRun]) -> ServerRow:
     )
 
 
-def extremes(
-    rows: Sequence[ServerRow], means: dict[ExchangeVariant, dict[int, float]], operation: str, workers: int | None
-) -> Extremes | None:
-    """The best and the worst; None where fewer than two were measured."""
+def find_best_and_worst(
+    rows: Sequence[ParamServerRow], means: dict[ExchangeVariant, dict[int, float]], operation: str, workers: int | None
+) -> BestAndWorst | None:
+    """The best and the worst variant; None if fewer than two were measured."""
     among = [row for row in rows if row.operation == operation and workers in (None, row.workers)]
     if len(among) < 2:
         return None
     best, *_, worst = sorted(among, key=lambda row: row.seconds)
-    return Extremes(
+    return BestAndWorst(
         operation=operation,
         workers=workers,
         best=best,
@@ -194,38 +192,26 @@ def extremes(
     )
 
 
-def exchanges(means: dict[ExchangeVariant, dict[int, float]]) -> Iterable[Exchange]:
-    """The exchanges of each back end, placement and number of workers with all three operations
-    measured.
-    """
-    for variant, replaced in means.items():
-        if variant.operation != REPLACEMENT:
+def compare_step_exchanges(means: dict[ExchangeVariant, dict[int, float]]) -> Iterable[StepExchange]:
+    """The exchanges for each back end, placement and number of workers with all three operations."""
+    for variant, allreduce in means.items():
+        if variant.operation != ALLREDUCE:
             continue
-        parts = [means.get(variant.model_copy(update={"operation": operation}), {}) for operation in SERVED]
+        parts = [means.get(variant.model_copy(update={"operation": operation}), {}) for operation in SERVER_OPERATIONS]
         rounds = set.intersection(*(set(part) for part in parts))
         server = {repeat: sum(part[repeat] for part in parts) for repeat in rounds}
         if server:
-            yield Exchange(
+            yield StepExchange(
                 backend=variant.backend,
                 placement=variant.placement,
                 workers=variant.workers,
                 server_seconds=estimate(list(server.values())).mean,
-                allreduce_seconds=estimate(list(replaced.values())).mean,
-                **saved(replaced, server),
+                allreduce_seconds=estimate(list(allreduce.values())).mean,
+                **saved(allreduce, server),
             )
 
 
 def saved(better: dict[int, float], worse: dict[int, float]) -> dict[str, Any]:
-    """The columns of (1 - better / worse) * 100, round by round; None where no round has both."""
-    change = ratio(better, worse)
-    if change is None:
-        return dict.fromkeys(("saved_percent", "saved_percent_low", "saved_percent_high"))
-    kept = change.change_percent()
-    turned = kept.model_copy(
-        update={
-            "mean": -kept.mean,
-            "low": None if kept.high is None else -kept.high,
-            "high": None if kept.low is None else -kept.low,
-        }
-    )
-    return as_columns("saved_percent", turned)
+    """The columns of (1 - better / worse) * 100, round by round; None if no round has both."""
+    found = ratio(better, worse)
+    return as_columns("saved_percent", found.saved_percent() if found is not None else None)

@@ -1,5 +1,5 @@
-"""Measures the exchange of parameters: all operations, libraries, placements and numbers of
-workers, interleaved.
+"""Measures parameter exchanges: operations, libraries, placements and numbers of workers are
+interleaved.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from hvscale.bench.collectives.request import (
     RequestedSize,
 )
 from hvscale.bench.collectives.sizes import LARGEST_COUNT, parse_size
-from hvscale.bench.param_server.document import REPLACEMENT, ExchangeVariant, ServerDocument, ServerRun
+from hvscale.bench.param_server.document import ALLREDUCE, ExchangeVariant, ParamServerDocument, ParamServerRun
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.host import gpus
 from hvscale.core.numbers import parse_ranks
@@ -36,14 +36,14 @@ from hvscale.core.suggest import check_choice
 from hvscale.launch import placements
 from hvscale.launch.options import LaunchHooks, LaunchOptions, Resolve
 from hvscale.launch.placement_options import PlacementOptions
-from hvscale.studies.comparison.placements import options_of_each
+from hvscale.studies.comparison.placements import options_of_each, placement_names
 from hvscale.studies.interleaved import InterleavedStudy
 
-USUAL = {"cpu": ["mpi", "gloo"], "cuda": ["mpi", "nccl"]}
+DEFAULT_BACKENDS = {"cpu": ["mpi", "gloo"], "cuda": ["mpi", "nccl"]}
 
 
 @dataclass(frozen=True)
-class ServerOptions:
+class ParamServerOptions:
     """The options of the command line."""
 
     backends: tuple[str, ...] = ()
@@ -60,53 +60,54 @@ class ServerOptions:
 
 
 @dataclass(frozen=True)
-class ServerStart:
-    """What the ranks of a variant are asked, and the options of their launch."""
+class VariantLaunch:
+    """The request to the ranks of a variant and the options of their launch."""
 
     request: BenchRequest
     options: LaunchOptions
 
 
-class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
-    """One measurement of the exchange."""
+class ParamServerStudy(InterleavedStudy[ParamServerDocument, ExchangeVariant, ParamServerRun]):
+    """One measurement of parameter exchanges."""
 
     verb = "bench param-server"
-    # A later call may add back ends, placements, workers and repeats.
+    # A resumed study may add back ends, placements, workers and repeats.
     must_match = ("bytes", "dtype", "device", "iterations", "warmup", "check", "launch")
-    variants: Mapping[ExchangeVariant, ServerStart]
+    variants: Mapping[ExchangeVariant, VariantLaunch]
 
     @classmethod
-    def of(cls, options: ServerOptions, launch: LaunchOptions, path: Path | None, resolve: Resolve) -> Self:
-        """`launch`: as they were given, but `np`; `resolve` makes those of each variant of them.
+    def of(cls, options: ParamServerOptions, launch: LaunchOptions, path: Path | None, resolve: Resolve) -> Self:
+        """`launch`: the options from the command line; `resolve` completes them for each variant.
 
-        Raises RequestError for what cannot be measured; writes nothing."""
+        Raises RequestError for an invalid request. Writes nothing.
+        """
         workers = sorted(parse_ranks(options.workers, "--workers", "workers"))
         operations = [
             check_choice("--operation", word.strip(), tuple(OPERATIONS)) for word in options.operations.split(",")
         ]
-        for option, value, least in (
+        for option, value, minimum in (
             ("--repeat", options.repeats, 1),
             ("--iterations", options.iterations, 1),
             ("--warmup", options.warmup, 0),
         ):
-            if value < least:
-                raise RequestError(f"{option} {value}: must be at least {least}")
+            if value < minimum:
+                raise RequestError(f"{option} {value}: must be at least {minimum}")
         dtype, device = elements.find_dtype(options.dtype), check_choice("--device", options.device, DEVICES)
         count = parse_size("--bytes", options.size) // dtype.bytes
         if not 1 <= count <= LARGEST_COUNT:
-            raise RequestError(f"--bytes {options.size}: {count} {dtype.name}; MPI counts from 1 to {LARGEST_COUNT}")
-        places = [name.strip() for name in launch.placement.name.split(",")]
-        if len(set(places)) != len(places):
-            raise RequestError(f"--placement {launch.placement.name}: name each once; use --repeat for more starts")
-        taken = libraries(options, launch.mpi, operations, device)
-        document = ServerDocument(
+            raise RequestError(
+                f"--bytes {options.size}: {count} elements of {dtype.name}; give 1 to {LARGEST_COUNT} elements, as MPI can count"
+            )
+        names = placement_names(launch.placement)
+        selected = select_libraries(options, launch.mpi, operations, device)
+        document = ParamServerDocument(
             folder=str((path or default_run_path(["bench", "param-server"])).absolute()),
             bytes=count * dtype.bytes,
             dtype=dtype.name,
             device=device,
             operations=list(dict.fromkeys(operations)),
-            backends=list(taken),
-            placements=places,
+            backends=list(selected),
+            placements=names,
             workers=workers,
             repeats=options.repeats,
             iterations=options.iterations,
@@ -117,23 +118,23 @@ class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
         variants = document.variants()
         if not variants:
             raise RequestError("all-reduce needs at least two workers: use --workers 2 or more")
-        if 1 in workers and REPLACEMENT in operations:
+        if 1 in workers and ALLREDUCE in operations:
             document.warnings.append("all-reduce needs at least two workers: it is not measured with one")
-        for backend, _ in taken.values():
+        for backend, _ in selected.values():
             check_installed(backend, launch)
         placed: dict[int, dict[str, PlacementOptions]] = {}
         for np in {ranks(variant) for variant in variants}:
-            placed[np], not_for_all = options_of_each(places, launch.placement, np)
+            placed[np], not_for_all = options_of_each(names, launch.placement, np)
             document.warnings += [text for text in not_for_all if text not in document.warnings]
         starts = {}
         for variant in variants:
-            backend, path_of_messages = taken[variant.backend]
+            backend, message_path = selected[variant.backend]
             np = ranks(variant)
-            place = whole_container(placed[np][variant.placement], np)
-            check_node(variant, backend, path_of_messages, document)
-            starts[variant] = ServerStart(
-                request_of(variant, backend, path_of_messages, document, count),
-                resolve(COMMAND, launch.replace(np=np, mpi=backend.flavour, placement=place)),
+            placement = one_container(placed[np][variant.placement], np)
+            check_machine(variant, backend, message_path, document)
+            starts[variant] = VariantLaunch(
+                request_of(variant, backend, message_path, document, count),
+                resolve(COMMAND, launch.replace(np=np, mpi=backend.flavour, placement=placement)),
             )
         return cls(document, starts)
 
@@ -141,8 +142,8 @@ class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
         place = variant.placement.replace(":", "-")
         return f"{variant.operation}-{variant.backend}-{place}-workers-{variant.workers}"
 
-    def new_record(self, variant: ExchangeVariant, repeat: int, folder: str) -> ServerRun:
-        return ServerRun(**dict(variant), repeat=repeat, folder=folder)
+    def new_record(self, variant: ExchangeVariant, repeat: int, folder: str) -> ParamServerRun:
+        return ParamServerRun(**dict(variant), repeat=repeat, folder=folder)
 
     def launch(self, variant: ExchangeVariant, run: RunFolder) -> None:
         start = self.variants[variant]
@@ -151,7 +152,7 @@ class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
         except RequestError as error:
             raise RequestError(f"{variant}: {error}") from error
 
-    def read(self, variant: ExchangeVariant, run: RunFolder, record: ServerRun) -> None:
+    def read(self, variant: ExchangeVariant, run: RunFolder, record: ParamServerRun) -> None:
         self.document.host = run.read().host
         lines = ResultReader(run.path).new_results()
         for line in lines:
@@ -165,42 +166,43 @@ class ServerStudy(InterleavedStudy[ServerDocument, ExchangeVariant, ServerRun]):
             wrong = found.first_wrong.describe(found.wrong or 0)
             raise UntrustedError(f"{variant}: wrong values in {found.bytes} bytes: {wrong}")
 
-    def result(self, record: ServerRun) -> tuple[float | None, str | None]:
+    def result(self, record: ParamServerRun) -> tuple[float | None, str | None]:
         return record.mean if record.problem is None else None, "s"
 
     def has_figures(self) -> bool:
         return bool(self.document.rows)
 
     def html(self) -> str:
-        from hvscale.bench.param_server.page import page
+        from hvscale.bench.param_server.output import page
 
         return page(self.document)
 
 
-def libraries(
-    options: ServerOptions, mpi: str, operations: list[str], device: Device
+def select_libraries(
+    options: ParamServerOptions, mpi: str, operations: list[str], device: Device
 ) -> dict[str, tuple[Backend, MessagePath]]:
-    """The requested back ends with each of their paths, by their names in tables. Raises
-    RequestError for what is not supported.
+    """The requested back ends with each of their paths, by their names in tables.
+
+    Raises RequestError for an unsupported request.
     """
     paths = [check_choice("--path", path, MESSAGE_PATHS) for path in options.paths]
-    words = [name.strip() for word in options.backends for name in word.split(",")] or USUAL[device]
+    words = [name.strip() for word in options.backends for name in word.split(",")] or DEFAULT_BACKENDS[device]
     found = {}
-    # NCCL is started by an MPI, which carries what the server sends.
+    # `nccl` needs an MPI, which starts the ranks and sends the server's messages.
     for backend in backends.select([f"nccl-{mpi}" if word == "nccl" else word for word in words], mpi):
         if not backend.supports_param_server:
             raise RequestError(
-                f"{backend.name} does not work with a parameter server; {backends.names_where(lambda other: other.supports_param_server)} do"
+                f"{backend.name} does not support a parameter server; supported by {backends.names_where(lambda other: other.supports_param_server)}"
             )
         for operation in operations:
-            every = paths or list(backend.paths.get(device, ()))
-            for path in backends.supported_paths(backend, operation, options.dtype, device, every):
+            wanted = paths or list(backend.paths.get(device, ()))
+            for path in backends.supported_paths(backend, operation, options.dtype, device, wanted):
                 found[backends.display_name(backend, path)] = backend, path
     return found
 
 
-def check_node(variant: ExchangeVariant, backend: Backend, path: MessagePath, document: ServerDocument) -> None:
-    """Raises RequestError where the ranks run on this machine and it lacks the GPU or the
+def check_machine(variant: ExchangeVariant, backend: Backend, path: MessagePath, document: ParamServerDocument) -> None:
+    """Raises RequestError if the ranks run on this machine and it has no GPU or too little
     memory.
     """
     if variant.placement not in ON_THIS_MACHINE:
@@ -213,9 +215,9 @@ def check_node(variant: ExchangeVariant, backend: Backend, path: MessagePath, do
 
 
 def request_of(
-    variant: ExchangeVariant, backend: Backend, path: MessagePath, document: ServerDocument, count: int
+    variant: ExchangeVariant, backend: Backend, path: MessagePath, document: ParamServerDocument, count: int
 ) -> BenchRequest:
-    """The request to the ranks of a variant. `count`: elements of the parameters."""
+    """The request to the ranks of a variant. `count`: the number of parameters."""
     size = RequestedSize(bytes=document.bytes, count=count, iterations=document.iterations, warmup=document.warmup)
     return BenchRequest(
         collective=variant.operation,
@@ -233,11 +235,11 @@ def request_of(
 
 
 def ranks(variant: ExchangeVariant) -> int:
-    """The number of ranks; the server is one of them."""
+    """The number of ranks, including the server."""
     return variant.workers + OPERATIONS[variant.operation]
 
 
-def whole_container(place: PlacementOptions, np: int) -> PlacementOptions:
+def one_container(place: PlacementOptions, np: int) -> PlacementOptions:
     """The placement with all ranks in one container, as in the published study, unless
     --ranks-per-container is given.
     """

@@ -86,10 +86,9 @@ def bench_param_server(
     Example: `hvscale bench param-server --workers 1,2,4 --backend openmpi,mpich --placement
     docker:rank,docker:node,host`
     """
-    from hvscale.bench.param_server.output import tables
-    from hvscale.bench.param_server.study import ServerOptions, ServerStudy
+    from hvscale.bench.param_server.study import ParamServerOptions, ParamServerStudy
 
-    options = ServerOptions(
+    options = ParamServerOptions(
         backends=tuple(backend),
         paths=tuple(path.split(",")) if path is not None else (),
         operations=operation,
@@ -102,7 +101,9 @@ def bench_param_server(
         warmup=warmup,
         check=check,
     )
-    study = ServerStudy.of(options, launch_options(context), run, resolve)
+    study = ParamServerStudy.of(options, launch_options(context), run, resolve)
+    from hvscale.bench.param_server.output import tables
+
     measure_and_print(
         study,
         json,

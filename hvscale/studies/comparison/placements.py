@@ -99,6 +99,14 @@ def placement_study(
     return study
 
 
+def placement_names(options: PlacementOptions) -> list[str]:
+    """The names in a comma-separated --placement. Raises RequestError for a repeated name."""
+    names = [name.strip() for name in options.name.split(",")]
+    if len(set(names)) != len(names):
+        raise RequestError(f"--placement {options.name}: name each once; use --repeat for more starts")
+    return names
+
+
 def options_of_each(
     names: list[str], options: PlacementOptions, np: int
 ) -> tuple[dict[str, PlacementOptions], list[str]]:

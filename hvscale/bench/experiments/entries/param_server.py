@@ -8,7 +8,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from hvscale.bench.collectives.memory import OPERATIONS
 from hvscale.bench.experiments.entries import Entry, InterleavedMeasurement, LaunchContext, comma_list, register
 from hvscale.bench.experiments.series import Key, Series, Value
-from hvscale.bench.param_server.study import ServerOptions, ServerStudy
+from hvscale.bench.param_server.study import ParamServerOptions, ParamServerStudy
 
 
 @register
@@ -28,7 +28,7 @@ class ParamServerEntry(Entry):
     warmup: NonNegativeInt = 1
 
     def measurement(self, path: Path, launch: LaunchContext) -> "ParamServerMeasurement":
-        options = ServerOptions(
+        options = ParamServerOptions(
             backends=tuple(self.backend),
             paths=self.path,
             operations=comma_list(self.operation),
@@ -40,10 +40,10 @@ class ParamServerEntry(Entry):
             iterations=self.iterations,
             warmup=self.warmup,
         )
-        return ParamServerMeasurement(ServerStudy.of(options, launch.options, path, launch.resolve))
+        return ParamServerMeasurement(ParamServerStudy.of(options, launch.options, path, launch.resolve))
 
 
-class ParamServerMeasurement(InterleavedMeasurement[ServerStudy]):
+class ParamServerMeasurement(InterleavedMeasurement[ParamServerStudy]):
     def series(self) -> list[Series]:
         document = self.study.document
         found = []
