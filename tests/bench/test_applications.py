@@ -27,7 +27,7 @@ def test_every_program_is_described(name: str) -> None:
     assert name in APPLICATIONS.names()
     assert application.name == name
     for np in application.default_np:
-        assert application.why_not(np, parse_sizes(application, [])) is None
+        assert application.unsupported_reason(np, parse_sizes(application, [])) is None
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ def study(name: str, launch: LaunchOptions = NOTHING_ASKED, **asked: Any) -> App
         (
             "integration",
             {"ranks": "1"},
-            "--np 1: integration: a master without a slave computes nothing",
+            "--np 1: integration: it needs a master and at least one worker",
         ),
-        ("merge_sort", {"ranks": "2,6"}, "--np 6: merge_sort: .* power of two: 4 or 8"),
-        ("network", {"ranks": "3"}, "np is even"),
-        ("stencil", {"ranks": "7", "size": ["x=6", "y=5", "z=4"]}, "6 x 5 x 4 cells cannot be cut into 7 cuboids"),
+        ("merge_sort", {"ranks": "2,6"}, "--np 6: merge_sort: .* power of two, such as 4 or 8"),
+        ("network", {"ranks": "3"}, "np must be even"),
+        ("stencil", {"ranks": "7", "size": ["x=6", "y=5", "z=4"]}, "6 x 5 x 4 cells cannot be divided into 7 cuboids"),
         (
             "stencil",
             {"size": ["x=100000000000"]},
@@ -118,7 +118,7 @@ def study(name: str, launch: LaunchOptions = NOTHING_ASKED, **asked: Any) -> App
         (
             "stencil",
             {"launch": LaunchOptions(mpi="gloo")},
-            "--mpi gloo has no MPI, which these programs need",
+            "--mpi gloo does not provide MPI, which these programs need",
         ),
         ("stencil", {"launch": LaunchOptions.of(placement="host,host")}, "name each once"),
         ("stencil", {"launch": LaunchOptions.of(placement="host,moon")}, "--placement moon: unknown placement"),
@@ -134,7 +134,7 @@ def test_without_a_compiler_it_is_said_how_to_get_one(tmp_path: Path, monkeypatc
     """An mpirun that is alone in its folder."""
     (tmp_path / "mpirun").symlink_to(PROGRAMS_OF_THE_ENVIRONMENT / "mpirun")
     monkeypatch.setenv("PATH", f"{tmp_path}:{PROGRAMS_OF_THE_ENVIRONMENT}:/usr/bin:/bin")
-    with pytest.raises(RequestError, match=f"no mpicc beside {tmp_path}/mpirun: `make setup` brings one"):
+    with pytest.raises(RequestError, match=f"no mpicc next to {tmp_path}/mpirun: run `make setup`"):
         study("stencil")
 
 
@@ -175,16 +175,16 @@ def midpoint(intervals: int) -> float:
 @pytest.mark.parametrize("intervals", [1, 2, 10, 1000, 10**5])
 def test_an_integral_is_right_within_the_error_of_its_rule(intervals: int) -> None:
     application, sizes = APPLICATIONS.get("integration"), {"intervals": intervals, "packets": 10}
-    right = IntegrationResult(seconds=1, integral=midpoint(intervals), packets_of_slaves=[4, 6])
-    assert application.problem(right, sizes, None) is None
+    right = IntegrationResult(seconds=1, integral=midpoint(intervals), packets_per_worker=[4, 6])
+    assert application.check_result(right, sizes, None) is None
     off = 2 * (99 / intervals) ** 2
     wrong = right.model_copy(update={"integral": INTEGRAL + off})
-    assert "the integral is" in (application.problem(wrong, sizes, None) or "")
+    assert "the integral is" in (application.check_result(wrong, sizes, None) or "")
     assert "the integral is" in (
-        application.problem(right.model_copy(update={"integral": math.nan}), sizes, None) or ""
+        application.check_result(right.model_copy(update={"integral": math.nan}), sizes, None) or ""
     )
-    lost = right.model_copy(update={"packets_of_slaves": [4, 5]})
-    assert application.problem(lost, sizes, None) == "the slaves returned 9 packets of 10"
+    lost = right.model_copy(update={"packets_per_worker": [4, 5]})
+    assert application.check_result(lost, sizes, None) == "the workers returned 9 of 10 packets"
 
 
 def result_of(application: Application, **values: object) -> object:
@@ -196,14 +196,14 @@ def test_results_that_are_not_believed() -> None:
     for values, said in [
         ({"sorted": True, "checksum_after": "a"}, None),
         ({"sorted": False, "checksum_after": "a"}, "the samples are not sorted"),
-        ({"sorted": True, "checksum_after": "b"}, "the sorted samples are not the ones that were given"),
+        ({"sorted": True, "checksum_after": "b"}, "the sorted samples are not a permutation of the input"),
     ]:
-        assert sort.problem(result_of(sort, checksum_before="a", **values), {}, None) == said
+        assert sort.check_result(result_of(sort, checksum_before="a", **values), {}, None) == said
     stencil = APPLICATIONS.get("stencil")
     serial = result_of(stencil, checksum="1", blocks=(1, 1, 1))
-    assert stencil.problem(result_of(stencil, checksum="1", blocks=(1, 2, 1)), {}, serial) is None
+    assert stencil.check_result(result_of(stencil, checksum="1", blocks=(1, 2, 1)), {}, serial) is None
     assert "differ from those" in (
-        stencil.problem(result_of(stencil, checksum="2", blocks=(1, 2, 1)), {}, serial) or ""
+        stencil.check_result(result_of(stencil, checksum="2", blocks=(1, 2, 1)), {}, serial) or ""
     )
 
 
@@ -244,7 +244,7 @@ def test_every_source_belongs_to_a_program() -> None:
     there = {file.name for file in PROGRAMS.iterdir() if file.suffix in (".c", ".h")}
     assert there == {source for name in APPLICATIONS.names() for source in APPLICATIONS.get(name).sources} | {
         *COMMON,
-        "cuts.h",
+        "decomposition.h",
     }
 
 

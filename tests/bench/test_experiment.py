@@ -397,7 +397,9 @@ def words_are_known(entry: Any) -> None:
             parse_sizes(APPLICATIONS.get(entry.program), [f"{name}={value}" for name, value in entry.size.items()])
             == entry.size
         )
-        assert [APPLICATIONS.get(entry.program).why_not(np, entry.size) for np in entry.np] == [None] * len(entry.np)
+        assert [APPLICATIONS.get(entry.program).unsupported_reason(np, entry.size) for np in entry.np] == [None] * len(
+            entry.np
+        )
     elif isinstance(entry, CollectiveEntry):
         for backend in backends.select(entry.backend, "openmpi"):
             for dtype in entry.dtype:

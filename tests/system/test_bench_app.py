@@ -40,7 +40,7 @@ def sanitized(hvscale: Run, name: str) -> dict[str, Any]:
 def test_the_integral_is_a_logarithm_whoever_computes_it(hvscale: Run) -> None:
     document = sanitized(hvscale, "integration")
     results = [run["result"] for run in document["runs"]]
-    assert [len(result["packets_of_slaves"]) for result in results] == [1, 3]
+    assert [len(result["packets_per_worker"]) for result in results] == [1, 3]
     assert results[0]["integral"] == results[1]["integral"] == pytest.approx(math.log(101 / 2), abs=1e-6)
     assert (document["base_np"], document["rows"][0]["speed_up"]) == (2, 1)
 
@@ -154,7 +154,7 @@ def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale("bench", "app", "merge_sort", "--np", "2,6", "--run", "bench")
     assert done.returncode == 2
     assert done.stderr == (
-        "hvscale: --np 6: merge_sort: every rank halves what it has, so np is a power of two: 4 or 8\n"
+        "hvscale: --np 6: merge_sort: each rank halves its samples: np must be a power of two, such as 4 or 8\n"
     )
     assert not (tmp_path / "bench").exists()
 

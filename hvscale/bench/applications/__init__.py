@@ -1,8 +1,8 @@
-"""MPI programs for comparing containers with bare metal. Each is a file in programs/ that registers
-itself, and its C sources.
+"""MPI programs for comparing containers with bare metal. Each is a Python file in programs/, which
+registers itself, and C sources.
 
 They follow the description in a study of Docker for MPI applications: master and workers, domain
-decomposition into cuboids, and divide and conquer.
+decomposition, and divide and conquer.
 """
 
 from collections.abc import Mapping
@@ -23,18 +23,19 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class ApplicationParameter:
-    """A numeric parameter of a program. `small`: the default, for a machine with few cores; `full`:
-    the size of the published study.
+    """A numeric parameter of a program.
+
+    `small`: the default, for a machine with few cores; `full`: the size of the published study.
     """
 
-    meaning: str
+    description: str
     small: int
     full: int
-    least: int = 1
+    minimum: int = 1
 
 
-class Result(BaseModel):
-    """The line that rank 0 prints. `seconds`: between two barriers, of the slowest rank."""
+class ProgramResult(BaseModel):
+    """The line that rank 0 prints. `seconds`: of the slowest rank, from a barrier on."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,32 +43,34 @@ class Result(BaseModel):
 
 
 class Application:
-    """A program. `base_np`: the np that speed-ups refer to. `is_timed`: its measurement is its
-    seconds, not its other output.
+    """A program.
 
-    `needs_serial_run`: its result is checked against that of the same build on one rank.
+    `base_np`: the np that speed-ups refer to. `is_timed`: whether the seconds are the measurement,
+    and not the other output. `needs_serial_run`: whether results are checked against a run of the
+    same build on one rank.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     sources: ClassVar[tuple[str, ...]]
     parameters: ClassVar[dict[str, ApplicationParameter]]
-    result: ClassVar[type[Result]]
+    result: ClassVar[type[ProgramResult]]
     base_np: ClassVar[int] = 1
     default_np: ClassVar[tuple[int, ...]] = (1, 2)
     is_timed: ClassVar[bool] = True
     needs_serial_run: ClassVar[bool] = False
 
-    def why_not(self, np: int, sizes: Sizes) -> str | None:
-        """Why it does not run on `np` ranks, and on which numbers it does; None if it runs."""
+    def unsupported_reason(self, np: int, sizes: Sizes) -> str | None:
+        """Why it does not run on `np` ranks, and which numbers are supported; None if it runs."""
 
     def memory(self, np: int, sizes: Sizes) -> tuple[int, str]:
-        """The bytes that all ranks together allocate, and their arithmetic in words."""
+        """The bytes that all ranks together allocate, and the arithmetic in words."""
         return 0, ""
 
-    def problem(self, result: Any, sizes: Sizes, serial: Any) -> str | None:
-        """What is wrong with a result of type `self.result`. `serial`: the result on one rank to
-        check against, if there is one.
+    def check_result(self, result: Any, sizes: Sizes, serial: Any) -> str | None:
+        """What is wrong with a result of type `self.result`, or None.
+
+        `serial`: the result on one rank, if `needs_serial_run`.
         """
 
 
@@ -79,8 +82,8 @@ def register(application: Application) -> Application:
 
 
 def parse_sizes(application: Application, requests: list[str]) -> dict[str, int]:
-    """A number for each parameter, from `--size full` and `--size NAME=NUMBER`. Raises RequestError
-    for what the program does not have.
+    """The value of each parameter, from `--size full` and `--size NAME=NUMBER`. Raises RequestError
+    for an unknown parameter or an invalid value.
     """
     is_full = "full" in requests
     sizes = {name: one.full if is_full else one.small for name, one in application.parameters.items()}
@@ -89,11 +92,11 @@ def parse_sizes(application: Application, requests: list[str]) -> dict[str, int]
         if request == "full":
             continue
         if not equals or name not in sizes:
-            known = ", ".join(f"{name} ({one.meaning})" for name, one in application.parameters.items())
+            known = ", ".join(f"{name} ({one.description})" for name, one in application.parameters.items())
             raise RequestError(f"--size {request}: give full, or NAME=NUMBER; {application.name} has {known}")
-        least = application.parameters[name].least
-        number = read_whole(text, least, MOST_BYTES)
+        minimum = application.parameters[name].minimum
+        number = read_whole(text, minimum, MOST_BYTES)
         if number is None:
-            raise RequestError(f"--size {request}: {name} is a whole number from {least} to {MOST_BYTES}")
+            raise RequestError(f"--size {request}: give a whole number from {minimum} to {MOST_BYTES}")
         sizes[name] = number
     return sizes

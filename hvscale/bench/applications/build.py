@@ -1,4 +1,4 @@
-"""Builds a program with the MPI compiler of the job's own flavour, once for each set of flags."""
+"""Builds a program with the MPI compiler of the job's flavour, once for each set of flags."""
 
 import hashlib
 import os
@@ -16,21 +16,22 @@ from hvscale.launch.environment import job_environment
 from hvscale.launch.options import LaunchOptions
 
 COMMON = ("common.c", "common.h")
-STANDARD = "-std=c11"  # which also keeps a product and a sum two roundings, so that vectors and single cells agree
+STANDARD = "-std=c11"  # also forbids fused multiply-add, so that vectorised and scalar code give the same bits
 COMPILE_SECONDS = 300
 LAST_LINES = 20
 
 
 class Compiler(BaseModel):
-    """`path`: the MPI wrapper; `version`: what the compiler behind it calls itself."""
+    """`path`: the MPI compiler wrapper; `version`: the first line of its --version."""
 
     path: str
     version: str
 
 
 def parse_flags(texts: list[str]) -> dict[str, list[str]]:
-    """The words of each `--flags`, split as by a shell, by their text. Raises RequestError for an
-    open quote and for duplicates.
+    """The words of each `--flags`, split as by a shell, by normalised text.
+
+    Raises RequestError for a missing quote and for duplicates.
     """
     found: dict[str, list[str]] = {}
     for text in texts:
@@ -45,7 +46,7 @@ def parse_flags(texts: list[str]) -> dict[str, list[str]]:
 
 
 def label(flags: str) -> str:
-    """A readable file name that is unique for the flags."""
+    """A readable folder name, unique for the flags."""
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", flags).strip("-.")[:40] or "none"
     return (
         readable
@@ -55,29 +56,28 @@ def label(flags: str) -> str:
 
 
 def compiler_environment(options: LaunchOptions) -> dict[str, str]:
-    """The compiler's environment, the same as the job's, so that `--env OMPI_CC=clang` reaches
-    it.
-    """
+    """The compiler's environment: the same as the job's, so that `--env OMPI_CC=clang` works."""
     return job_environment(flavours.get(options.mpi), options.env)
 
 
 def find_compiler(options: LaunchOptions) -> Compiler:
-    """mpicc beside the job's launcher. Raises RequestError, saying how to install it, where there
+    """The mpicc next to the job's launcher. Raises RequestError, with how to install it, if there
     is none.
     """
     flavour = flavours.get(options.mpi)
     if flavour.soname is None:
-        raise RequestError(f"--mpi {flavour.name} has no MPI, which these programs need: choose another --mpi")
+        raise RequestError(
+            f"--mpi {flavour.name} does not provide MPI, which these programs need: choose another --mpi"
+        )
     environment = compiler_environment(options)
     library = flavour.find(environment)
     programs = Path(library.launcher or "").parent
-    # Where several MPIs share a folder, as on Debian, mpicc may belong to another one.
+    # If several MPIs share a folder, as on Debian, mpicc may belong to another MPI.
     for path in (programs / f"mpicc.{flavour.name}", programs / "mpicc"):
         if os.access(path, os.X_OK):
             return Compiler(path=str(path), version=version_of(path, environment))
     raise RequestError(
-        f"no mpicc beside {library.launcher}: `make setup` brings one, Debian and Ubuntu have it in lib{flavour.name}-dev, and a module on a "
-        "cluster in its own bin folder"
+        f"no mpicc next to {library.launcher}: run `make setup`, install lib{flavour.name}-dev (Debian, Ubuntu), or load the cluster's MPI module"
     )
 
 
@@ -86,7 +86,7 @@ def version_of(compiler: Path, environment: dict[str, str]) -> str:
     lines = (done.stdout or done.stderr).strip().splitlines()
     if done.returncode:
         raise RequestError(
-            f"{compiler} does not find a C compiler ({(lines or ['no output'])[-1]}): install one (Debian, Ubuntu: apt install gcc libc6-dev)"
+            f"{compiler} finds no C compiler ({(lines or ['no output'])[-1]}): install one (Debian, Ubuntu: apt install gcc libc6-dev)"
         )
     return (lines or ["no output"])[0]
 
@@ -100,24 +100,24 @@ def source_hash(application: Application) -> str:
 
 
 def build(application: Application, words: list[str], compiler: Compiler, options: LaunchOptions, folder: Path) -> Path:
-    """Build the program in `folder` unless it exists. Raises RequestError with the compiler's last
-    lines when it fails.
+    """Build the program in `folder` unless it exists. Raises RequestError, with the compiler's last
+    lines, if the build fails.
     """
     program = folder / application.name
     if program.exists():
         return program
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{application.name}"
+    temporary = folder / f".{application.name}"
     sources = [str(PROGRAMS / name) for name in (*application.sources, COMMON[0])]
-    done = run([compiler.path, STANDARD, *words, *sources, "-o", str(unfinished), "-lm"], compiler_environment(options))
+    done = run([compiler.path, STANDARD, *words, *sources, "-o", str(temporary), "-lm"], compiler_environment(options))
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()[-LAST_LINES:]
+        output = (done.stderr or done.stdout).strip().splitlines()[-LAST_LINES:]
         raise RequestError(
             "\n    ".join(
-                [f"--flags {shlex.join(words)!r}: {compiler.path} ended with status {done.returncode}:", *said]
+                [f"--flags {shlex.join(words)!r}: {compiler.path} ended with status {done.returncode}:", *output]
             )
         )
-    unfinished.replace(program)
+    temporary.replace(program)
     return program
 
 

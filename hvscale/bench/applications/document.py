@@ -1,4 +1,4 @@
-"""bench-app.json: the runs of a program, and the tables over them."""
+"""bench-app.json: the runs of a program and the tables made from them."""
 
 from collections.abc import Iterable
 from statistics import median
@@ -17,7 +17,7 @@ from hvscale.studies.document import InterleavedDocument
 
 
 class ApplicationVariant(BaseModel):
-    """What is compared: a build, a placement and a number of ranks."""
+    """A variant to compare: a build, a placement and a number of ranks."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -27,7 +27,7 @@ class ApplicationVariant(BaseModel):
 
     @property
     def variant(self) -> "ApplicationVariant":
-        """The variant of a row or a run."""
+        """The variant of this row or run."""
         return ApplicationVariant(flags=self.flags, placement=self.placement, np=self.np)
 
     def __str__(self) -> str:
@@ -35,10 +35,10 @@ class ApplicationVariant(BaseModel):
 
 
 class ApplicationRun(ApplicationVariant):
-    """One run. `seconds` and `result`: what the program printed, None where it failed. `problem`:
-    why the run does not count.
+    """One run.
 
-    `repeat` 0 is the run on one rank that the others are checked against, if np 1 is not measured.
+    `seconds` and `result`: the program's output, None if it failed. `problem`: why the run does not
+    count. `repeat` 0: the run on one rank for checking the others, if np 1 is not measured.
     """
 
     model_config = ConfigDict(frozen=False)
@@ -51,11 +51,11 @@ class ApplicationRun(ApplicationVariant):
 
 
 class ApplicationRow(ApplicationVariant):
-    """One variant, seconds over its starts. `speed_up`: median(base_np) / median(np) of the same
-    build and place, None without the base.
+    """One variant with the seconds over its runs.
 
-    `overhead_percent`: (median / that of the first placement - 1) * 100, with its 95 % bootstrap
-    interval; None for the first placement itself.
+    `speed_up`: median(base_np) / median(np) for the same build and placement, None without the
+    base. `overhead_percent`: (median / median of the first placement - 1) * 100, with its 95 %
+    bootstrap interval; None for the first placement.
     """
 
     runs: int
@@ -72,7 +72,7 @@ class ApplicationRow(ApplicationVariant):
 
 
 class BestFlags(BaseModel):
-    """The flags of a placement with the smallest sum of medians over np, among those measured on
+    """The flags with the smallest sum of medians over np in a placement, among those measured on
     every np.
     """
 
@@ -82,10 +82,8 @@ class BestFlags(BaseModel):
 
 
 class CountersRow(ApplicationVariant):
-    """Event counts of one more start under perf, summed over the ranks; None in `counters`: not
-    supported by this machine.
-
-    `problem`: why nothing was counted.
+    """Event counts of one more run under perf, summed over the ranks. `problem`: why nothing was
+    counted.
     """
 
     counters: Counters | None = None
@@ -93,8 +91,8 @@ class CountersRow(ApplicationVariant):
 
 
 class BandwidthRow(ApplicationVariant):
-    """Bandwidth per pair in 10^9 bytes/s while all pairs send messages of one size at once, over
-    pairs and starts.
+    """Bandwidth per pair in 10^9 bytes/s, over pairs and runs, while all pairs send messages of
+    this size at once.
     """
 
     bytes: int
@@ -105,8 +103,8 @@ class BandwidthRow(ApplicationVariant):
 
 
 class PingRow(ApplicationVariant):
-    """Round-trip time of one byte over all starts: the least, the median of the medians, and the
-    largest.
+    """Round-trip time of one byte over all runs: the minimum, the median of the runs' medians, and
+    the maximum.
     """
 
     min_seconds: float
@@ -115,9 +113,7 @@ class PingRow(ApplicationVariant):
 
 
 class ApplicationDocument(InterleavedDocument):
-    """What `hvscale bench app --json` prints, by alias, and bench-app.json in the bench's
-    folder.
-    """
+    """The document that `hvscale bench app --json` prints and writes to bench-app.json."""
 
     schema_: Literal["hvscale/bench-app/2"] = "hvscale/bench-app/2"
     application: str
@@ -138,7 +134,7 @@ class ApplicationDocument(InterleavedDocument):
     runs: list[ApplicationRun] = []
 
     def variants(self) -> list[ApplicationVariant]:
-        """In the order in which a round starts them."""
+        """The variants in the order of a round."""
         return [
             ApplicationVariant(flags=flags, placement=placement, np=np)
             for np in self.np
@@ -165,7 +161,7 @@ class ApplicationDocument(InterleavedDocument):
         boxes: dict[ApplicationVariant, Box],
     ) -> ApplicationRow:
         own = boxes[variant]
-        alone = boxes.get(variant.model_copy(update={"np": self.base_np}))
+        base = boxes.get(variant.model_copy(update={"np": self.base_np}))
         first = variant.model_copy(update={"placement": self.placements[0]})
         over = overhead(measured[variant], measured.get(first, {})) if variant != first else None
         return ApplicationRow(
@@ -177,7 +173,7 @@ class ApplicationDocument(InterleavedDocument):
             whisker_low_seconds=own.whisker_low,
             whisker_high_seconds=own.whisker_high,
             outlier_seconds=own.outliers,
-            speed_up=alone.median / own.median if alone is not None else None,
+            speed_up=base.median / own.median if base is not None else None,
             overhead_percent=over.percent if over is not None else None,
             overhead_percent_low=over.percent_low if over is not None else None,
             overhead_percent_high=over.percent_high if over is not None else None,
@@ -196,18 +192,18 @@ class ApplicationDocument(InterleavedDocument):
         return [BestFlags(placement=placement, flags=best, sum_of_median_seconds=sums[best])]
 
 
-def counting(runs: Iterable[ApplicationRun], variant: ApplicationVariant) -> list[ApplicationRun]:
+def valid_runs(runs: Iterable[ApplicationRun], variant: ApplicationVariant) -> list[ApplicationRun]:
     """The valid runs of the variant."""
     return [run for run in runs if run.variant == variant and run.problem is None]
 
 
 def seconds_of(runs: Iterable[ApplicationRun], variant: ApplicationVariant) -> dict[int, float]:
-    """The seconds of the valid runs, by repeat."""
-    return {run.repeat: run.seconds for run in counting(runs, variant) if run.seconds is not None}
+    """The seconds of the variant's valid runs, by repeat."""
+    return {run.repeat: run.seconds for run in valid_runs(runs, variant) if run.seconds is not None}
 
 
 def network_results(runs: Iterable[ApplicationRun], variant: ApplicationVariant) -> list[NetworkResult]:
-    return [NetworkResult.model_validate(run.result) for run in counting(runs, variant)]
+    return [NetworkResult.model_validate(run.result) for run in valid_runs(runs, variant)]
 
 
 def bandwidth_rows(runs: Iterable[ApplicationRun], variant: ApplicationVariant) -> list[BandwidthRow]:

@@ -16,7 +16,7 @@ from hvscale.report.tables import TableModel
 NOT_SUPPORTED = "not supported"
 NO_FLAGS = "(no flags)"
 
-Measured = TypeVar("Measured", bound=ApplicationVariant)
+Row = TypeVar("Row", bound=ApplicationVariant)
 
 
 def tables(document: ApplicationDocument) -> list[TableModel]:
@@ -33,8 +33,8 @@ def tables(document: ApplicationDocument) -> list[TableModel]:
     return shown
 
 
-def by_flags(rows: Sequence[Measured], cells: Callable[[Measured], list[str]]) -> dict[str, list[list[str]]]:
-    """The rows in a group for each build, with placement and np in the first cell."""
+def by_flags(rows: Sequence[Row], cells: Callable[[Row], list[str]]) -> dict[str, list[list[str]]]:
+    """A group of rows for each build. The first cell has the placement and np."""
     groups: dict[str, list[list[str]]] = {}
     for row in rows:
         groups.setdefault(row.flags or NO_FLAGS, []).append([f"{row.placement} np {row.np}", *cells(row)])
@@ -49,10 +49,12 @@ def times(document: ApplicationDocument) -> TableModel:
     """A row for each variant."""
     caption = [
         f"best flags on {best.placement}: {best.flags or NO_FLAGS} "
-        f"({human_number(best.sum_of_median_seconds, 4)} s, the medians added over np)"
+        f"({human_number(best.sum_of_median_seconds, 4)} s, sum of the medians over np)"
         for best in document.best_flags
     ]
-    caption.append(f"seconds; outliers: beyond 1.5 quartile ranges; speed-up: median(np {document.base_np}) / median")
+    caption.append(
+        f"seconds; outliers: beyond 1.5 interquartile ranges; speed-up: median(np {document.base_np}) / median"
+    )
     return TableModel(
         title=f"{document.application}: {sizes(document)}",
         columns=["flags", "runs", "median", "quartiles", "outliers", "speed-up"],
@@ -96,7 +98,7 @@ def counters(document: ApplicationDocument) -> TableModel:
     """The event counts, or why there are none."""
     problems = dict.fromkeys(f"{row.placement}: {row.problem}" for row in document.counters if row.problem is not None)
     return TableModel(
-        title="event counts of one more start, over all ranks",
+        title="event counts of one more run, over all ranks",
         columns=["flags", "clock", "switches", "cache misses", "instructions", "per cycle"],
         groups=by_flags(document.counters, counter_cells),
         caption=["clock: task clock; switches: context switches; per cycle: instructions", *problems],

@@ -3,14 +3,14 @@
 import plotly.graph_objects as go
 
 from hvscale.bench.applications import APPLICATIONS
-from hvscale.bench.applications.document import ApplicationDocument, counting
+from hvscale.bench.applications.document import ApplicationDocument, valid_runs
 from hvscale.bench.applications.output import NO_FLAGS, sizes, tables
 from hvscale.report.figures import colour, dash, linear, style
 from hvscale.report.page import study_page
 
 
 def page(document: ApplicationDocument) -> str:
-    """Tables and figures. `document` holds a row at least, or a ping."""
+    """The page of a document with at least one row or ping."""
     library = document.library
     return study_page(
         document,
@@ -26,9 +26,7 @@ def page(document: ApplicationDocument) -> str:
 
 
 def time_figures(document: ApplicationDocument) -> dict[str, tuple[str, go.Figure]]:
-    """Box plots for each np and the speed-ups, with their headings, by the id of the page's
-    element.
-    """
+    """Box plots for each np and the speed-ups: (heading, figure) by element id."""
     ranks = sorted({row.np for row in document.rows})
     shown = {f"np-{np}": (f"np {np}: seconds", boxes(document, np)) for np in ranks}
     if len(ranks) > 1 and any(row.speed_up is not None for row in document.rows):
@@ -37,7 +35,7 @@ def time_figures(document: ApplicationDocument) -> dict[str, tuple[str, go.Figur
 
 
 def boxes(document: ApplicationDocument, np: int) -> go.Figure:
-    """Flags side by side, a colour for each placement; the quartiles are those of the table."""
+    """Box plots with the table's quartiles: flags side by side, a colour for each placement."""
     figure = go.Figure()
     for number, placement in enumerate(document.placements):
         rows = [row for row in document.rows if row.np == np and row.placement == placement]
@@ -49,7 +47,7 @@ def boxes(document: ApplicationDocument, np: int) -> go.Figure:
             q3=[row.quartile_high_seconds for row in rows],
             lowerfence=[row.whisker_low_seconds for row in rows],
             upperfence=[row.whisker_high_seconds for row in rows],
-            y=[[run.seconds for run in counting(document.runs, row.variant)] for row in rows],
+            y=[[run.seconds for run in valid_runs(document.runs, row.variant)] for row in rows],
             boxpoints="outliers",
             marker_color=colour(number),
             line_width=1.5,
@@ -60,12 +58,12 @@ def boxes(document: ApplicationDocument, np: int) -> go.Figure:
 
 
 def speed_ups(document: ApplicationDocument) -> go.Figure:
-    """A line for each build and place: colours for the places, dashes for the flags."""
+    """A line for each build and placement: a colour for each placement, a dash for each build."""
     figure = go.Figure()
     ranks = sorted({row.np for row in document.rows})
-    # np = slaves + 1 where one rank is the master: linear is in the slaves.
-    not_working = document.base_np - 1
-    figure.add_trace(linear(ranks, [np - not_working for np in ranks]))
+    # With a master np = workers + 1, and linear speed-up refers to the workers.
+    masters = document.base_np - 1
+    figure.add_trace(linear(ranks, [np - masters for np in ranks]))
     for place_number, placement in enumerate(document.placements):
         for flags_number, flags in enumerate(document.flags):
             rows = [row for row in document.rows if (row.placement, row.flags) == (placement, flags)]
@@ -88,7 +86,7 @@ def speed_ups(document: ApplicationDocument) -> go.Figure:
 
 
 def network_figures(document: ApplicationDocument) -> dict[str, tuple[str, go.Figure]]:
-    """Bandwidth over the message's size, a line for each variant."""
+    """Bandwidth over message size, a line for each variant."""
     figure = go.Figure()
     for number, variant in enumerate(dict.fromkeys(row.variant for row in document.bandwidth)):
         rows = [row for row in document.bandwidth if row.variant == variant]

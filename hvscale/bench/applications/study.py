@@ -1,5 +1,5 @@
-"""Measures a program: all builds, placements and numbers of ranks, interleaved, in a resumable
-folder.
+"""Measures a program in a resumable folder: builds, placements and numbers of ranks are
+interleaved.
 """
 
 import shutil
@@ -10,7 +10,7 @@ from typing import Self
 import psutil
 from pydantic import ValidationError
 
-from hvscale.bench.applications import APPLICATIONS, Application, Result, parse_sizes
+from hvscale.bench.applications import APPLICATIONS, Application, ProgramResult, parse_sizes
 from hvscale.bench.applications.build import build, find_compiler, label, parse_flags, source_hash
 from hvscale.bench.applications.counters import Counters, read_counters, with_perf
 from hvscale.bench.applications.document import ApplicationDocument, ApplicationRun, ApplicationVariant, CountersRow
@@ -29,7 +29,7 @@ from hvscale.studies.base import finished_or_new_run
 from hvscale.studies.comparison.placements import options_of_each, placement_names
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 
-# This machine's memory says nothing about these.
+# Placements whose ranks do not use this machine's memory.
 ELSEWHERE = tuple(name for name, placement in PLACEMENTS.all().items() if not placement.on_this_machine)
 
 
@@ -37,7 +37,7 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
     """One measurement of a program."""
 
     verb = "bench app"
-    # A later call may add flags, placements, np and repeats.
+    # A resumed study may add flags, placements, np and repeats.
     must_match = ("application", "source", "sizes", "compiler", "launch")
 
     def __init__(
@@ -53,7 +53,7 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         self.application, self.builds, self.places = application, builds, places
         self.count, self.options = count, options
         self.programs: dict[str, Path] = {}
-        self.serial: dict[str, Result] = {}
+        self.serial: dict[str, ProgramResult] = {}
 
     @classmethod
     def of(
@@ -68,10 +68,10 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         path: Path | None,
         options: LaunchOptions,
     ) -> Self:
-        """`options`: of every start; their placement is names with commas between them. `count`:
-        with perf, too.
+        """`options`: of each launch; the placement has comma-separated names. `count`: whether to
+        count events with perf too.
 
-        Raises RequestError for what cannot be measured; writes nothing.
+        Raises RequestError for an invalid request. Writes nothing.
         """
         application = APPLICATIONS.get(name)
         placement = options.placement
@@ -82,8 +82,8 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         builds = parse_flags(flags)
         names = placement_names(placement)
         for np in nps:
-            if why_not := application.why_not(np, sizes):
-                raise RequestError(f"--np {np}: {name}: {why_not}")
+            if reason := application.unsupported_reason(np, sizes):
+                raise RequestError(f"--np {np}: {name}: {reason}")
             places, not_for_all = options_of_each(names, placement, np)
             if not {*names} & {*ELSEWHERE}:
                 check_memory(application, np, sizes)
@@ -107,8 +107,9 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         return cls(application, document, builds, places, count, options)
 
     def prepare(self) -> None:
-        """Build the program. Raises RequestError with the compiler's output, and removes the builds
-        if nothing was started yet.
+        """Build the program. If a build fails and nothing was started yet, remove the builds.
+
+        Raises RequestError with the compiler's output.
         """
         folder = self.path / "builds"
         try:
@@ -122,20 +123,20 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
             raise
 
     def run_rounds(self, progress: ProgressReporter) -> None:
-        self.start_serial(progress)
+        self.run_serial_reference(progress)
         super().run_rounds(progress)
         if self.count and self.application.is_timed:
             self.count_all(progress)
 
-    def start_serial(self, progress: ProgressReporter) -> None:
-        """Start each build on one rank, if results are checked against that and np 1 is not
+    def run_serial_reference(self, progress: ProgressReporter) -> None:
+        """Run each build on one rank, if results are checked against it and np 1 is not
         measured.
         """
         if not self.application.needs_serial_run or 1 in self.document.np:
             return
         for flags in self.document.flags:
             serial = ApplicationVariant(flags=flags, placement=self.document.placements[0], np=1)
-            progress.starting(f"{serial}, to check the others against", 0)
+            progress.starting(f"{serial}, reference result", 0)
             if self.run_variant(serial, 0).problem is not None:
                 self.failed |= {variant for variant in self.variants if variant.flags == flags}
 
@@ -155,7 +156,7 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
     def read(self, variant: ApplicationVariant, run: RunFolder, record: ApplicationRun) -> None:
         result = self.read_result(run)
         record.seconds, record.result = result.seconds, result.model_dump()
-        if problem := self.problem_of(variant, result):
+        if problem := self.check_result(variant, result):
             raise UntrustedError(f"{variant}: a wrong result: {problem}; see {run.log(0)}")
         run_record = run.read()
         self.document.library, self.document.host = run_record.measured_library, run_record.host
@@ -167,27 +168,27 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         sizes = [f"{name}={value}" for name, value in self.document.sizes.items()]
         return [str(self.programs[variant.flags]), *sizes]
 
-    def read_result(self, run: RunFolder) -> Result:
-        """The result that rank 0 printed. Raises UntrustedError when there is none."""
+    def read_result(self, run: RunFolder) -> ProgramResult:
+        """The result that rank 0 printed. Raises UntrustedError if there is none."""
         lines = [line for line in lines_of(run.log(0)) if line.startswith("{")]
         try:
             return self.application.result.model_validate(parse_json(lines[-1]))
         except (IndexError, ValueError, ValidationError) as error:
             raise UntrustedError(f"the program printed no result: see {run.log(0)}") from error
 
-    def problem_of(self, variant: ApplicationVariant, result: Result) -> str | None:
-        """What is wrong with the result. A build's first result on one rank is the reference for
-        its other runs.
+    def check_result(self, variant: ApplicationVariant, result: ProgramResult) -> str | None:
+        """What is wrong with the result, or None. A build's first result on one rank is the
+        reference for its other runs.
         """
         if variant.np == 1:
             self.serial.setdefault(variant.flags, result)
         if self.application.needs_serial_run and variant.flags not in self.serial:
-            return "no result to check it against: the run on one rank failed"
-        return self.application.problem(result, self.document.sizes, self.serial.get(variant.flags))
+            return "not checked, because the reference run on one rank failed"
+        return self.application.check_result(result, self.document.sizes, self.serial.get(variant.flags))
 
     def count_all(self, progress: ProgressReporter) -> None:
-        """One more start of each variant under perf, because counting may cost time; a failure
-        affects nothing else.
+        """Run each variant once more under perf, because counting can slow it down. A failure is
+        only recorded.
         """
         problems: dict[str, str] = {}
         for variant in self.variants:
@@ -196,18 +197,17 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
             if variant.placement not in problems:
                 progress.starting(f"{variant}, counting", self.document.repeats)
                 try:
-                    self.document.counters.append(CountersRow(**dict(variant), counters=self.counted(variant)))
+                    self.document.counters.append(CountersRow(**dict(variant), counters=self.count_events(variant)))
                     continue
                 except RunInterruptedError:
                     raise
                 except HvscaleError as error:
-                    said = error.last_lines[-1:] if isinstance(error, RankFailedError) else []
-                    problems[variant.placement] = " ".join(
-                        [str(error), *said]
-                    )  # the next variant in this placement would fail, too
+                    # The other variants in this placement would fail too.
+                    output = error.last_lines[-1:] if isinstance(error, RankFailedError) else []
+                    problems[variant.placement] = " ".join([str(error), *output])
             self.document.counters.append(CountersRow(**dict(variant), problem=problems[variant.placement]))
 
-    def counted(self, variant: ApplicationVariant) -> Counters:
+    def count_events(self, variant: ApplicationVariant) -> Counters:
         command = with_perf(self.command(variant))
         run, is_finished = finished_or_new_run(self.path / f"{self.folder_name(variant)}-counters")
         if not is_finished:
@@ -224,12 +224,12 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
 
 
 def check_memory(application: Application, np: int, sizes: Mapping[str, int]) -> None:
-    """Raises RequestError, with the arithmetic, for sizes that do not fit into this machine's
+    """Raises RequestError, with the arithmetic, if the sizes do not fit into this machine's
     memory.
     """
     needed, how = application.memory(np, sizes)
-    there = psutil.virtual_memory().available
-    if needed > there:
+    available = psutil.virtual_memory().available
+    if needed > available:
         raise RequestError(
-            f"--np {np}: {application.name} needs {human_bytes(needed)} ({how}), and {human_bytes(there)} are free here: choose a smaller --size"
+            f"--np {np}: {application.name} needs {human_bytes(needed)} ({how}), and {human_bytes(available)} are free here: choose a smaller --size"
         )

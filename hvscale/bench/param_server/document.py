@@ -193,7 +193,9 @@ def find_best_and_worst(
 
 
 def compare_step_exchanges(means: dict[ExchangeVariant, dict[int, float]]) -> Iterable[StepExchange]:
-    """The exchanges for each back end, placement and number of workers with all three operations."""
+    """The exchanges for each back end, placement and number of workers with all three
+    operations.
+    """
     for variant, allreduce in means.items():
         if variant.operation != ALLREDUCE:
             continue

@@ -1,29 +1,30 @@
-/* What the programs share: their parameters, their clock, and hashes that do not depend on how the work is divided. */
+/* Shared by all programs: parameters, timing, and hashes that do not depend on the decomposition. */
 #ifndef HVSCALE_COMMON_H
 #define HVSCALE_COMMON_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The value of the argument `name=value`, which every parameter has; ends the job when it is missing or below `least`. */
-long long parameter(int argc, char **argv, const char *name, long long least);
+/* The value of the argument `name=value`. Aborts the job if it is missing or below `minimum`. */
+long long read_parameter(int argc, char **argv, const char *name, long long minimum);
 
-/* Ends the job, saying why, unless `fine`. */
-void require(int fine, const char *what, const char *why);
+/* Prints the problem and aborts the job unless `condition` is true. */
+void require(int condition, const char *program, const char *problem);
 
-/* `count` times `size` bytes; ends the job, saying so, when they are not to be had. */
-void *memory(size_t count, size_t size);
+/* Zeroed memory of `count` times `size` bytes. Aborts the job if there is not enough. */
+void *allocate(size_t count, size_t size);
 
-/* The time now once every rank has come here, seconds. */
-double start_together(void);
+/* The time in seconds after a barrier over all ranks. */
+double start_timer(void);
 
-/* The seconds since `start` of the rank that needed most; known to rank 0. */
-double slowest_since(double start);
+/* The seconds since `start` on the slowest rank; valid on rank 0. */
+double slowest_seconds(double start);
 
-/* The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): any change of a bit changes half of the result. */
-uint64_t mixed(uint64_t bits);
+/* The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): flipping one input bit flips about half of the
+ * output bits. */
+uint64_t mix(uint64_t bits);
 
-/* A number in [0, 1) for every index. */
+/* A pseudo-random number in [0, 1) for each index. */
 double random_at(uint64_t index);
 
 uint64_t bits_of(double value);

@@ -1,16 +1,17 @@
-/* Master and slaves: the integral of 1/(1+x) over [1, 100] by the midpoint rule. The range is cut into packets; a slave that returns a sum gets the
- * next packet, so that a slow one gets fewer. integration intervals=N packets=M */
+/* Master and workers: the integral of 1/(1+x) over [1, 100] by the midpoint rule. The range is divided into packets. A
+ * worker that returns a sum gets the next packet, so slow workers get fewer.
+ * Usage: integration intervals=N packets=M */
 #include "common.h"
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MASTER = 0, WORK = 1, SUM = 2, NO_MORE = 3 };
+enum { MASTER = 0, WORK = 1, SUM = 2, STOP = 3 };
 
 static const double FROM = 1, TO = 100;
 
-/* The first interval of a packet: packets differ by one interval at most. */
+/* The first interval of a packet. Packet sizes differ by at most one interval. */
 static long long first_of(long long packet, long long packets, long long intervals)
 {
     long long each = intervals / packets, longer = intervals % packets;
@@ -25,52 +26,52 @@ static double integrate(long long begin, long long end, double width)
     return sum * width;
 }
 
-/* Who gets a packet is remembered, so that its sum has a place of its own: they are added in the same order however the slaves are mixed. */
-static double lead(int slaves, long long packets, long long *given_to)
+/* Stores each sum by its packet, so that the sums are added in the same order whichever worker computes them. */
+static double run_master(int workers, long long packets, long long *packets_done)
 {
-    double *sums = memory((size_t)packets, sizeof *sums);
-    long long *at = memory((size_t)slaves + 1, sizeof *at);
-    long long next = 0, at_work = 0;
-    for (int slave = 1; slave <= slaves; slave++) {
-        int tag = next < packets ? WORK : NO_MORE;
-        at[slave] = next;
-        MPI_Send(&next, 1, MPI_LONG_LONG, slave, tag, MPI_COMM_WORLD);
+    double *sums = allocate((size_t)packets, sizeof *sums);
+    long long *assigned = allocate((size_t)workers + 1, sizeof *assigned);
+    long long next = 0, working = 0;
+    for (int worker = 1; worker <= workers; worker++) {
+        int tag = next < packets ? WORK : STOP;
+        assigned[worker] = next;
+        MPI_Send(&next, 1, MPI_LONG_LONG, worker, tag, MPI_COMM_WORLD);
         if (tag == WORK) {
             next++;
-            at_work++;
+            working++;
         }
     }
-    while (at_work > 0) {
+    while (working > 0) {
         double sum;
         MPI_Status status;
         MPI_Recv(&sum, 1, MPI_DOUBLE, MPI_ANY_SOURCE, SUM, MPI_COMM_WORLD, &status);
-        int slave = status.MPI_SOURCE;
-        sums[at[slave]] = sum;
-        given_to[slave]++;
-        int tag = next < packets ? WORK : NO_MORE;
-        at[slave] = next;
-        MPI_Send(&next, 1, MPI_LONG_LONG, slave, tag, MPI_COMM_WORLD);
+        int worker = status.MPI_SOURCE;
+        sums[assigned[worker]] = sum;
+        packets_done[worker]++;
+        int tag = next < packets ? WORK : STOP;
+        assigned[worker] = next;
+        MPI_Send(&next, 1, MPI_LONG_LONG, worker, tag, MPI_COMM_WORLD);
         if (tag == WORK)
             next++;
         else
-            at_work--;
+            working--;
     }
     double integral = 0;
     for (long long packet = 0; packet < packets; packet++)
         integral += sums[packet];
     free(sums);
-    free(at);
+    free(assigned);
     return integral;
 }
 
-static void follow(long long packets, long long intervals)
+static void run_worker(long long packets, long long intervals)
 {
     double width = (TO - FROM) / (double)intervals;
     for (;;) {
         long long packet;
         MPI_Status status;
         MPI_Recv(&packet, 1, MPI_LONG_LONG, MASTER, MPI_ANY_TAG, MPI_COMM_WORLD, &status);
-        if (status.MPI_TAG == NO_MORE)
+        if (status.MPI_TAG == STOP)
             return;
         double sum =
             integrate(first_of(packet, packets, intervals), first_of(packet + 1, packets, intervals), width);
@@ -81,25 +82,25 @@ static void follow(long long packets, long long intervals)
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
-    long long intervals = parameter(argc, argv, "intervals", 1), packets = parameter(argc, argv, "packets", 1);
+    long long intervals = read_parameter(argc, argv, "intervals", 1), packets = read_parameter(argc, argv, "packets", 1);
     int rank, np;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
-    require(np > 1, "integration", "a master without a slave computes nothing");
-    long long *given_to = memory((size_t)np, sizeof *given_to);
-    double integral = 0, start = start_together();
+    require(np > 1, "integration", "needs a master and at least one worker");
+    long long *packets_done = allocate((size_t)np, sizeof *packets_done);
+    double integral = 0, start = start_timer();
     if (rank == MASTER)
-        integral = lead(np - 1, packets, given_to);
+        integral = run_master(np - 1, packets, packets_done);
     else
-        follow(packets, intervals);
-    double seconds = slowest_since(start);
+        run_worker(packets, intervals);
+    double seconds = slowest_seconds(start);
     if (rank == MASTER) {
-        printf("{\"seconds\": %.9f, \"integral\": %.17g, \"packets_of_slaves\": [", seconds, integral);
-        for (int slave = 1; slave < np; slave++)
-            printf("%s%lld", slave > 1 ? ", " : "", given_to[slave]);
+        printf("{\"seconds\": %.9f, \"integral\": %.17g, \"packets_per_worker\": [", seconds, integral);
+        for (int worker = 1; worker < np; worker++)
+            printf("%s%lld", worker > 1 ? ", " : "", packets_done[worker]);
         printf("]}\n");
     }
-    free(given_to);
+    free(packets_done);
     MPI_Finalize();
     return 0;
 }

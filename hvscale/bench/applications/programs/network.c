@@ -1,12 +1,12 @@
-/* The network beneath the programs: how long a ping of one byte takes there and back, and the bandwidth between pairs of ranks that all send at
- * once. network pings=N rounds=M */
+/* The network: round-trip times of one byte, and the bandwidth between pairs of ranks that all send at once.
+ * Usage: network pings=N rounds=M */
 #include "common.h"
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SMALLEST = 16, LARGEST = 1 << 20, WINDOW = 16, WARM_UP = 2, LINE = 1 << 20, DATA = 1, DONE = 2 };
+enum { SMALLEST = 16, LARGEST = 1 << 20, WINDOW = 16, WARM_UP = 2, LINE_BYTES = 1 << 20, DATA = 1, DONE = 2 };
 
 static int ascending(const void *left, const void *right)
 {
@@ -14,7 +14,7 @@ static int ascending(const void *left, const void *right)
     return (difference > 0) - (difference < 0);
 }
 
-/* Rank 0 pings every other rank, one after another; its times in ascending order, pings for each of them, in seconds. */
+/* Rank 0 pings the other ranks one after another. `times`: on rank 0, the seconds of all pings in ascending order. */
 static void ping_all(int rank, int np, long long pings, double *times)
 {
     char byte = 0;
@@ -36,15 +36,16 @@ static void ping_all(int rank, int np, long long pings, double *times)
         qsort(times, (size_t)((np - 1) * pings), sizeof *times, ascending);
 }
 
-/* The lower half of the ranks sends windows of messages to the upper half, each of which says when it has a window: bytes a second of this pair. */
-static double send_all_at_once(int rank, int np, int bytes, long long rounds, char *buffers)
+/* Each rank of the lower half sends windows of messages to a rank of the upper half, which acknowledges each window.
+ * Returns the bandwidth of this pair in bytes per second. */
+static double pair_bandwidth(int rank, int np, int bytes, long long rounds, char *buffers)
 {
     int half = np / 2, sends = rank < half, partner = sends ? rank + half : rank - half;
     char byte = 0;
     double start = 0;
     for (long long i = -WARM_UP; i < rounds; i++) {
         if (i == 0)
-            start = start_together();
+            start = start_timer();
         MPI_Request requests[WINDOW];
         for (int message = 0; message < WINDOW; message++) {
             char *buffer = buffers + (size_t)message * LARGEST;
@@ -65,17 +66,17 @@ static double send_all_at_once(int rank, int np, int bytes, long long rounds, ch
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
-    long long pings = parameter(argc, argv, "pings", 1), rounds = parameter(argc, argv, "rounds", 1);
+    long long pings = read_parameter(argc, argv, "pings", 1), rounds = read_parameter(argc, argv, "rounds", 1);
     int rank, np;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
-    require(np % 2 == 0, "network", "ranks send in pairs, so np is even");
-    setvbuf(stdout, NULL, _IOFBF, LINE); /* nothing that MPI says may come into the line */
+    require(np % 2 == 0, "network", "ranks send in pairs, so np must be even");
+    setvbuf(stdout, NULL, _IOFBF, LINE_BYTES); /* so that output of MPI cannot split the line */
     size_t count = (size_t)(np - 1) * (size_t)pings;
-    double *times = memory(count, sizeof *times), *of_pairs = memory((size_t)np, sizeof *of_pairs);
-    char *buffers = memory(WINDOW, LARGEST);
+    double *times = allocate(count, sizeof *times), *bandwidths = allocate((size_t)np, sizeof *bandwidths);
+    char *buffers = allocate(WINDOW, LARGEST);
 
-    double start = start_together();
+    double start = start_timer();
     ping_all(rank, np, pings, times);
     if (rank == 0)
         printf(
@@ -83,20 +84,20 @@ int main(int argc, char **argv)
             (times[(count - 1) / 2] + times[count / 2]) / 2, times[count - 1]
         );
     for (int bytes = SMALLEST; bytes <= LARGEST; bytes *= 2) {
-        double own = send_all_at_once(rank, np, bytes, rounds, buffers);
-        MPI_Gather(&own, 1, MPI_DOUBLE, of_pairs, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+        double own = pair_bandwidth(rank, np, bytes, rounds, buffers);
+        MPI_Gather(&own, 1, MPI_DOUBLE, bandwidths, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
         if (rank != 0)
             continue;
         printf("%s{\"bytes\": %d, \"bytes_per_second\": [", bytes > SMALLEST ? ", " : "", bytes);
         for (int pair = 0; pair < np / 2; pair++)
-            printf("%s%.0f", pair > 0 ? ", " : "", of_pairs[pair]);
+            printf("%s%.0f", pair > 0 ? ", " : "", bandwidths[pair]);
         printf("]}");
     }
-    double seconds = slowest_since(start);
+    double seconds = slowest_seconds(start);
     if (rank == 0)
         printf("], \"seconds\": %.9f}\n", seconds);
     free(times);
-    free(of_pairs);
+    free(bandwidths);
     free(buffers);
     MPI_Finalize();
     return 0;

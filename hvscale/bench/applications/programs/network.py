@@ -1,18 +1,16 @@
-"""The network beneath the programs: pings, and the bandwidth between pairs of ranks that all send
-at once.
-"""
+"""The network: ping times, and the bandwidth between pairs of ranks that all send at once."""
 
 from typing import ClassVar
 
 from pydantic import BaseModel
 
-from hvscale.bench.applications import Application, ApplicationParameter, Result, Sizes, register
+from hvscale.bench.applications import Application, ApplicationParameter, ProgramResult, Sizes, register
 
-BYTES_A_RANK = 16 << 20
+BYTES_PER_RANK = 16 << 20
 
 
 class Ping(BaseModel):
-    """One byte there and back, seconds; over all pings between rank 0 and every other rank."""
+    """Round-trip seconds of one byte, over all pings between rank 0 and every other rank."""
 
     min: float
     median: float
@@ -20,20 +18,20 @@ class Ping(BaseModel):
 
 
 class PairBandwidth(BaseModel):
-    """Messages of one size: what each pair of ranks reached while the others sent, too."""
+    """The bandwidth of each pair for messages of one size, while all pairs send."""
 
     bytes: int
     bytes_per_second: list[float]
 
 
-class NetworkResult(Result):
+class NetworkResult(ProgramResult):
     ping_seconds: Ping
     bandwidth: list[PairBandwidth]
 
 
 class Network(Application):
     name = "network"
-    summary = "the network beneath them: ping times, and the bandwidth between pairs that all send at once, 16 B to 1 MiB; np even"
+    summary = "the network: ping times, and the bandwidth between pairs that all send at once, 16 B to 1 MiB; np even"
     sources = ("network.c",)
     parameters: ClassVar = {
         "pings": ApplicationParameter("of one byte to each rank", 1000, 10**4),
@@ -44,11 +42,11 @@ class Network(Application):
     default_np = (2,)
     is_timed = False
 
-    def why_not(self, np: int, sizes: Sizes) -> str | None:
-        return "ranks send in pairs, so np is even" if np % 2 else None
+    def unsupported_reason(self, np: int, sizes: Sizes) -> str | None:
+        return "ranks send in pairs: np must be even" if np % 2 else None
 
     def memory(self, np: int, sizes: Sizes) -> tuple[int, str]:
-        return BYTES_A_RANK * np + 8 * sizes["pings"] * np, f"{BYTES_A_RANK >> 20} MiB a rank, 8 bytes a ping"
+        return BYTES_PER_RANK * np + 8 * sizes["pings"] * np, f"{BYTES_PER_RANK >> 20} MiB per rank, 8 bytes per ping"
 
 
 register(Network())

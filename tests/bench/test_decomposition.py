@@ -15,22 +15,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvscale.bench.applications import PROGRAMS
-from hvscale.bench.applications.programs.stencil import can_be_cut
+from hvscale.bench.applications.programs.stencil import can_be_decomposed
 
 Blocks = tuple[int, int, int]
 Cells = tuple[int, int, int]
 boxes = st.tuples(*[st.integers(1, 6)] * 3)
 
 
-class Cuts:
+class Decomposition:
     def __init__(self, library: Path) -> None:
         self.library = ctypes.CDLL(str(library))
         self.library.first_cell.restype = ctypes.c_longlong
         self.library.first_cell.argtypes = [ctypes.c_longlong, ctypes.c_int, ctypes.c_int]
 
-    def cut(self, cells: Cells, np: int) -> Blocks | None:
+    def decompose(self, cells: Cells, np: int) -> Blocks | None:
         blocks = (ctypes.c_int * 3)()
-        found = self.library.cut((ctypes.c_longlong * 3)(*cells), np, blocks)
+        found = self.library.decompose((ctypes.c_longlong * 3)(*cells), np, blocks)
         return (blocks[0], blocks[1], blocks[2]) if found else None
 
     def layers(self, cells: int, blocks: int) -> list[range]:
@@ -43,8 +43,8 @@ class Cuts:
 
 
 @pytest.fixture(scope="module")
-def cuts(tmp_path_factory: pytest.TempPathFactory) -> Cuts:
-    library = tmp_path_factory.mktemp("cuts") / "cuts.so"
+def decomposition(tmp_path_factory: pytest.TempPathFactory) -> Decomposition:
+    library = tmp_path_factory.mktemp("decomposition") / "decomposition.so"
     subprocess.run(
         [
             "cc",
@@ -57,11 +57,11 @@ def cuts(tmp_path_factory: pytest.TempPathFactory) -> Cuts:
             "-fPIC",
             "-o",
             library,
-            PROGRAMS / "cuts.c",
+            PROGRAMS / "decomposition.c",
         ],
         check=True,
     )
-    return Cuts(library)
+    return Decomposition(library)
 
 
 def grids(cells: Cells, np: int) -> list[Blocks]:
@@ -74,7 +74,7 @@ def grids(cells: Cells, np: int) -> list[Blocks]:
     ]
 
 
-def exchanged(cells: Cells, cuboids: list[tuple[range, range, range]]) -> int:
+def area_between(cells: Cells, cuboids: list[tuple[range, range, range]]) -> int:
     """Faces between cells of different cuboids, counted cell by cell."""
     owner = {cell: number for number, cuboid in enumerate(cuboids) for cell in product(*cuboid)}
     return sum(
@@ -87,22 +87,24 @@ def exchanged(cells: Cells, cuboids: list[tuple[range, range, range]]) -> int:
 
 @given(cells=boxes, np=st.integers(1, 8))
 @settings(max_examples=60)
-def test_every_cell_is_in_one_cuboid_and_the_area_is_the_least(cuts: Cuts, cells: Cells, np: int) -> None:
+def test_every_cell_is_in_one_cuboid_and_the_area_is_the_least(
+    decomposition: Decomposition, cells: Cells, np: int
+) -> None:
     possible = grids(cells, np)
-    blocks = cuts.cut(cells, np)
-    assert can_be_cut(list(cells), np) == bool(possible) == (blocks is not None)
+    blocks = decomposition.decompose(cells, np)
+    assert can_be_decomposed(list(cells), np) == bool(possible) == (blocks is not None)
     if blocks is None:
         return
     assert math.prod(blocks) == np
-    cuboids = list(cuts.cuboids(cells, blocks))
+    cuboids = list(decomposition.cuboids(cells, blocks))
     covered = [cell for cuboid in cuboids for cell in product(*cuboid)]
     assert sorted(covered) == sorted(product(*map(range, cells)))
     for axis in range(3):
         lengths = {len(cuboid[axis]) for cuboid in cuboids}
         assert min(lengths) > 0
         assert max(lengths) - min(lengths) <= 1
-    least = min(exchanged(cells, list(cuts.cuboids(cells, one))) for one in possible)
-    assert exchanged(cells, cuboids) == least
+    least = min(area_between(cells, list(decomposition.cuboids(cells, one))) for one in possible)
+    assert area_between(cells, cuboids) == least
 
 
 @pytest.mark.parametrize(
@@ -110,5 +112,5 @@ def test_every_cell_is_in_one_cuboid_and_the_area_is_the_least(cuts: Cuts, cells
     # The walls across x are 400 x 600 cells, those across y 200 x 600, those across z 200 x 400.
     [(1, (1, 1, 1)), (2, (1, 1, 2)), (4, (1, 2, 2)), (6, (1, 2, 3)), (64, (2, 4, 8)), (256, (4, 8, 8))],
 )
-def test_the_studys_box(cuts: Cuts, np: int, blocks: Blocks) -> None:
-    assert cuts.cut((200, 400, 600), np) == blocks
+def test_the_studys_box(decomposition: Decomposition, np: int, blocks: Blocks) -> None:
+    assert decomposition.decompose((200, 400, 600), np) == blocks

@@ -1,4 +1,4 @@
-#include "cuts.h"
+#include "decomposition.h"
 
 long long first_cell(long long cells, int blocks, int block)
 {
@@ -6,7 +6,7 @@ long long first_cell(long long cells, int blocks, int block)
     return block * each + (block < longer ? block : longer);
 }
 
-/* The area of all walls between cuboids, in faces of cells. */
+/* The area between cuboids, in faces of cells. */
 static long long area(const long long cells[3], const int blocks[3])
 {
     return (blocks[0] - 1) * cells[1] * cells[2] + (blocks[1] - 1) * cells[0] * cells[2] +
@@ -31,7 +31,7 @@ static int is_better(const long long cells[3], const int blocks[3], const int th
     return difference < 0;
 }
 
-int cut(const long long cells[3], int np, int blocks[3])
+int decompose(const long long cells[3], int np, int blocks[3])
 {
     int found = 0;
     for (int x = 1; x <= np; x++) {
