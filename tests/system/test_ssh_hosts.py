@@ -143,7 +143,7 @@ def test_hosts_that_cannot_reach_each_other_are_named(refused: Refuse, ssh: SshH
         (["--hosts", "alpha:two"], "alpha:two is not a host"),
         (["--hosts", "-oProxyCommand=x"], "is not a host"),
         (["--hostfile", "none"], "--hostfile none: No such file"),
-        (["--hosts", "alpha", "--hostfile", "none"], "give one of them"),
+        (["--hosts", "alpha", "--hostfile", "none"], "cannot be combined"),
         (["--placement", "ssh"], "--placement ssh needs hosts"),
         (["--placement", "netns", "--hosts", "alpha"], "--hosts does not apply to --placement netns"),
     ],
