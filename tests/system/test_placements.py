@@ -541,7 +541,7 @@ def test_a_start_within_the_timeout_succeeds(hvscale: Run, program: Callable[[st
         (["--placement", "netns", "--link", "fast"], "--link fast: not a rate"),
         (["--placement", "netns", "--nodes", "5"], "--nodes 5 for -np 1"),
         (["--placement", "netns", "--nodes", "0"], "--nodes"),
-        (["--placement", "docker:rank", "--ranks-per-container", "2"], "--ranks-per-container means nothing"),
+        (["--placement", "docker:rank", "--ranks-per-container", "2"], "--ranks-per-container does not apply"),
         (["--placement", "docker:rank", "--shm-size", "big"], "--shm-size big: not a valid size"),
         (["--placement", "docker:rank", "--network", "token-ring"], "--network token-ring"),
     ],
