@@ -39,6 +39,7 @@ RANKS_FILES = {
     "bench/test_sums.py",
     "bench/test_torch_group.py",
     "comm_tuning/test_broadcast.py",
+    "comm_tuning/test_installed.py",
     "comm_tuning/test_mpi_t.py",
     "launch/test_reported_library.py",
     "profiling/test_nccl.py",

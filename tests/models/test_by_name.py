@@ -90,6 +90,7 @@ def test_unknown_name_suggests_torchvision_models_too() -> None:
         models.find("desnet121")
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("name", ["edsr", "edsr-baseline", "resnet50", "vgg16"])
 def test_own_models_are_found_without_importing_torchvision(name: str) -> None:
     code = f"import sys; from hvscale import models; models.find('{name}'); print('torchvision' in sys.modules)"

@@ -310,6 +310,7 @@ def test_another_file_is_rejected(make_run: MakeRun) -> None:
     assert "no collective" in breakdown(run).warnings[-1]
 
 
+@pytest.mark.ranks
 def test_horovod_over_gloo(make_run: MakeRun, tmp_path: Path) -> None:
     pytest.importorskip("horovod.torch")
     run = make_run(2, "Gloo")

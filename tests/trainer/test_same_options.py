@@ -24,6 +24,7 @@ os.execv(words[0], [*words, *more])
 """
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     ("more", "said"),
     [

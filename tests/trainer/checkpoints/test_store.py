@@ -111,6 +111,7 @@ while True:
 """
 
 
+@pytest.mark.ranks
 def test_kill_during_a_write_loses_no_checkpoint(tmp_path: Path) -> None:
     """Killed at various times while 16 MB are written, all named checkpoints stay intact."""
     killed_during_write = 0

@@ -97,6 +97,7 @@ print((peak() - before) * 1024)
 """
 
 
+@pytest.mark.ranks
 def test_memory_stays_within_the_limit() -> None:
     """The output itself (20 MB) is extra. Without tiles this image needs more than 1 GB."""
     limit, output = 250e6, 3 * 1280 * 1280 * 4
