@@ -1,6 +1,4 @@
-"""The C parts of this package: where they lie, and how a job's ranks get them in front of their own
-libraries.
-"""
+"""Find the C libraries of this package and preload them into a job's ranks."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,19 +8,21 @@ from hvscale.core.errors import RequestError
 
 
 def built_library(name: str) -> Path:
-    """Where the library of this file name lies. Raises RequestError when it was not built."""
-    # An editable install keeps what is built apart from the sources: the package's path names both
-    # folders.
+    """Return the path of a C library by file name. Raises RequestError if it was not built."""
+    # An editable install keeps built files apart from the sources: __path__ has both folders.
     for folder in hvscale.core.__path__:
         path = Path(folder) / name
         if path.is_file():
             return path
-    raise RequestError(f"{name} is not in this installation: build it again with `pip install .` where a C compiler is")
+    raise RequestError(
+        f"{name} is missing from this installation: install a C compiler, then run `pip install .` again"
+    )
 
 
 def preloaded(library: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """LD_PRELOAD with the library before those of `environment`. Raises RequestError for a path
-    that it cannot name.
+    """Return LD_PRELOAD with the library in front of those in `environment`.
+
+    Raises RequestError if the path contains a space or a colon.
     """
     if any(character in str(library) for character in " :"):
         raise RequestError(

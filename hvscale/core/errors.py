@@ -1,29 +1,28 @@
-"""The ways a command can fail, each with its exit status."""
+"""The errors of commands, each with its exit status."""
 
 EXIT_DONE = 0
 EXIT_WRONG_REQUEST = 2
 EXIT_RANK_FAILED = 3
 EXIT_UNTRUSTED = 4
-EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: saved, and to be started again
+EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the state is saved; start the job again
 
 
 class HvscaleError(Exception):
-    """Printed by the command line as one line, without a traceback; the process ends with
-    `exit_status`.
-    """
+    """An expected failure: the command line prints one line and exits with `exit_status`."""
 
     exit_status = EXIT_WRONG_REQUEST
 
 
 class RequestError(HvscaleError):
-    """What the user asked for is wrong; the message says what, and how to fix it."""
+    """The request is invalid; the message says what is wrong and how to fix it."""
 
     exit_status = EXIT_WRONG_REQUEST
 
 
 class RankFailedError(HvscaleError):
-    """A rank of the job died or ended with a status other than zero; `last_lines` is what it wrote
-    at the end.
+    """A rank was killed or exited with a status other than zero.
+
+    `last_lines`: the last lines of its output.
     """
 
     exit_status = EXIT_RANK_FAILED
@@ -35,7 +34,7 @@ class RankFailedError(HvscaleError):
 
 
 class SavedError(HvscaleError):
-    """Training was asked to stop and has saved its state; it can be resumed from there."""
+    """Training was asked to stop and saved its state; it can be resumed."""
 
     exit_status = EXIT_TRY_AGAIN
 

@@ -1,5 +1,6 @@
-"""Opening files of a folder that somebody else may have prepared: only regular files are read, and
-no link is followed to write.
+"""Open files safely in folders that other users may write to.
+
+Only regular files are read, and writing follows no link.
 """
 
 import errno
@@ -8,15 +9,16 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-DOCUMENT_BYTES = 256 << 20  # the largest JSON document that is read
-LINES_BYTES = 1 << 30  # the same for a file with a line for each step
+DOCUMENT_BYTES = 256 << 20  # largest JSON document that is read
+LINES_BYTES = 1 << 30  # largest file with one line per step
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError for anything else: a FIFO would block, a
-    device has no end.
+    """Open a regular file for reading.
+
+    Raises OSError for anything else: a FIFO would block, a device has no end.
     """
-    if not stat.S_ISREG(path.stat().st_mode):  # opening a device may already do something
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a device can have side effects
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -26,8 +28,9 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, limit: int = DOCUMENT_BYTES) -> bytes:
-    """The content of a regular file. Raises OSError when there is none, or it holds more than
-    `limit` bytes.
+    """Return the content of a regular file.
+
+    Raises OSError if there is none or it is larger than `limit` bytes.
     """
     with open_regular(path) as stream:
         if os.fstat(stream.fileno()).st_size > limit:
@@ -36,14 +39,12 @@ def read_bytes(path: Path, limit: int = DOCUMENT_BYTES) -> bytes:
 
 
 def read_text(path: Path, limit: int = DOCUMENT_BYTES, errors: str = "strict") -> str:
-    """As `read_bytes`; raises UnicodeDecodeError, a ValueError, for bytes that are not UTF-8."""
+    """Like `read_bytes`, decoded; raises UnicodeDecodeError (a ValueError) if it is not UTF-8."""
     return read_bytes(path, limit).decode(errors=errors)
 
 
 def open_new(path: Path, mode: int = 0o666) -> BinaryIO:
-    """Create a file for writing. Whatever had its name, a link for instance, is removed and never
-    opened.
-    """
+    """Create a file for writing; an existing file or link of that name is removed, not opened."""
     path.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, mode), "wb")

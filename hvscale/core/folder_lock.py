@@ -1,9 +1,9 @@
-"""A folder that belongs to one living process, and to one user.
+"""Lock a folder for one process, and check that it belongs to this user.
 
-The lock is an flock on the file `.lock` in the folder: the kernel drops it when the process ends,
-however it ends, and its children do not inherit it. On NFS it holds between hosts (flock(2)); where
-a file system has no locks it holds nowhere. The file goes with the lock, so one that is there
-without it was left by a process that was killed.
+The lock is an flock on `.lock` in the folder. The kernel releases it when the process ends, and
+children do not inherit it. On NFS it works between hosts (flock(2)); file systems without locks are
+not protected. `.lock` is removed with the lock: an unlocked `.lock` is a stale lock of a killed
+process.
 """
 
 import errno
@@ -21,22 +21,22 @@ from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
 
 LOCK = ".lock"
-PATIENCE_SECONDS = 0.5  # whoever asks whether a folder is locked holds a shared lock for an instant
+PATIENCE_SECONDS = 0.5  # is_abandoned takes a shared lock for a moment
 LONGEST_OWNER = 512
 
 
 class FolderInUseError(RequestError):
-    """Another living process holds the folder."""
+    """Another process has locked the folder."""
 
 
 class FolderLock:
-    """Held from its making until `close`, or until this process ends."""
+    """A lock on a folder, until `close` or the end of this process."""
 
     def __init__(self, path: Path) -> None:
-        """Make the folder where there is none, and lock it.
+        """Create the folder if needed and lock it.
 
-        Raises FolderInUseError when another process holds it, RequestError when it is another
-        user's, OSError when it cannot be written.
+        Raises FolderInUseError if another process has locked it, RequestError if it is another
+        user's, OSError if it is not writable.
         """
         self.path = path
         self.made = make_folder(path)
@@ -60,7 +60,7 @@ class FolderLock:
                 continue
             except OSError:  # no locks on this file system
                 return stream
-            with suppress(FileNotFoundError):  # its last owner removed it, or a new owner made another one
+            with suppress(FileNotFoundError):  # removed by its last owner, or replaced by a new one
                 if (self.path / LOCK).lstat().st_ino == os.fstat(stream.fileno()).st_ino:
                     return stream
             stream.close()
@@ -77,10 +77,10 @@ class FolderLock:
     def _in_use(self, stream: IO[bytes]) -> str:
         host, _, pid = stream.read(LONGEST_OWNER).decode(errors="replace").strip().partition(" ")
         owner = f"process {pid} on {host}" if pid else "another process"
-        return f"{self.path} is in use by {owner}: give another folder with --run, or wait until it ends"
+        return f"{self.path} is in use by {owner}: choose another folder with --run, or wait until it ends"
 
     def close(self) -> None:
-        """Release it; a folder that was made for it and is still empty is removed."""
+        """Release the lock; remove the folder if the lock created it and it is empty."""
         if self.stream.closed:
             return
         with suppress(OSError):
@@ -92,9 +92,7 @@ class FolderLock:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the process that locked the folder ended without releasing it. False where this host
-    cannot know.
-    """
+    """Return whether the folder has a stale lock; False if this host cannot tell."""
     try:
         with open_regular(path / LOCK) as stream:
             host = stream.read(LONGEST_OWNER).decode(errors="replace").partition(" ")[0]
@@ -105,7 +103,7 @@ def is_abandoned(path: Path) -> bool:
 
 
 def make_folder(path: Path) -> bool:
-    """Make a folder and its parents; False when there is something with its name already."""
+    """Create a folder and its parents; return False if the name already exists."""
     try:
         path.mkdir(parents=True)
     except FileExistsError:
@@ -114,8 +112,9 @@ def make_folder(path: Path) -> bool:
 
 
 def make_own_folder(path: Path) -> None:
-    """Make a folder inside one of our own, or take one that we made before. Raises RequestError for
-    a link and for another user's.
+    """Create a folder inside one of ours, or accept an existing one.
+
+    Raises RequestError for a link and for another user's folder.
     """
     if not make_folder(path):
         if path.is_symlink():
@@ -124,11 +123,10 @@ def make_own_folder(path: Path) -> None:
 
 
 def check_own(path: Path) -> None:
-    """Raises RequestError when another user owns the folder or may change what is in it, OSError
-    when it is no folder.
+    """Check that only this user owns and writes the folder.
 
-    On file systems that give every file to one owner (NFS with root_squash) or one mode (FAT, SMB)
-    the folder is compared with a new file.
+    Raises RequestError otherwise, OSError if it is not a folder. Some file systems give every file
+    one owner (NFS with root_squash) or one mode (FAT, SMB): a new file shows which.
     """
     if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
         raise RequestError(f"{path} is a symbolic link of another user (uid {path.lstat().st_uid}): give its target")

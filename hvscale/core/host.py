@@ -1,4 +1,4 @@
-"""What the machine is that a job starts on."""
+"""Describe the machine that a job starts on."""
 
 import functools
 import os
@@ -14,9 +14,7 @@ from hvscale.core.run_folder import Host
 
 
 def available_cores() -> int:
-    """Cores this process may use: its affinity mask, further cut by a cgroup's CPU quota (version
-    2) where one is set.
-    """
+    """Return the cores of this process: its affinity mask, limited by a cgroup v2 CPU quota."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -41,9 +39,7 @@ def memory_bytes() -> int:
 
 @functools.cache
 def gpus() -> list[str]:
-    """The names of the NVIDIA GPUs that the driver's own tool lists; empty where there is no
-    driver.
-    """
+    """Return the names of the NVIDIA GPUs by nvidia-smi; empty without a driver."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -56,8 +52,7 @@ def gpus() -> list[str]:
     return [line.strip() for line in listing.stdout.splitlines() if line.strip()]
 
 
-# One process reads another's memory without a copy through the kernel's buffers: both are children
-# of a third, as ranks are.
+# One process reads another's memory by process_vm_readv; both are children of a third, like ranks.
 READ_A_SIBLING = """
 import ctypes, os
 class Piece(ctypes.Structure):
@@ -86,8 +81,9 @@ raise SystemExit(status != 0)
 
 
 def single_copy_problem() -> str:
-    """Why a process may not read its sibling's memory (CMA: process_vm_readv), as MPI libraries do
-    for large messages; empty when it may.
+    """Return why a process cannot read its sibling's memory (CMA); empty if it can.
+
+    MPI libraries use CMA (process_vm_readv) for large messages.
     """
     command = [sys.executable, "-I", "-S", "-c", READ_A_SIBLING]
     tried = subprocess.run(command, capture_output=True, text=True, timeout=20)
@@ -95,9 +91,7 @@ def single_copy_problem() -> str:
 
 
 def ptrace_scope() -> int | None:
-    """Yama's limit on looking into other processes: 0 none, 1 one's own children, 2 and 3 more;
-    None without Yama.
-    """
+    """Return Yama's ptrace limit: 0 none, 1 own children, 2 and 3 stricter; None without Yama."""
     try:
         return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
     except (OSError, ValueError):
@@ -105,30 +99,24 @@ def ptrace_scope() -> int | None:
 
 
 def shared_memory_bytes() -> int:
-    """The size of /dev/shm, through which the ranks of a node and their data loaders pass data; 0
-    where there is none.
-    """
+    """Return the size of /dev/shm, which ranks and data loaders use; 0 without it."""
     return shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else 0  # noqa: S108
 
 
 def lockable_bytes() -> int | None:
-    """How much memory a process may lock, which registering it with a network card takes; None: no
-    limit.
-    """
+    """Return the limit of locked memory, which network cards need for buffers; None: no limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if limit == resource.RLIM_INFINITY else limit
 
 
 def network_cards() -> list[str]:
-    """The InfiniBand, RoCE and Omni-Path cards by the kernel's names."""
+    """Return the kernel's names of the InfiniBand, RoCE and Omni-Path cards."""
     folder = Path("/sys/class/infiniband")
     return sorted(card.name for card in folder.iterdir()) if folder.is_dir() else []
 
 
 def gpu_topology() -> str:
-    """What `nvidia-smi topo -m` draws: how GPUs and network cards are connected; empty without the
-    driver's tool.
-    """
+    """Return the matrix of GPU and network links by `nvidia-smi topo -m`; empty without it."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""

@@ -1,6 +1,4 @@
-"""Reading files that hold one JSON document a line. A damaged line is dropped and its number is
-kept; the others are read.
-"""
+"""Read files with one JSON document per line; damaged lines are skipped and their numbers kept."""
 
 import errno
 import os
@@ -12,15 +10,13 @@ from hvscale.core.files import LINES_BYTES, open_regular
 
 T = TypeVar("T")
 
-# A line of steps.jsonl has about 250 bytes: a longer one is garbage, and must not fill the memory.
+# A line of steps.jsonl has about 250 bytes: a much longer one is damaged.
 LONGEST_LINE_BYTES = 1 << 20
 NUMBERS_SHOWN = 5
 
 
 class LineFile(NamedTuple, Generic[T]):
-    """`numbers` and `values` of the lines that could be read, and the numbers of those that could
-    not; all counted from 1.
-    """
+    """`numbers` and `values` of the valid lines, and the numbers of damaged ones, from 1."""
 
     numbers: list[int]
     values: list[T]
@@ -30,9 +26,9 @@ class LineFile(NamedTuple, Generic[T]):
 def read_lines(path: Path, parse: Callable[[bytes], T], *, unfinished: bool = False) -> LineFile[T]:
     """Read the whole file; `parse` raises ValueError for a damaged line. Blank lines are skipped.
 
-    `unfinished`: also read a last line without its end, which a killed process may have left.
-    Without it such a line is skipped: another process may be writing it. Raises OSError when the
-    file cannot be read.
+    `unfinished`: also read a last line without a newline, left by a killed process. By default it
+    is skipped, because another process may still write it. Raises OSError if the file cannot be
+    read.
     """
     found: LineFile[T] = LineFile([], [], [])
     with open_regular(path) as stream:
@@ -63,7 +59,7 @@ def _skip_to_end(stream: BinaryIO, line: bytes) -> None:
 
 
 def damaged_lines(path: Path, numbers: list[int]) -> str | None:
-    """One sentence that names the damaged lines of a file; None where there are none."""
+    """Return a sentence that names the damaged lines of a file; None if there are none."""
     if not numbers:
         return None
     shown = ", ".join(map(str, numbers[:NUMBERS_SHOWN]))

@@ -1,6 +1,4 @@
-"""The types of numeric options, each with its bounds, and the parsing of sizes and lists of
-numbers.
-"""
+"""Types of numeric options with their bounds, and parsers of sizes and lists of numbers."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from pydantic.fields import FieldInfo
 from hvscale.core.errors import RequestError
 
 MOST_RANKS = 1_000_000
-MOST_BYTES = 2**63 - 1  # what a file, a message and a C long can have
+MOST_BYTES = 2**63 - 1  # the limit of files, messages and a C long
 MOST_SIZES = 10_000  # message sizes in one table
 
 Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]  # or nodes
@@ -43,11 +41,9 @@ WHOLE = re.compile(r"\s*([0-9]{1,19})\s*")
 
 
 def limits(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> dict[str, Any]:
-    """The bounds of one of the types above, also inside `... | None`, as typer.Option takes them:
-    `min` and `max`.
+    """Return the bounds of a type above, also in `... | None`, as `min` and `max` of typer.Option.
 
-    `metadata`: what pydantic keeps of the annotation beside the type, of a model's field. A Literal
-    of numbers has bounds too.
+    `metadata`: that of a pydantic field. A Literal of integers has bounds too.
     """
     if get_origin(annotation) is Literal and isinstance(get_args(annotation)[0], int):
         return {"min": min(get_args(annotation)), "max": max(get_args(annotation))}
@@ -72,8 +68,9 @@ def _constraints(annotation: Any) -> Iterator[Any]:
 
 
 def read_size(text: str) -> int | None:
-    """The bytes of `8`, `64K`, `1.5M`, `1GiB`, in units of 1024; None for anything else and above
-    `MOST_BYTES`.
+    """Return the bytes of `8`, `64K`, `1.5M` or `1GiB`; None if invalid or above `MOST_BYTES`.
+
+    The units are powers of 1024.
     """
     match = SIZE.fullmatch(text.strip())
     size = int(Decimal(match[1]) * UNITS[match[2].upper()]) if match else None
@@ -81,15 +78,13 @@ def read_size(text: str) -> int | None:
 
 
 def read_whole(text: str, least: int, most: int) -> int | None:
-    """The whole number in `text`; None for anything else, and outside `least` to `most`."""
+    """Return the whole number in `text`; None if invalid or outside `least` to `most`."""
     match = WHOLE.fullmatch(text)
     return int(match[1]) if match and least <= int(match[1]) <= most else None
 
 
 def parse_ranks(text: str, option: str = "--np", what: str = "ranks") -> list[int]:
-    """The numbers of `1,2,4`, in the order given. Raises RequestError for an invalid one and for
-    one given twice.
-    """
+    """Return the numbers of `1,2,4`, in order. Raises RequestError if invalid or given twice."""
     found = []
     for word in text.split(","):
         number = read_whole(word, 1, MOST_RANKS)

@@ -1,7 +1,6 @@
-"""rich, where text is text: names that look like markup are shown as they are. All of hvscale's
-consoles and progress columns are made here.
+"""rich consoles and progress columns that print text literally, without interpreting markup.
 
-Imported where it is used, because rich takes a third of a start.
+Functions import this module: at the top, rich would take a third of the start-up time.
 """
 
 import sys
@@ -15,8 +14,9 @@ from hvscale.core.terminal import printable
 
 
 class PlainConsole(Console):
-    """stdout, or stderr. Strings, also those in tables, hold no markup, and steer no terminal; a
-    style is given with a Text, or as an argument.
+    """A console on stdout or stderr; strings, also in tables, are neither markup nor control codes.
+
+    Style text with a Text or the `style` argument.
     """
 
     def __init__(self, stderr: bool = False) -> None:
@@ -27,7 +27,7 @@ class PlainConsole(Console):
 
 
 class PlainColumn(TextColumn):
-    """Of a progress bar on stderr: `text` with the task's own words, none of which is markup."""
+    """A column of a progress bar on stderr; the task's fields in `text` are not markup."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, markup=False)

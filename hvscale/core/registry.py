@@ -1,4 +1,4 @@
-"""A registry: things of one kind by name, each in a file of one package that registers itself."""
+"""Registries of plug-ins by name, each in a file that registers itself."""
 
 import importlib
 import pkgutil
@@ -12,43 +12,38 @@ Item = TypeVar("Item")
 
 
 class Registry(Generic[Item]):
-    """Things of one kind by name. `package` holds a file for each; adding one changes no other
-    file.
+    """Items of one kind by name. `package` has a file for each; adding one changes no other file.
 
-    A file whose name begins with `_` is a part of another one and registers nothing.
+    A file whose name starts with `_` is a part of another one and registers nothing.
 
-    A file of the same path below `hvscale_plugins/` instead of `hvscale/`, in any folder that
-    Python imports from (PYTHONPATH, site-packages), counts as one of the package's.
+    Plug-ins are files of the same path below `hvscale_plugins/` instead of `hvscale/`, in any
+    folder that Python imports from (PYTHONPATH, site-packages).
 
-    A file is imported when its name is asked for, all files when the names are:
-    `get("docker:rank")` imports `docker.py` alone, so that starting a command does not load what it
-    does not use.
+    `get("docker:rank")` imports only `docker.py`, so that a command starts fast; `names` and `all`
+    import every file.
     """
 
     def __init__(self, what: str, package: str) -> None:
-        """`what`: the word for one of them in messages, such as "placement"; `package`: the full
-        name of the package with the files.
-        """
+        """`what`: the word for an item in messages, such as "placement". `package`: its name."""
         self.what = what
         self.package = package
         self._items: dict[str, Item] = {}
         self._is_complete = False
 
     def register(self, name: str, item: Item) -> Item:
-        """Make `item` known as `name`. Raises ValueError for a name that another file has taken."""
+        """Register `item` as `name`. Raises ValueError if the name is taken."""
         if self._items.setdefault(name, item) is not item:
-            raise ValueError(f"two of {self.package} register the {self.what} {name!r}")
+            raise ValueError(f"two files of {self.package} register the {self.what} {name!r}")
         return item
 
     def registering(self, name: str) -> Callable[[Item], Item]:
-        """Decorator: registers a class or function."""
+        """Return a decorator that registers a class or function."""
         return lambda item: self.register(name, item)
 
     def get(self, name: str, option: str = "") -> Item:
-        """The one of this name. Raises RequestError, suggesting the nearest name, for an unknown
-        one.
+        """Return the item. Raises RequestError, with the nearest name, if it is unknown.
 
-        `option`: what the user typed the name for, such as --placement; the message begins with it.
+        `option`: the option that the name was given for, such as --placement; starts the message.
         """
         if name not in self._items:
             self._import_file_of(name)
@@ -60,7 +55,7 @@ class Registry(Generic[Item]):
         return sorted(self.all())
 
     def all(self) -> dict[str, Item]:
-        """Each by its name, in the names' order."""
+        """Return all items by name, sorted."""
         if not self._is_complete:
             for module in self._modules().values():
                 importlib.import_module(module)
@@ -73,13 +68,13 @@ class Registry(Generic[Item]):
             importlib.import_module(module)
 
     def _modules(self) -> dict[str, str]:
-        """The full names of the modules, by their files' names; the package's own file wins."""
+        """Return the full module names by file name; the package's own file takes precedence."""
         packages = [self.package.replace("hvscale", "hvscale_plugins", 1), self.package]
         return {file: f"{package}.{file}" for package in packages for file in files_in(package)}
 
 
 def files_in(package: str) -> list[str]:
-    """The names of a package's modules; none when there is no such package."""
+    """Return the names of a package's modules; none if there is no such package."""
     try:
         path = importlib.import_module(package).__path__
     except ModuleNotFoundError as error:

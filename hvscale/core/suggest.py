@@ -1,4 +1,4 @@
-"""What to say about a name that is not known: the nearest one that is."""
+"""Suggest the nearest known name for an unknown one."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ Choice = TypeVar("Choice", bound=str)
 
 
 def suggest_name(what: str, name: str, known: Iterable[str]) -> str:
-    """`unknown model; did you mean edsr? Known: edsr, vgg16`. `what`: the word for such a thing."""
+    """Return `unknown model; did you mean edsr? Known: edsr, vgg16`. `what`: here "model"."""
     names = list(known)
     nearest = nearest_name(name, names)
     meant = f"; did you mean {nearest}?" if nearest else "."
@@ -18,18 +18,14 @@ def suggest_name(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is spelled most like `name`, whatever its case; None when none is like
-    it.
-    """
+    """Return the known name most similar to `name`, ignoring case; None if none is similar."""
     by_lower = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name.lower(), by_lower, 1)
     return by_lower[found[0]] if found else None
 
 
 def check_choice(option: str, value: str, choices: tuple[Choice, ...]) -> Choice:
-    """The value as one of the choices. Raises RequestError, suggesting the nearest choice, for any
-    other value.
-    """
+    """Return the value if it is a choice. Raises RequestError, with the nearest choice, if not."""
     for choice in choices:
         if choice == value:
             return choice

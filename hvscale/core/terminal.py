@@ -1,7 +1,6 @@
-"""Text that others chose, such as names and the ranks' output, on its way to a terminal: it may not
-steer the terminal.
+"""Remove control sequences from foreign text, such as names and ranks' output, for a terminal.
 
-Only a terminal obeys control sequences, so into files and pipes all text goes as it is.
+Only terminals obey control sequences; text to files and pipes is not changed.
 """
 
 import re
@@ -19,16 +18,12 @@ RESET = "\x1b[0m"
 
 
 def printable(text: str, stream: TextIO) -> str:
-    """A name or a message for `stream`: on a terminal each control character is spelled out, such
-    as `\\x1b`.
-    """
+    """Return a name or message for `stream`; on a terminal control characters are escaped."""
     return ALL.sub(_spelled, text) if stream.isatty() else text
 
 
 def rank_line(line: str, stream: TextIO) -> str:
-    """A line of a rank's output for `stream`: on a terminal it keeps its colours, which end with
-    the line, and no other sequence.
-    """
+    """Return a line of a rank's output for `stream`; on a terminal only its colours are kept."""
     if not stream.isatty():
         return line
     shown = OF_RANKS.sub(lambda found: found[1] or ("" if found[2] else _spelled(found)), line)

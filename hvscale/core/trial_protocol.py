@@ -1,7 +1,7 @@
 """The protocol between a settings search and a running training job: commands and replies as files.
 
-The files lie in `trials/` of the run folder, each written atomically. The folder exists before the
-start if commands may come. Rank 0 of the training reads and writes it.
+The files are in `trials/` of the run folder and are written atomically. The search creates the
+folder before the job starts. Rank 0 reads commands and writes replies.
 """
 
 import os
@@ -46,7 +46,7 @@ class TrialFolder:
 
     @classmethod
     def of_this_rank(cls) -> "TrialFolder | None":
-        """The folder of the run that this process is a rank of; None if no search measures it."""
+        """Return the folder of this rank's run; None if no search controls it."""
         run = os.environ.get("HVSCALE_RUN")
         folder = cls(Path(run)) if run is not None else None
         return folder if folder is not None and folder.path.is_dir() else None

@@ -1,6 +1,6 @@
-"""Numbers, sizes and times for people, with three digits."""
+"""Format numbers, sizes and times with three digits."""
 
-WIDEST_INTERVAL = 100  # high / low; a wider interval says nothing and spoils a table or a plot
+WIDEST_INTERVAL = 100  # high / low; a wider interval is useless and spoils a table or a plot
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
@@ -25,23 +25,23 @@ def _three_digits(value: float) -> str:
 
 
 def human_range(bytes_min: int, bytes_max: int | None) -> str:
-    """A bin by its edges, the lower one exclusive: 128 KiB-16 MiB begins just above 128 KiB."""
+    """Format a bin by its edges, the lower one exclusive: 128 KiB-16 MiB starts above 128 KiB."""
     if bytes_max is None:
         return f"> {human_bytes(bytes_min - 1)}"
     low, high = human_bytes(bytes_min - 1 if bytes_min > 1 else bytes_min), human_bytes(bytes_max)
     if bytes_min >= bytes_max:
         return high
-    # 16-32 MiB: the unit once where it is the same.
+    # 16-32 MiB: a common unit is written once.
     return f"{low.split()[0] if low.split()[1] == high.split()[1] else low}-{high}"
 
 
 def human_share(share: float) -> str:
-    """A share in percent, without the sign."""
+    """Format a share as a percentage, without the percent sign."""
     return "<1" if 0 < share < 0.005 else f"{share:.0%}".rstrip("%")
 
 
 def human_number(value: float | None, digits: int = 3) -> str:
-    """A number in a table: 0.963, 98.2, 1234, 5.34e+09; "-" for None."""
+    """Format a number for a table: 0.963, 98.2, 1234, 5.34e+09; "-" for None."""
     if value is None:
         return "-"
     if not 1e-3 <= value < 1e6:
@@ -50,7 +50,7 @@ def human_number(value: float | None, digits: int = 3) -> str:
 
 
 def human_interval(low: float | None, high: float | None, digits: int = 3) -> str:
-    """`1.2 to 1.4`, "-" if it is not known, or that it is too wide to say anything."""
+    """Format an interval: `1.2 to 1.4`, "-" if unknown, "> factor 100" if too wide to be useful."""
     if low is None or high is None:
         return "-"
     if not is_narrow(low, high):
@@ -59,7 +59,8 @@ def human_interval(low: float | None, high: float | None, digits: int = 3) -> st
 
 
 def is_narrow(low: float | None, high: float | None) -> bool:
-    """Whether an interval is known and says anything: that of two noisy runs can span many powers
-    of ten.
+    """Return whether an interval is known and narrow enough to be useful.
+
+    The interval of two noisy runs can span many powers of ten.
     """
     return low is not None and high is not None and high <= WIDEST_INTERVAL * low
