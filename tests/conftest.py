@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +142,22 @@ def wait_until(happened: Callable[[], bool], seconds: float = 180) -> None:
 def private_image_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep decoded images in the test's folder."""
     monkeypatch.setenv("HVSCALE_DECODED", str(tmp_path / "decoded"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """`small_disk("500k")` mounts a file system of that size in the test's folder."""
+    mounted: list[Path] = []
+
+    def mount(size: str, folder: str = "small") -> Path:
+        path = tmp_path / folder
+        path.mkdir(parents=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("mounting a small file system needs root")
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", path], check=True)

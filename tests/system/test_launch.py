@@ -294,26 +294,20 @@ def test_output_without_newlines_does_not_fill_memory(program: Callable[[str], P
 
 
 def test_a_full_disk_loses_the_log_but_not_the_job(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+    hvscale: Run, program: Callable[[str], Path], small_disk: Callable[..., Path]
 ) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", small], capture_output=True).returncode:
-        pytest.skip("a small file system cannot be mounted here: it takes root")
-    try:
-        script = program("import sys; print('x' * 400_000); print('at the end', file=sys.stderr)")
-        done = hvscale("launch", "--run", small / "job", "--", "python", script)
-        assert "No space left" in done.stderr
-        assert done.returncode == 2
-        assert (small / "job/logs/rank-00000.log").stat().st_size > 0
-        record = run_json(small / "job")
-        assert (record["state"], record["exit_status"]) == ("failed", 2)
-        assert "No space left" in record["warnings"][-1]
-        later = hvscale("launch", "--run", small / "later", "--", "true")
-        assert (later.returncode, len(later.stderr.splitlines())) == (2, 1), later.stderr
-        assert "No space left" in later.stderr
-    finally:
-        subprocess.run(["umount", small], check=True)
+    small = small_disk("128k")
+    script = program("import sys; print('x' * 400_000); print('at the end', file=sys.stderr)")
+    done = hvscale("launch", "--run", small / "job", "--", "python", script)
+    assert "No space left" in done.stderr
+    assert done.returncode == 2
+    assert (small / "job/logs/rank-00000.log").stat().st_size > 0
+    record = run_json(small / "job")
+    assert (record["state"], record["exit_status"]) == ("failed", 2)
+    assert "No space left" in record["warnings"][-1]
+    later = hvscale("launch", "--run", small / "later", "--", "true")
+    assert (later.returncode, len(later.stderr.splitlines())) == (2, 1), later.stderr
+    assert "No space left" in later.stderr
 
 
 @pytest.mark.parametrize(

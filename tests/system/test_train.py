@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -139,22 +140,16 @@ def test_two_ranks_report_an_error_once(hvscale: Run, tmp_path: Path) -> None:
     assert run_json(tmp_path / "job")["ranks"][0]["exit_status"] == 2
 
 
-def test_full_disk_ends_training_with_one_line(hvscale_warm: Run, tmp_path: Path) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", small], capture_output=True).returncode:
-        pytest.skip("mounting a small file system requires root")
-    try:
-        done = hvscale_warm(*TRAIN[1:], "--run", small / "job")
-        assert done.returncode == 2, done.stderr
-        assert "No space left" in done.stderr
-        assert "Traceback" not in done.stderr
-        assert len((small / "job/steps.jsonl").read_text().splitlines()) == 4
-        record = run_json(small / "job")
-        assert (record["state"], record["exit_status"]) == ("failed", 2)
-        assert "No space left" in record["warnings"][-1]
-    finally:
-        subprocess.run(["umount", small], check=True)
+def test_full_disk_ends_training_with_one_line(hvscale_warm: Run, small_disk: Callable[..., Path]) -> None:
+    small = small_disk("32k")
+    done = hvscale_warm(*TRAIN[1:], "--run", small / "job")
+    assert done.returncode == 2, done.stderr
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len((small / "job/steps.jsonl").read_text().splitlines()) == 4
+    record = run_json(small / "job")
+    assert (record["state"], record["exit_status"]) == ("failed", 2)
+    assert "No space left" in record["warnings"][-1]
 
 
 def test_demo(hvscale: Run, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -212,15 +212,11 @@ def test_a_client_that_cannot_write(hvscale_warm: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("folder", "option"), [("wandb", ("--wandb", "offline")), ("tensorboard", ("--tensorboard",))])
-def test_a_full_disk_under_a_client(hvscale_warm: Run, tmp_path: Path, folder: str, option: tuple[str, ...]) -> None:
-    small = tmp_path / "job" / folder
-    small.mkdir(parents=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", small], capture_output=True).returncode:
-        pytest.skip("a small file system cannot be mounted here: it takes root")
-    try:
-        done = hvscale_warm(*SHORT, *option)
-    finally:
-        subprocess.run(["umount", small], check=True)
+def test_a_full_disk_under_a_client(
+    hvscale_warm: Run, small_disk: Callable[..., Path], tmp_path: Path, folder: str, option: tuple[str, ...]
+) -> None:
+    small_disk("8k", f"job/{folder}")
+    done = hvscale_warm(*SHORT, *option)
     assert done.returncode == 0, done.stderr
     (warning,) = [line for line in done.stderr.splitlines() if line.startswith("hvscale: warning: ")]
     assert "o space left" in warning

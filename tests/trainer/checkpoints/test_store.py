@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -135,17 +136,11 @@ def test_kill_during_a_write_loses_no_checkpoint(tmp_path: Path) -> None:
     assert killed_during_write
 
 
-def test_full_disk_keeps_existing_checkpoints(tmp_path: Path) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", small], capture_output=True).returncode:
-        pytest.skip("mounting a small file system requires root")
-    try:
-        folder = CheckpointFolder(small / "checkpoints", 3)
-        folder.save(checkpoint(5))
-        with pytest.raises(RequestError, match="No space left"):
-            folder.save(checkpoint(10, 200_000))
-        assert names(small / "checkpoints") == ["step-000000005.ckpt"]
-        assert read(folder.files()[0]).step == 5
-    finally:
-        subprocess.run(["umount", small], check=True)
+def test_full_disk_keeps_existing_checkpoints(small_disk: Callable[..., Path]) -> None:
+    small = small_disk("400k")
+    folder = CheckpointFolder(small / "checkpoints", 3)
+    folder.save(checkpoint(5))
+    with pytest.raises(RequestError, match="No space left"):
+        folder.save(checkpoint(10, 200_000))
+    assert names(small / "checkpoints") == ["step-000000005.ckpt"]
+    assert read(folder.files()[0]).step == 5
