@@ -86,8 +86,7 @@ def usage_message(error: typer.TyperException) -> str:
     value, kind = problem["input"], problem["type"]
     problems = {"int_parsing": "it is not a whole number", "float_parsing": "it is not a number"}
     if kind in ("greater_than_equal", "less_than_equal"):
-        bounds = f"of {param.min:.12g} or more" if param.max is None else f"from {param.min:.12g} to {param.max:.12g}"
-        text = "it is not a number" if value == "nan" else f"give a number {bounds}"
+        text = "it is not a number" if value == "nan" else f"give a number from {param.min:.12g} to {param.max:.12g}"
     else:
         text = problems.get(kind, problem["msg"].lower())
     return f"{max(param.opts, key=len)} {value}: {text}"

@@ -1,4 +1,4 @@
-"""rich consoles and progress columns that print text literally, without interpreting markup.
+"""rich consoles, tables and progress columns that print text literally, without markup.
 
 Functions import this module: at the top, rich would take a third of the start-up time.
 """
@@ -6,8 +6,11 @@ Functions import this module: at the top, rich would take a third of the start-u
 import sys
 from typing import Any
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.progress import Task, TextColumn
+from rich.table import Table
 from rich.text import Text
 
 from hvscale.core.terminal import printable
@@ -36,3 +39,29 @@ class PlainColumn(TextColumn):
         shown = super().render(task)
         shown.plain = printable(shown.plain, sys.stderr)
         return shown
+
+
+class CaptionedTable(Table):
+    """A table with lines above and below it that may be wider than its columns.
+
+    rich would wrap a title and a caption at the width of the columns, which few short rows make
+    narrow.
+    """
+
+    def __init__(self, title: str | None, caption: str | None) -> None:
+        super().__init__(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+        self.lines_above = title.split("\n") if title else []
+        self.lines_below = caption.split("\n") if caption else []
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = Measurement.get(console, options, self).maximum
+        for line in self.lines_above:
+            yield self._centred(console, line, width, "italic")
+        yield from super().__rich_console__(console, options)
+        for line in self.lines_below:
+            yield self._centred(console, line, width, "dim italic")
+
+    def _centred(self, console: Console, line: str, width: int, style: str) -> Text:
+        text = console.render_str(line, style=style)
+        text.pad_left(max(0, (width - text.cell_len) // 2))
+        return text

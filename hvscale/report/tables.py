@@ -1,11 +1,9 @@
 """Tables in the terminal and on pages."""
 
 from pydantic import BaseModel
-from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
 from rich.table import Table
-from rich.text import Text
+
+from hvscale.core.plain_rich import CaptionedTable
 
 
 class TableModel(BaseModel):
@@ -30,35 +28,9 @@ class TableModel(BaseModel):
         return result
 
 
-class PlainTable(Table):
-    """A table with lines above and below it that may be wider than its columns.
-
-    rich would wrap a title and a caption at the width of the columns, which few short rows make
-    narrow.
-    """
-
-    def __init__(self, title: str | None, caption: str | None) -> None:
-        super().__init__(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
-        self.lines_above = title.split("\n") if title else []
-        self.lines_below = caption.split("\n") if caption else []
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = Measurement.get(console, options, self).maximum
-        for line in self.lines_above:
-            yield self._centred(console, line, width, "italic")
-        yield from super().__rich_console__(console, options)
-        for line in self.lines_below:
-            yield self._centred(console, line, width, "dim italic")
-
-    def _centred(self, console: Console, line: str, width: int, style: str) -> Text:
-        text = console.render_str(line, style=style)
-        text.pad_left(max(0, (width - text.cell_len) // 2))
-        return text
-
-
 def plain_table(title: str | None, caption: str | None, first: str, *columns: str) -> Table:
     """A table in the house style: first column left-aligned, numbers right-aligned."""
-    result = PlainTable(title, caption)
+    result = CaptionedTable(title, caption)
     result.add_column(first, no_wrap=True)
     for name in columns:
         result.add_column(name, justify="right", no_wrap=True)

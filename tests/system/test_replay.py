@@ -109,7 +109,7 @@ os.execvp("hvscale", ["hvscale", "replay", folder])
         (["nothing"], "nothing is not a folder: give the folder of a run"),
         (["plain"], "holds no gradients: record them with `hvscale profile --gradients`"),
         (["plain", "--compute", "guess"], "--compute guess: give sleep or spin"),
-        (["plain", "--steps", "0"], "--steps 0: give a number of 1 or more"),
+        (["plain", "--steps", "0"], "--steps 0: give a number from 1 to"),
         (["plain", "--steps", "many"], "--steps many: it is not a whole number"),
         (["plain", "-np", "0"], "--np 0: give a number from 1 to"),
     ],

@@ -9,7 +9,7 @@ from hvscale.cli.app import new_app
 from hvscale.cli.console import print_message, print_rank_line, print_warning
 from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options
 from hvscale.core.errors import RequestError
-from hvscale.core.numbers import MOST_RANKS
+from hvscale.core.numbers import Count, Ranks, limits
 from hvscale.launch.options import OPTIONS
 
 app = new_app()
@@ -23,10 +23,11 @@ def replay(
     ],
     np: Annotated[
         int | None,
-        typer.Option("-np", "--np", min=1, max=MOST_RANKS, metavar="N", help="Number of ranks. Default: as recorded."),
+        typer.Option("-np", "--np", **limits(Ranks), metavar="N", help="Number of ranks. Default: as recorded."),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Steps to replay. Default: as many as were recorded.")
+        int | None,
+        typer.Option(**limits(Count), metavar="N", help="Steps to replay. Default: as many as were recorded."),
     ] = None,
     compute: Annotated[
         str,
