@@ -18,7 +18,7 @@ from rich.table import Table
 from scipy import stats
 
 from hvscale.models import build
-from hvscale.profiling.rank_side.gradient_recorder import Recorder
+from hvscale.profiling.record.rank_side.gradient_recorder import Recorder
 
 REPEATS = 20  # a step's records take too little time for one clock reading
 BATCHES = {"edsr-baseline": (4, 3, 48, 48), "edsr": (1, 3, 48, 48), "resnet50": (4, 3, 224, 224)}

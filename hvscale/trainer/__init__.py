@@ -19,7 +19,7 @@ def train(config: TrainConfig) -> TrainResult:
     """
     # Imported here: torch takes seconds, and the command line needs only the configuration.
     if os.environ.get("HOROVOD_ELASTIC") == "1":
-        from hvscale.trainer.elastic_job import train_elastic
+        from hvscale.trainer.elastic.job import train_elastic
 
         return train_elastic(config)
     from hvscale.trainer.ranks import Ranks

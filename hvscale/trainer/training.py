@@ -11,18 +11,15 @@ from hvscale.core.documents import to_json
 from hvscale.core.errors import EXIT_DONE, RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, write_atomically, write_text
 from hvscale.core.trial_protocol import TrialFolder
+from hvscale.trainer.checkpoints.hook import PeriodicCheckpoints
 from hvscale.trainer.checkpoints.resume import checkpoint_folder, checkpoint_to_resume, report_differences
 from hvscale.trainer.checkpoints.store import Checkpoint, seed_rank
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, flag
-from hvscale.trainer.job_hooks import (
-    PeriodicCheckpoints,
-    SaveAndStop,
-    SkippedSteps,
-    StepLog,
-    StopSignals,
-    TimeBudget,
-    images_per_second,
-)
+from hvscale.trainer.hooks.skipped_steps import SkippedSteps
+from hvscale.trainer.hooks.step_log import StepLog
+from hvscale.trainer.hooks.stop_signals import SaveAndStop, StopSignals
+from hvscale.trainer.hooks.time_budget import TimeBudget, images_per_second
+from hvscale.trainer.hooks.trials import TrialHook
 from hvscale.trainer.loggers.hook import Loggers
 from hvscale.trainer.progress import log_line
 from hvscale.trainer.ranks import Ranks
@@ -34,10 +31,9 @@ from hvscale.trainer.system.step_watchdog import StepWatchdog
 from hvscale.trainer.system.sync_batch_norm import synchronise_batch_norm
 from hvscale.trainer.tasks.workload import Workload, make_workload
 from hvscale.trainer.trainer import Hook, Trainer
-from hvscale.trainer.trials import TrialHook
 
 if TYPE_CHECKING:
-    from hvscale.trainer.elastic_job import Commits
+    from hvscale.trainer.elastic.commits import Commits
 
 
 def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None) -> TrainResult:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.gradients import read_job_gradients
-from hvscale.profiling.rank_side.gradient_recorder import FRAME, MAGIC, Step
-from hvscale.profiling.rank_side.gradient_recorder import STEP as HEAD
 from hvscale.profiling.read.gradients_file import RankGradients, read_gradients
+from hvscale.profiling.record.rank_side.gradient_recorder import FRAME, MAGIC, Step
+from hvscale.profiling.record.rank_side.gradient_recorder import STEP as HEAD
 
 NS = 1_000_000
 

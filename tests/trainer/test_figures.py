@@ -12,8 +12,8 @@ from torchmetrics.functional.image import peak_signal_noise_ratio
 from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig, demo_config
 from hvscale.trainer.data import resize
+from hvscale.trainer.hooks.time_budget import agreed_steps, images_per_second
 from hvscale.trainer.inference.metrics import div2k_measure, psnr_db, to_pixels
-from hvscale.trainer.job_hooks import agreed_steps, images_per_second
 from hvscale.trainer.optimizer import learning_rate
 from hvscale.trainer.ranks import Ranks
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
 from hvscale.core.numbers import MOST_RANKS
-from hvscale.profiling.rank_side.gradient_recorder import FRAME, MAGIC, MOST_BYTES, STEP, VERSION
+from hvscale.profiling.record.rank_side.gradient_recorder import FRAME, MAGIC, MOST_BYTES, STEP, VERSION
 
 Int64 = NDArray[np.int64]
 LARGEST = 2**62

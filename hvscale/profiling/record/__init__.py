@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-import hvscale.profiling.rank_side
+import hvscale.profiling.record.rank_side
 from hvscale.core.built_library import built_library, preloaded
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
@@ -74,7 +74,7 @@ def gradients_environment(run: RunFolder, environment: Mapping[str, str] = os.en
     `environment`: the rank's environment so far. A program that does not import `horovod.torch`
     records nothing. Raises RequestError if PYTHONPATH cannot hold the recorder's folder.
     """
-    folder = str(Path(hvscale.profiling.rank_side.__path__[0]).absolute())
+    folder = str(Path(hvscale.profiling.record.rank_side.__path__[0]).absolute())
     if os.pathsep in folder:
         raise RequestError(f"{folder}: PYTHONPATH cannot hold a path with a colon: install hvscale elsewhere")
     others = environment.get("PYTHONPATH", "")

@@ -1,0 +1,1 @@
+"""Elastic jobs, in which hosts come and go."""
