@@ -161,8 +161,8 @@ def test_each_rank_as_the_root_in_turn(hvscale: Run, tmp_path: Path) -> None:
 
 
 def test_wrong_sums_are_found_and_the_table_is_printed(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
-    asked = ("-b", "1K", "-e", "4K", "-n", "20", "--env", f"LD_PRELOAD={wrong_sums}")
-    done = hvscale("bench", "allreduce", "-np", "2", *asked, "--run", "bench")
+    options = ("-b", "1K", "-e", "4K", "-n", "20", "--env", f"LD_PRELOAD={wrong_sums}")
+    done = hvscale("bench", "allreduce", "-np", "2", *options, "--run", "bench")
     assert done.returncode == 4, done.stderr
     first, second = bench_json(tmp_path / "bench")["wrong"]
     assert (first["bytes"], first["rank"], first["element"], first["wrong"]) == (2048, 1, 300, 1)
@@ -183,8 +183,8 @@ def test_wrong_sums_are_found_and_the_table_is_printed(hvscale: Run, tmp_path: P
 
 
 def test_a_rank_that_is_killed_leaves_what_was_measured(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
-    asked = ("-b", "4K", "-e", "8K", "-n", "20", "--no-check", "--env", f"LD_PRELOAD={wrong_sums}", "--layout", "osu")
-    done = hvscale("bench", "allreduce", "-np", "2", *asked, "--run", "bench")
+    options = ("-b", "4K", "-e", "8K", "-n", "20", "--no-check", "--env", f"LD_PRELOAD={wrong_sums}", "--layout", "osu")
+    done = hvscale("bench", "allreduce", "-np", "2", *options, "--run", "bench")
     assert done.returncode == 3, done.stderr
     assert "hvscale: openmpi: rank 1 on " in done.stderr
     assert "SIGKILL" in done.stderr
@@ -196,9 +196,9 @@ def test_a_rank_that_is_killed_leaves_what_was_measured(hvscale: Run, tmp_path: 
 
 
 def test_a_bench_that_is_killed_leaves_what_it_had_and_no_process(tmp_path: Path) -> None:
-    asked = ("-np", "2", "-b", "4", "-e", "8", "-n", "4:20,1000000000", "--run", "bench")
+    options = ("-np", "2", "-b", "4", "-e", "8", "-n", "4:20,1000000000", "--run", "bench")
     bench = subprocess.Popen(
-        [str(PROGRAMS / "hvscale"), "bench", "allreduce", *asked],
+        [str(PROGRAMS / "hvscale"), "bench", "allreduce", *options],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -207,13 +207,13 @@ def test_a_bench_that_is_killed_leaves_what_it_had_and_no_process(tmp_path: Path
     results = tmp_path / "bench/openmpi/bench.jsonl"
     wait_until(lambda: results.exists() and results.read_text().count("\n") == 3)
     bench.send_signal(signal.SIGTERM)
-    printed, said = bench.communicate(timeout=60)
-    assert bench.returncode == 128 + signal.SIGTERM, said
+    stdout, stderr = bench.communicate(timeout=60)
+    assert bench.returncode == 128 + signal.SIGTERM, stderr
     assert processes_below(tmp_path) == []
     document = bench_json(tmp_path / "bench")
     assert (document["state"], document["backends"][0]["state"]) == ("interrupted", "interrupted")
     assert [row["bytes"] for row in document["rows"]] == [4, 4]
-    assert [line.split()[0] for line in printed.splitlines() if not line.startswith("#")] == ["4"]
+    assert [line.split()[0] for line in stdout.splitlines() if not line.startswith("#")] == ["4"]
 
 
 @pytest.mark.skipif(bool(gpus()), reason="there is a GPU here")

@@ -61,8 +61,8 @@ def test_samples_come_out_sorted(hvscale: Run) -> None:
 def test_pings_and_the_bandwidth_of_pairs(hvscale: Run, tmp_path: Path) -> None:
     document = sanitized(hvscale, "network")
     [run] = document["runs"]
-    said = [json.loads(line) for line in (tmp_path / "bench" / run["folder"] / "logs/rank-00000.log").open()]
-    assert run["result"] == said[-1]
+    printed = [json.loads(line) for line in (tmp_path / "bench" / run["folder"] / "logs/rank-00000.log").open()]
+    assert run["result"] == printed[-1]
     assert [row["bytes"] for row in document["bandwidth"]] == [16 << power for power in range(17)]
     for row, measured in zip(document["bandwidth"], run["result"]["bandwidth"], strict=True):
         assert len(measured["bytes_per_second"]) == 2
@@ -72,9 +72,9 @@ def test_pings_and_the_bandwidth_of_pairs(hvscale: Run, tmp_path: Path) -> None:
 
 
 def test_a_killed_bench_goes_on_and_shows_what_it_measured(hvscale: Run, tmp_path: Path) -> None:
-    ask = ("bench", "app", "integration", "--flags", "-O2", "--flags", "-O3 -march=native", "--np", "2")
+    command = ("bench", "app", "integration", "--flags", "-O2", "--flags", "-O3 -march=native", "--np", "2")
     more = ("--size", "intervals=3000000", "--repeat", "2", "--run", "bench")
-    bench = subprocess.Popen([PROGRAMS / "hvscale", *ask, *more], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    bench = subprocess.Popen([PROGRAMS / "hvscale", *command, *more], cwd=tmp_path, stderr=subprocess.DEVNULL)
     folder = tmp_path / "bench"
     document = folder / "bench-app.json"
     try:
@@ -86,7 +86,7 @@ def test_a_killed_bench_goes_on_and_shows_what_it_measured(hvscale: Run, tmp_pat
     first = folder / "np-2-O2-host-repeat-1/run.json"
     kept = first.read_bytes()
 
-    done = hvscale(*ask, *more, "--csv", "table.csv", "--json")
+    done = hvscale(*command, *more, "--csv", "table.csv", "--json")
     whole = document_of(done)
     assert first.read_bytes() == kept
     assert whole == json.loads(document.read_text())

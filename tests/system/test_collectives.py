@@ -122,8 +122,8 @@ def test_horovods_broadcasts_use_the_table(
 
 @pytest.mark.parametrize("preloaded", [True, False])
 def test_the_broadcast_as_a_call(hvscale: Run, table: Path, tmp_path: Path, preloaded: bool) -> None:
-    asked = ("--collectives", table) if preloaded else ()
-    done = hvscale("launch", "-np", "3", *asked, "--run", tmp_path / "run", "--", "python", CALL)
+    options = ("--collectives", table) if preloaded else ()
+    done = hvscale("launch", "-np", "3", *options, "--run", tmp_path / "run", "--", "python", CALL)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fine") == 3
 
@@ -249,9 +249,9 @@ def test_the_library_gets_the_table(hvscale: Run, program: Callable[[str], Path]
     assert "HVBCAST_TABLE" not in variables
     assert not (run / "collectives.table").exists()
     if mpi == "openmpi":
-        [told] = [told for told in record["settings_in_effect"] if told["library"].startswith("Open MPI")]
-        assert told["not_applied"] == {}
-        assert told["settings"]["btl_tcp_eager_limit"] == "65536"
+        [reported] = [reported for reported in record["settings_in_effect"] if reported["library"].startswith("Open MPI")]
+        assert reported["not_applied"] == {}
+        assert reported["settings"]["btl_tcp_eager_limit"] == "65536"
 
 
 @needs_mpich
@@ -290,8 +290,8 @@ def test_bench_uses_the_table(hvscale: Run, table: Path, tmp_path: Path) -> None
     """Each sample's broadcasts, the warm-up and the checked one: the two sizes are two-level's and
     the chain's.
     """
-    asked = ("--sizes", "4K,128K", "-n", "20", "-w", "2", "--env", "HVBCAST_COUNTS=1", "--run", "bench", "--json")
-    done = hvscale("bench", "broadcast", "-np", "2", "--collectives", table, *asked)
+    options = ("--sizes", "4K,128K", "-n", "20", "-w", "2", "--env", "HVBCAST_COUNTS=1", "--run", "bench", "--json")
+    done = hvscale("bench", "broadcast", "-np", "2", "--collectives", table, *options)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["launch"]["collectives"] == str(table)

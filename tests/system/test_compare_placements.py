@@ -38,11 +38,11 @@ def compared(folder: Path) -> dict[str, Any]:
 def test_placements_are_measured_in_turns_and_what_failed_is_gone_on_with(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    script, mood, folder = program(PROGRAM), tmp_path / "mood", tmp_path / "compared"
-    ask = ("compare-placements", "host,netns", "-np", "2", "--run", "compared", "--repeat", "2", "--link", "200mbit")
+    script, behaviour, folder = program(PROGRAM), tmp_path / "mood", tmp_path / "compared"
+    command = ("compare-placements", "host,netns", "-np", "2", "--run", "compared", "--repeat", "2", "--link", "200mbit")
 
-    mood.write_text("bad")
-    done = hvscale(*ask, "--", "python", script)
+    behaviour.write_text("bad")
+    done = hvscale(*command, "--", "python", script)
     assert done.returncode == 3
     assert done.stderr.splitlines()[-1].strip() == "this rank is unwell"
     assert "hvscale: netns: rank 1 on" in done.stderr
@@ -55,8 +55,8 @@ def test_placements_are_measured_in_turns_and_what_failed_is_gone_on_with(
     assert (row["placement"], row["runs"], row["overhead_percent"]) == ("host", 2, None)
     kept = {run: (run / "run.json").read_bytes() for run in folder.glob("*-repeat-*")}
 
-    mood.write_text("good")
-    again = hvscale(*ask, "--csv", "table.csv", "--json", "--", "python", script)
+    behaviour.write_text("good")
+    again = hvscale(*command, "--csv", "table.csv", "--json", "--", "python", script)
     assert again.returncode == 0, again.stderr
     assert {run: (run / "run.json").read_bytes() for run in kept} == kept
     document = json.loads(again.stdout)
@@ -92,19 +92,19 @@ def test_placements_are_measured_in_turns_and_what_failed_is_gone_on_with(
     assert [float(one["seconds"]) for one in table] == [one["seconds"] for one in document["rows"]]
 
     # The runs that are there, by what they print: nothing is started.
-    by_metric = hvscale(*ask, "--metric", "speed (?P<per_rank>[0-9.]+)", "--", "python", script)
+    by_metric = hvscale(*command, "--metric", "speed (?P<per_rank>[0-9.]+)", "--", "python", script)
     assert by_metric.returncode == 0, by_metric.stderr
     document = compared(folder)
     assert document["measured_by"] == "throughput"
     assert len(list(folder.glob("*-repeat-*"))) == 5
     for run in document["runs"]:
         logs = (folder / run["folder"] / "logs").glob("rank-*.log")
-        said = [float(speed) for log in logs for speed in re.findall(r"speed ([0-9.]+)", log.read_text())]
-        assert run["throughput"] == pytest.approx(sum(said))
+        speeds = [float(speed) for log in logs for speed in re.findall(r"speed ([0-9.]+)", log.read_text())]
+        assert run["throughput"] == pytest.approx(sum(speeds))
     assert "overhead: time over host's, round by round" in by_metric.stdout
     assert "netns-repeat-2: communication takes" in by_metric.stdout
 
-    other = hvscale(*ask[:-1], "100mbit", "--", "python", script)
+    other = hvscale(*command[:-1], "100mbit", "--", "python", script)
     assert other.returncode == 2
     assert "its launch differs" in other.stderr.splitlines()[-1]
 

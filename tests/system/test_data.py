@@ -103,7 +103,7 @@ def test_check_of_class_folders(hvscale: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("check", "nowhere"), "nowhere: no such folder"),
         (("check", "."), "needs a folder of images for each class"),
@@ -112,7 +112,7 @@ def test_check_of_class_folders(hvscale: Run, tmp_path: Path) -> None:
         (("make-lr", ".", "--scale", "5"), "--scale 5: expected any of 2, 3, 4"),
     ],
 )
-def test_invalid_request_is_one_line(hvscale: Run, words: tuple[str, ...], said: str) -> None:
+def test_invalid_request_is_one_line(hvscale: Run, words: tuple[str, ...], message: str) -> None:
     done = hvscale("data", *words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert said in done.stderr
+    assert message in done.stderr

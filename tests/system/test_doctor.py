@@ -36,8 +36,8 @@ def test_the_environment_s_own_mpi_and_what_it_chooses(checks: dict[str, dict[st
 
 @needs_mpich
 def test_the_mpich_environment_beside_it(checks: dict[str, dict[str, Any]]) -> None:
-    told = subprocess.check_output([MPICH_PREFIX / "bin/mpichversion"], text=True)
-    version = told.split()[2]
+    text = subprocess.check_output([MPICH_PREFIX / "bin/mpichversion"], text=True)
+    version = text.split()[2]
     assert f"mpich {version} ({MPICH_PREFIX / 'bin/mpiexec.hydra'}; transports: ucx, ofi)" in checks["MPI"]["found"]
     assert f"(mpich {version}; transport here: ucx" in checks["Horovod's MPI"]["found"]
 

@@ -97,7 +97,7 @@ class Job:
         """Wait until `count` ranks have made the last `more` steps."""
 
         def made() -> bool:
-            assert self.process.poll() is None, self.said()
+            assert self.process.poll() is None, self.log()
             last = self.steps()[-more:]
             return len(last) == more and all(step["images"] == BATCH * count for step in last)
 
@@ -107,7 +107,7 @@ class Job:
         """Wait until `count` more epochs have ended."""
 
         def ended() -> int:
-            assert self.process.poll() is None, self.said()
+            assert self.process.poll() is None, self.log()
             return sum(step["epoch_loss"] is not None for step in self.steps())
 
         before = ended()
@@ -128,14 +128,14 @@ class Job:
             if line.endswith("\n")
         ]
 
-    def said(self) -> str:
+    def log(self) -> str:
         return (self.folder / "out.log").read_text()
 
     def stop(self) -> None:
         """Ask one rank to save and stop, and wait for all to end."""
         os.kill(self.pid(self.steps()[-1]["images"] // BATCH - 1), signal.SIGUSR1)
         self.process.wait(60)
-        assert "asked to stop: saved" in self.said(), self.said()
+        assert "asked to stop: saved" in self.log(), self.log()
 
     def ranks_alive(self) -> list[int]:
         found = {line["pid"] for line in self.seen()}
@@ -239,9 +239,9 @@ def test_job_continues_without_a_killed_rank_until_it_is_replaced(job: Callable[
         running.wait_for_ranks(2)
         running.wait_for_epochs(1)
         running.stop()
-        said = running.said()
-        assert "np is 1, it was 2: a step takes 4 images, not 8; the learning rate is not scaled by ranks" in said
-        assert "np is 2, it was 1: a step takes 8 images, not 4" in said
+        log = running.log()
+        assert "np is 1, it was 2: a step takes 4 images, not 8; the learning rate is not scaled by ranks" in log
+        assert "np is 2, it was 1: a step takes 8 images, not 4" in log
         check_samples(running, COMMIT_EVERY)
         record = run_json(running.folder / "job")
         assert (record["state"], record["exit_status"], record["np"]) == ("interrupted", 75, 2)
@@ -264,8 +264,8 @@ def test_nan_loss_after_a_change_of_ranks_is_handled_by_all_ranks(job: Callable[
         last = running.steps()[-3:]
         assert [step["skipped"] for step in last] == [True] * 3
         made = last[-1]["step"]
-        assert f"the loss or a gradient is not finite in 3 steps in a row, up to step {made}" in running.said()
-        assert running.said().count("the ranks regroup") == 1
+        assert f"the loss or a gradient is not finite in 3 steps in a row, up to step {made}" in running.log()
+        assert running.log().count("the ranks regroup") == 1
         assert run_json(running.folder / "job")["state"] == "failed"
 
 
@@ -279,7 +279,7 @@ def test_adding_and_removing_hosts_loses_no_step(job: Callable[..., Any]) -> Non
         running.wait_for_ranks(2)
         running.wait_for_epochs(1)
         running.stop()
-        assert "this host was removed from the job" in running.said()
+        assert "this host was removed from the job" in running.log()
         check_samples(running)
 
 
@@ -290,12 +290,12 @@ def test_new_rank_that_cannot_start_does_not_end_the_others(job: Callable[..., A
     with job(train=train) as running:
         running.wait_for_ranks(2)
         running.hosts(FIRST, SECOND, THIRD)
-        wait_until(lambda: "the ranks regroup" in running.said())
+        wait_until(lambda: "the ranks regroup" in running.log())
         before = len(running.steps())
         wait_until(lambda: len(running.steps()) >= before + 3)
         running.wait_for_ranks(2)
         running.stop()
-        assert ("--data nowhere: no such folder" in running.said()) == ("nowhere" in how)
+        assert ("--data nowhere: no such folder" in running.log()) == ("nowhere" in how)
         check_samples(running)
 
 

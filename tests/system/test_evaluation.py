@@ -99,7 +99,7 @@ def test_upscale_writes_images(hvscale: Run, hvscale_warm: Run, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("eval", "nowhere.pt"), "cannot read the weights nowhere.pt"),
         (("eval", "weights/edsr_x2.pt", "--data", "nowhere"), "nowhere: no such folder"),
@@ -110,8 +110,8 @@ def test_upscale_writes_images(hvscale: Run, hvscale_warm: Run, tmp_path: Path, 
         (("upscale", "none.png", "--weights", "weights/edsr_x2.pt"), "none.png cannot be decoded (No such file"),
     ],
 )
-def test_invalid_request_is_one_line(hvscale_warm: Run, weights: Path, words: tuple[str, ...], said: str) -> None:
+def test_invalid_request_is_one_line(hvscale_warm: Run, weights: Path, words: tuple[str, ...], message: str) -> None:
     torch.save({"weight": torch.zeros(2)}, weights.parent / "other.pt")
     done = hvscale_warm(*words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr

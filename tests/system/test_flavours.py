@@ -53,8 +53,8 @@ def test_a_horovod_script_has_equal_results_and_counts_under_every_flavour(
     assert done.returncode == 0, done.stderr
     for rank in range(RANKS):
         # A library may say there which of the machine's networks has just gone.
-        said = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
-        assert said[-1] == f"{[6 + RANKS * step for step in range(ROUNDS)]} 2 {rank} {RANKS}"
+        output = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
+        assert output[-1] == f"{[6 + RANKS * step for step in range(ROUNDS)]} 2 {rank} {RANKS}"
     sums = {
         (row["calls"], row["bytes"])
         for row in json.loads(done.stdout)["rows"]

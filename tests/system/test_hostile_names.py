@@ -36,10 +36,10 @@ def test_names_are_shown_unchanged(hvscale: Run, tmp_path: Path) -> None:
         (("tune", "-np", "2", "--run", run, "--", "true"), 2, run),
         (("no" + name,), 2, name),
     ]
-    for call, status, said in calls:
+    for call, status, message in calls:
         done = hvscale(*call)
         assert (call, done.returncode) == (call, status), done.stderr
-        assert said in " ".join((done.stdout + done.stderr).split()), call
+        assert message in " ".join((done.stdout + done.stderr).split()), call
         assert "Traceback" not in done.stderr
     files = [row["file"] for row in csv.DictReader((tmp_path / "problems.csv").read_text().splitlines())]
     assert files == [f"{name} data/=1+1[red].png"]
@@ -47,22 +47,22 @@ def test_names_are_shown_unchanged(hvscale: Run, tmp_path: Path) -> None:
 
 def on_a_terminal(tmp_path: Path, *arguments: object) -> str:
     """All that the command writes to the terminal which its stdout and stderr are."""
-    ours, its = pty.openpty()
+    our_end, its_end = pty.openpty()
     command = [str(PROGRAMS / "hvscale"), *map(str, arguments)]
     with subprocess.Popen(
-        command, cwd=tmp_path, stdin=its, stdout=its, stderr=its, env={**os.environ, "TERM": "xterm"}
+        command, cwd=tmp_path, stdin=its_end, stdout=its_end, stderr=its_end, env={**os.environ, "TERM": "xterm"}
     ):
-        os.close(its)
+        os.close(its_end)
         written = b""
         while True:
             try:
-                new = os.read(ours, 65536)
+                new = os.read(our_end, 65536)
             except OSError:  # Linux says EIO when the last holder of the terminal has closed it
                 break
             if not new:
                 break
             written += new
-    os.close(ours)
+    os.close(our_end)
     return written.decode(errors="replace")
 
 

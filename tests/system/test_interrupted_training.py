@@ -75,7 +75,7 @@ def started(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
 
 
 def signalled(
-    tmp_path: Path, words: tuple[object, ...], send: Callable[[subprocess.Popen[str]], None]
+    tmp_path: Path, words: tuple[object, ...], send_signal: Callable[[subprocess.Popen[str]], None]
 ) -> tuple[int, str]:
     """Start `hvscale ...` with the run folder `stopped`, and call `send` when ten steps are made.
     Exit status and all it wrote.
@@ -84,11 +84,11 @@ def signalled(
     with started(tmp_path, *words) as process:
         try:
             wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= 10)
-            send(process)
-            said, _ = process.communicate(timeout=60)
+            send_signal(process)
+            output, _ = process.communicate(timeout=60)
         finally:
             process.kill()
-    return process.returncode, said
+    return process.returncode, output
 
 
 def lines_of(run: Path) -> list[dict[str, Any]]:
@@ -98,9 +98,9 @@ def lines_of(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_saves_and_ends_with_75(hvscale: Run, tmp_path: Path, number: int) -> None:
     again = (*EDSR, "--steps", 2000, "--run", "stopped", "--resume", "auto", "--checkpoint-every", 0)
-    status, said = signalled(tmp_path, again, lambda process: process.send_signal(number))
-    assert status == 75, said
-    assert said.splitlines()[-1].startswith("hvscale: asked to stop: saved ")
+    status, output = signalled(tmp_path, again, lambda process: process.send_signal(number))
+    assert status == 75, output
+    assert output.splitlines()[-1].startswith("hvscale: asked to stop: saved ")
     record = run_json(tmp_path / "stopped")
     assert (record["state"], record["exit_status"]) == ("interrupted", 75)
     made = steps(tmp_path / "stopped")[-1][0]
@@ -118,9 +118,9 @@ def test_all_ranks_stop_on_one_s_signal_and_resume(hvscale: Run, tmp_path: Path,
             os.kill(json.loads((tmp_path / "stopped/ranks/rank-00001.json").read_text())["pid"], signal.SIGTERM)
 
     words = (*train, "--steps", 5000, "--checkpoint-dir", "kept", "--resume", "auto")
-    status, said = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), send)
-    assert status == 75, said
-    assert said.count("asked to stop: saved") >= 1
+    status, output = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), send)
+    assert status == 75, output
+    assert output.count("asked to stop: saved") >= 1
     record = run_json(tmp_path / "stopped")
     assert (record["state"], record["exit_status"]) == ("interrupted", 75)
     assert record["ranks"][0]["exit_status"] == 75
@@ -178,14 +178,14 @@ def test_a_stalled_rank_ends_the_job_with_all_stacks(tmp_path: Path) -> None:
         pid = json.loads((tmp_path / "stopped/ranks/rank-00001.json").read_text())["pid"]
         os.kill(pid, signal.SIGSTOP)
 
-    status, said = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), stop)
-    assert status == 3, said
+    status, output = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), stop)
+    assert status == 3, output
     for rank in range(2):
         log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()
         why = ("no step finished for 4 s", "this process was suspended for")[rank]
         assert f"hvscale: {why}" in log, (rank, log[-500:])
         assert "hvscale/trainer/trainer.py" in log, (rank, log[-500:])
-    assert "no step finished for" in said
+    assert "no step finished for" in output
     assert not Path(f"/proc/{pid}").exists()
 
 
@@ -214,8 +214,8 @@ def test_a_job_suspended_beyond_the_step_timeout_continues(tmp_path: Path) -> No
                 os.kill(pid, number)
             time.sleep(seconds)
 
-    status, said = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), suspend_and_resume)
-    assert status == 0, said
+    status, output = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), suspend_and_resume)
+    assert status == 0, output
     assert len(steps(tmp_path / "stopped")) == 300
     for rank in range(2):
         log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()

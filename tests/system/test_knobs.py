@@ -42,9 +42,9 @@ def start(
 
 
 def in_effect(record: dict[str, Any], library: str) -> dict[str, str]:
-    [told] = [told for told in record["settings_in_effect"] if told["library"].startswith(library)]
-    assert told["not_applied"] == {}
-    settings: dict[str, str] = told["settings"]
+    [reported] = [reported for reported in record["settings_in_effect"] if reported["library"].startswith(library)]
+    assert reported["not_applied"] == {}
+    settings: dict[str, str] = reported["settings"]
     return settings
 
 
@@ -154,7 +154,7 @@ def test_settings_reach_ucx(hvscale: Run, program: Callable[[str], Path], tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (
             ("--mpi", "gloo", "--set", "eager_threshold=1"),
@@ -179,10 +179,10 @@ def test_settings_reach_ucx(hvscale: Run, program: Callable[[str], Path], tmp_pa
         (("--set", "transport=tcp,self", "--set", "cuda_ipc=off"), "both need UCX_TLS: use one of them"),
     ],
 )
-def test_an_invalid_setting_is_one_line(hvscale: Run, tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+def test_an_invalid_setting_is_one_line(hvscale: Run, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     done = hvscale("launch", "-np", "2", "--run", "job", *options, "--", "true")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "job").exists()
 

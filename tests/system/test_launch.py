@@ -85,7 +85,7 @@ def test_ranks_of_a_horovod_program_connect(
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("SIGKILL", "rank 1 on .* was killed by SIGKILL"),
         ("SIGSEGV", "rank 1 on .* was killed by SIGSEGV"),
@@ -94,13 +94,13 @@ def test_ranks_of_a_horovod_program_connect(
     ],
 )
 def test_a_failed_rank_ends_the_job(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, how: str, said: str
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, how: str, message: str
 ) -> None:
     script = program(ONE_RANK_FAILS)
     done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", script, how, timeout=60)
     assert done.returncode == 3
     line, *last_lines = done.stderr[done.stderr.index("hvscale: rank") :].splitlines()
-    assert re.search(said, line)
+    assert re.search(message, line)
     assert len(last_lines) == 20
     assert last_lines[-1].strip() == ("ValueError: this rank is unwell" if how == "raise" else "ready")
     record = run_json(tmp_path / "job")
@@ -134,9 +134,9 @@ def test_a_signal_ends_the_job_and_the_run_stays_readable(
     run = tmp_path / "job"
     assert run_json(run)["state"] == "running"
     deaf_job.send_signal(number)
-    _, said = deaf_job.communicate(timeout=30)
+    _, stderr = deaf_job.communicate(timeout=30)
     assert deaf_job.returncode == 128 + number
-    assert number.name in said.splitlines()[-1]
+    assert number.name in stderr.splitlines()[-1]
     record = run_json(run)
     assert (record["state"], record["exit_status"]) == ("interrupted", 128 + number)
     assert processes_of(run) == []
@@ -145,13 +145,13 @@ def test_a_signal_ends_the_job_and_the_run_stays_readable(
 @pytest.mark.parametrize("which", ["the launcher's child", "the supervisor"])
 def test_a_killed_supervisor_ends_the_job(deaf_job: subprocess.Popen[str], tmp_path: Path, which: str) -> None:
     run = tmp_path / "job"
-    ours = [process for process in processes_of(run) if "rank.py" in " ".join(process.cmdline()[:4])]
-    supervisors = [process for process in ours if process.parent() in ours]
-    (supervisors if which == "the supervisor" else [process for process in ours if process not in supervisors])[
+    rank_processes = [process for process in processes_of(run) if "rank.py" in " ".join(process.cmdline()[:4])]
+    supervisors = [process for process in rank_processes if process.parent() in rank_processes]
+    (supervisors if which == "the supervisor" else [process for process in rank_processes if process not in supervisors])[
         -1
     ].kill()
-    _, said = deaf_job.communicate(timeout=30)
-    assert deaf_job.returncode == 3, said
+    _, stderr = deaf_job.communicate(timeout=30)
+    assert deaf_job.returncode == 3, stderr
     assert run_json(run)["state"] == "failed"
     assert processes_of(run) == []
 
@@ -311,7 +311,7 @@ def test_a_full_disk_loses_the_log_but_not_the_job(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["-np", "0", "--", "true"], "--np 0: give a number from 1 to 1000000"),
         (["-np", "two", "--", "true"], "-np"),
@@ -330,10 +330,10 @@ def test_a_full_disk_loses_the_log_but_not_the_job(
         (["--transport", "carrier-pigeon", "--", "true"], "--transport carrier-pigeon: not in openmpi 5.0.11; it has"),
     ],
 )
-def test_an_invalid_request_is_one_line_and_status_2(hvscale: Run, arguments: list[str], said: str) -> None:
+def test_an_invalid_request_is_one_line_and_status_2(hvscale: Run, arguments: list[str], message: str) -> None:
     done = hvscale("launch", *arguments)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
 

@@ -55,11 +55,11 @@ def test_a_hanging_launcher_is_retried(hvscale: Run, tmp_path: Path, fronted: Fr
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0] here", "[1] here"]
-    (said,) = [line for line in done.stderr.splitlines() if "started no rank within 10 s" in line]
-    assert "front/mpirun" in said
+    (warning,) = [line for line in done.stderr.splitlines() if "started no rank within 10 s" in line]
+    assert "front/mpirun" in warning
     record = run_json(tmp_path / "job")
     assert record["state"] == "finished"
-    assert [text for text in record["warnings"] if "retrying" in text] == [said.removeprefix("hvscale: warning: ")]
+    assert [text for text in record["warnings"] if "retrying" in text] == [warning.removeprefix("hvscale: warning: ")]
     assert (tmp_path / "job/logs/launcher-1.log").read_text() == "stuck\n"
     assert processes_below(tmp_path) == []
 
@@ -88,8 +88,8 @@ def test_a_signal_ends_a_hanging_launcher(tmp_path: Path, fronted: Fronted, numb
     )
     wait_until((tmp_path / "front/starts").exists)
     launcher.send_signal(number)
-    _, said = launcher.communicate(timeout=60)
-    assert launcher.returncode == 128 + number, said
+    _, stderr = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + number, stderr
     assert starts(tmp_path) == 1
     assert run_json(tmp_path / "job")["state"] == "interrupted"
     assert processes_below(tmp_path) == []
@@ -141,10 +141,10 @@ def test_a_killed_launcher_is_named_instead_of_its_ranks(
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
     (launcher,) = [child for child in psutil.Process(run.pid).children() if child.name() in LAUNCHERS]
     launcher.kill()
-    _, said = run.communicate(timeout=60)
-    assert run.returncode == 3, said
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 3, stderr
     name = "mpirun" if mpi == "openmpi" else "mpiexec.hydra"
-    assert f"{name} was killed by SIGKILL, which took its ranks down" in said
+    assert f"{name} was killed by SIGKILL, which took its ranks down" in stderr
     record = run_json(tmp_path / "job")
     assert (record["state"], record["failed_rank"]) == ("failed", None)
     assert processes_below(tmp_path) == []

@@ -93,10 +93,10 @@ def test_other_users_cannot_use_gloo_s_rendezvous(program: Callable[[str], Path]
         lengths = {"1073741824": 413, "-1": 400, "many": 400}
         assert {length: put_announcing(address, int(port), ours, length) for length in lengths} == lengths
         (tmp_path / "go").touch()
-        said, wrong = job.communicate(timeout=120)
-    assert job.returncode == 0, wrong
-    assert sorted(said.splitlines()) == ["[0] sum 3.0", "[1] sum 3.0"]
-    assert "Traceback" not in wrong
+        stdout, stderr = job.communicate(timeout=120)
+    assert job.returncode == 0, stderr
+    assert sorted(stdout.splitlines()) == ["[0] sum 3.0", "[1] sum 3.0"]
+    assert "Traceback" not in stderr
 
 
 # Ranks talk, spawn another where they can, and stay until they have been looked at.
@@ -147,7 +147,7 @@ def test_a_job_on_one_host_listens_on_the_loopback_interface_only(
         assert job.poll() is None, job.communicate()
         found = listeners(psutil.Process(job.pid))
         (tmp_path / "go").touch()
-        _, wrong = job.communicate(timeout=60)
-    assert job.returncode == 0, wrong
+        _, stderr = job.communicate(timeout=60)
+    assert job.returncode == 0, stderr
     assert found.keys() <= {"127.0.0.1", "::1"}, found
     assert found

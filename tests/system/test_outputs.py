@@ -124,11 +124,11 @@ def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: 
         )
 
     crash = {"cycle_time": "9"}
-    said = ["python", "-c", "import sys; sys.exit(sys.argv[1])", HOSTILE]
+    failing_command = ["python", "-c", "import sys; sys.exit(sys.argv[1])", HOSTILE]
     trials = [
         trial(0, {}, "measured", run("trial-0", {})),
         trial(1, winner, "measured", run("trial-1", winner)),
-        trial(2, crash, "crashed", run("trial-2", crash, said)),
+        trial(2, crash, "crashed", run("trial-2", crash, failing_command)),
     ]
     pairs = [(run(f"default-{number}", {}), run(f"tuned-{number}", winner)) for number in range(2)]
     speeds = [(speed(before), speed(after)) for before, after in pairs]
@@ -230,9 +230,9 @@ def last_said(output: str, name: str) -> str:
 
 
 def test_env_sh_sets_what_a_launch_with_the_settings_does(hvscale: Run, folder: Path, tmp_path: Path) -> None:
-    said = sh(". ./env.sh; env -0", folder)
+    output = sh(". ./env.sh; env -0", folder)
     before = sh("env -0", folder)
-    new = dict(entry.split("=", 1) for entry in set(said.split("\0")) - set(before.split("\0")))
+    new = dict(entry.split("=", 1) for entry in set(output.split("\0")) - set(before.split("\0")))
     new.pop("_", None)
     settings = folder / "settings.toml"
     done = hvscale(
@@ -242,9 +242,9 @@ def test_env_sh_sets_what_a_launch_with_the_settings_does(hvscale: Run, folder: 
     record = run_json(tmp_path / "job")
     assert new == requested_env(record)
     assert requested_knobs(record) == WINNER
-    [told] = [told for told in record["settings_in_effect"] if told["library"].startswith("Open MPI")]
-    assert told["not_applied"] == {}
-    assert told["settings"]["coll_tuned_allreduce_algorithm"] == "ring"
+    [reported] = [reported for reported in record["settings_in_effect"] if reported["library"].startswith("Open MPI")]
+    assert reported["not_applied"] == {}
+    assert reported["settings"]["coll_tuned_allreduce_algorithm"] == "ring"
 
 
 def test_set_goes_before_the_file_and_another_mpi_is_refused(hvscale: Run, folder: Path, tmp_path: Path) -> None:
@@ -269,10 +269,10 @@ def test_set_goes_before_the_file_and_another_mpi_is_refused(hvscale: Run, folde
     [line] = refused.stderr.splitlines()
     assert "was made for --mpi openmpi, but this job uses --mpi gloo: add --mpi openmpi" in line
     (tmp_path / "cut.toml").write_text((folder / "settings.toml").read_text()[:-2])
-    for path, said in (("cut.toml", "is not valid TOML"), ("nowhere.toml", "No such file or directory")):
+    for path, message in (("cut.toml", "is not valid TOML"), ("nowhere.toml", "No such file or directory")):
         wrong = hvscale("scale", "--np", "1", "--settings", path, "--", "true")
         assert wrong.returncode == 2
-        assert said in wrong.stderr
+        assert message in wrong.stderr
         assert len(wrong.stderr.splitlines()) == 1
     assert not (tmp_path / "none").exists()
 
@@ -290,22 +290,22 @@ def test_the_options_of_the_file_are_the_launch_s(hvscale: Run, tmp_path: Path) 
 
 
 def test_mpirun_s_line_starts_the_job_with_the_settings(folder: Path) -> None:
-    said = sh(section(folder, "mpirun"), folder, OMPI_MCA_mpi_show_mca_params="enviro")
-    ranks = had_by_ranks(said)
+    output = sh(section(folder, "mpirun"), folder, OMPI_MCA_mpi_show_mca_params="enviro")
+    ranks = had_by_ranks(output)
     assert [rank["size"] for rank in ranks] == [2, 2]
     assert all(rank["words"] == [HOSTILE] for rank in ranks)
     assert all(rank["HOROVOD_FUSION_THRESHOLD"] == str(1 << 20) for rank in ranks)
-    assert last_said(said, "coll_tuned_allreduce_algorithm") == "ring (environment)"
-    assert last_said(said, "coll_tuned_allreduce_algorithm_segmentsize") == "65536 (environment)"
+    assert last_said(output, "coll_tuned_allreduce_algorithm") == "ring (environment)"
+    assert last_said(output, "coll_tuned_allreduce_algorithm_segmentsize") == "65536 (environment)"
 
 
 def test_what_srun_s_line_hands_on_is_taken(folder: Path) -> None:
     """Its environment and its words, for one process: srun itself needs a cluster."""
     alone = re.sub(r"srun -n 2 --mpi=pmix --cpu-bind=none", "", section(folder, "srun"))
-    said = sh(alone, folder, OMPI_MCA_mpi_show_mca_params="enviro")
-    [rank] = had_by_ranks(said)
+    output = sh(alone, folder, OMPI_MCA_mpi_show_mca_params="enviro")
+    [rank] = had_by_ranks(output)
     assert (rank["words"], rank["HOROVOD_CYCLE_TIME"]) == ([HOSTILE], "0.5")
-    assert last_said(said, "coll_tuned_allreduce_algorithm") == "ring (environment)"
+    assert last_said(output, "coll_tuned_allreduce_algorithm") == "ring (environment)"
 
 
 def test_hvscale_s_line_starts_the_job_with_the_settings(folder: Path, tmp_path: Path) -> None:
@@ -324,8 +324,8 @@ def test_horovodrun_reads_its_file(folder: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(steps_by(*HOROVOD))
     words = shlex.join(["horovodrun", "-np", "2", "--config-file", str(folder / "gloo.yaml"), "python", str(program)])
-    for said in (over_open_mpi, sh(words, folder)):
-        ranks = had_by_ranks(said)
+    for output in (over_open_mpi, sh(words, folder)):
+        ranks = had_by_ranks(output)
         assert [rank["size"] for rank in ranks] == [2, 2]
         assert all(float(rank["HOROVOD_FUSION_THRESHOLD"]) == 1 << 20 for rank in ranks)
         assert all(rank["HOROVOD_CYCLE_TIME"] == "0.5" for rank in ranks)
@@ -343,18 +343,18 @@ def test_open_mpi_reads_its_parameters(folder: Path, info: Path) -> None:
     text = (folder / "openmpi-mca-params.conf").read_text()
     wanted = dict(re.findall(r"^(\w+) = (.*)$", text, re.MULTILINE))
     assert len(wanted) == 5
-    told = sh(f"{info} --all --parsable", folder, OMPI_MCA_mca_base_param_files=str(folder / "openmpi-mca-params.conf"))
-    known = openmpi.parse(told)
+    text = sh(f"{info} --all --parsable", folder, OMPI_MCA_mca_base_param_files=str(folder / "openmpi-mca-params.conf"))
+    known = openmpi.parse(text)
     for name, word in wanted.items():
         assert openmpi.is_same_value(word, known[name].value) or known[name].names[word] == known[name].value
-        assert f":{name}:source:file" in told
+        assert f":{name}:source:file" in text
 
 
 def test_a_job_takes_open_mpi_s_parameters_from_the_file(folder: Path, program: Path) -> None:
     file = shlex.quote(str(folder / "openmpi-mca-params.conf"))
     start = f"mpirun --mca mca_base_param_files {file} -np 2 --map-by slot:OVERSUBSCRIBE python {program}"
-    said = sh(start, folder, OMPI_MCA_mpi_show_mca_params="file")
-    assert last_said(said, "coll_tuned_allreduce_algorithm").startswith("ring (file (")
+    output = sh(start, folder, OMPI_MCA_mpi_show_mca_params="file")
+    assert last_said(output, "coll_tuned_allreduce_algorithm").startswith("ring (file (")
 
 
 def sent_by_rank_0(folder: Path, words: str, environment: dict[str, str]) -> dict[int, int]:
@@ -408,8 +408,8 @@ def test_mpich_s_files_and_line(run_anywhere: Run, tmp_path: Path) -> None:
     assert all(expected.items() <= rank.items() for rank in ranks)
 
 
-def control_variables(told: str) -> dict[str, str]:
-    return dict(re.findall(r"^\t(\w+) *=(.*?)\tSCOPE", told, re.MULTILINE))
+def control_variables(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^\t(\w+) *=(.*?)\tSCOPE", text, re.MULTILINE))
 
 
 @needs_mpich
@@ -423,8 +423,8 @@ def test_mpich_reads_its_file_for_a_whole_node(tmp_path: Path) -> None:
     write_outputs(tmp_path, study({"allreduce_algorithm": "tree", "segment_size": "16K"}, "mpich"))
     shutil.copy(tmp_path / "mpich.conf", etc)
     ask = [*private, str(MPICH_PREFIX / "bin/mpivars")]
-    told = control_variables(subprocess.run(ask, capture_output=True, text=True, check=True).stdout)
-    assert told["MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE"] == "16384"
+    variables = control_variables(subprocess.run(ask, capture_output=True, text=True, check=True).stdout)
+    assert variables["MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE"] == "16384"
 
 
 @pytest.mark.skipif(NCCL is None, reason="no NCCL wheel here")
@@ -436,14 +436,14 @@ def test_nccl_reads_its_file(tmp_path: Path) -> None:
     assert wanted.keys() >= {"NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_PROTO"}
     # It reads the file as it starts, also where there is no GPU, and puts into the environment what
     # it finds.
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", ASK_NCCL, str(NCCL), *wanted],
         env={"PATH": os.environ["PATH"], "NCCL_CONF_FILE": str(tmp_path / "nccl.conf")},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert said.stdout.splitlines() == list(wanted.values())
+    assert done.stdout.splitlines() == list(wanted.values())
 
 
 def test_the_guide_in_a_browser(open_page: Callable[..., Page], document: TuneDocument, folder: Path) -> None:

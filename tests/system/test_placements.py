@@ -122,11 +122,11 @@ def test_a_horovod_program_is_profiled_in_every_placement(
     assert len(nodes) == (RANKS if place[1] == "docker:rank" else 2)
     assert len({node["address"] for node in nodes}) == len(nodes)
     for number in range(RANKS):
-        said = json.loads((tmp_path / f"job/logs/rank-{number:05d}.log").read_text().splitlines()[-1])
+        printed = json.loads((tmp_path / f"job/logs/rank-{number:05d}.log").read_text().splitlines()[-1])
         (node,) = [node for node in nodes if number in node["ranks"]]
-        assert (said["rank"], said["size"], said["local_size"]) == (number, RANKS, len(node["ranks"]))
-        assert said["host"] == node["name"] == record["ranks"][number]["host"]
-        assert (said["here"], said["chosen"], said["stray"]) == (str(tmp_path), 'a "quoted" b=c', None)
+        assert (printed["rank"], printed["size"], printed["local_size"]) == (number, RANKS, len(node["ranks"]))
+        assert printed["host"] == node["name"] == record["ranks"][number]["host"]
+        assert (printed["here"], printed["chosen"], printed["stray"]) == (str(tmp_path), 'a "quoted" b=c', None)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -176,8 +176,8 @@ pathlib.Path("out").write_text("kept")
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    said = [line.removeprefix("[0] ") for line in done.stdout.splitlines()]
-    assert said == [f"shm {96 * 2**20}", "data a photo", *["not written Read-only file system"] * 2]
+    lines = [line.removeprefix("[0] ") for line in done.stdout.splitlines()]
+    assert lines == [f"shm {96 * 2**20}", "data a photo", *["not written Read-only file system"] * 2]
     assert (here / "out").read_text() == "kept"
     settings = run_json(here / "job")["placement_settings"]
     assert (settings["shm_bytes"], settings["cma_asked"], settings["cma"]) == (96 * 2**20, True, True)
@@ -208,7 +208,7 @@ def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
 
 def with_labels(found: dict[str, Any]) -> list[dict[str, str]]:
     """What names its run: shared memory does not, and other tests leave some at any time."""
-    return [thing for thing in found["leftovers"] if thing["kind"] not in UNLABELLED]
+    return [leftover for leftover in found["leftovers"] if leftover["kind"] not in UNLABELLED]
 
 
 def wait_until_ready(tmp_path: Path) -> None:
@@ -286,9 +286,9 @@ def test_cleanup_removes_what_a_killed_launcher_left(
     launcher.communicate(timeout=60)
     listed = json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)
     assert listed["removed"] is False
-    kinds = {thing["kind"] for thing in with_labels(listed)}
+    kinds = {leftover["kind"] for leftover in with_labels(listed)}
     assert kinds >= ({"namespaces"} if "netns" in place else {"container", "network"})
-    assert {thing["run"] for thing in with_labels(listed)} == {str(tmp_path / "job")}
+    assert {leftover["run"] for leftover in with_labels(listed)} == {str(tmp_path / "job")}
     removed = hvscale("cleanup")
     assert removed.returncode == 0
     lines = [line for line in removed.stdout.splitlines() if line.endswith(f" of {tmp_path / 'job'}")]
@@ -316,12 +316,12 @@ def test_a_swarm_stays_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, pl
         wait_until(lambda: log.exists() and "ready" in log.read_text(), 120)
         return started
 
-    maker, user = start("maker"), start("user")
-    maker.kill()
-    maker.wait(timeout=60)
+    creator, user = start("maker"), start("user")
+    creator.kill()
+    creator.wait(timeout=60)
     for options in (["--dry-run"], []):
         listed = with_labels(json.loads(hvscale("cleanup", "--json", *options).stdout))
-        assert {(thing["kind"], thing["run"]) for thing in listed} == {
+        assert {(leftover["kind"], leftover["run"]) for leftover in listed} == {
             ("container", str(tmp_path / "maker")),
             ("network", str(tmp_path / "maker")),
         }
@@ -335,15 +335,15 @@ def test_simultaneous_launches_and_cleanup_do_not_interfere(tmp_path: Path, plac
     # Every rank stays until all are there.
     waiting_ranks = 'touch "$0-$HVSCALE_NAME-$OMPI_COMM_WORLD_RANK"; until [ -e go ]; do sleep 0.1; done'
     found: list[Leftover] = []
-    all_there, looks = threading.Event(), 0
+    all_started, cleanups = threading.Event(), 0
 
-    def clean_up_again_and_again() -> None:
-        nonlocal looks
-        while not all_there.is_set():
-            found.extend(thing for thing in clean_up()[0] if thing.kind not in UNLABELLED)
-            looks += 1
+    def clean_up_repeatedly() -> None:
+        nonlocal cleanups
+        while not all_started.is_set():
+            found.extend(leftover for leftover in clean_up()[0] if leftover.kind not in UNLABELLED)
+            cleanups += 1
 
-    cleaner = threading.Thread(target=clean_up_again_and_again)
+    cleaner = threading.Thread(target=clean_up_repeatedly)
     jobs = [
         subprocess.Popen(
             [
@@ -361,12 +361,12 @@ def test_simultaneous_launches_and_cleanup_do_not_interfere(tmp_path: Path, plac
     try:
         wait_until(lambda: len(list(tmp_path.glob("there-*"))) == 2 * SIMULTANEOUS or any(job.poll() for job in jobs))
     finally:
-        all_there.set()
+        all_started.set()
         (tmp_path / "go").touch()
         cleaner.join()
-        said = [job.communicate(timeout=60)[0] for job in jobs]
-    assert [job.returncode for job in jobs] == [0] * SIMULTANEOUS, said
-    assert (found, looks > 1) == ([], True)
+        outputs = [job.communicate(timeout=60)[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0] * SIMULTANEOUS, outputs
+    assert (found, cleanups > 1) == ([], True)
     first = [run_json(tmp_path / f"job{number}")["nodes"][0]["address"] for number in range(SIMULTANEOUS)]
     assert len(set(first)) == SIMULTANEOUS
 
@@ -381,9 +381,9 @@ def test_a_killed_container_ends_the_job(
     launcher = start_waiting(mpi)
     victim = run_json(tmp_path / "job")["nodes"][1]["name"]
     subprocess.run(["docker", *how.split(), victim], check=True, capture_output=True)
-    _, said = launcher.communicate(timeout=60)
-    assert launcher.returncode == 3, said
-    assert re.search(f"hvscale: rank 1 on {victim} is lost: its container was (killed|removed)", said)
+    _, stderr = launcher.communicate(timeout=60)
+    assert launcher.returncode == 3, stderr
+    assert re.search(f"hvscale: rank 1 on {victim} is lost: its container was (killed|removed)", stderr)
     record = run_json(tmp_path / "job")
     assert (record["state"], record["failed_rank"]) == ("failed", 1)
 
@@ -422,10 +422,10 @@ def test_a_daemon_that_stops_during_the_start_fails_it(
             wait_until(stopped.exists)
             launcher.send_signal(number)
             launcher.send_signal(number)
-        _, said = launcher.communicate(timeout=120)
-    assert launcher.returncode == (128 + number if number else 2), said
-    assert f"hvscale: {'interrupted by SIGINT' if number else 'the Docker daemon at'}" in said
-    assert "remains; run `hvscale cleanup` when the daemon answers again" in said
+        _, stderr = launcher.communicate(timeout=120)
+    assert launcher.returncode == (128 + number if number else 2), stderr
+    assert f"hvscale: {'interrupted by SIGINT' if number else 'the Docker daemon at'}" in stderr
+    assert "remains; run `hvscale cleanup` when the daemon answers again" in stderr
     record = run_json(tmp_path / "job")
     assert record["state"] == ("interrupted" if number else "failed")
     assert any("hvscale cleanup" in text for text in record["warnings"])
@@ -460,10 +460,10 @@ def test_a_daemon_that_ends_while_ranks_run_fails_the_run(
         launcher = waiting_launcher(tmp_path, place, "openmpi")
         wait_until_ready(tmp_path)
         relay.kill()
-        _, said = launcher.communicate(timeout=120)
-    assert launcher.returncode == 3, said
-    assert re.search("hvscale: rank 0 on .* is lost: the Docker daemon no longer answers", said), said
-    assert "remains; run `hvscale cleanup` when the daemon answers again" in said
+        _, stderr = launcher.communicate(timeout=120)
+    assert launcher.returncode == 3, stderr
+    assert re.search("hvscale: rank 0 on .* is lost: the Docker daemon no longer answers", stderr), stderr
+    assert "remains; run `hvscale cleanup` when the daemon answers again" in stderr
     record = run_json(tmp_path / "job")
     assert (record["state"], record["exit_status"]) == ("failed", 3)
     assert hvscale("cleanup").returncode == 0
@@ -493,11 +493,11 @@ def test_a_daemon_that_hangs_while_ranks_run_does_not_block_the_end(
     os.kill(pid, signal.SIGSTOP)
     try:
         go.touch()
-        _, said = launcher.communicate(timeout=120)
+        _, stderr = launcher.communicate(timeout=120)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert launcher.returncode == 3, said
-    assert "the Docker daemon no longer answers" in said
+    assert launcher.returncode == 3, stderr
+    assert "the Docker daemon no longer answers" in stderr
     assert run_json(tmp_path / "job")["exit_status"] == 3
     wait_until(lambda: subprocess.run(["docker", "--host", address, "version"], capture_output=True).returncode == 0)
     assert hvscale("cleanup").returncode == 0
@@ -522,16 +522,16 @@ def test_a_rank_that_misses_the_start_timeout_is_named(
 
 def test_a_start_within_the_timeout_succeeds(hvscale: Run, program: Callable[[str], Path]) -> None:
     limit = 15
-    through = (
+    script = (
         f"import time\nbegan = time.monotonic()\n{HOROVOD}\ntime.sleep({limit} + 1 - (time.monotonic() - began))\n"
     )
     for mpi in FLAVOURS:
-        done = hvscale("launch", "-np", 2, "--mpi", mpi, "--start-timeout", limit, "--", "python", program(through))
+        done = hvscale("launch", "-np", 2, "--mpi", mpi, "--start-timeout", limit, "--", "python", program(script))
         assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ["--placement", "moon"],
@@ -546,10 +546,10 @@ def test_a_start_within_the_timeout_succeeds(hvscale: Run, program: Callable[[st
         (["--placement", "docker:rank", "--network", "token-ring"], "--network token-ring"),
     ],
 )
-def test_an_invalid_placement_is_one_line_and_status_2(hvscale: Run, arguments: list[str], said: str) -> None:
+def test_an_invalid_placement_is_one_line_and_status_2(hvscale: Run, arguments: list[str], message: str) -> None:
     done = hvscale("launch", *arguments, "--", "true")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -601,15 +601,15 @@ def test_an_existing_network_is_a_one_line_error_and_is_kept(hvscale: Run, tmp_p
     assert run_json(tmp_path / "job")["state"] == "failed"
 
 
-def settled(look: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
+def settled(read_state: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
     """What is there when nothing has come or gone for a second: Docker makes and removes the
     interfaces of a swarm by and by.
     """
-    seen = [look()]
+    seen = [read_state()]
 
     def unchanged() -> bool:
         time.sleep(1)
-        seen.append(look())
+        seen.append(read_state())
         return seen[-1] == seen[-2]
 
     wait_until(unchanged)

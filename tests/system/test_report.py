@@ -88,7 +88,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
     mixed = tmp_path / "mixed"
     shutil.copytree(before, mixed)
     shutil.copy(longer / "hvprof" / "rank-00001.hvp", mixed / "hvprof" / "rank-00001.hvp")
-    for second, said in (
+    for second, message in (
         (longer, "did different work"),
         ("empty", "is not the folder of a run"),
         ("nowhere", "is not a folder"),
@@ -98,7 +98,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
         for command in ("compare", "report"):
             done = hvscale(command, before, second)
             assert done.returncode == 2, done.stdout
-            assert said in done.stderr
+            assert message in done.stderr
             assert len(done.stderr.splitlines()) == 1
     assert not list(tmp_path.rglob("*.html"))
     assert hvscale("report", before, before, before).returncode == 2

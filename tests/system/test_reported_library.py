@@ -56,8 +56,8 @@ def test_ranks_report_their_library(
     assert (reported["flavour"], reported["version"]) == (mpi, record["library"]["version"])
     assert reported["file"] == str((prefix / "lib" / soname).resolve())
     assert reported["ranks"] == [0, 1, 2]
-    said = {" ".join(line.split()[1:]) for line in done.stdout.splitlines()}
-    assert said == {reported["text"].splitlines()[0]}
+    output = {" ".join(line.split()[1:]) for line in done.stdout.splitlines()}
+    assert output == {reported["text"].splitlines()[0]}
     assert "ran on" not in done.stderr
 
 

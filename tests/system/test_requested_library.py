@@ -152,10 +152,10 @@ def test_a_missing_library_function_is_a_one_line_error(mpich_hvscale: Run, tmp_
     prefix = remove_mpi_io(second_mpich(tmp_path))
     done = mpich_hvscale("bench", "allreduce", "-np", 2, "--backend", "mpich", "--sizes", "4K", PATH=of_prefix(prefix))
     assert done.returncode == 2
-    [said] = done.stderr.splitlines()
-    assert said.startswith(f"hvscale: mpich: {prefix / 'lib' / 'libmpi.so.12'} lacks MPI_File_")
-    assert "without MPI-IO" in said
-    assert "--backend horovod" in said
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"hvscale: mpich: {prefix / 'lib' / 'libmpi.so.12'} lacks MPI_File_")
+    assert "without MPI-IO" in line
+    assert "--backend horovod" in line
 
 
 def test_mvapich2_s_settings_table_stays_in_the_log(
@@ -178,7 +178,7 @@ def test_mvapich2_s_settings_table_stays_in_the_log(
         RULE,
         f"\t{'PROCESSOR ARCH NAME':31}: MV2_ARCH_UNKWN",
     ]
-    [told] = [told for told in run_json(tmp_path / "job")["settings_in_effect"] if "MVAPICH2" in told["library"]]
-    assert told["not_applied"] == {"MV2_VBUF_TOTAL_SIZE": "8192 was requested, 16384 is in effect"}
-    asked = hvscale(*command, "--env", "MV2_SHOW_ENV_INFO=1", "--", python, script, PATH=path)
-    assert " MVAPICH2-2.3.7 Parameters" in [line[4:] for line in asked.stdout.splitlines()]
+    [reported] = [reported for reported in run_json(tmp_path / "job")["settings_in_effect"] if "MVAPICH2" in reported["library"]]
+    assert reported["not_applied"] == {"MV2_VBUF_TOTAL_SIZE": "8192 was requested, 16384 is in effect"}
+    shown_on_request = hvscale(*command, "--env", "MV2_SHOW_ENV_INFO=1", "--", python, script, PATH=path)
+    assert " MVAPICH2-2.3.7 Parameters" in [line[4:] for line in shown_on_request.stdout.splitlines()]

@@ -63,43 +63,43 @@ def test_one_of_two_simultaneous_starts_runs(tmp_path: Path) -> None:
     ]
     alone = [start(tmp_path, *launch, "--", "true") for _ in range(6)]
     for number, pair in enumerate(pairs):
-        said = {process: process.communicate(timeout=120) for process in pair}
-        assert sorted(process.returncode for process in pair) == [0, 2], said
-        (lost,) = (said[process][1] for process in pair if process.returncode == 2)
+        outputs = {process: process.communicate(timeout=120) for process in pair}
+        assert sorted(process.returncode for process in pair) == [0, 2], outputs
+        (lost,) = (outputs[process][1] for process in pair if process.returncode == 2)
         assert str(tmp_path / f"job-{number}") in lost
         assert "is in use by process" in lost or "holds a run already" in lost
         assert len(lost.splitlines()) == 1
-        (won,) = (said[process][0] for process in pair if process.returncode == 0)
+        (won,) = (outputs[process][0] for process in pair if process.returncode == 0)
         assert (tmp_path / f"job-{number}/logs/rank-00000.log").read_text() == won.removeprefix("[0] ")
     for process in alone:
-        _, said_alone = process.communicate(timeout=120)
-        assert process.returncode == 0, said_alone
+        _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
     assert len(list(tmp_path.glob("runs/*/run.json"))) == 6
 
 
 def test_a_folder_belongs_to_its_live_process(
     hvscale: Run, hvscale_warm: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    run, go_on = tmp_path / "job", tmp_path / "go-on"
-    waiting = ("--", "python", program(WAITING), go_on)
+    run, go_file = tmp_path / "job", tmp_path / "go-on"
+    waiting = ("--", "python", program(WAITING), go_file)
     first = start(tmp_path, "launch", "--mpi", "gloo", "--run", "job", *waiting)
     try:
         wait_until(lambda: (run / "logs/rank-00000.log").exists() and run_json(run)["state"] == "running")
-        asked = [
+        commands = [
             ("launch", "--mpi", "gloo", "--run", "job", "--", "true"),
             ("scale", "--np", "1", "--mpi", "gloo", "--run", "job", "--", "true"),
             ("bench", "allreduce", "-np", "2", "--run", "job"),
         ]
         resumed = (*TRAIN, "--steps", "2", "--run", "job", "--resume", "auto")
-        for second in [*(hvscale(*arguments) for arguments in asked), hvscale_warm(*resumed)]:
+        for second in [*(hvscale(*arguments) for arguments in commands), hvscale_warm(*resumed)]:
             assert (second.returncode, len(second.stderr.splitlines())) == (2, 1), second.stderr
             assert str(run) in second.stderr
         assert f"{run} is in use by process {first.pid} on {os.uname().nodename}" in second.stderr
         assert run_json(run)["state"] == "running"
     finally:
-        go_on.touch()
-        _, said = first.communicate(timeout=60)
-    assert first.returncode == 0, said
+        go_file.touch()
+        _, stderr = first.communicate(timeout=60)
+    assert first.returncode == 0, stderr
     assert run_json(run)["state"] == "finished"
     assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
     again = hvscale("launch", "--mpi", "gloo", "--run", "job", "--", "true")
@@ -152,7 +152,7 @@ def test_another_user_s_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None
     for path in (theirs, theirs / "logs", tmp_path / "theirlink"):
         os.lchown(path, NOBODY, NOBODY)
     open_to_all.chmod(0o777)
-    for name, said in (
+    for name, message in (
         ("theirs", f"theirs belongs to another user (uid {NOBODY})"),
         ("ours", "ours/logs is a symbolic link"),
         ("theirlink", f"theirlink is a symbolic link of another user (uid {NOBODY})"),
@@ -160,7 +160,7 @@ def test_another_user_s_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None
     ):
         done = hvscale("launch", "--mpi", "gloo", "--run", name, "--", "true")
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-        assert said in done.stderr
+        assert message in done.stderr
     done = hvscale("scale", "--np", "1", "--mpi", "gloo", "--run", "theirs", "--", "true")
     assert (done.returncode, "belongs to another user" in done.stderr) == (2, True)
     for name in ("launcher.log", "rank-00000.log"):  # from when the folder was open to others
@@ -190,7 +190,7 @@ def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -
         "device": lambda path: path.symlink_to("/dev/zero"),
         "endless": endless,
     }
-    asked: list[tuple[Path, tuple[str, ...], int, tuple[str, ...]]] = [
+    cases: list[tuple[Path, tuple[str, ...], int, tuple[str, ...]]] = [
         (run / "run.json", ("breakdown", "job"), 2, ("fifo", "device", "endless")),
         (run / "run.json", ("compare", "job", "job"), 2, ("fifo",)),
         (run / "steps.jsonl", ("breakdown", "job", "--explain"), 0, ("fifo", "device", "endless")),
@@ -200,15 +200,15 @@ def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -
         (checkpoint, ("eval", str(checkpoint), "--data", "bundled", "--images", "1"), 2, ("fifo",)),
         (run / "result.json", ("eval", "job", "--images", "1"), 0, ("fifo",)),
     ]
-    for path, command, status, kinds in asked:
+    for path, command, status, kinds in cases:
         for kind in kinds:
             path.unlink(missing_ok=True)
             prepare[kind](path)
             done = hvscale_warm(*command, timeout=60)
-            said = f"{command} with {path.name} as {kind}: {done.stderr}"
-            assert done.returncode == status, said
-            assert "Traceback" not in done.stderr, said
-            assert status == 0 or len(done.stderr.splitlines()) == 1, said
+            context = f"{command} with {path.name} as {kind}: {done.stderr}"
+            assert done.returncode == status, context
+            assert "Traceback" not in done.stderr, context
+            assert status == 0 or len(done.stderr.splitlines()) == 1, context
             path.unlink()
         if path in kept:
             path.write_bytes(kept[path])
@@ -223,8 +223,8 @@ def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -
 def test_a_run_with_a_killed_hvscale_is_interrupted(
     hvscale_warm: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    run, go_on = tmp_path / "job", tmp_path / "go-on"
-    first = start(tmp_path, "launch", "--mpi", "gloo", "--run", "job", "--", "python", program(WAITING), go_on)
+    run, go_file = tmp_path / "job", tmp_path / "go-on"
+    first = start(tmp_path, "launch", "--mpi", "gloo", "--run", "job", "--", "python", program(WAITING), go_file)
     try:
         log = run / "logs/rank-00000.log"
         wait_until(lambda: log.exists() and "begun" in log.read_text() and run_json(run)["state"] == "running")
@@ -238,7 +238,7 @@ def test_a_run_with_a_killed_hvscale_is_interrupted(
         assert done.returncode == 0, done.stderr
         assert [text for text in json.loads(done.stdout)["warnings"] if "was interrupted: its hvscale process" in text]
     finally:
-        go_on.touch()
+        go_file.touch()
         first.kill()
 
 
@@ -259,6 +259,6 @@ def test_an_unreadable_folder_is_a_one_line_error(hvscale: Run, tmp_path: Path) 
             command = [sys.executable, "-c", ask, "breakdown", str(run)]
             done = subprocess.run(command, cwd=open_to_all, capture_output=True, text=True)
             assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-            said = "is not readable" if closed == run else "Permission denied"
-            assert said in done.stderr
+            message = "is not readable" if closed == run else "Permission denied"
+            assert message in done.stderr
             closed.chmod(0o755)

@@ -200,8 +200,8 @@ def test_the_trainer_tells_its_speed_itself_and_its_batch_is_divided(
         result = json.loads((run / "result.json").read_text())
         assert throughput == pytest.approx(result["images_per_second"])
     assert {run["source"] for run in document["runs"]} == {"result.json"}
-    said = "--batch-size 4 is divided among the ranks"
-    assert (said in done.stderr) == (scaling == "strong")
+    warning = "--batch-size 4 is divided among the ranks"
+    assert (warning in done.stderr) == (scaling == "strong")
     assert ("threads per rank" in done.stderr) == (len({run["threads_per_rank"] for run in document["runs"]}) > 1)
 
 
@@ -239,8 +239,8 @@ def test_without_np_1_the_smallest_is_the_base_and_more_ranks_than_cores_are_sai
 def test_a_failed_run_costs_its_np_and_the_same_folder_goes_on(
     hvscale: Run, moody: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    ask = ("scale", "--np", "2,1", "--repeat", "2", "--metric", REACHED, "--run", "curve", "--", "python")
-    done = hvscale(*ask, moody("bad"))
+    command = ("scale", "--np", "2,1", "--repeat", "2", "--metric", REACHED, "--run", "curve", "--", "python")
+    done = hvscale(*command, moody("bad"))
     assert done.returncode == 3
     assert "np 2: rank 1 on" in done.stderr
     assert done.stderr.splitlines()[-1].strip() == "this rank is unwell"
@@ -255,7 +255,7 @@ def test_a_failed_run_costs_its_np_and_the_same_folder_goes_on(
     assert [(row["np"], row["runs"], row["speed_up"]) for row in document["rows"]] == [(1, 2, 1)]
     kept = {run: (run / "run.json").read_bytes() for run in (tmp_path / "curve").glob("np-*")}
 
-    again = hvscale(*ask, moody("good"))
+    again = hvscale(*command, moody("good"))
     assert again.returncode == 0, again.stderr
     assert column(scale_json(tmp_path / "curve"), "runs") == [2, 2]
     assert {run: (run / "run.json").read_bytes() for run in kept} == kept
@@ -282,10 +282,10 @@ def test_without_its_base_a_throughput_still_counts(hvscale: Run, speeds: Callab
 def test_what_was_measured_before_the_end_is_kept_and_gone_on_from(
     hvscale: Run, moody: Callable[[str], Path], tmp_path: Path, number: signal.Signals
 ) -> None:
-    ask = ("scale", "--np", "1,2", "--repeat", "1", "--metric", REACHED, "--run", "curve", "--", "python")
+    command = ("scale", "--np", "1,2", "--repeat", "1", "--metric", REACHED, "--run", "curve", "--", "python")
     folder = tmp_path / "curve"
     scaling = subprocess.Popen(
-        [str(PROGRAMS / "hvscale"), *ask, str(moody("slow"))],
+        [str(PROGRAMS / "hvscale"), *command, str(moody("slow"))],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -297,11 +297,11 @@ def test_what_was_measured_before_the_end_is_kept_and_gone_on_from(
         log = folder / "np-2-repeat-1/logs/rank-00001.log"
         wait_until(lambda: log.exists() and "reached" in log.read_text())
         assert scale_json(folder)["state"] == "running"
-        other = hvscale(*ask, "program.py")
+        other = hvscale(*command, "program.py")
         assert other.returncode == 2
         assert f"{folder} is in use by process {scaling.pid} on " in other.stderr
         scaling.send_signal(number)
-        shown, said = scaling.communicate(timeout=60)
+        stdout, stderr = scaling.communicate(timeout=60)
     finally:
         scaling.kill()
     wait_until(lambda: processes_below(folder) == [])
@@ -311,11 +311,11 @@ def test_what_was_measured_before_the_end_is_kept_and_gone_on_from(
     if number == signal.SIGINT:
         assert scaling.returncode == 130
         assert document["state"] == "interrupted"
-        assert "\n1     1" in shown
-        assert "interrupted by SIGINT" in said.splitlines()[-1]
+        assert "\n1     1" in stdout
+        assert "interrupted by SIGINT" in stderr.splitlines()[-1]
 
     first = (folder / "np-1-repeat-1/run.json").read_bytes()
-    again = hvscale(*ask, moody("good"))
+    again = hvscale(*command, moody("good"))
     assert again.returncode == 0, again.stderr
     assert column(scale_json(folder), "np") == [1, 2]
     assert (folder / "np-1-repeat-1/run.json").read_bytes() == first
@@ -358,7 +358,7 @@ def test_output_that_tells_no_throughput_is_named(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--np", "1,1", "--", "true"], "--np 1,1: 1 is given twice"),
         (["--np", "0,1", "--", "true"], "--np 0,1: '0' is not a number of ranks"),
@@ -380,11 +380,11 @@ def test_output_that_tells_no_throughput_is_named(
     ],
 )
 def test_an_invalid_request_is_one_line_and_status_2(
-    hvscale: Run, tmp_path: Path, arguments: list[str], said: str
+    hvscale: Run, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     done = hvscale("scale", *arguments)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
     assert not list(tmp_path.glob("runs/*"))
@@ -394,25 +394,25 @@ def test_a_folder_that_holds_something_else_is_left_alone(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     script = program("print('speed 5')")
-    ask = ("scale", "--np", "1", "--repeat", "1", "--metric", "speed ([0-9])", "--run")
+    command = ("scale", "--np", "1", "--repeat", "1", "--metric", "speed ([0-9])", "--run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("all of it")
-    done = hvscale(*ask, "mine", "--", "python", script)
+    done = hvscale(*command, "mine", "--", "python", script)
     assert done.returncode == 2
     assert "mine is not empty" in done.stderr
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
-    assert hvscale(*ask, "curve", "--", "python", script).returncode == 0
+    assert hvscale(*command, "curve", "--", "python", script).returncode == 0
     before = (tmp_path / "curve/scale.json").read_bytes()
     for change, what in (
         (("--", "python", script, "more"), "command"),
         (("--strong", "--", "python", script), "scaling"),
     ):
-        done = hvscale(*ask, "curve", *change)
+        done = hvscale(*command, "curve", *change)
         assert done.returncode == 2
         assert f"its {what} differs" in done.stderr.splitlines()[-1]
     assert (tmp_path / "curve/scale.json").read_bytes() == before
-    assert hvscale(*ask, "/proc/curve", "--", "python", script).returncode == 2
+    assert hvscale(*command, "/proc/curve", "--", "python", script).returncode == 2
 
 
 def test_the_page_shows_both_curves_offline_and_runs_no_script_of_a_command(

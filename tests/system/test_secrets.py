@@ -62,8 +62,8 @@ def test_values_are_in_no_file(hvscale: Run, program: Callable[[str], Path], tmp
     assert len(files) > 30
     assert {path: found for path in files if (found := leaks(path.read_bytes().decode(errors="replace")))} == {}
 
-    asked = requested_env(run_json(tmp_path / "job"))
-    assert asked == {**dict.fromkeys(SECRETS, "(hidden)"), "HOROVOD_CYCLE_TIME": "3"}
+    requested = requested_env(run_json(tmp_path / "job"))
+    assert requested == {**dict.fromkeys(SECRETS, "(hidden)"), "HOROVOD_CYCLE_TIME": "3"}
     study = json.loads((tmp_path / "study/tune.json").read_text())
     assert set(study["launch"]["env"]) == {*SECRETS, "HOROVOD_CYCLE_TIME=3"}
     assert "--env DATABASE_URL" in (tmp_path / "study/commands.txt").read_text()

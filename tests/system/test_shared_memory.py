@@ -108,15 +108,15 @@ def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi:
         wait_until(lambda: processes_below(tmp_path / "killed") == [])
         left = [path for path in of_killed if path.exists()]
         assert left
-        listed = {thing["name"] for thing in json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)["leftovers"]}
+        listed = {leftover["name"] for leftover in json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)["leftovers"]}
         assert {str(named(path)) for path in left} <= listed
         assert listed.isdisjoint({str(named(path)) for path in of_living})
         removed = hvscale("cleanup")
         assert removed.returncode == 0, removed.stderr
-        said = removed.stdout.splitlines()
+        lines = removed.stdout.splitlines()
         for path in {named(path) for path in left}:
             kind = "shared memory" if path.parent == FOLDER else "session folder"
-            assert f"removed {kind} {path} of no living process" in said
+            assert f"removed {kind} {path} of no living process" in lines
             assert not path.exists()
         assert [path for path in of_living if not path.exists()] == []
         (tmp_path / "living/go").touch()

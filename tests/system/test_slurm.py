@@ -45,9 +45,9 @@ def inside_an_allocation(
     )
 
 
-def exact(document: str, ranks: int) -> bool:
+def has_exact_counts(text: str, ranks: int) -> bool:
     rows = [
-        row for row in json.loads(document)["rows"] if row["bytes_max"] == BYTES and row["operation"] == "allreduce"
+        row for row in json.loads(text)["rows"] if row["bytes_max"] == BYTES and row["operation"] == "allreduce"
     ]
     return [(row["calls"], row["bytes"]) for row in rows] == [(ranks * ROUNDS, ranks * ROUNDS * BYTES)]
 
@@ -75,13 +75,13 @@ def test_a_horovod_program_is_profiled_on_four_nodes(program: Callable[[str], Pa
         CHOSEN='a "quoted" b=c',
     )
     assert done.returncode == 0, done.stderr
-    assert exact(done.stdout, 4)
+    assert has_exact_counts(done.stdout, 4)
     record = run_json(tmp_path / "job")
     assert (record["placement"], [node["name"] for node in record["nodes"]]) == ("slurm", NODES)
     for rank, node in enumerate(NODES):
-        said = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
-        assert (said["rank"], said["host"], said["local_size"]) == (rank, node, 1)
-        assert (said["here"], said["chosen"]) == (str(tmp_path), 'a "quoted" b=c')
+        printed = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
+        assert (printed["rank"], printed["host"], printed["local_size"]) == (rank, node, 1)
+        assert (printed["here"], printed["chosen"]) == (str(tmp_path), 'a "quoted" b=c')
 
 
 def test_more_ranks_than_the_allocation_is_an_error(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_submitted_job_is_followed_and_tabulated(
     options = ("-np", 2, "--submit", "--nodes", 2, "--run", "job", "--json", "--bins", "512K,1M")
     done = hvscale("profile", *options, "--", "python", program(HOROVOD_PROGRAM))
     assert done.returncode == 0, done.stderr
-    assert exact(done.stdout, 2)
+    assert has_exact_counts(done.stdout, 2)
     assert '[0] {"rank": 0, "size": 2' in done.stderr
     assert run_json(tmp_path / "job")["state"] == "finished"
 
@@ -180,9 +180,9 @@ def test_a_pending_job_locks_its_folder(hvscale: Run, tmp_path: Path) -> None:
         assert len(subprocess.check_output(listed).split()) == 1
     finally:
         subprocess.run(["scancel", *subprocess.check_output(listed, text=True).split()], check=True)
-        _, said = following.communicate(timeout=60)
+        _, stderr = following.communicate(timeout=60)
     assert following.returncode == 2
-    assert "ended without a run" in said
+    assert "ended without a run" in stderr
 
 
 def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path: Path) -> None:
@@ -202,8 +202,8 @@ def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path
         time.sleep(2 + STACK_DUMP_SECONDS + 2)
         assert len(file.read_text().splitlines()) < 300
         subprocess.run(["scontrol", "resume", job], check=True)
-        _, said = following.communicate(timeout=120)
-    assert following.returncode == 0, said
+        _, stderr = following.communicate(timeout=120)
+    assert following.returncode == 0, stderr
     assert len(steps(file.parent)) == 300
     for rank in range(2):
         log = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text()
@@ -240,7 +240,7 @@ def test_a_revoked_allocation_is_a_lost_node(program: Callable[[str], Path], tmp
         logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
         wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
         subprocess.run(["scancel", job], check=True)
-        _, said = launcher.communicate(timeout=90)
+        _, stderr = launcher.communicate(timeout=90)
         allocation.wait(timeout=60)
     assert launcher.returncode == 3
-    assert f"rank 0 on n1 is lost: the allocation {job} is" in said
+    assert f"rank 0 on n1 is lost: the allocation {job} is" in stderr

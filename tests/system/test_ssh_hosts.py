@@ -54,9 +54,9 @@ def test_a_horovod_program_is_profiled_on_hosts(
         ("beta", ssh.addresses["beta"], [2]),
     ]
     for rank, host in enumerate(["alpha", "alpha", "beta"]):
-        said = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
-        assert (said["host"], said["here"]) == (ssh.namespaces[host], str(tmp_path))
-        assert said["chosen"] == 'a "quoted" $HOME; b=c'
+        printed = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
+        assert (printed["host"], printed["here"]) == (ssh.namespaces[host], str(tmp_path))
+        assert printed["chosen"] == 'a "quoted" $HOME; b=c'
     assert machine_state(None, tmp_path)["processes"] == []
 
 
@@ -99,16 +99,16 @@ def test_a_host_that_stops_answering_while_ranks_run_is_named(
         text=True,
     )
     wait_until_ready(tmp_path)
-    cable = ["ip", "-n", ssh.namespaces["beta"], "link", "set", "dev", "eth0"]
-    subprocess.run([*cable, "down"], check=True)
+    link = ["ip", "-n", ssh.namespaces["beta"], "link", "set", "dev", "eth0"]
+    subprocess.run([*link, "down"], check=True)
     try:
-        _, said = launcher.communicate(timeout=120)
+        _, stderr = launcher.communicate(timeout=120)
     finally:
-        subprocess.run([*cable, "up"], check=True)
+        subprocess.run([*link, "up"], check=True)
         for process in processes_below(tmp_path):  # nobody reaches them on a host that is lost
             process.kill()
-    assert launcher.returncode == 3, said
-    assert "hvscale: rank 1 on beta is lost: it no longer answers by ssh" in said
+    assert launcher.returncode == 3, stderr
+    assert "hvscale: rank 1 on beta is lost: it no longer answers by ssh" in stderr
     record = run_json(tmp_path / "job")
     assert (record["state"], record["failed_rank"]) == ("failed", 1)
 
@@ -137,7 +137,7 @@ def test_hosts_that_cannot_reach_each_other_are_named(refused: Refuse, ssh: SshH
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["-np", 5, "--hosts", "alpha:2,beta:2"], "-np 5, but the hosts have 4 slots"),
         (["--hosts", "alpha:two"], "alpha:two is not a host"),
@@ -148,8 +148,8 @@ def test_hosts_that_cannot_reach_each_other_are_named(refused: Refuse, ssh: SshH
         (["--placement", "netns", "--hosts", "alpha"], "--hosts does not apply to --placement netns"),
     ],
 )
-def test_invalid_hosts_are_a_one_line_error(refused: Refuse, arguments: list[object], said: str) -> None:
-    assert said in refused(*arguments)
+def test_invalid_hosts_are_a_one_line_error(refused: Refuse, arguments: list[object], message: str) -> None:
+    assert message in refused(*arguments)
 
 
 def test_a_run_folder_that_a_host_does_not_see_is_an_error(hvscale: Run, ssh: SshHosts) -> None:

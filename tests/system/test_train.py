@@ -56,11 +56,11 @@ def test_ctrl_c_is_one_line_and_leaves_a_readable_run_folder(tmp_path: Path) -> 
     try:
         wait_until(lambda: steps.exists() and steps.stat().st_size > 0)
         training.send_signal(signal.SIGINT)
-        _, said = training.communicate(timeout=60)
+        _, stderr = training.communicate(timeout=60)
     finally:
         training.kill()
     assert training.returncode == 130
-    assert said.splitlines()[-1] == "hvscale: stopped by Ctrl-C"
+    assert stderr.splitlines()[-1] == "hvscale: stopped by Ctrl-C"
     assert (run_json(tmp_path / "job")["state"], run_json(tmp_path / "job")["exit_status"]) == ("interrupted", 130)
 
 
@@ -89,7 +89,7 @@ def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("--scale", "5"), "--scale 5"),
         (("--batch-size", "0"), "--batch-size 0"),
@@ -97,13 +97,13 @@ def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> No
     ],
 )
 def test_invalid_option_is_one_line_and_status_2(
-    hvscale: Run, tmp_path: Path, change: tuple[str, ...], said: str
+    hvscale: Run, tmp_path: Path, change: tuple[str, ...], message: str
 ) -> None:
-    check_refused(hvscale(*TRAIN[1:], *change), said, tmp_path)
+    check_rejected(hvscale(*TRAIN[1:], *change), message, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("train", "resnet-9000", *TINY), "resnet-9000: unknown model; did you mean resnet"),
         ((*TRAIN[1:], "--data", "nowhere"), "nowhere"),
@@ -114,19 +114,19 @@ def test_invalid_option_is_one_line_and_status_2(
     ],
 )
 def test_invalid_request_is_one_line_and_status_2(
-    hvscale_warm: Run, tmp_path: Path, change: tuple[str, ...], said: str
+    hvscale_warm: Run, tmp_path: Path, change: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "damaged").mkdir()
     for name in "abc":
         Image.radial_gradient("L").convert("RGB").save(tmp_path / f"damaged/{name}.png")
     (tmp_path / "damaged/b.png").write_bytes((tmp_path / "damaged/b.png").read_bytes()[:2000])
-    check_refused(hvscale_warm(*change), said, tmp_path)
+    check_rejected(hvscale_warm(*change), message, tmp_path)
 
 
-def check_refused(done: subprocess.CompletedProcess[str], said: str, folder: Path) -> None:
+def check_rejected(done: subprocess.CompletedProcess[str], message: str, folder: Path) -> None:
     assert done.returncode == 2, done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not list(folder.glob("runs/*"))
 
@@ -135,8 +135,8 @@ def test_two_ranks_report_an_error_once(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = hvscale("launch", "-np", 2, "--run", "job", "--", *TRAIN, "--data", "empty")
     assert done.returncode == 3
-    said = [line for line in done.stdout.splitlines() if "empty" in line]
-    assert len(said) == 1
+    lines = [line for line in done.stdout.splitlines() if "empty" in line]
+    assert len(lines) == 1
     assert run_json(tmp_path / "job")["ranks"][0]["exit_status"] == 2
 
 

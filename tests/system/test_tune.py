@@ -106,7 +106,7 @@ def by_settings(document: dict[str, Any]) -> dict[str, Any]:
 def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    moods = (
+    behaviours = (
         "ring=fast",
         "another=fast",
         "recursive_doubling=crash",
@@ -115,7 +115,7 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     )
     done = hvscale(
         *("tune", "-np", "2", "--run", "study", "--knobs", "allreduce_algorithm", "--trial-seconds", "1", "--json"),
-        *("--csv", "trials.csv", "--", "python", program(STEPS), *moods),
+        *("--csv", "trials.csv", "--", "python", program(STEPS), *behaviours),
         timeout=400,
     )
     assert done.returncode == 0, done.stderr
@@ -154,15 +154,15 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     proof = document["proof"]
     assert (proof["accepted"], len(proof["pairs"]), proof["settings"]) == (True, 7, document["winner"])
     assert 1 < proof["gain"]["low"] <= proof["gain"]["mean"] <= proof["gain"]["high"]
-    begun = {
+    records = {
         name: run_json(folder / name) for pair in proof["pairs"] for name in (pair["default_run"], pair["tuned_run"])
     }
-    assert len(begun) == 14
-    in_turns = [
-        requested_knobs(record) for record in sorted(begun.values(), key=lambda record: str(record["started_at"]))
+    assert len(records) == 14
+    settings_in_order = [
+        requested_knobs(record) for record in sorted(records.values(), key=lambda record: str(record["started_at"]))
     ]
     for pair in range(7):
-        assert sorted(map(len, in_turns[2 * pair : 2 * pair + 2])) == [0, 1]
+        assert sorted(map(len, settings_in_order[2 * pair : 2 * pair + 2])) == [0, 1]
     assert document["warnings"] == []
     assert document["profile"]["run_after"] == str(folder / proof["pairs"][-1]["tuned_run"])
     reasons = {choice["knob"]: choice["reason"] for choice in document["space"] if not choice["values"]}
@@ -190,8 +190,8 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     assert second.returncode == 2
     assert f"{folder} is in use by process {first.pid} on " in second.stderr
     first.send_signal(signal.SIGINT)
-    _, said = first.communicate(timeout=60)
-    assert first.returncode == 130, said
+    _, stderr = first.communicate(timeout=60)
+    assert first.returncode == 130, stderr
     assert tune_json(folder)["state"] == "interrupted"
     assert processes_below(folder) == []
 
@@ -229,9 +229,9 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     (folder / "study.db").write_bytes(b"no database" * 1000)
     done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
     assert done.returncode == 2, done.stderr
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith(f"hvscale: {folder}/study.db cannot be used (")
-    assert "file is not a database" in said
+    last_line = done.stderr.splitlines()[-1]
+    assert last_line.startswith(f"hvscale: {folder}/study.db cannot be used (")
+    assert "file is not a database" in last_line
     assert "Traceback" not in done.stderr
     (folder / "study.db").unlink()
     done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
@@ -242,7 +242,7 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
 
 
 @pytest.mark.parametrize(
-    ("command", "status", "said"),
+    ("command", "status", "message"),
     [
         (
             ("sleep", "600"),
@@ -254,17 +254,17 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     ],
 )
 def test_a_command_that_cannot_be_measured_is_reported(
-    hvscale: Run, tmp_path: Path, command: tuple[str, ...], status: int, said: str
+    hvscale: Run, tmp_path: Path, command: tuple[str, ...], status: int, message: str
 ) -> None:
     done = hvscale("tune", "-np", "2", "--run", "study", "--first-step-timeout", "2", "--", *command)
     assert done.returncode == status
-    assert said in done.stderr
+    assert message in done.stderr
     assert tune_json(tmp_path / "study")["state"] == "failed"
     assert processes_below(tmp_path / "study") == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("-np", "1"), "-np 1: a single rank sends no messages"),
         (("-np", "2", "--knobs", "speed"), "--knobs speed: unknown knob"),
@@ -275,10 +275,10 @@ def test_a_command_that_cannot_be_measured_is_reported(
         (("-np", "2", "--metric", "speed"), "put the number into a group"),
     ],
 )
-def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     done = hvscale("tune", *arguments, "--run", "study", "--", "true")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert not (tmp_path / "study").exists()
 
 
@@ -342,8 +342,8 @@ def test_our_trainer_takes_horovods_knobs_within_one_start_and_checks_its_sums(t
         wait_until(lambda: trials_in(folder) == 7 or search.poll() is not None, seconds=150)
     finally:
         search.send_signal(signal.SIGINT)
-        _, said = search.communicate(timeout=60)
-    assert search.returncode == 130, said
+        _, stderr = search.communicate(timeout=60)
+    assert search.returncode == 130, stderr
     document = tune_json(folder)
     assert (document["state"], document["unit"]) == ("interrupted", "images/s")
     trials = document["trials"]
@@ -382,6 +382,6 @@ def test_horovod_can_be_initialised_again_with_other_knobs(
 ) -> None:
     done = hvscale(verb, "-np", "2", "--run", "run", "--", "python", program(AGAIN))
     assert done.returncode == 0, done.stderr
-    said = [line.split() for line in (tmp_path / "run" / "logs" / "rank-00000.log").read_text().splitlines()]
-    seconds = {index: float(words[3]) for index, words in enumerate(words for words in said if words[0] == "cycle")}
+    lines = [line.split() for line in (tmp_path / "run" / "logs" / "rank-00000.log").read_text().splitlines()]
+    seconds = {index: float(words[3]) for index, words in enumerate(words for words in lines if words[0] == "cycle")}
     assert seconds[1] > 0.8  # three messages wait for at least two cycles

@@ -169,15 +169,15 @@ def key(point: dict[str, Any]) -> tuple[object, ...]:
 @pytest.fixture
 def study(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     """Starts a study; the fixture kills it at the end of the test."""
-    begun: list[subprocess.Popen[str]] = []
+    started: list[subprocess.Popen[str]] = []
 
-    def begin(*more: str) -> "subprocess.Popen[str]":
+    def start(*more: str) -> "subprocess.Popen[str]":
         command = [str(PROGRAMS / "hvscale"), *STUDY, "--ops", "broadcast", *more]
-        begun.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        return begun[-1]
+        started.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
 
-    yield begin
-    for process in begun:
+    yield start
+    for process in started:
         process.kill()
         process.communicate()
 

@@ -48,9 +48,9 @@ def test_a_signal_interrupts_the_wait_for_a_host(
     wait_until((tmp_path / "asked").exists)
     launcher.send_signal(number)
     launcher.send_signal(number)
-    _, said = launcher.communicate(timeout=60)
-    assert launcher.returncode == 128 + number, said
-    assert f"ended by {number.name}" in said
+    _, stderr = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + number, stderr
+    assert f"ended by {number.name}" in stderr
     assert run_json(tmp_path / "job")["state"] == "interrupted"
     # Killed, but a busy machine lets it die a moment later.
     wait_until(lambda: processes_below(tmp_path) == [], seconds=20)
@@ -69,8 +69,8 @@ def test_a_signal_during_the_host_checks_leaves_no_ssh(tmp_path: Path, silent_ss
     )
     wait_until((tmp_path / "asked").exists)
     launcher.send_signal(signal.SIGTERM)
-    _, said = launcher.communicate(timeout=60)
-    assert launcher.returncode == 128 + signal.SIGTERM, said
+    _, stderr = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + signal.SIGTERM, stderr
     wait_until(lambda: processes_below(tmp_path) == [], seconds=20)
 
 
