@@ -65,7 +65,7 @@ def bench_json(folder: Path) -> dict[str, Any]:
         ("horovod-openmpi", "openmpi", (1500,)),
     ],
 )
-def test_every_collective_is_right_with_every_type(
+def test_every_collective_is_correct_for_every_type(
     hvscale: Run, tmp_path: Path, backend: str, mpi: str, counts: tuple[int, ...]
 ) -> None:
     """1500 elements: more than the period of the values, and no multiple of a vector."""
@@ -84,7 +84,7 @@ def test_every_collective_is_right_with_every_type(
 
 
 @needs_mpich
-def test_figures_follow_from_what_the_ranks_measured(
+def test_document_and_page_agree_with_rank_measurements(
     open_page: Callable[..., Page], hvscale: Run, tmp_path: Path
 ) -> None:
     backends = ["openmpi", "mpich"]
@@ -160,7 +160,7 @@ def test_each_rank_as_the_root_in_turn(hvscale: Run, tmp_path: Path) -> None:
     )
 
 
-def test_wrong_sums_are_found_and_the_table_is_printed(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
+def test_wrong_sums_are_detected_and_the_table_is_printed(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
     options = ("-b", "1K", "-e", "4K", "-n", "20", "--env", f"LD_PRELOAD={wrong_sums}")
     done = hvscale("bench", "allreduce", "-np", "2", *options, "--run", "bench")
     assert done.returncode == 4, done.stderr
@@ -182,7 +182,7 @@ def test_wrong_sums_are_found_and_the_table_is_printed(hvscale: Run, tmp_path: P
     assert "# wrong values: 2 FAILED" in done.stdout
 
 
-def test_a_rank_that_is_killed_leaves_what_was_measured(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
+def test_a_killed_rank_keeps_earlier_measurements(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
     options = ("-b", "4K", "-e", "8K", "-n", "20", "--no-check", "--env", f"LD_PRELOAD={wrong_sums}", "--layout", "osu")
     done = hvscale("bench", "allreduce", "-np", "2", *options, "--run", "bench")
     assert done.returncode == 3, done.stderr
@@ -195,7 +195,7 @@ def test_a_rank_that_is_killed_leaves_what_was_measured(hvscale: Run, tmp_path: 
     assert (line[0], line[-1]) == ("4096", "20")
 
 
-def test_a_bench_that_is_killed_leaves_what_it_had_and_no_process(tmp_path: Path) -> None:
+def test_a_terminated_bench_keeps_its_measurements_and_leaves_no_process(tmp_path: Path) -> None:
     options = ("-np", "2", "-b", "4", "-e", "8", "-n", "4:20,1000000000", "--run", "bench")
     bench = subprocess.Popen(
         [str(PROGRAMS / "hvscale"), "bench", "allreduce", *options],
@@ -217,14 +217,14 @@ def test_a_bench_that_is_killed_leaves_what_it_had_and_no_process(tmp_path: Path
 
 
 @pytest.mark.skipif(bool(gpus()), reason="there is a GPU here")
-def test_what_the_ranks_refuse_is_a_wrong_request_and_not_their_fault(hvscale: Run, tmp_path: Path) -> None:
+def test_a_request_rejected_by_the_ranks_exits_with_status_2(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale("bench", "reduce", "-np", "2", "--device", "cuda", "--run", "bench")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "hvscale: openmpi-staged: no NVIDIA GPU here: use --device cpu"
     assert bench_json(tmp_path / "bench")["backends"][0]["problem"] == "no NVIDIA GPU here: use --device cpu"
 
 
-def test_an_unknown_collective_is_a_wrong_request(hvscale: Run, tmp_path: Path) -> None:
+def test_an_unknown_collective_is_an_error(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale("bench", "allredcue", "-np", "2")
     assert done.returncode == 2
     assert "allreduce" in done.stderr

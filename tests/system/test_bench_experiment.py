@@ -58,7 +58,7 @@ than = { backend = "openmpi" }
 """
 
 
-def test_statements_follow_from_what_was_measured_and_a_folder_is_gone_on_with(hvscale: Run, tmp_path: Path) -> None:
+def test_statements_agree_with_measurements_and_a_study_is_resumed(hvscale: Run, tmp_path: Path) -> None:
     file, folder = tmp_path / "experiment.toml", tmp_path / "tiny"
     file.write_text(TINY)
     command = ("bench", "experiment", file, "--run", "tiny")
@@ -160,7 +160,7 @@ where = { program = "edsr", operation = "throughput" }
 """
 
 
-def test_a_command_and_a_collective_by_a_table_and_without_in_turns(hvscale: Run, tmp_path: Path) -> None:
+def test_a_command_and_a_collective_are_compared_with_and_without_a_table(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text(BY_A_TABLE)
     (tmp_path / "table.toml").write_text(TABLE)
     command = ("bench", "experiment", "experiment.toml", "--collectives", "table.toml", "--run", "tables", "--json")
@@ -241,7 +241,7 @@ than = { program = "stencil" }
 """
 
 
-def test_a_wrong_result_counts_nowhere_and_keeps_nothing_else_from_being_measured(hvscale: Run, tmp_path: Path) -> None:
+def test_a_wrong_result_is_excluded_and_other_measurements_continue(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "lost.h").write_text(
         "#include <mpi.h>\n#define MPI_Isend(values, count, ...) MPI_Isend(values, 0, __VA_ARGS__)\n"
     )

@@ -43,7 +43,7 @@ def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return document
 
 
-def test_figures_follow_from_what_the_ranks_measured_and_a_folder_is_gone_on_with(
+def test_document_agrees_with_rank_measurements_and_a_study_is_resumed(
     open_page: Callable[..., Page], hvscale: Run, tmp_path: Path
 ) -> None:
     command = ("bench", "param-server", "--backend", "openmpi", *SMALL)
@@ -81,7 +81,7 @@ def test_figures_follow_from_what_the_ranks_measured_and_a_folder_is_gone_on_wit
 
 
 @pytest.mark.parametrize("backend", ["gloo", pytest.param("mpich", marks=needs_mpich)])
-def test_every_operation_is_right_on_other_libraries(hvscale: Run, backend: str) -> None:
+def test_every_operation_is_correct_on_other_libraries(hvscale: Run, backend: str) -> None:
     command = ("bench", "param-server", "--backend", backend, "--workers", "2", "--repeat", "1", "-d", "float16")
     document = document_of(hvscale(*command, *SMALL))
     assert [(run["operation"], run["wrong"]) for run in document["runs"]] == [
@@ -91,7 +91,7 @@ def test_every_operation_is_right_on_other_libraries(hvscale: Run, backend: str)
     ]
 
 
-def test_wrong_values_are_found_and_count_in_no_table(hvscale: Run, tmp_path: Path) -> None:
+def test_wrong_values_are_detected_and_excluded(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "wrong.c").write_text(WRONG_GATHER)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", "wrong.so", "wrong.c", "-ldl"], cwd=tmp_path, check=True)
     command = ("bench", "param-server", "--backend", "openmpi", "--workers", "2", "--operation", "broadcast,gather")

@@ -121,7 +121,7 @@ def test_horovods_broadcasts_use_the_table(
 
 
 @pytest.mark.parametrize("preloaded", [True, False])
-def test_the_broadcast_as_a_call(hvscale: Run, table: Path, tmp_path: Path, preloaded: bool) -> None:
+def test_calling_the_broadcast_directly(hvscale: Run, table: Path, tmp_path: Path, preloaded: bool) -> None:
     options = ("--collectives", table) if preloaded else ()
     done = hvscale("launch", "-np", "3", *options, "--run", tmp_path / "run", "--", "python", CALL)
     assert done.returncode == 0, done.stderr
@@ -129,7 +129,7 @@ def test_the_broadcast_as_a_call(hvscale: Run, table: Path, tmp_path: Path, prel
 
 
 @needs_mpich
-def test_the_broadcast_as_a_call_over_mpich(hvscale: Run, table: Path, tmp_path: Path) -> None:
+def test_calling_the_broadcast_directly_over_mpich(hvscale: Run, table: Path, tmp_path: Path) -> None:
     """mpi4py calls MPICH with large counts, and `hvscale` says which table is another flavour's."""
     run = tmp_path / "run"
     words = ("--mpi", "mpich", "--collectives", table, "--env", "HVBCAST_COUNTS=1", "--run", run)
@@ -227,7 +227,7 @@ assert bool((total == MPI.COMM_WORLD.size).all())
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
-def test_the_library_gets_the_table(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
+def test_the_library_is_given_the_table(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
     """And what the user sets himself goes before it."""
     (tmp_path / "table.toml").write_text(ALGORITHMS.format(mpi=mpi))
     run = tmp_path / "run"
@@ -249,7 +249,9 @@ def test_the_library_gets_the_table(hvscale: Run, program: Callable[[str], Path]
     assert "HVBCAST_TABLE" not in variables
     assert not (run / "collectives.table").exists()
     if mpi == "openmpi":
-        [reported] = [reported for reported in record["settings_in_effect"] if reported["library"].startswith("Open MPI")]
+        [reported] = [
+            reported for reported in record["settings_in_effect"] if reported["library"].startswith("Open MPI")
+        ]
         assert reported["not_applied"] == {}
         assert reported["settings"]["btl_tcp_eager_limit"] == "65536"
 
@@ -275,7 +277,7 @@ WHAT_NCCL_READS = "import os; print(open(os.environ['NCCL_TUNER_CONFIG_FILE']).r
 
 @pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
 @pytest.mark.parametrize("plugin", [None, "plugin.so"])
-def test_nccl_gets_its_table_in_any_job(hvscale: Run, tmp_path: Path, mpi: str, plugin: str | None) -> None:
+def test_nccl_is_given_its_table_in_any_job(hvscale: Run, tmp_path: Path, mpi: str, plugin: str | None) -> None:
     (tmp_path / "table.toml").write_text(ALGORITHMS.format(mpi="nccl") + 'protocol = "ll"\n')
     env = ("--env", f"NCCL_TUNER_PLUGIN={plugin}") if plugin else ()
     words = ("--mpi", mpi, "--collectives", "table.toml", *env, "--run", "run", "--", "python", "-c", WHAT_NCCL_READS)

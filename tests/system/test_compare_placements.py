@@ -35,11 +35,22 @@ def compared(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("namespaces")
-def test_placements_are_measured_in_turns_and_what_failed_is_gone_on_with(
+def test_placements_are_interleaved_and_a_failed_run_is_retried_on_resume(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     script, behaviour, folder = program(PROGRAM), tmp_path / "mood", tmp_path / "compared"
-    command = ("compare-placements", "host,netns", "-np", "2", "--run", "compared", "--repeat", "2", "--link", "200mbit")
+    command = (
+        "compare-placements",
+        "host,netns",
+        "-np",
+        "2",
+        "--run",
+        "compared",
+        "--repeat",
+        "2",
+        "--link",
+        "200mbit",
+    )
 
     behaviour.write_text("bad")
     done = hvscale(*command, "--", "python", script)

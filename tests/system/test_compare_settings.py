@@ -23,7 +23,7 @@ print("images/s:", 20 / (time.monotonic() - began))
 """
 
 
-def test_settings_run_in_turns_and_are_compared(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_settings_are_interleaved_and_compared(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     done = hvscale(
         *("compare-settings", "mpi,mpi-opt", "-np", "2", "--run", "compared", "--repeat", "2", "--json"),
         *("--metric", "images/s: (?P<per_rank>[0-9.]+)", "--", "python", program(PROGRAM)),
@@ -71,14 +71,14 @@ def test_settings_run_in_turns_and_are_compared(hvscale: Run, program: Callable[
         ),
     ],
 )
-def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path, settings: str, message: str) -> None:
+def test_an_invalid_request_starts_nothing(hvscale: Run, tmp_path: Path, settings: str, message: str) -> None:
     done = hvscale("compare-settings", settings, "-np", "2", "--run", "compared", "--", "true")
     assert done.returncode == 2
     assert done.stderr.strip() == f"hvscale: {settings.split(',')[-1] + ': ' if settings == 'mpi' else ''}{message}"
     assert not (tmp_path / "compared").exists()
 
 
-def test_nccl_takes_a_horovod_that_was_built_on_it(hvscale: Run, tmp_path: Path) -> None:
+def test_nccl_needs_a_horovod_built_with_it(hvscale: Run, tmp_path: Path) -> None:
     library = library_in(Path(sys.prefix))
     if library is not None and b"ncclAllReduce" in library.read_bytes():
         pytest.skip("this Horovod is built on NCCL")

@@ -33,7 +33,7 @@ def found(hvscale: Run, data: Path, status: int = 2) -> list[tuple[str, str]]:
     return [(problem["kind"], Path(problem["file"]).name) for problem in document["problems"]]
 
 
-def test_made_low_resolution_images_pass_the_check(hvscale: Run, div2k: Path) -> None:
+def test_generated_low_resolution_images_pass_the_check(hvscale: Run, div2k: Path) -> None:
     done = hvscale("data", "make-lr", div2k / "DIV2K_train_HR", "--scale", "2,4")
     assert done.returncode == 0, done.stderr
     assert "6 images made" in done.stderr

@@ -88,7 +88,7 @@ def test_mpi4py_calls_are_counted_with_and_without_large_counts(hvscale: Run, tm
 
 
 @needs_mpich
-def test_both_environments_start_the_flavour_s_programs(hvscale: Run, tmp_path: Path) -> None:
+def test_both_environments_start_the_flavours_programs(hvscale: Run, tmp_path: Path) -> None:
     where = ("python", "-c", "import sys; print(sys.prefix)")
     own = Path(PROGRAMS).parent
     for number, programs in enumerate((PROGRAMS, MPICH_PREFIX / "bin")):
@@ -105,7 +105,7 @@ def test_both_environments_start_the_flavour_s_programs(hvscale: Run, tmp_path: 
             assert Path(run_json(tmp_path / f"{mpi}-{number}")["library"]["launcher"]).parent == prefix / "bin"
 
 
-def test_a_missing_mpich_environment_is_an_error_with_a_remedy(hvscale: Run, tmp_path: Path) -> None:
+def test_a_missing_mpich_environment_is_an_error_with_a_fix(hvscale: Run, tmp_path: Path) -> None:
     """A copy of this environment's command beside which there is no other."""
     alone = tmp_path / "clone" / ".venv"
     alone.mkdir(parents=True)
@@ -245,7 +245,7 @@ def test_split_gives_the_library_all_devices(hvscale: Run, tmp_path: Path, mvapi
 
 
 @needs_mpich
-def test_the_launcher_s_own_library_comes_first(hvscale: Run, tmp_path: Path, mvapich2_gdr: Path) -> None:
+def test_the_launchers_library_takes_precedence(hvscale: Run, tmp_path: Path, mvapich2_gdr: Path) -> None:
     says_mvapich2 = r"""
 #include <string.h>
 int MPI_Get_library_version(char *text, int *length)

@@ -95,7 +95,7 @@ def test_an_optimizers_gradients_have_names_sizes_and_times(record: Callable[...
             assert step.ends[0] <= step.seconds
 
 
-def test_the_groups_of_an_optimizer_are_recorded(record: Callable[..., JobGradients]) -> None:
+def test_optimizer_groups_are_recorded(record: Callable[..., JobGradients]) -> None:
     found = record(TRAINING % "groups=2")
     groups = {tensor.group for tensor in found.tensors}
     assert len(groups) == 2
@@ -103,7 +103,7 @@ def test_the_groups_of_an_optimizer_are_recorded(record: Callable[..., JobGradie
     assert sorted(tensor.bytes for tensor in found.tensors) == sorted(BYTES.values())
 
 
-def test_tensors_without_a_name_are_told_apart_by_their_order(record: Callable[..., JobGradients]) -> None:
+def test_tensors_without_a_name_are_identified_by_their_order(record: Callable[..., JobGradients]) -> None:
     found = record(BY_HAND)
     assert [(tensor.dtype, tensor.bytes) for tensor in found.tensors] == [("float64", 800), ("float16", 14)]
     # Each all-reduce is waited for before the next one.
@@ -112,7 +112,7 @@ def test_tensors_without_a_name_are_told_apart_by_their_order(record: Callable[.
     assert len(found.numbers) == STEPS - 1
 
 
-def test_a_step_may_hold_two_optimizers_and_a_metric_is_left_out(record: Callable[..., JobGradients]) -> None:
+def test_a_step_may_have_two_optimizers_and_metrics_are_excluded(record: Callable[..., JobGradients]) -> None:
     found = record(TWO_OPTIMIZERS)
     assert {tensor.name for tensor in found.tensors} == {"one.weight", "one.bias", "other.weight", "other.bias"}
     # The metric of step 5 is enqueued after the last optimizer's end, so it begins step 6.
@@ -120,7 +120,7 @@ def test_a_step_may_hold_two_optimizers_and_a_metric_is_left_out(record: Callabl
     assert found.left_out == 1
 
 
-def test_our_trainer_records_the_same_way(hvscale: Run, tmp_path: Path) -> None:
+def test_hvscale_train_records_gradients(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale(
         *("profile", "--gradients", "-np", 2, "--run", "job", "--"),
         *("hvscale", "train", "edsr", "--n-resblocks", 1, "--n-feats", 8),
@@ -133,7 +133,7 @@ def test_our_trainer_records_the_same_way(hvscale: Run, tmp_path: Path) -> None:
     assert "head.0.weight" in {tensor.name for tensor in found.tensors}
 
 
-def test_a_killed_rank_leaves_its_whole_steps(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_killed_rank_keeps_its_complete_steps(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     text = (
         TRAINING % ""
         + "    if step == 5 and hvd.rank() == 1: import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -151,7 +151,7 @@ def test_a_killed_rank_leaves_its_whole_steps(hvscale: Run, program: Callable[[s
     assert read_job_gradients(RunFolder(tmp_path / "job")).numbers == [1, 2, 3, 4]
 
 
-def test_a_file_that_cannot_grow_ends_the_recording_and_not_the_job(
+def test_a_full_disk_stops_the_recording_but_not_the_job(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1200, 1200))\n"
@@ -165,7 +165,7 @@ def test_a_file_that_cannot_grow_ends_the_recording_and_not_the_job(
     assert 1 < len(steps) < STEPS - 1
 
 
-def test_the_sites_own_customization_runs_and_one_rank_has_no_gradients(
+def test_sitecustomize_still_runs_and_one_rank_has_no_gradients(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Horovod's optimizer exchanges nothing in a job of one rank."""

@@ -13,7 +13,7 @@ from tests.conftest import PROGRAMS, Run
 # nothing, and a code for an emoji.
 NAME = "[bold]x[/blue] [/] :smile:"
 MESSAGES = "from mpi4py import MPI; import numpy; MPI.COMM_WORLD.Allreduce(numpy.ones(9), numpy.ones(9))"
-STEER = "\x1b]52;c;cm0=\x07\x1b[2J"
+CONTROL_SEQUENCES = "\x1b]52;c;cm0=\x07\x1b[2J"
 
 
 def test_names_are_shown_unchanged(hvscale: Run, tmp_path: Path) -> None:
@@ -67,14 +67,14 @@ def on_a_terminal(tmp_path: Path, *arguments: object) -> str:
 
 
 def test_output_and_names_cannot_control_the_terminal(program: Callable[[str], Path], tmp_path: Path) -> None:
-    text = f"\x1b[31mred {STEER}words"
+    text = f"\x1b[31mred {CONTROL_SEQUENCES}words"
     script = program(f"import sys; print({text!r}); sys.exit({('end ' + text)!r})")
-    shown = on_a_terminal(tmp_path, "launch", "--run", f"{STEER}run", "--", "python", script)
+    shown = on_a_terminal(tmp_path, "launch", "--run", f"{CONTROL_SEQUENCES}run", "--", "python", script)
     assert "[0] \x1b[31mred words\x1b[0m" in shown
     assert "    \x1b[31mred words\x1b[0m" in shown  # among the last lines
     assert "\\x1b]52;c;cm0=\\x07\\x1b[2Jrun" in shown
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / f"{STEER}.png").write_text("no image")
+    (tmp_path / "data" / f"{CONTROL_SEQUENCES}.png").write_text("no image")
     checked = on_a_terminal(tmp_path, "data", "check", "data")
     assert "\\x1b]52;c;cm0=\\x07\\x1b[2J.png" in "".join(checked.split())
     for one in (shown, checked):
@@ -82,6 +82,6 @@ def test_output_and_names_cannot_control_the_terminal(program: Callable[[str], P
         assert "\x1b[2J" not in one
 
 
-def test_files_get_the_bytes_unchanged(hvscale: Run, program: Callable[[str], Path]) -> None:
-    script = program(f"print({STEER + 'words'!r})")
-    assert hvscale("launch", "--", "python", script).stdout == f"[0] {STEER}words\n"
+def test_redirected_output_is_unchanged(hvscale: Run, program: Callable[[str], Path]) -> None:
+    script = program(f"print({CONTROL_SEQUENCES + 'words'!r})")
+    assert hvscale("launch", "--", "python", script).stdout == f"[0] {CONTROL_SEQUENCES}words\n"

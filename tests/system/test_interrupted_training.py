@@ -96,7 +96,7 @@ def lines_of(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_saves_and_ends_with_75(hvscale: Run, tmp_path: Path, number: int) -> None:
+def test_a_signal_saves_a_checkpoint_and_exits_with_75(hvscale: Run, tmp_path: Path, number: int) -> None:
     again = (*EDSR, "--steps", 2000, "--run", "stopped", "--resume", "auto", "--checkpoint-every", 0)
     status, output = signalled(tmp_path, again, lambda process: process.send_signal(number))
     assert status == 75, output
@@ -108,7 +108,7 @@ def test_a_signal_saves_and_ends_with_75(hvscale: Run, tmp_path: Path, number: i
 
 
 @pytest.mark.parametrize("to", ["rank 1", "the launcher"])
-def test_all_ranks_stop_on_one_s_signal_and_resume(hvscale: Run, tmp_path: Path, to: str) -> None:
+def test_all_ranks_stop_when_one_is_signalled_and_resume(hvscale: Run, tmp_path: Path, to: str) -> None:
     train = ("hvscale", *EDSR, "--schedule", "constant", "--checkpoint-every", 0)
 
     def send(process: subprocess.Popen[str]) -> None:
@@ -152,7 +152,7 @@ def test_a_nan_on_one_rank_is_skipped_by_all(hvscale: Run, tmp_path: Path) -> No
     assert all(value.equal(four[name]) for name, value in trained.items())
 
 
-def test_three_nans_in_a_row_end_training_with_the_last_good_checkpoint(hvscale: Run, tmp_path: Path) -> None:
+def test_three_consecutive_nans_stop_training_and_name_the_last_good_checkpoint(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     train = (*CLASSIFIER, "--steps", 9, "--run", "job")
     done = hvscale(*train, FIRST="4", LAST="99")
@@ -169,7 +169,7 @@ def test_three_nans_in_a_row_end_training_with_the_last_good_checkpoint(hvscale:
     assert done.stdout.count("there is no checkpoint yet") == 1
 
 
-def test_a_stalled_rank_ends_the_job_with_all_stacks(tmp_path: Path) -> None:
+def test_a_stalled_rank_ends_the_job_and_all_stacks_are_logged(tmp_path: Path) -> None:
     words = ("hvscale", *EDSR, "--steps", 100000, "--stall-timeout", 4)
     pid = 0
 
@@ -189,7 +189,7 @@ def test_a_stalled_rank_ends_the_job_with_all_stacks(tmp_path: Path) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_stalled_process_ends_with_unread_output(tmp_path: Path) -> None:
+def test_a_stalled_process_exits_even_if_its_output_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(STUCK)
     train = ("train", "stuck:net", *CLASSIFIER[2:-2], "--steps", 9, "--stall-timeout", 1, "--run", "job")
     file = tmp_path / "job/steps.jsonl"
@@ -235,7 +235,7 @@ def test_thirty_random_kills_do_not_change_the_result(hvscale: Run, tmp_path: Pa
     assert steps(tmp_path / "whole") == steps(tmp_path / "stopped")
 
 
-def test_a_kill_during_a_checkpoint(hvscale: Run, tmp_path: Path) -> None:
+def test_a_kill_during_a_checkpoint_keeps_the_previous_one(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "large.py").write_text(LARGE)
     train = ("train", "large:net", *CLASSIFIER[2:], "--run", "job", "--resume", "auto", "--steps")
     assert hvscale(*train, 2).returncode == 0

@@ -115,7 +115,7 @@ def test_mpich_reports_the_settings(hvscale: Run, program: Callable[[str], Path]
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
-def test_ranks_have_the_binding_and_threads(
+def test_ranks_have_the_requested_binding_and_threads(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:
     if (os.cpu_count() or 1) < 2:
@@ -124,7 +124,7 @@ def test_ranks_have_the_binding_and_threads(
     assert shown.count("cores 1 threads 1") == 2
 
 
-def test_gloo_uses_the_interface(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_gloo_uses_the_requested_interface(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     record, _ = start(hvscale, program(PROGRAM), tmp_path, {"socket_interfaces": "lo"}, "--mpi", "gloo")
     assert requested_env(record) == {"HOROVOD_GLOO_IFACE": "lo"}
     nowhere = hvscale(

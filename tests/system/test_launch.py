@@ -42,7 +42,7 @@ time.sleep(600)
 """
 
 # Deaf to every polite signal, with a grandchild in a session of its own.
-DEAF = """
+IGNORES_SIGNALS = """
 import signal, subprocess, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
@@ -111,11 +111,13 @@ def test_a_failed_rank_ends_the_job(
 
 
 @pytest.fixture(params=FLAVOURS)
-def deaf_job(request: pytest.FixtureRequest, program: Callable[[str], Path], tmp_path: Path) -> subprocess.Popen[str]:
-    """`hvscale launch` of two DEAF ranks into the folder "job", both of them running."""
+def signal_ignoring_job(
+    request: pytest.FixtureRequest, program: Callable[[str], Path], tmp_path: Path
+) -> subprocess.Popen[str]:
+    """`hvscale launch` of two IGNORES_SIGNALS ranks into the folder "job", both of them running."""
     command = [str(PROGRAMS / "hvscale"), "launch", "-np", "2", "--mpi", request.param, "--run", "job"]
     launcher = subprocess.Popen(
-        [*command, "--", "python", str(program(DEAF))],
+        [*command, "--", "python", str(program(IGNORES_SIGNALS))],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -128,14 +130,14 @@ def deaf_job(request: pytest.FixtureRequest, program: Callable[[str], Path], tmp
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_job_and_the_run_stays_readable(
-    deaf_job: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
+def test_a_signal_ends_a_job_that_ignores_it(
+    signal_ignoring_job: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:
     run = tmp_path / "job"
     assert run_json(run)["state"] == "running"
-    deaf_job.send_signal(number)
-    _, stderr = deaf_job.communicate(timeout=30)
-    assert deaf_job.returncode == 128 + number
+    signal_ignoring_job.send_signal(number)
+    _, stderr = signal_ignoring_job.communicate(timeout=30)
+    assert signal_ignoring_job.returncode == 128 + number
     assert number.name in stderr.splitlines()[-1]
     record = run_json(run)
     assert (record["state"], record["exit_status"]) == ("interrupted", 128 + number)
@@ -143,15 +145,19 @@ def test_a_signal_ends_the_job_and_the_run_stays_readable(
 
 
 @pytest.mark.parametrize("which", ["the launcher's child", "the supervisor"])
-def test_a_killed_supervisor_ends_the_job(deaf_job: subprocess.Popen[str], tmp_path: Path, which: str) -> None:
+def test_a_killed_supervisor_ends_the_job(
+    signal_ignoring_job: subprocess.Popen[str], tmp_path: Path, which: str
+) -> None:
     run = tmp_path / "job"
     rank_processes = [process for process in processes_of(run) if "rank.py" in " ".join(process.cmdline()[:4])]
     supervisors = [process for process in rank_processes if process.parent() in rank_processes]
-    (supervisors if which == "the supervisor" else [process for process in rank_processes if process not in supervisors])[
-        -1
-    ].kill()
-    _, stderr = deaf_job.communicate(timeout=30)
-    assert deaf_job.returncode == 3, stderr
+    (
+        supervisors
+        if which == "the supervisor"
+        else [process for process in rank_processes if process not in supervisors]
+    )[-1].kill()
+    _, stderr = signal_ignoring_job.communicate(timeout=30)
+    assert signal_ignoring_job.returncode == 3, stderr
     assert run_json(run)["state"] == "failed"
     assert processes_of(run) == []
 
@@ -166,7 +172,7 @@ def test_leftover_processes_are_killed_with_a_warning(
     assert processes_of(tmp_path / "job") == []
 
 
-def test_the_environment_is_an_explicit_list(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_only_listed_variables_reach_the_ranks(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     script = program("import json, os; print(json.dumps(dict(os.environ)))")
     done = hvscale(
         *(
@@ -293,7 +299,7 @@ def test_output_without_newlines_does_not_fill_memory(program: Callable[[str], P
     assert sum(len(line) - len("[0] ") for line in lines) == written
 
 
-def test_a_full_disk_loses_the_log_but_not_the_job(
+def test_a_full_disk_truncates_the_log_but_the_job_ends(
     hvscale: Run, program: Callable[[str], Path], small_disk: Callable[..., Path]
 ) -> None:
     small = small_disk("128k")

@@ -31,7 +31,7 @@ print("sum", float(hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum)))
 """
 # The answers to requests of somebody who knows the port only. Without its announced body a request
 # is not complete.
-STRANGER = """
+UNAUTHORISED_CLIENT = """
 import encodings.idna, json, os, sys
 from http.client import HTTPConnection
 os.setgroups([]); os.setgid(65534); os.setuid(65534)  # nobody, who could not have started this Python
@@ -49,7 +49,7 @@ print(json.dumps([*answers, server.getresponse().status]))
 """
 
 
-def put_announcing(address: str, port: int, path: str, length: str) -> int:
+def put_with_length(address: str, port: int, path: str, length: str) -> int:
     """The status that answers a PUT before its body is sent."""
     server = HTTPConnection(address, port, timeout=20)
     server.putrequest("PUT", path)
@@ -74,14 +74,14 @@ def running_job(folder: Path, *arguments: object) -> Iterator[subprocess.Popen[s
             job.terminate()
 
 
-def test_other_users_cannot_use_gloo_s_rendezvous(program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_other_users_cannot_use_the_gloo_rendezvous(program: Callable[[str], Path], tmp_path: Path) -> None:
     with running_job(tmp_path, "-np", 2, "--mpi", "gloo", "--", "python", program(RENDEZVOUS_PROGRAM)) as job:
         wait_until(lambda: all((tmp_path / f"{rank}.ready").exists() for rank in range(2)))
         named, port = json.loads((tmp_path / "0.ready").read_text())
         place, _, secret = named.partition("/")
         address = place.partition(":")[0]
         stranger = subprocess.run(
-            [sys.executable, "-I", "-c", STRANGER, address, port, os.uname().nodename],
+            [sys.executable, "-I", "-c", UNAUTHORISED_CLIENT, address, port, os.uname().nodename],
             capture_output=True,
             text=True,
             timeout=60,
@@ -91,7 +91,7 @@ def test_other_users_cannot_use_gloo_s_rendezvous(program: Callable[[str], Path]
         # Not even who knows the way in can send what is larger than any rank's addresses.
         ours = f"/{secret}:{port}/global/1"
         lengths = {"1073741824": 413, "-1": 400, "many": 400}
-        assert {length: put_announcing(address, int(port), ours, length) for length in lengths} == lengths
+        assert {length: put_with_length(address, int(port), ours, length) for length in lengths} == lengths
         (tmp_path / "go").touch()
         stdout, stderr = job.communicate(timeout=120)
     assert job.returncode == 0, stderr
@@ -100,7 +100,7 @@ def test_other_users_cannot_use_gloo_s_rendezvous(program: Callable[[str], Path]
 
 
 # Ranks talk, spawn another where they can, and stay until they have been looked at.
-TALKING_PROGRAM = """
+COMMUNICATING_PROGRAM = """
 import pathlib, sys, time
 from mpi4py import MPI
 parent, world = MPI.Comm.Get_parent(), MPI.COMM_WORLD
@@ -141,7 +141,7 @@ def listeners(job: psutil.Process) -> dict[str, str]:
 def test_a_job_on_one_host_listens_on_the_loopback_interface_only(
     program: Callable[[str], Path], tmp_path: Path, mpi: str, transport: str
 ) -> None:
-    words = ("-np", 2, "--mpi", mpi, "--transport", transport, "--", "python", program(TALKING_PROGRAM))
+    words = ("-np", 2, "--mpi", mpi, "--transport", transport, "--", "python", program(COMMUNICATING_PROGRAM))
     with running_job(tmp_path, *words) as job:
         wait_until(lambda: all((tmp_path / f"{rank}.ready").exists() for rank in range(2)) or job.poll() is not None)
         assert job.poll() is None, job.communicate()

@@ -30,7 +30,7 @@ from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, requested_e
 STEPS = 20
 # Says what it has of its libraries' settings: at once, and no more than a pipe takes whole, since
 # launchers put one rank's words between another's.
-TELL = """
+REPORT = """
 set_here = {name: word for name, word in os.environ.items() if name.startswith(("HOROVOD_", "MPIR_CVAR_"))}
 told = json.dumps({"size": size, "words": sys.argv[1:], **set_here})
 sys.stdout.write(f"images/s: {rate}\\nhad {told}\\n")
@@ -51,7 +51,7 @@ HOROVOD = (
 )
 
 
-def steps_by(start: str, size: str, allreduce: str) -> str:
+def steps_program(start: str, size: str, allreduce: str) -> str:
     return f"""
 import json, os, sys, time
 {start}
@@ -64,7 +64,7 @@ for step in range({STEPS}):
     assert bool((total == size).all())
 profiling.step()
 rate = {STEPS} / (time.monotonic() - began)
-{TELL}"""
+{REPORT}"""
 
 
 METRIC = r"images/s: (?P<per_rank>[0-9.]+)"
@@ -80,7 +80,7 @@ world = MPI.COMM_WORLD
 communicator = world if sys.argv[1] == "world" else world.Split(world.rank // 2)
 communicator.Bcast(numpy.ones(1 << 20, numpy.uint8))
 """
-ASK_NCCL = """
+READ_NCCL_SETTINGS = """
 import ctypes, sys
 ctypes.CDLL(sys.argv[1]).ncclGetUniqueId(ctypes.create_string_buffer(128))
 environment = ctypes.CDLL(None)
@@ -173,7 +173,7 @@ def accepted(document: TuneDocument) -> TuneDocument:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("program") / "program.py"
-    path.write_text(steps_by(*MPI4PY))
+    path.write_text(steps_program(*MPI4PY))
     return path
 
 
@@ -211,7 +211,7 @@ def sh(text: str, folder: Path, prefix: Path = PROGRAMS.parent, **environment: s
     return done.stdout + done.stderr
 
 
-def had_by_ranks(output: str) -> list[dict[str, Any]]:
+def reported_by_ranks(output: str) -> list[dict[str, Any]]:
     """What each rank of the program says of itself, and of its libraries' variables."""
     return [json.loads(text) for text in re.findall(r"had (\{.*\})", output)]
 
@@ -223,13 +223,13 @@ def section(folder: Path, title: str) -> str:
     return found
 
 
-def last_said(output: str, name: str) -> str:
+def reported_value(output: str, name: str) -> str:
     """The value that Open MPI shows for a parameter, with the place it came from."""
     values: list[str] = re.findall(rf"{name}=(.*)", output)
     return values[-1]
 
 
-def test_env_sh_sets_what_a_launch_with_the_settings_does(hvscale: Run, folder: Path, tmp_path: Path) -> None:
+def test_env_sh_sets_the_same_variables_as_launch(hvscale: Run, folder: Path, tmp_path: Path) -> None:
     output = sh(". ./env.sh; env -0", folder)
     before = sh("env -0", folder)
     new = dict(entry.split("=", 1) for entry in set(output.split("\0")) - set(before.split("\0")))
@@ -247,7 +247,7 @@ def test_env_sh_sets_what_a_launch_with_the_settings_does(hvscale: Run, folder: 
     assert reported["settings"]["coll_tuned_allreduce_algorithm"] == "ring"
 
 
-def test_set_goes_before_the_file_and_another_mpi_is_refused(hvscale: Run, folder: Path, tmp_path: Path) -> None:
+def test_set_overrides_the_file_and_another_mpi_is_rejected(hvscale: Run, folder: Path, tmp_path: Path) -> None:
     settings = ("--settings", folder / "settings.toml")
     done = hvscale(
         "profile",
@@ -277,7 +277,7 @@ def test_set_goes_before_the_file_and_another_mpi_is_refused(hvscale: Run, folde
     assert not (tmp_path / "none").exists()
 
 
-def test_the_options_of_the_file_are_the_launch_s(hvscale: Run, tmp_path: Path) -> None:
+def test_launch_uses_the_options_of_the_file(hvscale: Run, tmp_path: Path) -> None:
     write_outputs(tmp_path, study({}, launch=LaunchOptions(transport="ucx", devices="own"), accepted=None))
     program = ("--", "python", "-c", "import mpi4py.MPI")
     assert hvscale("launch", "--settings", "settings.toml", "--run", "as-written", *program).returncode == 0
@@ -289,72 +289,74 @@ def test_the_options_of_the_file_are_the_launch_s(hvscale: Run, tmp_path: Path) 
     assert (record["library"]["transport"], record["launch"]["devices"]) == ("ob1", "own")
 
 
-def test_mpirun_s_line_starts_the_job_with_the_settings(folder: Path) -> None:
+def test_the_mpirun_command_applies_the_settings(folder: Path) -> None:
     output = sh(section(folder, "mpirun"), folder, OMPI_MCA_mpi_show_mca_params="enviro")
-    ranks = had_by_ranks(output)
+    ranks = reported_by_ranks(output)
     assert [rank["size"] for rank in ranks] == [2, 2]
     assert all(rank["words"] == [HOSTILE] for rank in ranks)
     assert all(rank["HOROVOD_FUSION_THRESHOLD"] == str(1 << 20) for rank in ranks)
-    assert last_said(output, "coll_tuned_allreduce_algorithm") == "ring (environment)"
-    assert last_said(output, "coll_tuned_allreduce_algorithm_segmentsize") == "65536 (environment)"
+    assert reported_value(output, "coll_tuned_allreduce_algorithm") == "ring (environment)"
+    assert reported_value(output, "coll_tuned_allreduce_algorithm_segmentsize") == "65536 (environment)"
 
 
-def test_what_srun_s_line_hands_on_is_taken(folder: Path) -> None:
+def test_the_srun_command_applies_the_settings(folder: Path) -> None:
     """Its environment and its words, for one process: srun itself needs a cluster."""
     alone = re.sub(r"srun -n 2 --mpi=pmix --cpu-bind=none", "", section(folder, "srun"))
     output = sh(alone, folder, OMPI_MCA_mpi_show_mca_params="enviro")
-    [rank] = had_by_ranks(output)
+    [rank] = reported_by_ranks(output)
     assert (rank["words"], rank["HOROVOD_CYCLE_TIME"]) == ([HOSTILE], "0.5")
-    assert last_said(output, "coll_tuned_allreduce_algorithm") == "ring (environment)"
+    assert reported_value(output, "coll_tuned_allreduce_algorithm") == "ring (environment)"
 
 
-def test_hvscale_s_line_starts_the_job_with_the_settings(folder: Path, tmp_path: Path) -> None:
+def test_the_hvscale_command_applies_the_settings(folder: Path, tmp_path: Path) -> None:
     sh(section(folder, "hvscale").replace("--settings", "--run again --settings"), tmp_path)
     record = run_json(tmp_path / "again")
     assert (requested_knobs(record), record["np"]) == (WINNER, 2)
     assert record["command"][-1] == HOSTILE
 
 
-def test_horovodrun_reads_its_file(folder: Path, tmp_path: Path) -> None:
+def test_horovodrun_applies_its_configuration_file(folder: Path, tmp_path: Path) -> None:
     over_open_mpi = sh(section(folder, "horovodrun"), folder, OMPI_MCA_mpi_show_mca_params="enviro")
-    assert last_said(over_open_mpi, "coll_tuned_allreduce_algorithm") == "ring (environment)"
+    assert reported_value(over_open_mpi, "coll_tuned_allreduce_algorithm") == "ring (environment)"
     config = folder / "horovodrun.yaml"
     gloo = config.read_text().replace("controller: mpi", "controller: gloo")
     (folder / "gloo.yaml").write_text(gloo)
     program = tmp_path / "program.py"
-    program.write_text(steps_by(*HOROVOD))
+    program.write_text(steps_program(*HOROVOD))
     words = shlex.join(["horovodrun", "-np", "2", "--config-file", str(folder / "gloo.yaml"), "python", str(program)])
     for output in (over_open_mpi, sh(words, folder)):
-        ranks = had_by_ranks(output)
+        ranks = reported_by_ranks(output)
         assert [rank["size"] for rank in ranks] == [2, 2]
         assert all(float(rank["HOROVOD_FUSION_THRESHOLD"]) == 1 << 20 for rank in ranks)
         assert all(rank["HOROVOD_CYCLE_TIME"] == "0.5" for rank in ranks)
     (folder / "gloo.yaml").unlink()
 
 
-def infos() -> list[Path]:
+def ompi_infos() -> list[Path]:
     """Of the environment's Open MPI, and of the machine's own where it has another."""
     own = Path("/usr/bin/ompi_info")
     return [PROGRAMS / "ompi_info", *([own] if own.exists() else [])]
 
 
-@pytest.mark.parametrize("info", infos(), ids=str)
-def test_open_mpi_reads_its_parameters(folder: Path, info: Path) -> None:
+@pytest.mark.parametrize("info", ompi_infos(), ids=str)
+def test_open_mpi_reads_its_parameter_file(folder: Path, info: Path) -> None:
     text = (folder / "openmpi-mca-params.conf").read_text()
     wanted = dict(re.findall(r"^(\w+) = (.*)$", text, re.MULTILINE))
     assert len(wanted) == 5
-    text = sh(f"{info} --all --parsable", folder, OMPI_MCA_mca_base_param_files=str(folder / "openmpi-mca-params.conf"))
-    known = openmpi.parse(text)
+    info_output = sh(
+        f"{info} --all --parsable", folder, OMPI_MCA_mca_base_param_files=str(folder / "openmpi-mca-params.conf")
+    )
+    known = openmpi.parse(info_output)
     for name, word in wanted.items():
         assert openmpi.is_same_value(word, known[name].value) or known[name].names[word] == known[name].value
-        assert f":{name}:source:file" in text
+        assert f":{name}:source:file" in info_output
 
 
-def test_a_job_takes_open_mpi_s_parameters_from_the_file(folder: Path, program: Path) -> None:
+def test_a_job_applies_the_open_mpi_parameter_file(folder: Path, program: Path) -> None:
     file = shlex.quote(str(folder / "openmpi-mca-params.conf"))
     start = f"mpirun --mca mca_base_param_files {file} -np 2 --map-by slot:OVERSUBSCRIBE python {program}"
     output = sh(start, folder, OMPI_MCA_mpi_show_mca_params="file")
-    assert last_said(output, "coll_tuned_allreduce_algorithm").startswith("ring (file (")
+    assert reported_value(output, "coll_tuned_allreduce_algorithm").startswith("ring (file (")
 
 
 def sent_by_rank_0(folder: Path, words: str, environment: dict[str, str]) -> dict[int, int]:
@@ -371,7 +373,7 @@ def sent_by_rank_0(folder: Path, words: str, environment: dict[str, str]) -> dic
     }
 
 
-def test_open_mpi_s_rules_decide_for_the_job_s_communicators_and_no_smaller_ones(tmp_path: Path) -> None:
+def test_open_mpi_rules_apply_only_to_communicators_of_the_jobs_size(tmp_path: Path) -> None:
     write_outputs(tmp_path, study({"broadcast_algorithm": "pipeline", "segment_size": "64K"}))
     [use] = re.findall(r"^# (export .*)$", (tmp_path / "openmpi-coll-rules.conf").read_text(), re.MULTILINE)[-1:]
     name, _, file = use.removeprefix("export ").partition("=")
@@ -384,9 +386,9 @@ def test_open_mpi_s_rules_decide_for_the_job_s_communicators_and_no_smaller_ones
 
 
 @needs_mpich
-def test_mpich_s_files_and_line(run_anywhere: Run, tmp_path: Path) -> None:
+def test_mpich_files_and_command_apply_the_settings(run_anywhere: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(steps_by(*HOROVOD))
+    program.write_text(steps_program(*HOROVOD))
     winner = {"allreduce_algorithm": "tree", "segment_size": "16K", "eager_threshold": "32K", "transport": "ofi"}
     folder = tmp_path / "study"
     study_of_mpich = real_study(run_anywhere, folder, program, "mpich", winner)
@@ -403,7 +405,7 @@ def test_mpich_s_files_and_line(run_anywhere: Run, tmp_path: Path) -> None:
     numbers = {name: word for name, word in expected.items() if word.isdigit()}
     for read in ("set -a; . ./mpich.conf; set +a", ". ./env.sh"):
         assert numbers.items() <= control_variables(sh(f"{read}; {ask}", folder)).items()
-    ranks = had_by_ranks(sh(section(folder, "mpiexec.hydra"), folder, MPICH_PREFIX))
+    ranks = reported_by_ranks(sh(section(folder, "mpiexec.hydra"), folder, MPICH_PREFIX))
     assert [rank["size"] for rank in ranks] == [2, 2]
     assert all(expected.items() <= rank.items() for rank in ranks)
 
@@ -413,7 +415,7 @@ def control_variables(text: str) -> dict[str, str]:
 
 
 @needs_mpich
-def test_mpich_reads_its_file_for_a_whole_node(tmp_path: Path) -> None:
+def test_mpich_reads_its_file_from_etc(tmp_path: Path) -> None:
     """In a mount namespace of its own, whose /etc holds that file alone."""
     etc = tmp_path / "etc"
     etc.mkdir()
@@ -437,7 +439,7 @@ def test_nccl_reads_its_file(tmp_path: Path) -> None:
     # It reads the file as it starts, also where there is no GPU, and puts into the environment what
     # it finds.
     done = subprocess.run(
-        [sys.executable, "-c", ASK_NCCL, str(NCCL), *wanted],
+        [sys.executable, "-c", READ_NCCL_SETTINGS, str(NCCL), *wanted],
         env={"PATH": os.environ["PATH"], "NCCL_CONF_FILE": str(tmp_path / "nccl.conf")},
         capture_output=True,
         text=True,
@@ -471,7 +473,7 @@ def test_the_guide_in_a_browser(open_page: Callable[..., Page], document: TuneDo
     assert "Nothing to use yet" in page.inner_text("#answer")
 
 
-def test_the_guide_s_lines_repeat_the_proof_and_the_comparison(folder: Path, tmp_path: Path) -> None:
+def test_the_commands_of_the_guide_repeat_the_proof_and_the_comparison(folder: Path, tmp_path: Path) -> None:
     text = (folder / "guide.md").read_text().partition("## How to repeat it")[2]
     [line] = re.findall(r"^hvscale compare-settings(?:.|\n)*?(?=\n```)", text, re.MULTILINE)
     sh(line.replace("--repeat 7", f"--repeat 1 --run again --metric {shlex.quote(METRIC)}"), tmp_path)

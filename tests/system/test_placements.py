@@ -58,7 +58,7 @@ if "1" in map(os.environ.get, ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK
     time.sleep(600)
 """
 
-BIG_ALLREDUCE = f"""
+LARGE_ALLREDUCE = f"""
 import numpy, time
 from mpi4py import MPI
 data, total = numpy.ones({BIG}, numpy.uint8), numpy.empty({BIG}, numpy.uint8)
@@ -70,7 +70,7 @@ for _ in range(3):
 """
 
 
-def waiting(mpi: str) -> str:
+def waiting_program(mpi: str) -> str:
     """The program of ranks that find each other, say so and wait."""
     return f'import time\n{INIT[mpi]}\nprint("ready", flush=True)\ntime.sleep(600)\n'
 
@@ -135,7 +135,7 @@ def test_a_shaped_link_has_the_requested_rate(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str]
 ) -> None:
     words = ("launch", "-np", 2, *place, "--link", "1gbit", "--run", "job")
-    done = hvscale(*words, "--", "python", program(BIG_ALLREDUCE))
+    done = hvscale(*words, "--", "python", program(LARGE_ALLREDUCE))
     assert done.returncode == 0, done.stderr
     assert run_json(tmp_path / "job")["placement_settings"]["link"] == "1gbit"
     seconds = [float(line) for line in (tmp_path / "job/logs/rank-00000.log").read_text().splitlines()]
@@ -196,7 +196,7 @@ def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
 
     def start(mpi: str) -> subprocess.Popen[str]:
         started.append(waiting_launcher(tmp_path, place, mpi))
-        wait_until_ready(tmp_path)
+        wait_for_ranks_to_start(tmp_path)
         return started[0]
 
     yield start
@@ -206,19 +206,19 @@ def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
             launcher.communicate(timeout=60)
 
 
-def with_labels(found: dict[str, Any]) -> list[dict[str, str]]:
+def labelled(found: dict[str, Any]) -> list[dict[str, str]]:
     """What names its run: shared memory does not, and other tests leave some at any time."""
     return [leftover for leftover in found["leftovers"] if leftover["kind"] not in UNLABELLED]
 
 
-def wait_until_ready(tmp_path: Path) -> None:
+def wait_for_ranks_to_start(tmp_path: Path) -> None:
     """Both ranks of the run "job" have said so."""
     logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
 
 
 def waiting_launcher(tmp_path: Path, place: list[str], mpi: str) -> subprocess.Popen[str]:
-    (tmp_path / "program.py").write_text(waiting(mpi))
+    (tmp_path / "program.py").write_text(waiting_program(mpi))
     return subprocess.Popen(
         [
             PROGRAMS / "hvscale",
@@ -246,7 +246,7 @@ def waiting_launcher(tmp_path: Path, place: list[str], mpi: str) -> subprocess.P
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("place", ["docker:node on an overlay", "netns"], indirect=True)
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_a_signal_removes_everything(
+def test_a_signal_ends_the_run_and_removes_its_resources(
     tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str, number: signal.Signals
 ) -> None:
     launcher = start_waiting(mpi)
@@ -258,7 +258,7 @@ def test_a_signal_removes_everything(
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
-def test_a_signal_before_the_ranks_start_removes_everything(tmp_path: Path, place: list[str]) -> None:
+def test_a_signal_before_the_ranks_start_removes_all_resources(tmp_path: Path, place: list[str]) -> None:
     launcher = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "4", *place, "--run", "job", "--", "sleep", "600"],
         cwd=tmp_path,
@@ -276,30 +276,30 @@ def test_a_signal_before_the_ranks_start_removes_everything(tmp_path: Path, plac
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank", "docker:node on an overlay", "netns"], indirect=True)
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_cleanup_removes_what_a_killed_launcher_left(
+def test_cleanup_removes_the_resources_of_a_killed_launcher(
     hvscale: Run, tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str
 ) -> None:
     launcher = start_waiting(mpi)
     living = json.loads(hvscale("cleanup", "--json").stdout)
-    assert with_labels(living) == []
+    assert labelled(living) == []
     launcher.kill()
     launcher.communicate(timeout=60)
     listed = json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)
     assert listed["removed"] is False
-    kinds = {leftover["kind"] for leftover in with_labels(listed)}
+    kinds = {leftover["kind"] for leftover in labelled(listed)}
     assert kinds >= ({"namespaces"} if "netns" in place else {"container", "network"})
-    assert {leftover["run"] for leftover in with_labels(listed)} == {str(tmp_path / "job")}
+    assert {leftover["run"] for leftover in labelled(listed)} == {str(tmp_path / "job")}
     removed = hvscale("cleanup")
     assert removed.returncode == 0
     lines = [line for line in removed.stdout.splitlines() if line.endswith(f" of {tmp_path / 'job'}")]
-    assert len(lines) == len(with_labels(listed))
-    assert with_labels(json.loads(hvscale("cleanup", "--json").stdout)) == []
+    assert len(lines) == len(labelled(listed))
+    assert labelled(json.loads(hvscale("cleanup", "--json").stdout)) == []
     wait_until(lambda: machine_state(None, tmp_path)["processes"] == [])
 
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:node on an overlay"], indirect=True)
-def test_a_swarm_stays_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
+def test_a_swarm_is_kept_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
     """The run that made it is gone; cleanup takes what was that run's alone, and the last run
     leaves the swarm.
     """
@@ -320,7 +320,7 @@ def test_a_swarm_stays_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, pl
     creator.kill()
     creator.wait(timeout=60)
     for options in (["--dry-run"], []):
-        listed = with_labels(json.loads(hvscale("cleanup", "--json", *options).stdout))
+        listed = labelled(json.loads(hvscale("cleanup", "--json", *options).stdout))
         assert {(leftover["kind"], leftover["run"]) for leftover in listed} == {
             ("container", str(tmp_path / "maker")),
             ("network", str(tmp_path / "maker")),
@@ -389,7 +389,7 @@ def test_a_killed_container_ends_the_job(
 
 
 @contextmanager
-def stopping_at_exec(address: str, folder: Path) -> Iterator[tuple[dict[str, str], Path]]:
+def docker_that_stops_the_daemon(address: str, folder: Path) -> Iterator[tuple[dict[str, str], Path]]:
     """A PATH whose docker stops the daemon before it asks it for a process in a container, and the
     file that says so.
     """
@@ -407,10 +407,10 @@ def stopping_at_exec(address: str, folder: Path) -> Iterator[tuple[dict[str, str
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
 @pytest.mark.parametrize("number", [None, signal.SIGINT])
-def test_a_daemon_that_stops_during_the_start_fails_it(
+def test_a_daemon_that_hangs_during_the_start_fails_the_launch(
     hvscale: Run, tmp_path: Path, place: list[str], number: signal.Signals | None
 ) -> None:
-    with stopping_at_exec(os.environ["DOCKER_HOST"], tmp_path) as (environment, stopped):
+    with docker_that_stops_the_daemon(os.environ["DOCKER_HOST"], tmp_path) as (environment, stopped):
         launcher = subprocess.Popen(
             [PROGRAMS / "hvscale", "launch", "-np", "2", *place, "--run", "job", "--", "true"],
             cwd=tmp_path,
@@ -435,11 +435,11 @@ def test_a_daemon_that_stops_during_the_start_fails_it(
     assert len(lines) == 3, f"two containers and a network, not {removed.stdout}"
 
 
-def test_a_stopped_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+def test_a_hung_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
     pid = daemon_pid(docker_host)
     os.kill(pid, signal.SIGSTOP)
     try:
-        line = refused(
+        line = error_line(
             hvscale,
             *("--placement", "docker:rank", "--run", "job"),
             DOCKER_HOST=docker_host,
@@ -452,13 +452,13 @@ def test_a_stopped_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tm
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
-def test_a_daemon_that_ends_while_ranks_run_fails_the_run(
+def test_losing_the_daemon_while_ranks_run_fails_the_run(
     hvscale: Run, tmp_path: Path, place: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with relayed_daemon(os.environ["DOCKER_HOST"], tmp_path) as (address, relay), monkeypatch.context() as changed:
         changed.setenv("DOCKER_HOST", address)
         launcher = waiting_launcher(tmp_path, place, "openmpi")
-        wait_until_ready(tmp_path)
+        wait_for_ranks_to_start(tmp_path)
         relay.kill()
         _, stderr = launcher.communicate(timeout=120)
     assert launcher.returncode == 3, stderr
@@ -471,7 +471,7 @@ def test_a_daemon_that_ends_while_ranks_run_fails_the_run(
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
-def test_a_daemon_that_hangs_while_ranks_run_does_not_block_the_end(
+def test_a_daemon_that_hangs_while_ranks_run_does_not_block_the_exit(
     hvscale: Run, tmp_path: Path, place: list[str]
 ) -> None:
     """Gloo's ranks end without the daemon; what started them there does not learn of it."""
@@ -489,7 +489,7 @@ def test_a_daemon_that_hangs_while_ranks_run_does_not_block_the_end(
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_until_ready(tmp_path)
+    wait_for_ranks_to_start(tmp_path)
     os.kill(pid, signal.SIGSTOP)
     try:
         go.touch()
@@ -512,7 +512,7 @@ def test_a_rank_that_misses_the_start_timeout_is_named(
     limit = START_SECONDS[mpi]
     done = hvscale(
         *("launch", "-np", 2, "--mpi", mpi, *place, "--start-timeout", limit, "--run", "job"),
-        *("--", "python", program(HANGING + waiting(mpi))),
+        *("--", "python", program(HANGING + waiting_program(mpi))),
     )
     assert done.returncode == 3
     assert "hvscale: rank 1 on hvscale-" in done.stderr
@@ -522,9 +522,7 @@ def test_a_rank_that_misses_the_start_timeout_is_named(
 
 def test_a_start_within_the_timeout_succeeds(hvscale: Run, program: Callable[[str], Path]) -> None:
     limit = 15
-    script = (
-        f"import time\nbegan = time.monotonic()\n{HOROVOD}\ntime.sleep({limit} + 1 - (time.monotonic() - began))\n"
-    )
+    script = f"import time\nbegan = time.monotonic()\n{HOROVOD}\ntime.sleep({limit} + 1 - (time.monotonic() - began))\n"
     for mpi in FLAVOURS:
         done = hvscale("launch", "-np", 2, "--mpi", mpi, "--start-timeout", limit, "--", "python", program(script))
         assert done.returncode == 0, done.stderr
@@ -553,8 +551,8 @@ def test_an_invalid_placement_is_one_line_and_status_2(hvscale: Run, arguments: 
     assert len(done.stderr.splitlines()) == 1
 
 
-def refused(hvscale: Run, *arguments: object, **environment: str) -> str:
-    """The one line that a launch is refused with; it has made no run."""
+def error_line(hvscale: Run, *arguments: object, **environment: str) -> str:
+    """The one line that a launch is error_line with; it has made no run."""
     done = hvscale("launch", *arguments, "--", "true", **environment)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
@@ -562,19 +560,19 @@ def refused(hvscale: Run, *arguments: object, **environment: str) -> str:
 
 
 def test_a_missing_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
-    line = refused(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=f"unix://{tmp_path}/nobody")
+    line = error_line(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=f"unix://{tmp_path}/nobody")
     assert f"the Docker daemon does not answer at unix://{tmp_path}/nobody: start it" in line
     assert not (tmp_path / "job").exists()
 
 
 def test_a_missing_image_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
-    other = refused(hvscale, "--placement", "docker:node", "--image", "nobody/has:this", DOCKER_HOST=docker_host)
+    other = error_line(hvscale, "--placement", "docker:node", "--image", "nobody/has:this", DOCKER_HOST=docker_host)
     assert "Docker has no image nobody/has:this" in other
     docker = ["docker", "--host", docker_host]
     subprocess.run([*docker, "tag", "hvscale:base", "kept:here"], check=True)
     subprocess.run([*docker, "rmi", "hvscale:base"], check=True, capture_output=True)
     try:
-        line = refused(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=docker_host)
+        line = error_line(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=docker_host)
     finally:
         subprocess.run([*docker, "tag", "kept:here", "hvscale:base"], check=True)
     assert "build it once with `hvscale image build`" in line
@@ -593,7 +591,7 @@ def test_an_existing_network_is_a_one_line_error_and_is_kept(hvscale: Run, tmp_p
     subprocess.run(make, check=True, capture_output=True)
     try:
         before = machine_state(os.environ.get("DOCKER_HOST"), tmp_path)
-        line = refused(hvscale, *place[:2], "--run", "job")
+        line = error_line(hvscale, *place[:2], "--run", "job")
         assert machine_state(os.environ.get("DOCKER_HOST"), tmp_path) == before
     finally:
         subprocess.run(remove, check=True, capture_output=True)

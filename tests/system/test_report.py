@@ -55,9 +55,7 @@ def profiled(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Ca
     return run
 
 
-def test_a_late_rank_makes_the_others_wait_and_compare_says_so(
-    hvscale: Run, profiled: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_compare_names_the_late_rank(hvscale: Run, profiled: Callable[..., Path], tmp_path: Path) -> None:
     before, late = profiled("before"), profiled("late", LATE="0.1")
     done = hvscale("compare", before, late, "--json", "--csv", "table.csv")
     assert done.returncode == 0, done.stderr
@@ -79,7 +77,7 @@ def test_a_late_rank_makes_the_others_wait_and_compare_says_so(
     assert again["total"]["gain_percent"] == 0
 
 
-def test_what_cannot_be_compared_is_refused_in_one_line(
+def test_runs_that_cannot_be_compared_are_a_one_line_error(
     hvscale: Run, profiled: Callable[..., Path], tmp_path: Path
 ) -> None:
     before, longer = profiled("before"), profiled("longer", TIMES="2")

@@ -75,7 +75,7 @@ def test_a_mislabelled_prefix_is_a_warning(hvscale: Run, tmp_path: Path, mpich_p
 
 
 @needs_mpich
-def test_no_figure_is_shown_for_a_library_that_did_not_run(hvscale: Run, tmp_path: Path, mpich_program: Path) -> None:
+def test_results_name_only_the_library_that_ran(hvscale: Run, tmp_path: Path, mpich_program: Path) -> None:
     path = f"{fake_mvapich2(tmp_path) / 'bin'}:{os.environ['PATH']}"
 
     def measured(*words: object) -> str:
@@ -113,7 +113,7 @@ def test_no_figure_is_shown_for_a_library_that_did_not_run(hvscale: Run, tmp_pat
 
 
 @needs_mpich
-def test_a_rank_whose_programs_run_on_two_libraries_reports_both(
+def test_a_rank_that_runs_programs_on_two_libraries_reports_both(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """One after the other; the second one, with a library of its own, does not know the launcher,

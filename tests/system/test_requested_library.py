@@ -16,7 +16,7 @@ from tests.system.mpi_prefixes import fake_mvapich2, fake_mvapich2_library, remo
 pytestmark = needs_mpich
 
 # What mpi4py would load by itself in the environment of the programs.
-OF_THE_ENVIRONMENT = f"MPI4PY_LIBMPI={MPICH_PREFIX / 'lib' / 'libmpi.so.12'}"
+ENVIRONMENT_LIBRARY = f"MPI4PY_LIBMPI={MPICH_PREFIX / 'lib' / 'libmpi.so.12'}"
 MAPPED = """
 from mpi4py import MPI
 files = {line.split()[-1] for line in open("/proc/self/maps") if "/libmpi." in line}
@@ -45,7 +45,7 @@ print("\\nafter\\n{RULE}")
 OWN_LINES = ["before", "", "after", RULE]
 
 
-def of_prefix(prefix: Path) -> str:
+def path_with_prefix(prefix: Path) -> str:
     """A PATH with the prefix's launcher first, and the programs of the MPICH environment behind
     it.
     """
@@ -68,7 +68,7 @@ def mpich_hvscale(tmp_path: Path) -> Run:
     ("mpi", "make", "script"),
     [("mpich", second_mpich, MAPPED_WITH_HOROVOD), ("mvapich2", fake_mvapich2_library, MAPPED)],
 )
-def test_mpi4py_loads_the_launcher_s_library(
+def test_mpi4py_loads_the_launchers_library(
     mpich_hvscale: Run,
     program: Callable[[str], Path],
     tmp_path: Path,
@@ -79,7 +79,7 @@ def test_mpi4py_loads_the_launcher_s_library(
     prefix = make(tmp_path)
     library = prefix / "lib" / "libmpi.so.12"
     command = ("launch", "-np", 2, "--mpi", mpi, "--run", "job")
-    done = mpich_hvscale(*command, "--", "python", program(script), PATH=of_prefix(prefix))
+    done = mpich_hvscale(*command, "--", "python", program(script), PATH=path_with_prefix(prefix))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] 2 {library}" for rank in range(2)]
     [reported] = run_json(tmp_path / "job")["libraries_reported"]
@@ -87,12 +87,12 @@ def test_mpi4py_loads_the_launcher_s_library(
     assert "ran on" not in done.stderr
 
 
-def test_the_user_s_mpi4py_library_takes_precedence_with_a_warning(
+def test_the_users_mpi4py_library_takes_precedence_with_a_warning(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     prefix = fake_mvapich2_library(tmp_path)
-    command = ("launch", "-np", 2, "--mpi", "mvapich2", "--run", "job", "--env", OF_THE_ENVIRONMENT)
-    done = hvscale(*command, "--", "python", program(MAPPED), PATH=of_prefix(prefix))
+    command = ("launch", "-np", 2, "--mpi", "mvapich2", "--run", "job", "--env", ENVIRONMENT_LIBRARY)
+    done = hvscale(*command, "--", "python", program(MAPPED), PATH=path_with_prefix(prefix))
     assert done.returncode == 0, done.stderr
     assert {line.split()[-1] for line in done.stdout.splitlines()} == {str(MPICH_PREFIX / "lib" / "libmpi.so.12")}
     [warning] = [line for line in done.stderr.splitlines() if "warning: requested mvapich2 5" in line]
@@ -109,7 +109,7 @@ def test_bench_measures_only_the_requested_library(hvscale: Run, tmp_path: Path)
     prefix = fake_mvapich2_library(tmp_path)
     command = ("bench", "allreduce", "-np", 2, "--sizes", "4K,64K", "--iterations", 20, "--warmup", 2, "--json")
     backends = ("--backend", "mvapich2,horovod-mvapich2,mpich")
-    right = hvscale(*command, *backends, "--run", "right", PATH=of_prefix(prefix))
+    right = hvscale(*command, *backends, "--run", "right", PATH=path_with_prefix(prefix))
     assert right.returncode == 0, right.stderr
     libraries = {entry["name"]: entry["library"] for entry in bench_json(right, tmp_path / "right")["backends"]}
     assert libraries["mvapich2"].startswith("MVAPICH2 5")
@@ -117,8 +117,8 @@ def test_bench_measures_only_the_requested_library(hvscale: Run, tmp_path: Path)
     assert "MVAPICH2 5" in libraries["horovod-mvapich2"]
     assert libraries["mpich"].startswith("MPICH Version: 5")
 
-    given = ("--backend", "mvapich2,mpich", "--env", OF_THE_ENVIRONMENT)
-    wrong = hvscale(*command, *given, "--run", "wrong", PATH=of_prefix(prefix))
+    given = ("--backend", "mvapich2,mpich", "--env", ENVIRONMENT_LIBRARY)
+    wrong = hvscale(*command, *given, "--run", "wrong", PATH=path_with_prefix(prefix))
     assert wrong.returncode == 4, wrong.stderr
     last = wrong.stderr.splitlines()[-1]
     assert last.startswith("hvscale: mvapich2: requested mvapich2 5")
@@ -134,11 +134,11 @@ def test_tables_are_written_only_for_the_requested_library(hvscale: Run, tmp_pat
     prefix = fake_mvapich2_library(tmp_path)
     command = ("tune-collectives", "-np", 2, "--mpi", "mvapich2", "--ops", "broadcast")
     given = ("--min-bytes", "4K", "--max-bytes", "4K", "--minutes", 0.1, "--json")
-    right = hvscale(*command, *given, "--run", "right", PATH=of_prefix(prefix))
+    right = hvscale(*command, *given, "--run", "right", PATH=path_with_prefix(prefix))
     assert right.returncode == 0, right.stderr
     assert json.loads(right.stdout)["library"].startswith("MVAPICH2 5")
 
-    wrong = hvscale(*command, *given, "--run", "wrong", "--env", OF_THE_ENVIRONMENT, PATH=of_prefix(prefix))
+    wrong = hvscale(*command, *given, "--run", "wrong", "--env", ENVIRONMENT_LIBRARY, PATH=path_with_prefix(prefix))
     assert wrong.returncode == 4, wrong.stderr
     last = wrong.stderr.splitlines()[-1]
     assert last.startswith("hvscale: requested mvapich2 5")
@@ -150,7 +150,9 @@ def test_tables_are_written_only_for_the_requested_library(hvscale: Run, tmp_pat
 
 def test_a_missing_library_function_is_a_one_line_error(mpich_hvscale: Run, tmp_path: Path) -> None:
     prefix = remove_mpi_io(second_mpich(tmp_path))
-    done = mpich_hvscale("bench", "allreduce", "-np", 2, "--backend", "mpich", "--sizes", "4K", PATH=of_prefix(prefix))
+    done = mpich_hvscale(
+        "bench", "allreduce", "-np", 2, "--backend", "mpich", "--sizes", "4K", PATH=path_with_prefix(prefix)
+    )
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith(f"hvscale: mpich: {prefix / 'lib' / 'libmpi.so.12'} lacks MPI_File_")
@@ -158,12 +160,12 @@ def test_a_missing_library_function_is_a_one_line_error(mpich_hvscale: Run, tmp_
     assert "--backend horovod" in line
 
 
-def test_mvapich2_s_settings_table_stays_in_the_log(
+def test_the_mvapich2_settings_table_is_only_in_the_log(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     prefix = fake_mvapich2(tmp_path)
     python = Path(sys.base_prefix) / "bin" / "python3"  # without a Horovod that would have to be built for MVAPICH2
-    script, path = program(PRINTS_A_TABLE), of_prefix(prefix)
+    script, path = program(PRINTS_A_TABLE), path_with_prefix(prefix)
     command = ("launch", "-np", 2, "--mpi", "mvapich2", "--env", "MV2_VBUF_TOTAL_SIZE=8192")
     done = hvscale(*command, "--run", "job", "--", python, script, PATH=path)
     assert done.returncode == 0, done.stderr
@@ -178,7 +180,9 @@ def test_mvapich2_s_settings_table_stays_in_the_log(
         RULE,
         f"\t{'PROCESSOR ARCH NAME':31}: MV2_ARCH_UNKWN",
     ]
-    [reported] = [reported for reported in run_json(tmp_path / "job")["settings_in_effect"] if "MVAPICH2" in reported["library"]]
+    [reported] = [
+        reported for reported in run_json(tmp_path / "job")["settings_in_effect"] if "MVAPICH2" in reported["library"]
+    ]
     assert reported["not_applied"] == {"MV2_VBUF_TOTAL_SIZE": "8192 was requested, 16384 is in effect"}
     shown_on_request = hvscale(*command, "--env", "MV2_SHOW_ENV_INFO=1", "--", python, script, PATH=path)
     assert " MVAPICH2-2.3.7 Parameters" in [line[4:] for line in shown_on_request.stdout.splitlines()]

@@ -65,7 +65,7 @@ def test_killed_and_resumed_training_is_bit_identical(hvscale: Run, hvscale_warm
     assert len(list((tmp_path / "stopped/checkpoints").iterdir())) == 3
 
 
-def test_two_halves_equal_the_whole(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_two_half_runs_equal_one_full_run(hvscale_warm: Run, tmp_path: Path) -> None:
     """With dropout, and a constant learning rate, which does not depend on the number of steps."""
     (tmp_path / "dropping.py").write_text(DROPOUT)
     assert hvscale_warm(*CLASSIFIER, "--steps", 8, "--run", "whole").returncode == 0

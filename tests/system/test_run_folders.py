@@ -52,7 +52,7 @@ def small_disk(folder: Path, kibibytes: int) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
-def test_one_of_two_simultaneous_starts_runs(tmp_path: Path) -> None:
+def test_only_one_of_two_simultaneous_starts_gets_the_folder(tmp_path: Path) -> None:
     """Six pairs of launches of one --run, and at the same time six without, which must not share a
     default folder.
     """
@@ -77,7 +77,7 @@ def test_one_of_two_simultaneous_starts_runs(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("runs/*/run.json"))) == 6
 
 
-def test_a_folder_belongs_to_its_live_process(
+def test_a_live_process_locks_its_folder(
     hvscale: Run, hvscale_warm: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     run, go_file = tmp_path / "job", tmp_path / "go-on"
@@ -136,7 +136,7 @@ def test_a_running_training_locks_its_folder(hvscale_warm: Run, tmp_path: Path) 
 
 
 @needs_root
-def test_another_user_s_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None:
+def test_another_users_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None:
     """One of another user; one of our own in which another user's links lead out of it; and one
     that every user may write in.
     """
@@ -220,7 +220,7 @@ def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -
     ]
 
 
-def test_a_run_with_a_killed_hvscale_is_interrupted(
+def test_a_run_whose_hvscale_was_killed_is_interrupted(
     hvscale_warm: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     run, go_file = tmp_path / "job", tmp_path / "go-on"

@@ -48,7 +48,7 @@ print(f"rank {rank} saw {speeds[int(repeat) - 1] + rank:g} samples/s")
 FIRST = r"rank 0 saw ([0-9.]+) samples/s"
 
 # Rank 1 fails, or waits to be ended, as the file "mood" says.
-MOODY = """
+UNRELIABLE = """
 import os, sys, time
 from pathlib import Path
 print("reached 10 samples/s", flush=True)
@@ -90,16 +90,16 @@ def speeds(program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path
 
 
 @pytest.fixture
-def moody(program: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+def unreliable_program(program: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
     def write(mood: str) -> Path:
         (tmp_path / "mood").write_text(mood)
-        return program(MOODY)
+        return program(UNRELIABLE)
 
     return write
 
 
 @pytest.mark.parametrize(("mpi", "start"), [("openmpi", BY_MPI), ("gloo", BY_HOROVOD)], ids=["openmpi", "gloo"])
-def test_horovods_own_lines_are_read(
+def test_horovod_benchmark_output_is_read(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, start: str
 ) -> None:
     script = program(start + HOROVOD_LINES)
@@ -125,7 +125,7 @@ def test_horovods_own_lines_are_read(
         assert [row["throughput"] for row in csv.DictReader(table)] == ["100.0", "160.0"]
 
 
-def test_repeats_are_made_in_turns_and_their_spread_is_the_interval(
+def test_repeats_are_interleaved_and_give_a_confidence_interval(
     hvscale: Run, speeds: Callable[..., Path], tmp_path: Path
 ) -> None:
     by_np = {1: [10.0, 11.0, 9.0], 2: [19.0, 20.0, 18.0]}
@@ -160,7 +160,7 @@ def test_repeats_are_made_in_turns_and_their_spread_is_the_interval(
         (r"saw (?P<per_rank>[0-9.]+) samples", 2 * 20.5, False),
     ],
 )
-def test_a_metric_says_whose_throughput_it_is(
+def test_a_metric_is_total_or_per_rank_throughput(
     hvscale: Run, speeds: Callable[..., Path], metric: str, throughput: float, warned: bool
 ) -> None:
     done = hvscale(
@@ -184,7 +184,7 @@ def test_a_metric_says_whose_throughput_it_is(
 
 
 @pytest.mark.parametrize(("scaling", "nps"), [("weak", [2]), ("strong", [1, 2])], ids=["weak", "strong"])
-def test_the_trainer_tells_its_speed_itself_and_its_batch_is_divided(
+def test_trainer_throughput_is_read_and_strong_scaling_divides_the_batch(
     hvscale: Run, tmp_path: Path, scaling: str, nps: list[int]
 ) -> None:
     given = ",".join(map(str, nps))
@@ -205,7 +205,7 @@ def test_the_trainer_tells_its_speed_itself_and_its_batch_is_divided(
     assert ("threads per rank" in done.stderr) == (len({run["threads_per_rank"] for run in document["runs"]}) > 1)
 
 
-def test_strong_scaling_gives_each_rank_its_share(hvscale: Run, program: Callable[[str], Path]) -> None:
+def test_strong_scaling_replaces_np_in_the_command(hvscale: Run, program: Callable[[str], Path]) -> None:
     script = program("import sys; print(sys.argv[1:], 'speed', 5)")
     words = ("--global={np}x", "--batch={12/np}", "{other}")
     done = hvscale(
@@ -220,7 +220,7 @@ def test_strong_scaling_gives_each_rank_its_share(hvscale: Run, program: Callabl
         assert f"['--global={np}x', '--batch={batch}', '{{other}}']" in log.read_text()
 
 
-def test_without_np_1_the_smallest_is_the_base_and_more_ranks_than_cores_are_said_once(
+def test_without_np_1_the_smallest_np_is_the_baseline_and_each_warning_appears_once(
     hvscale: Run, speeds: Callable[..., Path]
 ) -> None:
     many = available_cores() + 1
@@ -236,11 +236,11 @@ def test_without_np_1_the_smallest_is_the_base_and_more_ranks_than_cores_are_sai
     assert len(document["warnings"]) == 2
 
 
-def test_a_failed_run_costs_its_np_and_the_same_folder_goes_on(
-    hvscale: Run, moody: Callable[[str], Path], tmp_path: Path
+def test_a_failed_run_excludes_its_np_and_is_retried_on_resume(
+    hvscale: Run, unreliable_program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     command = ("scale", "--np", "2,1", "--repeat", "2", "--metric", REACHED, "--run", "curve", "--", "python")
-    done = hvscale(*command, moody("bad"))
+    done = hvscale(*command, unreliable_program("bad"))
     assert done.returncode == 3
     assert "np 2: rank 1 on" in done.stderr
     assert done.stderr.splitlines()[-1].strip() == "this rank is unwell"
@@ -255,7 +255,7 @@ def test_a_failed_run_costs_its_np_and_the_same_folder_goes_on(
     assert [(row["np"], row["runs"], row["speed_up"]) for row in document["rows"]] == [(1, 2, 1)]
     kept = {run: (run / "run.json").read_bytes() for run in (tmp_path / "curve").glob("np-*")}
 
-    again = hvscale(*command, moody("good"))
+    again = hvscale(*command, unreliable_program("good"))
     assert again.returncode == 0, again.stderr
     assert column(scale_json(tmp_path / "curve"), "runs") == [2, 2]
     assert {run: (run / "run.json").read_bytes() for run in kept} == kept
@@ -263,7 +263,7 @@ def test_a_failed_run_costs_its_np_and_the_same_folder_goes_on(
     assert new == {"np-2-repeat-1-attempt-2", "np-2-repeat-2"}
 
 
-def test_without_its_base_a_throughput_still_counts(hvscale: Run, speeds: Callable[..., Path], tmp_path: Path) -> None:
+def test_throughput_is_reported_without_a_baseline(hvscale: Run, speeds: Callable[..., Path], tmp_path: Path) -> None:
     script = speeds({2: [20]})  # the program knows no speed for one rank, and fails
     done = hvscale(
         *("scale", "--np", "1,2", "--repeat", "1", "--metric", FIRST, "--run", "curve", "--json"),
@@ -279,13 +279,13 @@ def test_without_its_base_a_throughput_still_counts(hvscale: Run, speeds: Callab
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_what_was_measured_before_the_end_is_kept_and_gone_on_from(
-    hvscale: Run, moody: Callable[[str], Path], tmp_path: Path, number: signal.Signals
+def test_an_interrupted_study_keeps_its_measurements_and_is_resumed(
+    hvscale: Run, unreliable_program: Callable[[str], Path], tmp_path: Path, number: signal.Signals
 ) -> None:
     command = ("scale", "--np", "1,2", "--repeat", "1", "--metric", REACHED, "--run", "curve", "--", "python")
     folder = tmp_path / "curve"
     scaling = subprocess.Popen(
-        [str(PROGRAMS / "hvscale"), *command, str(moody("slow"))],
+        [str(PROGRAMS / "hvscale"), *command, str(unreliable_program("slow"))],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -315,13 +315,13 @@ def test_what_was_measured_before_the_end_is_kept_and_gone_on_from(
         assert "interrupted by SIGINT" in stderr.splitlines()[-1]
 
     first = (folder / "np-1-repeat-1/run.json").read_bytes()
-    again = hvscale(*command, moody("good"))
+    again = hvscale(*command, unreliable_program("good"))
     assert again.returncode == 0, again.stderr
     assert column(scale_json(folder), "np") == [1, 2]
     assert (folder / "np-1-repeat-1/run.json").read_bytes() == first
 
 
-def test_a_measured_folder_can_be_asked_for_more(hvscale: Run, speeds: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_finished_study_can_be_extended(hvscale: Run, speeds: Callable[..., Path], tmp_path: Path) -> None:
     script = speeds({1: [10, 10], 2: [20, 20]})
     assert hvscale(
         "scale", "--np", "1", "--repeat", "1", "--metric", FIRST, "--run", "curve", "--", "python", script
@@ -335,9 +335,7 @@ def test_a_measured_folder_can_be_asked_for_more(hvscale: Run, speeds: Callable[
     assert (tmp_path / "curve/np-1-repeat-1/run.json").read_bytes() == first
 
 
-def test_a_job_of_ranks_that_have_not_found_each_other_is_not_trusted(
-    hvscale: Run, program: Callable[[str], Path]
-) -> None:
+def test_a_job_of_unconnected_ranks_is_an_error(hvscale: Run, program: Callable[[str], Path]) -> None:
     script = program("print('Total img/sec on 1 GPU(s): 100.0 +-1.0')")
     done = hvscale("scale", "--np", "1,2", "--repeat", "1", "--", "python", script)
     assert done.returncode == 4
@@ -346,7 +344,7 @@ def test_a_job_of_ranks_that_have_not_found_each_other_is_not_trusted(
 
 
 @pytest.mark.parametrize("metric", [("--metric", "images: ([0-9]+)"), ()])
-def test_output_that_tells_no_throughput_is_named(
+def test_output_without_a_throughput_is_a_one_line_error(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, metric: tuple[str, ...]
 ) -> None:
     done = hvscale("scale", "--np", "1,2", *metric, "--run", "curve", "--", "python", program("print('hello')"))
@@ -390,7 +388,7 @@ def test_an_invalid_request_is_one_line_and_status_2(
     assert not list(tmp_path.glob("runs/*"))
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(
+def test_a_folder_of_other_files_or_another_study_is_not_changed(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     script = program("print('speed 5')")
@@ -415,7 +413,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(
     assert hvscale(*command, "/proc/curve", "--", "python", script).returncode == 2
 
 
-def test_the_page_shows_both_curves_offline_and_runs_no_script_of_a_command(
+def test_the_page_shows_both_curves_offline_and_escapes_the_command(
     open_page: Callable[..., Page], hvscale: Run, speeds: Callable[..., Path], tmp_path: Path
 ) -> None:
     hostile = "<script>throw new Error('command')</script>"

@@ -44,7 +44,7 @@ def leaks(text: str) -> list[str]:
     return [name for name in SECRETS if f"value-of-{name.lower()}" in text]
 
 
-def test_values_are_in_no_file(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_secret_values_are_in_no_file_or_output(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     shell = {name: SECRETS[name] for name in FROM_THE_SHELL}
     job = (*ENV, "--", "python", program(STEPS), ",".join(SECRETS))
     in_a_study = ("--trials", "1", "--trial-seconds", "0.5", "--knobs", "allreduce_algorithm")
@@ -69,7 +69,7 @@ def test_values_are_in_no_file(hvscale: Run, program: Callable[[str], Path], tmp
     assert "--env DATABASE_URL" in (tmp_path / "study/commands.txt").read_text()
 
 
-def test_a_resumed_study_takes_the_values_from_the_shell(
+def test_a_resumed_study_reads_secret_values_from_the_shell(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     script = program("import os; print('speed', {'right password': 5}[os.environ['FOO']])")
@@ -82,7 +82,9 @@ def test_a_resumed_study_takes_the_values_from_the_shell(
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_a_job_script_with_values_is_readable_by_its_user_only(hvscale: Run, tmp_path: Path, before: bool) -> None:
+def test_a_job_script_with_secret_values_is_readable_only_by_its_user(
+    hvscale: Run, tmp_path: Path, before: bool
+) -> None:
     script = tmp_path / "job.sh"
     if before:
         script.write_text("echo an older one, which everybody may read\n")

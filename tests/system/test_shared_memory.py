@@ -108,7 +108,9 @@ def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi:
         wait_until(lambda: processes_below(tmp_path / "killed") == [])
         left = [path for path in of_killed if path.exists()]
         assert left
-        listed = {leftover["name"] for leftover in json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)["leftovers"]}
+        listed = {
+            leftover["name"] for leftover in json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)["leftovers"]
+        }
         assert {str(named(path)) for path in left} <= listed
         assert listed.isdisjoint({str(named(path)) for path in of_living})
         removed = hvscale("cleanup")

@@ -13,7 +13,7 @@ import pytest
 from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.services import machine_state
-from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting
+from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting_program
 from tests.system.test_resume import EDSR, steps
 
 NODES = ["n1", "n2", "n3", "n4"]
@@ -32,7 +32,7 @@ def queue() -> list[str]:
     return subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def inside_an_allocation(
+def run_in_allocation(
     tasks: int, *arguments: object, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -46,15 +46,13 @@ def inside_an_allocation(
 
 
 def has_exact_counts(text: str, ranks: int) -> bool:
-    rows = [
-        row for row in json.loads(text)["rows"] if row["bytes_max"] == BYTES and row["operation"] == "allreduce"
-    ]
+    rows = [row for row in json.loads(text)["rows"] if row["bytes_max"] == BYTES and row["operation"] == "allreduce"]
     return [(row["calls"], row["bytes"]) for row in rows] == [(ranks * ROUNDS, ranks * ROUNDS * BYTES)]
 
 
 @pytest.mark.parametrize("mpi", WITH_MPICH)
 def test_a_horovod_program_is_profiled_on_four_nodes(program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
-    done = inside_an_allocation(
+    done = run_in_allocation(
         4,
         *(
             "profile",
@@ -85,7 +83,7 @@ def test_a_horovod_program_is_profiled_on_four_nodes(program: Callable[[str], Pa
 
 
 def test_more_ranks_than_the_allocation_is_an_error(tmp_path: Path) -> None:
-    done = inside_an_allocation(2, "launch", "-np", 4, "--placement", "slurm", "--", "true", cwd=tmp_path)
+    done = run_in_allocation(2, "launch", "-np", 4, "--placement", "slurm", "--", "true", cwd=tmp_path)
     assert done.returncode == 2
     assert "hvscale: -np 4, but the allocation has 2 tasks: request more (`-n 4`), or use fewer ranks" in done.stderr
 
@@ -118,13 +116,13 @@ def test_a_job_script_runs_the_command(hvscale: Run, program: Callable[[str], Pa
     text = (tmp_path / "job.sh").read_text()
     for line in ("#SBATCH --ntasks=2", "#SBATCH --nodes=2", "#SBATCH --time=10"):
         assert line in text.splitlines()
-    waiting = subprocess.run(["sbatch", "--wait", "job.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert waiting.returncode == 0, waiting.stderr
+    sbatch = subprocess.run(["sbatch", "--wait", "job.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert sbatch.returncode == 0, sbatch.stderr
     record = run_json(tmp_path / "a job")
     assert (record["state"], [node["name"] for node in record["nodes"]]) == ("finished", ["n1", "n2"])
 
 
-def test_a_submitted_job_is_followed_and_tabulated(
+def test_a_submitted_job_is_followed_and_its_profile_shown(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     options = ("-np", 2, "--submit", "--nodes", 2, "--run", "job", "--json", "--bins", "512K,1M")
@@ -155,7 +153,7 @@ def test_a_rejected_job_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> Non
 def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
     options = ["-np", "2", "--mpi", mpi, "--submit", "--nodes", "2", "--run", "job"]
     following = subprocess.Popen(
-        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting(mpi))],
+        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting_program(mpi))],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -210,7 +208,7 @@ def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path
         assert "this process was suspended for" in log, (rank, log[-500:])
 
 
-def test_a_revoked_allocation_is_a_lost_node(program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_revoked_allocation_is_reported_as_a_lost_rank(program: Callable[[str], Path], tmp_path: Path) -> None:
     with subprocess.Popen(
         ["salloc", "--quiet", "--kill-command=TERM", "--ntasks=2", "--nodes=2", "sleep", "600"], start_new_session=True
     ) as allocation:
@@ -229,7 +227,7 @@ def test_a_revoked_allocation_is_a_lost_node(program: Callable[[str], Path], tmp
                 "job",
                 "--",
                 "python",
-                program(waiting("openmpi")),
+                program(waiting_program("openmpi")),
             ],
             cwd=tmp_path,
             env={**os.environ, **inside},

@@ -10,23 +10,31 @@ import pytest
 
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 from tests.system.services import SshHosts, machine_state
-from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, wait_until_ready, waiting
+from tests.system.test_placements import (
+    BYTES,
+    FLAVOURS,
+    HOROVOD_PROGRAM,
+    ROUNDS,
+    WITH_MPICH,
+    wait_for_ranks_to_start,
+    waiting_program,
+)
 
-Refuse = Callable[..., str]
+ErrorLine = Callable[..., str]
 
 
 @pytest.fixture
-def refused(hvscale: Run, ssh: SshHosts, tmp_path: Path) -> Refuse:
-    """The one line that a launch on these hosts is refused with; nothing of it runs then."""
+def error_line(hvscale: Run, ssh: SshHosts, tmp_path: Path) -> ErrorLine:
+    """The one line that a launch on these hosts is error_line with; nothing of it runs then."""
 
-    def refuse(*arguments: object) -> str:
+    def launch(*arguments: object) -> str:
         done = hvscale("launch", *arguments, "--run", "job", "--", "true", HVSCALE_SSH=ssh.ssh)
         assert done.returncode == 2, done.stderr
         assert machine_state(None, tmp_path)["processes"] == []
         (line,) = done.stderr.splitlines()
         return line
 
-    return refuse
+    return launch
 
 
 @pytest.mark.parametrize("mpi", WITH_MPICH)
@@ -62,7 +70,7 @@ def test_a_horovod_program_is_profiled_on_hosts(
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_no_process_stays_on_the_hosts(
+def test_a_signal_leaves_no_process_on_the_hosts(
     program: Callable[[str], Path],
     tmp_path: Path,
     ssh: SshHosts,
@@ -73,7 +81,7 @@ def test_no_process_stays_on_the_hosts(
     monkeypatch.setenv("HVSCALE_SSH", ssh.ssh)
     options = ["-np", "2", "--mpi", mpi, "--hosts", "alpha,beta", "--run", "job"]
     launcher = subprocess.Popen(
-        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting(mpi))],
+        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting_program(mpi))],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -92,13 +100,13 @@ def test_a_host_that_stops_answering_while_ranks_run_is_named(
     monkeypatch.setenv("HVSCALE_SSH", f"{ssh.ssh} -o ServerAliveInterval=1 -o ServerAliveCountMax=2")
     options = ["-np", "2", "--mpi", mpi, "--hosts", "alpha,beta", "--run", "job"]
     launcher = subprocess.Popen(
-        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting(mpi))],
+        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting_program(mpi))],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_until_ready(tmp_path)
+    wait_for_ranks_to_start(tmp_path)
     link = ["ip", "-n", ssh.namespaces["beta"], "link", "set", "dev", "eth0"]
     subprocess.run([*link, "down"], check=True)
     try:
@@ -113,24 +121,24 @@ def test_a_host_that_stops_answering_while_ranks_run_is_named(
     assert (record["state"], record["failed_rank"]) == ("failed", 1)
 
 
-def test_a_host_that_does_not_answer_is_named(refused: Refuse) -> None:
-    line = refused("-np", 2, "--hosts", "alpha:1,nobody:1")
+def test_a_host_that_does_not_answer_is_named(error_line: ErrorLine) -> None:
+    line = error_line("-np", 2, "--hosts", "alpha:1,nobody:1")
     assert "host nobody does not answer by ssh" in line
     assert "`ssh nobody true` must work without a password" in line
 
 
-def test_a_host_without_the_environment_is_named(refused: Refuse) -> None:
-    line = refused("-np", 2, "--hosts", "alpha:1,bare:1")
+def test_a_host_without_the_environment_is_named(error_line: ErrorLine) -> None:
+    line = error_line("-np", 2, "--hosts", "alpha:1,bare:1")
     assert "host bare cannot run" in line
     assert "the environment must be at the same path on every host" in line
 
 
-def test_hosts_that_cannot_reach_each_other_are_named(refused: Refuse, ssh: SshHosts) -> None:
+def test_hosts_that_cannot_reach_each_other_are_named(error_line: ErrorLine, ssh: SshHosts) -> None:
     route = [f"{ssh.addresses['beta']}/32"]
     in_alpha = ["ip", "-n", ssh.namespaces["alpha"], "route"]
     subprocess.run([*in_alpha, "add", "unreachable", *route], check=True)
     try:
-        line = refused("-np", 2, "--hosts", "alpha:1,beta:1")
+        line = error_line("-np", 2, "--hosts", "alpha:1,beta:1")
     finally:
         subprocess.run([*in_alpha, "del", "unreachable", *route], check=True)
     assert f"host alpha cannot reach beta ({ssh.addresses['beta']})" in line
@@ -148,11 +156,11 @@ def test_hosts_that_cannot_reach_each_other_are_named(refused: Refuse, ssh: SshH
         (["--placement", "netns", "--hosts", "alpha"], "--hosts does not apply to --placement netns"),
     ],
 )
-def test_invalid_hosts_are_a_one_line_error(refused: Refuse, arguments: list[object], message: str) -> None:
-    assert message in refused(*arguments)
+def test_invalid_hosts_are_a_one_line_error(error_line: ErrorLine, arguments: list[object], message: str) -> None:
+    assert message in error_line(*arguments)
 
 
-def test_a_run_folder_that_a_host_does_not_see_is_an_error(hvscale: Run, ssh: SshHosts) -> None:
+def test_a_run_folder_that_a_host_cannot_see_is_an_error(hvscale: Run, ssh: SshHosts) -> None:
     """A file system that is mounted for one process only is not seen by the others."""
     hidden = Path("/run/netns-test-hidden")
     hidden.mkdir(exist_ok=True)

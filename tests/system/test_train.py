@@ -35,7 +35,7 @@ def check_run(run: Path, np: int) -> None:
         picture.load()
 
 
-def test_single_process(hvscale: Run, tmp_path: Path) -> None:
+def test_training_in_a_single_process(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale(*TRAIN[1:], "--run", "job")
     assert done.returncode == 0, done.stderr
     assert "PSNR" in done.stderr
@@ -65,7 +65,7 @@ def test_ctrl_c_is_one_line_and_leaves_a_readable_run_folder(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
-def test_under_launch(hvscale: Run, tmp_path: Path, mpi: str) -> None:
+def test_training_under_hvscale_launch(hvscale: Run, tmp_path: Path, mpi: str) -> None:
     done = hvscale("launch", "-np", 2, "--mpi", mpi, "--run", "job", "--", *TRAIN)
     assert done.returncode == 0, done.stdout + done.stderr
     check_run(tmp_path / "job", 2)
@@ -77,7 +77,7 @@ def test_under_launch(hvscale: Run, tmp_path: Path, mpi: str) -> None:
     [("horovodrun", "--gloo", "-np", "2"), ("mpirun", "-np", "2", "--bind-to", "none")],
     ids=lambda launcher: launcher[0],
 )
-def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+def test_training_under_mpirun_and_horovodrun(tmp_path: Path, launcher: tuple[str, ...]) -> None:
     environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
     if os.geteuid() == 0:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

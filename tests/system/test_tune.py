@@ -103,7 +103,7 @@ def by_settings(document: dict[str, Any]) -> dict[str, Any]:
     return {trial["settings"].get("allreduce_algorithm", "default"): trial for trial in document["trials"]}
 
 
-def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
+def test_a_faster_setting_is_found_and_proven_although_others_fail(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     behaviours = (
@@ -275,7 +275,9 @@ def test_a_command_that_cannot_be_measured_is_reported(
         (("-np", "2", "--metric", "speed"), "put the number into a group"),
     ],
 )
-def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_an_invalid_request_starts_nothing(
+    hvscale: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
     done = hvscale("tune", *arguments, "--run", "study", "--", "true")
     assert done.returncode == 2
     assert message in done.stderr
@@ -305,7 +307,7 @@ for step in range(60):
         (("--metric", "speed ([0-9.]+)"), None, "what --metric matches"),
     ],
 )
-def test_a_command_is_measured_without_a_change_to_it(
+def test_an_unmodified_command_is_measured(
     hvscale: Run,
     program: Callable[[str], Path],
     tmp_path: Path,
@@ -326,7 +328,7 @@ def test_a_command_is_measured_without_a_change_to_it(
     assert document["winner"] == {}
 
 
-def test_our_trainer_takes_horovods_knobs_within_one_start_and_checks_its_sums(tmp_path: Path) -> None:
+def test_hvscale_train_changes_horovod_knobs_without_a_restart_and_checks_sums(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "wrong_sums.c").write_text(WRONG_SUMS)
@@ -359,7 +361,7 @@ def test_our_trainer_takes_horovods_knobs_within_one_start_and_checks_its_sums(t
     assert processes_below(folder) == []
 
 
-AGAIN = """
+REINITIALISE = """
 import os, time
 import horovod.torch as hvd, torch
 from hvscale.trainer.ranks import init_persistent_mpi, loaded_mpi
@@ -380,7 +382,7 @@ for cycle in ("1", "400", "1"):
 def test_horovod_can_be_initialised_again_with_other_knobs(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, verb: str
 ) -> None:
-    done = hvscale(verb, "-np", "2", "--run", "run", "--", "python", program(AGAIN))
+    done = hvscale(verb, "-np", "2", "--run", "run", "--", "python", program(REINITIALISE))
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in (tmp_path / "run" / "logs" / "rank-00000.log").read_text().splitlines()]
     seconds = {index: float(words[3]) for index, words in enumerate(words for words in lines if words[0] == "cycle")}

@@ -82,7 +82,7 @@ def choices_in(document: dict[str, Any], operation: str) -> set[str]:
     }
 
 
-def test_a_study_and_a_job_that_uses_its_table(hvscale: Run, tmp_path: Path) -> None:
+def test_a_job_uses_the_table_of_a_study(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale(*STUDY, "--ops", "broadcast,allreduce,allgather,gather", "--json", "--csv", "rows.csv", timeout=300)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -130,7 +130,7 @@ def test_a_study_over_mpich(hvscale: Run, tmp_path: Path) -> None:
     assert (tmp_path / "study" / "collectives.toml").exists()
 
 
-def test_only_the_messages_of_a_run(hvscale: Run, tmp_path: Path) -> None:
+def test_from_measures_only_the_messages_of_a_run(hvscale: Run, tmp_path: Path) -> None:
     profiled = hvscale("profile", "-np", "2", "--run", "profiled", "--", "python", "-c", BROADCASTS)
     assert profiled.returncode == 0, profiled.stderr
     done = hvscale("tune-collectives", "-np", "2", "--from", "profiled", "--run", "study", "--json", timeout=200)
@@ -142,7 +142,7 @@ def test_only_the_messages_of_a_run(hvscale: Run, tmp_path: Path) -> None:
     assert "no gather of 1K to 512M in this run" in nothing.stderr
 
 
-def test_a_time_limit_and_a_resumed_study(hvscale: Run, tmp_path: Path) -> None:
+def test_a_study_stopped_by_its_time_limit_is_resumed(hvscale: Run, tmp_path: Path) -> None:
     words = ("--ops", "broadcast,allreduce")
     short = hvscale(*STUDY, *words, "--minutes", "0.05", timeout=120)
     assert short.returncode == 0, short.stderr
@@ -173,7 +173,9 @@ def study(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
     def start(*more: str) -> "subprocess.Popen[str]":
         command = [str(PROGRAMS / "hvscale"), *STUDY, "--ops", "broadcast", *more]
-        started.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        started.append(
+            subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
         return started[-1]
 
     yield start

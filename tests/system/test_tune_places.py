@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Run, requested_env, requested_knobs, run_json
 from tests.system.services import machine_state
-from tests.system.test_slurm import inside_an_allocation
+from tests.system.test_slurm import run_in_allocation
 from tests.system.test_tune import ALGORITHMS, STEPS
 
 # No algorithm is faster than the default one: three starts, and no proof.
@@ -57,12 +57,12 @@ def test_a_study_on_emulated_nodes(
     assert machine_state(address, tmp_path) == before
 
 
-def test_a_study_inside_an_allocation(
+def test_a_study_inside_a_slurm_allocation(
     slurm: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", str(slurm))
     command = ("tune", "-np", 2, "--placement", "slurm", *STUDY, "--", "python", program(STEPS), *WORDS)
-    done = inside_an_allocation(2, *command, cwd=tmp_path)
+    done = run_in_allocation(2, *command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     check(done.stdout, tmp_path / "study", "slurm")
     assert machine_state(None, tmp_path)["processes"] == []

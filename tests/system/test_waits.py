@@ -19,11 +19,11 @@ SILENT = {
     "after": 'read question; printf "%s\\n" "$question" | '
     f'SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" {sys.executable} -I {host_preflight.__file__} | head -n 1; sleep 600',
 }
-NEVER = "300"
+LONG_TIMEOUT = "300"
 
 
 @pytest.fixture(params=SILENT)
-def silent_ssh(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+def unresponsive_ssh(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """The variable that makes every host a silent one; the script leaves the file `asked` when it
     hangs.
     """
@@ -36,12 +36,12 @@ def silent_ssh(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_interrupts_the_wait_for_a_host(
-    tmp_path: Path, silent_ssh: dict[str, str], number: signal.Signals
+    tmp_path: Path, unresponsive_ssh: dict[str, str], number: signal.Signals
 ) -> None:
     launcher = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "2", "--hosts", "alpha,beta", "--run", "job", "--", "true"],
         cwd=tmp_path,
-        env={**os.environ, **silent_ssh, "HVSCALE_ANSWER_TIMEOUT": NEVER},
+        env={**os.environ, **unresponsive_ssh, "HVSCALE_ANSWER_TIMEOUT": LONG_TIMEOUT},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -56,14 +56,14 @@ def test_a_signal_interrupts_the_wait_for_a_host(
     wait_until(lambda: processes_below(tmp_path) == [], seconds=20)
 
 
-@pytest.mark.parametrize("silent_ssh", ["before"], indirect=True)
-def test_a_signal_during_the_host_checks_leaves_no_ssh(tmp_path: Path, silent_ssh: dict[str, str]) -> None:
+@pytest.mark.parametrize("unresponsive_ssh", ["before"], indirect=True)
+def test_a_signal_during_the_host_checks_leaves_no_ssh(tmp_path: Path, unresponsive_ssh: dict[str, str]) -> None:
     """So many that it arrives while one of them is being started."""
     hosts = ",".join(f"host{number}" for number in range(60))
     launcher = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "60", "--hosts", hosts, "--run", "job", "--", "true"],
         cwd=tmp_path,
-        env={**os.environ, **silent_ssh, "HVSCALE_ANSWER_TIMEOUT": NEVER},
+        env={**os.environ, **unresponsive_ssh, "HVSCALE_ANSWER_TIMEOUT": LONG_TIMEOUT},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -74,10 +74,10 @@ def test_a_signal_during_the_host_checks_leaves_no_ssh(tmp_path: Path, silent_ss
     wait_until(lambda: processes_below(tmp_path) == [], seconds=20)
 
 
-def test_an_unresponsive_host_is_named(hvscale: Run, tmp_path: Path, silent_ssh: dict[str, str]) -> None:
+def test_an_unresponsive_host_is_named(hvscale: Run, tmp_path: Path, unresponsive_ssh: dict[str, str]) -> None:
     done = hvscale(
         *("launch", "-np", 2, "--hosts", "alpha,beta", "--run", "job", "--", "true"),
-        **silent_ssh,
+        **unresponsive_ssh,
         HVSCALE_ANSWER_TIMEOUT="1",
     )
     assert done.returncode == 2
