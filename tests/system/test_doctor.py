@@ -1,4 +1,4 @@
-"""`hvscale doctor`: what it finds here is compared with what is here."""
+"""`hvscale doctor`: its findings agree with this machine."""
 
 import json
 import os
@@ -76,7 +76,7 @@ def test_memory_limits_and_cma_of_the_machine(checks: dict[str, dict[str, Any]])
 
 
 def test_small_shared_memory_is_a_problem_with_a_fix() -> None:
-    """In a mount namespace of its own, with the size that Docker gives by default."""
+    """In a separate mount namespace, with the size that Docker sets by default."""
     small = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$0" doctor --json'
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", small, PROGRAMS / "hvscale"], capture_output=True, text=True, timeout=120

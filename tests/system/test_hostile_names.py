@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.conftest import PROGRAMS, Run
 
-# A tag that would take its text, one that closes another than the open one, one that closes
-# nothing, and a code for an emoji.
+# Contains an unclosed tag, a closing tag that does not match, one that closes nothing, and an emoji
+# code.
 NAME = "[bold]x[/blue] [/] :smile:"
 MESSAGES = "from mpi4py import MPI; import numpy; MPI.COMM_WORLD.Allreduce(numpy.ones(9), numpy.ones(9))"
 CONTROL_SEQUENCES = "\x1b]52;c;cm0=\x07\x1b[2J"
@@ -46,7 +46,7 @@ def test_names_are_shown_unchanged(hvscale: Run, tmp_path: Path) -> None:
 
 
 def on_a_terminal(tmp_path: Path, *arguments: object) -> str:
-    """All that the command writes to the terminal which its stdout and stderr are."""
+    """Run the command with a terminal as stdin, stdout and stderr; return all that it writes."""
     our_end, its_end = pty.openpty()
     command = [str(PROGRAMS / "hvscale"), *map(str, arguments)]
     with subprocess.Popen(
@@ -57,7 +57,7 @@ def on_a_terminal(tmp_path: Path, *arguments: object) -> str:
         while True:
             try:
                 new = os.read(our_end, 65536)
-            except OSError:  # Linux says EIO when the last holder of the terminal has closed it
+            except OSError:  # Linux returns EIO when the last process has closed the terminal
                 break
             if not new:
                 break
@@ -71,7 +71,7 @@ def test_output_and_names_cannot_control_the_terminal(program: Callable[[str], P
     script = program(f"import sys; print({text!r}); sys.exit({('end ' + text)!r})")
     shown = on_a_terminal(tmp_path, "launch", "--run", f"{CONTROL_SEQUENCES}run", "--", "python", script)
     assert "[0] \x1b[31mred words\x1b[0m" in shown
-    assert "    \x1b[31mred words\x1b[0m" in shown  # among the last lines
+    assert "    \x1b[31mred words\x1b[0m" in shown  # in the last lines of the failed rank
     assert "\\x1b]52;c;cm0=\\x07\\x1b[2Jrun" in shown
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / f"{CONTROL_SEQUENCES}.png").write_text("no image")

@@ -1,4 +1,4 @@
-"""Real interruptions of training: signals, a NaN, a stalled rank, kills, a full disk."""
+"""Interrupted training: signals, NaN losses, stalled ranks, kills and a full disk."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.test_resume import EDSR, kill_after, model, same, steps
 
-# On rank 1 the outputs of some training steps are NaN: those from FIRST up to LAST, counted from 0.
+# On rank 1 the outputs are NaN in training steps FIRST to LAST - 1, counted from 0.
 BROKEN = """
 import os
 import torch
@@ -61,7 +61,7 @@ CLASSIFIER = (
     *("train", "broken:net", "--data", "synthetic", "--num-classes", 5, "--image-size", 8, "--batch-size", 4),
     *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1, "--checkpoint-every", 2),
 )
-# 64 MB of parameters and as much of momentum: writing it takes long enough to be seen.
+# 64 MB of parameters and 64 MB of momentum, so that writing a checkpoint takes long enough.
 LARGE = """
 from torch import nn
 def net(num_classes=5):
@@ -77,8 +77,9 @@ def started(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
 def signalled(
     tmp_path: Path, words: tuple[object, ...], send_signal: Callable[[subprocess.Popen[str]], None]
 ) -> tuple[int, str]:
-    """Start `hvscale ...` with the run folder `stopped`, and call `send` when ten steps are made.
-    Exit status and all it wrote.
+    """Start `hvscale ...` with the run folder `stopped`, and call `send_signal` after ten steps.
+
+    Return the exit status and the output.
     """
     file = tmp_path / "stopped/steps.jsonl"
     with started(tmp_path, *words) as process:
@@ -133,9 +134,7 @@ def test_all_ranks_stop_when_one_is_signalled_and_resume(hvscale: Run, tmp_path:
 
 
 def test_a_nan_on_one_rank_is_skipped_by_all(hvscale: Run, tmp_path: Path) -> None:
-    """Two NaNs in a row, neither at rank 0, leave no trace in the parameters nor in batch
-    normalisation's buffers.
-    """
+    """Two consecutive NaNs on rank 1 do not change parameters or batch-normalisation buffers."""
     (tmp_path / "broken.py").write_text(BROKEN)
     train = ("hvscale", *CLASSIFIER, "--steps", 6)
     launch = ("launch", "-np", 2, "--env", "FIRST=3", "--env", "LAST=5", "--run", "job", "--", *train)
@@ -144,7 +143,7 @@ def test_a_nan_on_one_rank_is_skipped_by_all(hvscale: Run, tmp_path: Path) -> No
     assert [line["skipped"] for line in lines_of(tmp_path / "job")] == [False] * 3 + [True] * 2 + [False]
     assert done.stdout.count("is skipped: the loss or a gradient is not finite") == 2
     assert all(value.isfinite().all() for value in model(tmp_path / "job").values())
-    # Synthetic batches are the same each step: without the two steps it is a run of four.
+    # All synthetic batches are equal, so skipping two of six steps gives the result of four steps.
     words = ("hvscale", *CLASSIFIER, "--steps", 4)
     done = hvscale("launch", "-np", 2, "--env", "FIRST=9", "--env", "LAST=9", "--run", "four", "--", *words)
     assert done.returncode == 0

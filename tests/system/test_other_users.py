@@ -16,7 +16,7 @@ from tests.conftest import PROGRAMS, needs_mpich, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user takes root")
 
-# Ranks write down where their rendezvous listens, and find each other when they are allowed to.
+# Each rank writes the rendezvous address to a file, then connects when the file `go` exists.
 RENDEZVOUS_PROGRAM = """
 import json, os, pathlib, time
 rank = os.environ["HOROVOD_RANK"]
@@ -29,12 +29,12 @@ import horovod.torch as hvd, torch
 hvd.init()
 print("sum", float(hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum)))
 """
-# The answers to requests of somebody who knows the port only. Without its announced body a request
-# is not complete.
+# Sends requests as another user who knows only the port, and prints the HTTP statuses. The last
+# request announces a body that it does not send.
 UNAUTHORISED_CLIENT = """
 import encodings.idna, json, os, sys
 from http.client import HTTPConnection
-os.setgroups([]); os.setgid(65534); os.setuid(65534)  # nobody, who could not have started this Python
+os.setgroups([]); os.setgid(65534); os.setuid(65534)  # user `nobody`; drop root only now because it cannot read this Python
 asked = [("PUT", scope + "/" + key, "garbage") for scope in ("global", "local_" + sys.argv[3], "cross_0") for key in "01"]
 asked += [("GET", "global/0", None), ("DELETE", "global/0", None), ("DELETE", "global/1", None), ("HEAD", "", None)]
 answers = []
@@ -50,7 +50,7 @@ print(json.dumps([*answers, server.getresponse().status]))
 
 
 def put_with_length(address: str, port: int, path: str, length: str) -> int:
-    """The status that answers a PUT before its body is sent."""
+    """Return the HTTP status that answers a PUT before its body is sent."""
     server = HTTPConnection(address, port, timeout=20)
     server.putrequest("PUT", path)
     server.putheader("Content-Length", length)
@@ -60,7 +60,7 @@ def put_with_length(address: str, port: int, path: str, length: str) -> int:
 
 @contextmanager
 def running_job(folder: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """`hvscale launch` with these arguments, ended at the latest on exit."""
+    """Run `hvscale launch` with these arguments; terminate it on exit."""
     with subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", *map(str, arguments)],
         cwd=folder,
@@ -88,7 +88,7 @@ def test_other_users_cannot_use_the_gloo_rendezvous(program: Callable[[str], Pat
         )
         assert stranger.returncode == 0, stranger.stderr
         assert json.loads(stranger.stdout) == [403] * 11
-        # Not even who knows the way in can send what is larger than any rank's addresses.
+        # Even with the secret, a body larger than any rank's addresses is rejected.
         ours = f"/{secret}:{port}/global/1"
         lengths = {"1073741824": 413, "-1": 400, "many": 400}
         assert {length: put_with_length(address, int(port), ours, length) for length in lengths} == lengths
@@ -99,7 +99,7 @@ def test_other_users_cannot_use_the_gloo_rendezvous(program: Callable[[str], Pat
     assert "Traceback" not in stderr
 
 
-# Ranks talk, spawn another where they can, and stay until they have been looked at.
+# The ranks communicate, spawn another rank if supported, and wait for the file `go`.
 COMMUNICATING_PROGRAM = """
 import pathlib, sys, time
 from mpi4py import MPI
@@ -120,10 +120,10 @@ while not pathlib.Path("go").exists():
 
 
 def listeners(job: psutil.Process) -> dict[str, str]:
-    """Where the job's processes listen: the processes' names by address, without the port."""
+    """Return the IP addresses on which the job's processes listen, with the process names."""
     found = {}
     for process in [job, *job.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):  # what was spawned may be ending
+        with suppress(psutil.NoSuchProcess):  # the spawned process may be exiting
             for connection in process.net_connections("tcp"):
                 if connection.status == psutil.CONN_LISTEN:
                     found[connection.laddr.ip] = process.name()

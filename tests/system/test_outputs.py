@@ -1,5 +1,6 @@
-"""A study's files, fed to the libraries and launchers they are for. The study itself is real: its
-trials and pairs are runs of this machine.
+"""The output files of `tune`, used by the libraries and launchers that they are written for.
+
+The study consists of real runs on this machine.
 """
 
 import json
@@ -28,22 +29,22 @@ from tests.comm_tuning.studies import study
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, requested_env, requested_knobs, run_json
 
 STEPS = 20
-# Says what it has of its libraries' settings: at once, and no more than a pipe takes whole, since
-# launchers put one rank's words between another's.
+# Each rank prints its settings in one write that fits into a pipe's buffer, because launchers
+# interleave the output of ranks.
 REPORT = """
 set_here = {name: word for name, word in os.environ.items() if name.startswith(("HOROVOD_", "MPIR_CVAR_"))}
 told = json.dumps({"size": size, "words": sys.argv[1:], **set_here})
 sys.stdout.write(f"images/s: {rate}\\nhad {told}\\n")
 sys.stdout.flush()
 """
-# What starts the library, its number of ranks, and an all-reduce into `total`.
+# Code that initialises the library, the expression for the number of ranks, and an all-reduce into
+# `total`.
 MPI4PY = (
     "import numpy; from mpi4py import MPI",
     "MPI.COMM_WORLD.size",
     "total = numpy.ones(1 << 16, numpy.float32); MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, total)",
 )
-# Where mpi4py cannot stand in for it: under Gloo, and under MPICH, where it calls functions of MPI
-# 4 that hvprof does not record.
+# For Gloo, and for MPICH, where mpi4py calls MPI 4 functions that hvprof does not record.
 HOROVOD = (
     "import horovod.torch as hvd, torch; hvd.init()",
     "hvd.size()",
@@ -72,7 +73,7 @@ HOSTILE = "<script>throw new Error('guide')</script> \"quoted\" $(false) `x` | *
 WINNER = {"allreduce_algorithm": "ring", "segment_size": "64K", "fusion_threshold": "1M", "cycle_time": "0.5"}
 NCCL = next(Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2"), None)
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-# 1 MiB from rank 0 to all, and among the ranks of each half.
+# Broadcasts 1 MiB from rank 0 to all ranks, or within each half of the ranks.
 BROADCAST = """
 import sys, numpy
 from mpi4py import MPI
@@ -91,9 +92,7 @@ for name in sys.argv[2:]:
 
 
 def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: dict[str, str]) -> TuneDocument:
-    """Trials of the defaults, the winner and of a program that ends badly, and two pairs, all as
-    runs below `folder`.
-    """
+    """Make a study from real runs below `folder`: three trials, of which one fails, and two pairs."""
     command = ["python", str(program), HOSTILE]
 
     def run(name: str, settings: dict[str, str], words: list[str] = command) -> RunFolder:
@@ -163,8 +162,9 @@ def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: 
 
 
 def accepted(document: TuneDocument) -> TuneDocument:
-    """As if the gain had been proven: two pairs on a busy machine prove little, and what is written
-    does not depend on it.
+    """Return the document with an accepted proof.
+
+    Two pairs on a busy machine prove little, and the output files do not depend on it.
     """
     assert document.proof is not None
     return document.model_copy(update={"proof": document.proof.model_copy(update={"accepted": True})})
@@ -196,14 +196,14 @@ def document(run_anywhere: Run, program: Path, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def folder(document: TuneDocument) -> Path:
-    """The files of the study with settings to use."""
+    """Write the outputs of the study with an accepted gain; return their folder."""
     path = Path(document.folder)
     write_outputs(path, accepted(document))
     return path
 
 
 def sh(text: str, folder: Path, prefix: Path = PROGRAMS.parent, **environment: str) -> str:
-    """What the shell's commands print; they find the environment's programs."""
+    """Run shell commands with the programs of the environment; return their output."""
     path = f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}"
     passed = {**os.environ, **AS_ROOT, **environment, "PATH": path}
     done = subprocess.run(["sh", "-ec", text], cwd=folder, env=passed, capture_output=True, text=True, timeout=180)
@@ -212,19 +212,19 @@ def sh(text: str, folder: Path, prefix: Path = PROGRAMS.parent, **environment: s
 
 
 def reported_by_ranks(output: str) -> list[dict[str, Any]]:
-    """What each rank of the program says of itself, and of its libraries' variables."""
+    """Return what each rank printed about itself and its libraries' variables."""
     return [json.loads(text) for text in re.findall(r"had (\{.*\})", output)]
 
 
 def section(folder: Path, title: str) -> str:
-    """The lines of commands.txt for one launcher."""
+    """Return the section of commands.txt for one launcher."""
     parts = (folder / "commands.txt").read_text().split("\n\n")
     [found] = [part for part in parts if re.match(rf"# {title}\b", part)]
     return found
 
 
 def reported_value(output: str, name: str) -> str:
-    """The value that Open MPI shows for a parameter, with the place it came from."""
+    """Return the value that Open MPI prints for a parameter, with its source."""
     values: list[str] = re.findall(rf"{name}=(.*)", output)
     return values[-1]
 
@@ -300,7 +300,7 @@ def test_the_mpirun_command_applies_the_settings(folder: Path) -> None:
 
 
 def test_the_srun_command_applies_the_settings(folder: Path) -> None:
-    """Its environment and its words, for one process: srun itself needs a cluster."""
+    """Checks the environment and arguments of one process without srun, which needs a cluster."""
     alone = re.sub(r"srun -n 2 --mpi=pmix --cpu-bind=none", "", section(folder, "srun"))
     output = sh(alone, folder, OMPI_MCA_mpi_show_mca_params="enviro")
     [rank] = reported_by_ranks(output)
@@ -333,7 +333,7 @@ def test_horovodrun_applies_its_configuration_file(folder: Path, tmp_path: Path)
 
 
 def ompi_infos() -> list[Path]:
-    """Of the environment's Open MPI, and of the machine's own where it has another."""
+    """Return the ompi_info programs of the environment and, if installed, of the system's Open MPI."""
     own = Path("/usr/bin/ompi_info")
     return [PROGRAMS / "ompi_info", *([own] if own.exists() else [])]
 
@@ -360,7 +360,7 @@ def test_a_job_applies_the_open_mpi_parameter_file(folder: Path, program: Path) 
 
 
 def sent_by_rank_0(folder: Path, words: str, environment: dict[str, str]) -> dict[int, int]:
-    """Point-to-point messages to each rank, as Open MPI's own monitoring counts them."""
+    """Return the number of messages from rank 0 to each rank, as counted by Open MPI's monitoring."""
     (folder / "broadcast.py").write_text(BROADCAST)
     monitoring = "--mca pml_monitoring_enable 2 --mca pml_monitoring_enable_output 3 --mca pml_monitoring_filename prof"
     start = f"mpirun -np 4 --map-by slot:OVERSUBSCRIBE {monitoring} python broadcast.py {words}"
@@ -379,7 +379,7 @@ def test_open_mpi_rules_apply_only_to_communicators_of_the_jobs_size(tmp_path: P
     name, _, file = use.removeprefix("export ").partition("=")
     rules = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_tuned_priority": "45"}
     with_file = {**rules, name: shlex.split(file)[0]}
-    # 1 MiB in parts of 64 KiB, each to the next rank alone.
+    # The pipeline sends 16 segments of 64 KiB from rank 0 to rank 1 only.
     assert sent_by_rank_0(tmp_path, "world", with_file) == {1: 16}
     assert sent_by_rank_0(tmp_path, "world", rules) != {1: 16}
     assert sent_by_rank_0(tmp_path, "halves", with_file) == sent_by_rank_0(tmp_path, "halves", rules) != {1: 16}
@@ -401,7 +401,7 @@ def test_mpich_files_and_command_apply_the_settings(run_anywhere: Run, tmp_path:
         "MPIR_CVAR_CH4_NETMOD": "ofi",
     }
     ask = str(MPICH_PREFIX / "bin/mpivars")
-    # It shows the numbers alone: a word is empty there.
+    # mpivars prints no value for variables that are words.
     numbers = {name: word for name, word in expected.items() if word.isdigit()}
     for read in ("set -a; . ./mpich.conf; set +a", ". ./env.sh"):
         assert numbers.items() <= control_variables(sh(f"{read}; {ask}", folder)).items()
@@ -416,7 +416,7 @@ def control_variables(text: str) -> dict[str, str]:
 
 @needs_mpich
 def test_mpich_reads_its_file_from_etc(tmp_path: Path) -> None:
-    """In a mount namespace of its own, whose /etc holds that file alone."""
+    """In a separate mount namespace whose /etc contains only that file."""
     etc = tmp_path / "etc"
     etc.mkdir()
     private = ["unshare", "--mount", "sh", "-c", f'mount --bind {shlex.quote(str(etc))} /etc && exec "$@"', "sh"]
@@ -436,8 +436,8 @@ def test_nccl_reads_its_file(tmp_path: Path) -> None:
     lines = [line for line in (tmp_path / "nccl.conf").read_text().splitlines() if not line.startswith("#")]
     wanted = dict(line.split("=", 1) for line in lines)
     assert wanted.keys() >= {"NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_PROTO"}
-    # It reads the file as it starts, also where there is no GPU, and puts into the environment what
-    # it finds.
+    # NCCL reads the file when it starts, even without a GPU, and exports its settings to the
+    # environment.
     done = subprocess.run(
         [sys.executable, "-c", READ_NCCL_SETTINGS, str(NCCL), *wanted],
         env={"PATH": os.environ["PATH"], "NCCL_CONF_FILE": str(tmp_path / "nccl.conf")},

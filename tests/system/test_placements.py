@@ -1,4 +1,4 @@
-"""The same command in every placement: its result, its profile and its cleanup."""
+"""Every placement: results, profiles, errors and cleanup of containers, networks and namespaces."""
 
 import json
 import os
@@ -32,7 +32,7 @@ BURST = 256 * 1024
 SIMULTANEOUS = 6
 UNLABELLED = ("shared memory", "session folder")
 
-# Every rank says where it runs and what it has: placements differ in nothing else.
+# Each rank prints its host, sizes, folder and variables; only the host differs between placements.
 HOROVOD_PROGRAM = f"""
 import json, os, socket, time
 import horovod.torch as hvd, torch
@@ -43,15 +43,14 @@ assert bool((total == sum(range(1, hvd.size() + 1))).all()), total
 print(json.dumps({{"rank": hvd.rank(), "size": hvd.size(), "local_size": hvd.local_size(), "host": socket.gethostname(),
                   "here": os.getcwd(), "chosen": os.environ.get("CHOSEN"), "stray": os.environ.get("STRAY")}}), flush=True)
 if "HOROVOD_TIMELINE" in os.environ:
-    time.sleep(1)  # it loses at shutdown what it has not written by then
+    time.sleep(1)  # at shutdown Horovod loses timeline events that it has not yet written
 """
 
-# Ranks find each other by MPI itself where there is one: torch, which Horovod comes with, takes
-# each of them seconds to load.
+# Ranks connect through mpi4py if there is MPI, because importing torch for Horovod takes seconds.
 HOROVOD = "import horovod.torch as hvd; hvd.init()"
 INIT = {"openmpi": "import mpi4py.MPI", "mpich": "import mpi4py.MPI", "gloo": HOROVOD}
-START_SECONDS = {"openmpi": 6, "mpich": 6, "gloo": 15}  # a rank that does not hang has to be there by then
-# Put before it: rank 1 never gets there.
+START_SECONDS = {"openmpi": 6, "mpich": 6, "gloo": 15}  # a rank that does not hang has started within this time
+# Code to put before it: rank 1 hangs before it initialises.
 HANGING = """
 import os, time
 if "1" in map(os.environ.get, ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")):
@@ -71,7 +70,7 @@ for _ in range(3):
 
 
 def waiting_program(mpi: str) -> str:
-    """The program of ranks that find each other, say so and wait."""
+    """Return a program whose ranks connect, print "ready" and wait."""
     return f'import time\n{INIT[mpi]}\nprint("ready", flush=True)\ntime.sleep(600)\n'
 
 
@@ -79,7 +78,9 @@ def waiting_program(mpi: str) -> str:
     params=["docker:rank", "docker:rank on an overlay", "docker:node", "docker:node on an overlay", "netns"]
 )
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The options of a placement that this machine can make; the daemon is the tests' own."""
+    """Return the options of a placement that this machine supports; Docker uses the tests' own
+    daemon.
+    """
     if request.param == "netns":
         request.getfixturevalue("namespaces")
         return ["--placement", "netns", "--nodes", "2"]
@@ -139,8 +140,8 @@ def test_a_shaped_link_has_the_requested_rate(
     assert done.returncode == 0, done.stderr
     assert run_json(tmp_path / "job")["placement_settings"]["link"] == "1gbit"
     seconds = [float(line) for line in (tmp_path / "job/logs/rank-00000.log").read_text().splitlines()]
-    # Whatever the algorithm, each of two ranks has to receive as many bytes as the result has: that
-    # is physics, not a speed test.
+    # With any algorithm each of the two ranks receives at least the bytes of the result, so this is
+    # a lower bound of the time and does not depend on the machine's speed.
     assert min(seconds) >= (BIG - BURST) * 8 / LINK_BITS
 
 
@@ -189,8 +190,9 @@ StartWaiting = Callable[[str], subprocess.Popen[str]]
 
 @pytest.fixture
 def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
-    """Starts `hvscale launch` of two ranks of a flavour, and comes back when they have found each
-    other and wait; run folder "job".
+    """Return a function that starts `hvscale launch` with two ranks in the run folder "job".
+
+    It returns when both ranks have connected and wait.
     """
     started: list[subprocess.Popen[str]] = []
 
@@ -207,12 +209,12 @@ def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
 
 
 def labelled(found: dict[str, Any]) -> list[dict[str, str]]:
-    """What names its run: shared memory does not, and other tests leave some at any time."""
+    """Return the leftovers that name their run. Shared memory does not, and other tests leave some."""
     return [leftover for leftover in found["leftovers"] if leftover["kind"] not in UNLABELLED]
 
 
 def wait_for_ranks_to_start(tmp_path: Path) -> None:
-    """Both ranks of the run "job" have said so."""
+    """Wait until both ranks of the run "job" have printed "ready"."""
     logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
 
@@ -300,8 +302,9 @@ def test_cleanup_removes_the_resources_of_a_killed_launcher(
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:node on an overlay"], indirect=True)
 def test_a_swarm_is_kept_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
-    """The run that made it is gone; cleanup takes what was that run's alone, and the last run
-    leaves the swarm.
+    """The run that created the swarm is killed.
+
+    `cleanup` removes only that run's own resources, and the last run leaves the swarm.
     """
 
     def start(name: str) -> subprocess.Popen[bytes]:
@@ -332,7 +335,7 @@ def test_a_swarm_is_kept_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["netns"], indirect=True)
 def test_simultaneous_launches_and_cleanup_do_not_interfere(tmp_path: Path, place: list[str]) -> None:
-    # Every rank stays until all are there.
+    # Each rank waits until the file `go` exists.
     waiting_ranks = 'touch "$0-$HVSCALE_NAME-$OMPI_COMM_WORLD_RANK"; until [ -e go ]; do sleep 0.1; done'
     found: list[Leftover] = []
     all_started, cleanups = threading.Event(), 0
@@ -390,8 +393,8 @@ def test_a_killed_container_ends_the_job(
 
 @contextmanager
 def docker_that_stops_the_daemon(address: str, folder: Path) -> Iterator[tuple[dict[str, str], Path]]:
-    """A PATH whose docker stops the daemon before it asks it for a process in a container, and the
-    file that says so.
+    """Yield a PATH whose `docker` stops the daemon before `docker exec`, and a file it then
+    creates.
     """
     pid, stopped, docker = daemon_pid(address), folder / "stopped", shutil.which("docker")
     front = folder / "front"
@@ -474,7 +477,7 @@ def test_losing_the_daemon_while_ranks_run_fails_the_run(
 def test_a_daemon_that_hangs_while_ranks_run_does_not_block_the_exit(
     hvscale: Run, tmp_path: Path, place: list[str]
 ) -> None:
-    """Gloo's ranks end without the daemon; what started them there does not learn of it."""
+    """Gloo's ranks exit without the daemon, but their `docker exec` processes do not notice."""
     pid, address = daemon_pid(os.environ["DOCKER_HOST"]), os.environ["DOCKER_HOST"]
     go = tmp_path / "job/go"
     (tmp_path / "program.py").write_text(
@@ -552,7 +555,7 @@ def test_an_invalid_placement_is_one_line_and_status_2(hvscale: Run, arguments: 
 
 
 def error_line(hvscale: Run, *arguments: object, **environment: str) -> str:
-    """The one line that a launch is error_line with; it has made no run."""
+    """Return the one-line error of a launch that fails before the ranks start."""
     done = hvscale("launch", *arguments, "--", "true", **environment)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
@@ -600,8 +603,9 @@ def test_an_existing_network_is_a_one_line_error_and_is_kept(hvscale: Run, tmp_p
 
 
 def settled(read_state: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
-    """What is there when nothing has come or gone for a second: Docker makes and removes the
-    interfaces of a swarm by and by.
+    """Return the state once it has not changed for a second.
+
+    Docker creates and removes the interfaces of a swarm with a delay.
     """
     seen = [read_state()]
 

@@ -53,9 +53,7 @@ def small_disk(folder: Path, kibibytes: int) -> Iterator[Path]:
 
 
 def test_only_one_of_two_simultaneous_starts_gets_the_folder(tmp_path: Path) -> None:
-    """Six pairs of launches of one --run, and at the same time six without, which must not share a
-    default folder.
-    """
+    """Six pairs of launches share one --run each; six launches without --run get separate folders."""
     launch = ("launch", "--mpi", "gloo")
     pairs = [
         [start(tmp_path, *launch, "--run", f"job-{number}", "--", "echo", who) for who in ("one", "two")]
@@ -107,9 +105,7 @@ def test_a_live_process_locks_its_folder(
 
 
 def test_a_running_training_locks_its_folder(hvscale_warm: Run, tmp_path: Path) -> None:
-    """The second one is refused; killed, the first one leaves a folder that the third resumes in,
-    and that says so until then.
-    """
+    """A second start is rejected; after the first is killed, a third resumes in its folder."""
     train = (*TRAIN, "--run", "job", "--checkpoint-every", "5", "--resume", "auto")
     steps = tmp_path / "job/steps.jsonl"
     first = start(tmp_path, *train, "--steps", 1_000_000)
@@ -137,9 +133,7 @@ def test_a_running_training_locks_its_folder(hvscale_warm: Run, tmp_path: Path) 
 
 @needs_root
 def test_another_users_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None:
-    """One of another user; one of our own in which another user's links lead out of it; and one
-    that every user may write in.
-    """
+    """Covers another user's folder, links that lead out of the folder, and a world-writable folder."""
     precious = tmp_path / "precious"
     precious.write_text("mine")
     theirs, ours, open_to_all = (tmp_path / name for name in ("theirs", "ours", "open"))
@@ -163,7 +157,7 @@ def test_another_users_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None:
         assert message in done.stderr
     done = hvscale("scale", "--np", "1", "--mpi", "gloo", "--run", "theirs", "--", "true")
     assert (done.returncode, "belongs to another user" in done.stderr) == (2, True)
-    for name in ("launcher.log", "rank-00000.log"):  # from when the folder was open to others
+    for name in ("launcher.log", "rank-00000.log"):  # links made while the folder was open to others
         (tmp_path / "cleared/logs").mkdir(parents=True, exist_ok=True)
         (tmp_path / "cleared/logs" / name).symlink_to(precious)
     done = hvscale("launch", "--mpi", "gloo", "--run", "cleared", "--", "echo", "hello")
@@ -173,9 +167,7 @@ def test_another_users_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None:
 
 
 def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -> None:
-    """FIFOs, devices and files without an end in the place of a run's own, read by what reads
-    them.
-    """
+    """A FIFO, a device or an endless file replaces a file of the run."""
     run = tmp_path / "job"
     assert hvscale_warm(*TRAIN, "--steps", "2", "--checkpoint-every", "2", "--run", "job").returncode == 0
     (checkpoint,) = (run / "checkpoints").iterdir()
@@ -244,8 +236,9 @@ def test_a_run_whose_hvscale_was_killed_is_interrupted(
 
 @needs_root
 def test_an_unreadable_folder_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> None:
-    """Asked by a user who may pass through all folders above it; the program is loaded before, from
-    where that user may not read.
+    """Run as another user who may enter all parent folders.
+
+    hvscale is imported before, because that user may not read its files.
     """
     assert hvscale("launch", "--mpi", "gloo", "--run", "job", "--", "true").returncode == 0
     loaded = "import hvscale.profiling.analyze.explanation, hvscale.cli.commands.breakdown, hvscale.cli.main, os, sys"

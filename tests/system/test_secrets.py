@@ -1,4 +1,4 @@
-"""Values of --env reach the ranks but no file, output or command line, unless they are settings."""
+"""Values of --env reach the ranks but no file, output or command line, except known settings."""
 
 import json
 import stat
@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import PROGRAMS, Run, requested_env, run_json
 
-# The value is the name's own, so that a leak says whose it was.
+# Each value contains its name, to identify a leak.
 WRITTEN = ("DATABASE_URL", "PGPASS", "FOO")
 FROM_THE_SHELL = ("GH_PAT", "NCCL_AUTH_TOKEN", "HVSCALE_PRIVATE")
 SECRETS = {name: f"value-of-{name.lower()}-=\"'$x" for name in (*WRITTEN, *FROM_THE_SHELL)}
@@ -19,8 +19,7 @@ ENV = (
     *(f"--env={name}" for name in FROM_THE_SHELL),
     *("--env", "HOROVOD_CYCLE_TIME=3"),
 )
-# Fails where a rank lacks one of them, or where a command line of another process than the user's
-# own holds one.
+# Fails if a variable is missing on a rank, or if a command line of the machine contains a value.
 STEPS = """
 import os, sys, time
 from pathlib import Path
@@ -93,9 +92,9 @@ def test_a_job_script_with_secret_values_is_readable_only_by_its_user(
     assert leaks(done.stdout + done.stderr) == []
     assert stat.S_IMODE(script.stat().st_mode) == 0o600
     text = script.read_text()
-    assert leaks(text.splitlines()[-1]) == []  # the command line of the job
+    assert leaks(text.splitlines()[-1]) == []  # the hvscale command of the job
     assert "--env HOROVOD_CYCLE_TIME=3" in text
-    # The shell that Slurm starts hands the values on as they were written.
+    # The shell that Slurm starts passes the values on unchanged.
     text = "\n".join([*text.splitlines()[:-1], "exec env -0"])
     seen = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout.split("\0")
     assert {f"{name}={SECRETS[name]}" for name in WRITTEN} <= set(seen)

@@ -16,8 +16,7 @@ from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, processes_b
 
 FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich))
 LAUNCHERS = {"openmpi": PROGRAMS / "mpirun", "mpich": MPICH_PREFIX / "bin/mpiexec.hydra"}
-# Each rank writes down which segments and session files it has mapped, when all have found each
-# other.
+# When all ranks have connected, each writes the paths of its mapped segments and session files.
 PROGRAM = """
 import json, pathlib, sys, time
 from mpi4py import MPI
@@ -35,8 +34,9 @@ world.Barrier()
 
 @contextmanager
 def waiting_job(folder: Path, *launcher: object) -> Iterator[tuple[subprocess.Popen[str], list[Path]]]:
-    """Two ranks that have found each other and wait for the file "go"; gives the launcher and what
-    the ranks have mapped.
+    """Start two ranks that connect and wait for the file `go`.
+
+    Yield the launcher and the files that the ranks have mapped.
     """
     folder.mkdir()
     (folder / "program.py").write_text(PROGRAM)
@@ -62,7 +62,7 @@ def waiting_job(folder: Path, *launcher: object) -> Iterator[tuple[subprocess.Po
 
 
 def kill_launcher(job: subprocess.Popen[str], mpi: str) -> None:
-    """The MPI's own launcher, not hvscale."""
+    """Kill MPI's launcher, a child of hvscale."""
     name = LAUNCHERS[mpi].resolve().name
     (launcher,) = [child for child in psutil.Process(job.pid).children() if child.name() in (name, "prterun")]
     launcher.kill()
@@ -98,7 +98,7 @@ def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi:
             of_living,
         ),
     ):
-        # All at once, so that nobody can remove anything.
+        # Suspend all first, so that none can remove its segments.
         processes = [psutil.Process(killed.pid), *processes_below(tmp_path / "killed")]
         for process in processes:
             process.suspend()
@@ -126,5 +126,5 @@ def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi:
 
 
 def named(path: Path) -> Path:
-    """The segment, or the session folder that the file lies in."""
+    """Return the segment, or the session folder that contains the file."""
     return path if path.parent == FOLDER else Path(*path.parts[:3])

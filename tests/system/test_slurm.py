@@ -1,4 +1,4 @@
-"""A real Slurm cluster of four nodes: in an allocation, as a job script, and submitted."""
+"""A real Slurm cluster of four nodes: jobs inside an allocation, job scripts and submitted jobs."""
 
 import json
 import os
@@ -21,7 +21,7 @@ NODES = ["n1", "n2", "n3", "n4"]
 
 @pytest.fixture(autouse=True)
 def cluster(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever a test does, it leaves no job in the queue and no process on the nodes."""
+    """Check after each test that no job is queued and no process is left on the nodes."""
     monkeypatch.setenv("SLURM_CONF", str(slurm))
     yield
     wait_until(lambda: queue() == [])
@@ -97,7 +97,7 @@ def test_outside_an_allocation_the_error_lists_the_options(hvscale: Run) -> None
 
 
 def test_a_rejected_srun_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> None:
-    """The variables of an allocation that is over: srun knows nothing of it."""
+    """The environment describes an allocation that has ended, so srun rejects it."""
     over = {"SLURM_JOB_ID": "999", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
     done = hvscale("launch", "-np", 2, "--placement", "slurm", "--run", "job", "--", "true", **over)
     assert done.returncode == 2

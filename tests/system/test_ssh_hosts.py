@@ -1,4 +1,4 @@
-"""Ranks on other hosts by ssh: real servers, each in a network namespace."""
+"""Ranks on other hosts over ssh: real servers, each in a network namespace."""
 
 import json
 import signal
@@ -25,7 +25,10 @@ ErrorLine = Callable[..., str]
 
 @pytest.fixture
 def error_line(hvscale: Run, ssh: SshHosts, tmp_path: Path) -> ErrorLine:
-    """The one line that a launch on these hosts is error_line with; nothing of it runs then."""
+    """Return a function that launches on these hosts and returns the one-line error.
+
+    It also checks that no process was started.
+    """
 
     def launch(*arguments: object) -> str:
         done = hvscale("launch", *arguments, "--run", "job", "--", "true", HVSCALE_SSH=ssh.ssh)
@@ -113,7 +116,7 @@ def test_a_host_that_stops_answering_while_ranks_run_is_named(
         _, stderr = launcher.communicate(timeout=120)
     finally:
         subprocess.run([*link, "up"], check=True)
-        for process in processes_below(tmp_path):  # nobody reaches them on a host that is lost
+        for process in processes_below(tmp_path):  # hvscale cannot reach the ranks of a lost host
             process.kill()
     assert launcher.returncode == 3, stderr
     assert "hvscale: rank 1 on beta is lost: it no longer answers by ssh" in stderr
@@ -161,12 +164,12 @@ def test_invalid_hosts_are_a_one_line_error(error_line: ErrorLine, arguments: li
 
 
 def test_a_run_folder_that_a_host_cannot_see_is_an_error(hvscale: Run, ssh: SshHosts) -> None:
-    """A file system that is mounted for one process only is not seen by the others."""
+    """The folder is on a file system that is mounted only in this process's mount namespace."""
     hidden = Path("/run/netns-test-hidden")
     hidden.mkdir(exist_ok=True)
     subprocess.run(
         ["mount", "-t", "tmpfs", "none", hidden], check=True
-    )  # the servers' mount namespaces were made before
+    )  # the ssh servers' mount namespaces already exist
     try:
         done = hvscale("launch", "--hosts", "alpha", "--run", hidden / "job", "--", "true", HVSCALE_SSH=ssh.ssh)
     finally:

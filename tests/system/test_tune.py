@@ -1,6 +1,4 @@
-"""`hvscale tune` with real ranks: what it finds and proves, what it does about trials that fail,
-and how it is interrupted and resumed.
-"""
+"""`hvscale tune` with real ranks: search, proof, failing trials, interruption and resuming."""
 
 import csv
 import json
@@ -14,8 +12,8 @@ import pytest
 
 from tests.conftest import PROGRAMS, Run, processes_below, requested_knobs, run_json, wait_until
 
-# A job whose speed and fate depend on the all-reduce algorithm that Open MPI was given, as words on
-# the command line say.
+# A job whose speed and failures depend on Open MPI's all-reduce algorithm. The arguments give the
+# behaviour of each algorithm, for example `ring=fast`.
 STEPS = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -31,7 +29,7 @@ own, total = np.full(1 << 15, 1.0 + world.rank, np.float32), np.empty(1 << 15, n
 steps = (Path(os.environ["HVSCALE_RUN"]) / "steps.jsonl").open("w", buffering=1) if world.rank == 0 else None
 began = time.monotonic()
 for step in range(100000):
-    profiling.step()  # exact on a busy machine, too, where durations do not tell in which of the short steps a message was
+    profiling.step()  # step boundaries are exact even on a busy machine with short steps
     time.sleep({"usual": 0.04, "slow": 0.1}.get(mood, 0.005))
     world.Allreduce(own, total)
     if step == 4 and mood == "crash" and world.rank == 1:
@@ -46,8 +44,7 @@ for step in range(100000):
 """
 ALGORITHMS = {"ring", "segmented_ring", "recursive_doubling", "reduce_scatter_allgather", "reduce_broadcast"}
 
-# Adds up wrongly on rank 1, in messages of gradients alone, while Horovod is set to this cycle
-# time.
+# Corrupts sums of gradients on rank 1 while Horovod's cycle time is 10 ms.
 WRONG_SUMS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -68,7 +65,7 @@ int MPI_Allreduce(const void *send, void *receive, int count, void *type, void *
     return status;
 }
 """
-# Puts it before what hvscale preloads.
+# Preloads it before the libraries that hvscale preloads.
 SITE = """
 import os, sys
 library = os.path.join(os.path.dirname(__file__), "wrong_sums.so")
@@ -99,7 +96,7 @@ def start(tmp_path: Path, *arguments: object) -> "subprocess.Popen[str]":
 
 
 def by_settings(document: dict[str, Any]) -> dict[str, Any]:
-    """Trials by the algorithm that they tried."""
+    """Return the trials by all-reduce algorithm."""
     return {trial["settings"].get("allreduce_algorithm", "default"): trial for trial in document["trials"]}
 
 
@@ -139,12 +136,12 @@ def test_a_faster_setting_is_found_and_proven_although_others_fail(
     assert "after 4 steps" in trials["reduce_scatter_allgather"]["problem"]
     assert trials["segmented_ring"]["state"] == "wrong sums"
     assert trials["segmented_ring"]["problem"] == "the loss of step 1 is 6.0, but 3.0 with the defaults"
-    # The best two are measured again, to the end.
+    # The two fastest may be measured again, to the end.
     for fast in ("ring", "reduce_broadcast"):
         of_it = [trial for trial in document["trials"] if trial["settings"] == {"allreduce_algorithm": fast}]
         assert len(of_it) <= 2
         assert of_it[-1]["state"] == "measured" or len(of_it) == 1
-    # What was measured is what the run holds.
+    # The settings and states of the trials agree with their runs.
     for trial in document["trials"]:
         record = run_json(folder / trial["run"])
         assert requested_knobs(record) == trial["settings"]
@@ -184,7 +181,7 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
 
     first = start(tmp_path, *search, "--trials", "5", "--", *slower)
     wait_until(lambda: trials_in(folder) == 1)
-    first.send_signal(signal.SIGSTOP)  # it is not to finish while the second one starts
+    first.send_signal(signal.SIGSTOP)  # so that it does not finish while the second one starts
     second = hvscale("tune", *search, "--", *slower)
     first.send_signal(signal.SIGCONT)
     assert second.returncode == 2
@@ -210,15 +207,15 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     document = tune_json(folder)
     assert document["trials"][: len(before)] == before
     settings = [trial["settings"] for trial in document["trials"]]
-    # Each call begins with the defaults: the machine may be another one by then.
+    # Each start measures the defaults first, because the machine may have changed.
     assert [index for index, one in enumerate(settings) if not one] == [0, 1, len(before)]
     others = [str(one) for one in settings if one]
     assert len(set(others)) == len(others) == 2
     assert (document["state"], document["winner"], document["proof"]) == ("finished", {}, None)
     assert "keep the defaults: no trial was faster" in done.stdout
 
-    # Finished is what has its outputs: where one cannot be written, the same command writes them
-    # later.
+    # A study is finished only when its outputs are written. If that fails, the same command writes
+    # them later.
     (folder / "guide.html").unlink()
     (folder / "guide.html").mkdir()
     done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
@@ -284,7 +281,7 @@ def test_an_invalid_request_starts_nothing(
     assert not (tmp_path / "study").exists()
 
 
-# Says nothing of its steps by itself.
+# Does not report its steps.
 SILENT = """
 import sys, time
 import numpy as np
@@ -324,7 +321,7 @@ def test_an_unmodified_command_is_measured(
     if unit is None:
         assert throughput == 4.5
     else:
-        assert 0 < throughput < 1.1 / 0.05  # a step sleeps so long
+        assert 0 < throughput < 1.1 / 0.05  # each step sleeps for 0.05 s
     assert document["winner"] == {}
 
 
@@ -355,7 +352,7 @@ def test_hvscale_train_changes_horovod_knobs_without_a_restart_and_checks_sums(t
     assert len(states) == 7
     assert states.pop("10")["state"] == "wrong sums"
     assert {trial["state"] for trial in states.values()} <= {"measured", "stopped early"}
-    # More steps than --steps asks for: the search ends the training.
+    # The search runs more steps than --steps, and ends the training itself.
     assert trials[0]["steps"] > 5
     assert not list(folder.glob("start-*/model.pt"))
     assert processes_below(folder) == []
@@ -386,4 +383,4 @@ def test_horovod_can_be_initialised_again_with_other_knobs(
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in (tmp_path / "run" / "logs" / "rank-00000.log").read_text().splitlines()]
     seconds = {index: float(words[3]) for index, words in enumerate(words for words in lines if words[0] == "cycle")}
-    assert seconds[1] > 0.8  # three messages wait for at least two cycles
+    assert seconds[1] > 0.8  # each of the three messages waits for a cycle; at least two full cycles pass

@@ -22,7 +22,7 @@ for size in (2000, 300_000):
     for _ in range(5):
         MPI.COMM_WORLD.Bcast(np.ones(size, np.uint8))
 """
-# Makes one byte of the library's broadcasts wrong.
+# Corrupts one byte of the library's broadcasts.
 WRONG = """
 #include <mpi.h>
 int MPI_Bcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm comm)
@@ -59,7 +59,7 @@ int MPI_Allreduce(const void *send, void *receive, int count, MPI_Datatype type,
 
 
 def built(folder: Path, text: str) -> Path:
-    """The library to preload."""
+    """Compile the text and return the library to preload."""
     source, library = folder / "preloaded.c", folder / "libpreloaded.so"
     source.write_text(text)
     subprocess.run([PROGRAMS / "mpicc", "-shared", "-fPIC", "-o", library, source], check=True)
@@ -72,7 +72,7 @@ def document_in(folder: Path) -> dict[str, Any]:
 
 
 def choices_in(document: dict[str, Any], operation: str) -> set[str]:
-    """The algorithms that were measured, as `chain` or `library's ring`."""
+    """Return the measured algorithms, for example `chain` or `library's ring`."""
     points = [point for point in document["measurements"]["points"] if point["operation"] == operation]
     return {
         f"library's {point['choice']['library_algorithm']}"
@@ -168,7 +168,7 @@ def key(point: dict[str, Any]) -> tuple[object, ...]:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Starts a study; the fixture kills it at the end of the test."""
+    """Return a function that starts a study; the fixture kills it at the end of the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*more: str) -> "subprocess.Popen[str]":
@@ -207,7 +207,7 @@ def test_an_interrupted_study_keeps_its_measurements(
 
 
 def test_a_choice_in_which_a_rank_dies_is_excluded(hvscale: Run, tmp_path: Path) -> None:
-    """The third communicator is that of the first named algorithm."""
+    """The third communicator belongs to the first named algorithm."""
     preload = built(tmp_path, DEADLY)
     words = ("--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", "--env", f"DIED={tmp_path / 'died'}")
     done = hvscale(*STUDY, *words, timeout=200)

@@ -1,6 +1,4 @@
-"""`hvscale tune` where ranks run in containers, in network namespaces and on a Slurm cluster: each
-trial ends there, too.
-"""
+"""`hvscale tune` in containers, network namespaces and a Slurm cluster."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from tests.system.services import machine_state
 from tests.system.test_slurm import run_in_allocation
 from tests.system.test_tune import ALGORITHMS, STEPS
 
-# No algorithm is faster than the default one: three starts, and no proof.
+# No algorithm is faster than the default, so there are three trials and no proof.
 WORDS = ("default=fast", "another=slow", *(f"{name}=slow" for name in sorted(ALGORITHMS)))
 STUDY = ("--run", "study", "--knobs", "allreduce_algorithm", "--trials", "3", "--trial-seconds", "1", "--json")
 

@@ -1,4 +1,4 @@
-"""Waits before the ranks start have a time limit, and a signal interrupts them."""
+"""Waits before the ranks start have a time limit, and signals interrupt them."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 from hvscale.launch.rank_side import host_preflight
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
-# What HVSCALE_SSH names: it hangs before it connects, behind the connection, or after a first
+# Shell commands for HVSCALE_SSH that hang before connecting, after connecting, or after the first
 # answer.
 SILENT = {
     "before": "sleep 600",
@@ -24,9 +24,7 @@ LONG_TIMEOUT = "300"
 
 @pytest.fixture(params=SILENT)
 def unresponsive_ssh(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """The variable that makes every host a silent one; the script leaves the file `asked` when it
-    hangs.
-    """
+    """Return an environment in which ssh hangs for every host; it first creates the file `asked`."""
     script = tmp_path / "silent-ssh"
     hanging = SILENT[request.param].replace("sleep", f"touch {tmp_path}/asked; sleep")
     script.write_text(f"#!/bin/sh\nexport HVSCALE_RUN={tmp_path}/job\n{hanging}\n")
@@ -52,13 +50,13 @@ def test_a_signal_interrupts_the_wait_for_a_host(
     assert launcher.returncode == 128 + number, stderr
     assert f"ended by {number.name}" in stderr
     assert run_json(tmp_path / "job")["state"] == "interrupted"
-    # Killed, but a busy machine lets it die a moment later.
+    # On a busy machine killed processes end a moment later.
     wait_until(lambda: processes_below(tmp_path) == [], seconds=20)
 
 
 @pytest.mark.parametrize("unresponsive_ssh", ["before"], indirect=True)
 def test_a_signal_during_the_host_checks_leaves_no_ssh(tmp_path: Path, unresponsive_ssh: dict[str, str]) -> None:
-    """So many that it arrives while one of them is being started."""
+    """With 60 hosts, the signal arrives while ssh processes are still being started."""
     hosts = ",".join(f"host{number}" for number in range(60))
     launcher = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "60", "--hosts", hosts, "--run", "job", "--", "true"],

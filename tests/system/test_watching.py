@@ -1,6 +1,4 @@
-"""Logging of a training run: wandb's client, TensorBoard's files and the terminal. None of them may
-delay training.
-"""
+"""Training logs to wandb, TensorBoard and the terminal; a failing logger does not delay training."""
 
 import json
 import os
@@ -51,7 +49,7 @@ def events(run: Path) -> EventAccumulator:
 
 @contextmanager
 def training(folder: Path, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A long training run, after its first step."""
+    """Start a long training run; yield it after its first step."""
     with subprocess.Popen(
         [str(PROGRAMS / "hvscale"), *LONG, *options],
         cwd=folder,
