@@ -1,5 +1,5 @@
-"""`hvscale bench` with real ranks: right results everywhere, wrong ones found, figures that follow
-from what the ranks measured.
+"""`hvscale bench` with real ranks: correct results, detected errors, and documents that agree with
+the ranks' measurements.
 """
 
 import csv
@@ -19,7 +19,7 @@ from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, run_json
 
 EVERY_COLLECTIVE = Path(__file__).parents[1] / "bench" / "programs" / "every_collective.py"
 
-# Adds up wrongly on rank 1, in messages of 512 elements alone; ends rank 1 in those of 2048.
+# Corrupts sums of 512 elements on rank 1, and kills rank 1 in sums of 2048 elements.
 WRONG_SUMS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -68,7 +68,7 @@ def bench_json(folder: Path) -> dict[str, Any]:
 def test_every_collective_is_correct_for_every_type(
     hvscale: Run, tmp_path: Path, backend: str, mpi: str, counts: tuple[int, ...]
 ) -> None:
-    """1500 elements: more than the period of the values, and no multiple of a vector."""
+    """1500 elements exceed the period of the values and are not a multiple of a vector length."""
     done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", EVERY_COLLECTIVE, backend, *counts)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "job/logs/rank-00000.log").read_text().splitlines()]
@@ -79,7 +79,7 @@ def test_every_collective_is_correct_for_every_type(
     assert {line["collective"] for line in lines} - checked == {"barrier"}
     for line in lines:
         assert len(line["rank_seconds"]) == 3
-        # The slowest rank of a sample takes no less than any rank's mean.
+        # A sample's time is that of its slowest rank, so no rank's mean is larger.
         assert sum(line["seconds"]) / len(line["seconds"]) >= max(line["rank_seconds"]) * (1 - 1e-9)
 
 
@@ -119,7 +119,8 @@ def test_document_and_page_agree_with_rank_measurements(
         written = [json.loads(line) for line in (folder / entry["run"] / "bench.jsonl").read_text().splitlines()]
         rows = [row for row in document["rows"] if row["backend"] == entry["name"]]
         for row, raw in zip(rows, written[1:], strict=True):
-            # Any interval was narrow enough: the fewest samples, of two calls each.
+            # Any interval is narrow enough, so bench takes the minimum of five samples of two calls
+            # each.
             assert (row["samples"], row["iterations"], row["wrong"]) == (5, 10, 0)
             assert row["seconds"] == pytest.approx(sum(raw["seconds"]) / 5)
             assert row["seconds_low"] <= row["seconds"] <= row["seconds_high"]
@@ -152,11 +153,11 @@ def test_each_rank_as_the_root_in_turn(hvscale: Run, tmp_path: Path) -> None:
     shown = hvscale("bench", "broadcast", *words)
     [row] = [line.split() for line in shown.stdout.splitlines() if not line.startswith("#")]
     assert row[4] == "all"
-    refused = hvscale("bench", "broadcast", *words[:-1], "other", "--backend", "gloo")
-    assert refused.returncode == 2
+    rejected = hvscale("bench", "broadcast", *words[:-1], "other", "--backend", "gloo")
+    assert rejected.returncode == 2
     assert (
         "gloo does not support --root -1, each rank as the root in turn; supported by intelmpi, mpich, mvapich2, openmpi"
-        in refused.stderr
+        in rejected.stderr
     )
 
 
@@ -173,7 +174,7 @@ def test_wrong_sums_are_detected_and_the_table_is_printed(hvscale: Run, tmp_path
         f"expected {first['expected']:g}; wrong elements: 1; other sizes with wrong results: 1"
     )
     table = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
-    # size, count, type, redop, root, then time, algbw, busbw, #wrong twice, as nccl-tests has them.
+    # As in nccl-tests: size, count, type, redop, root, then twice time, algbw, busbw, #wrong.
     assert [[*line[:5], line[8], line[12]] for line in table] == [
         ["1024", "256", "float", "sum", "-1", "0", "0"],
         ["2048", "512", "float", "sum", "-1", "1", "1"],

@@ -1,6 +1,4 @@
-"""`hvscale bench app` with real compilers and ranks: right results, wrong ones, what is refused,
-and going on.
-"""
+"""`hvscale bench app` with real compilers and ranks: results, errors and resuming."""
 
 import csv
 import json
@@ -32,7 +30,7 @@ def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def sanitized(hvscale: Run, name: str) -> dict[str, Any]:
-    # What MPI keeps until its end is no leak of ours.
+    # MPI itself does not free all memory before it exits.
     leaks = ("--env", "ASAN_OPTIONS=detect_leaks=0")
     return document_of(hvscale("bench", "app", name, "--flags", SANITIZED, *TINY[name], *ONCE, *leaks))
 
@@ -110,7 +108,7 @@ def test_a_killed_bench_is_resumed(hvscale: Run, tmp_path: Path) -> None:
 
 
 def test_a_wrong_result_fails_the_bench(hvscale: Run, tmp_path: Path) -> None:
-    """Walls that are not sent: the cells beside them stay as they were."""
+    """The stencil's halo messages are sent empty, so the neighbours keep old values."""
     (tmp_path / "lost.h").write_text(
         "#include <mpi.h>\n#define MPI_Isend(values, count, ...) MPI_Isend(values, 0, __VA_ARGS__)\n"
     )

@@ -1,5 +1,5 @@
-"""`hvscale bench experiment` with real ranks: figures that follow from what was measured, and going
-on.
+"""`hvscale bench experiment` with real ranks: statements agree with measurements, and studies are
+resumed.
 """
 
 import csv
@@ -208,9 +208,9 @@ def test_a_command_and_a_collective_are_compared_with_and_without_a_table(hvscal
     assert json.loads(again.stdout)["statements"] == document["statements"]
 
     (tmp_path / "table.toml").write_text(TABLE.replace("1000", "2000"))
-    refused = hvscale(*command)
-    assert refused.returncode == 2
-    assert "holds another study: its collectives differs" in refused.stderr
+    rejected = hvscale(*command)
+    assert rejected.returncode == 2
+    assert "holds another study: its collectives differs" in rejected.stderr
 
 
 WRONG = """

@@ -1,6 +1,4 @@
-"""`hvscale bench param-server` with real ranks: right values, wrong ones found, figures that follow
-from what was measured, going on.
-"""
+"""`hvscale bench param-server` with real ranks: correct values, detected errors, and resuming."""
 
 import csv
 import json
@@ -15,7 +13,7 @@ from playwright.sync_api import Page, expect
 from tests.conftest import Run, needs_mpich
 
 SMALL = ("--bytes", "6001", "-n", "2", "--run", "bench", "--json")
-# Adds one to what the server has got from the second worker, in its sixth element.
+# Adds one to the sixth element that the server receives from the second worker.
 WRONG_GATHER = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -54,7 +52,7 @@ def test_document_agrees_with_rank_measurements_and_a_study_is_resumed(
     document = document_of(hvscale(*command, "--workers", "1,2", "--repeat", "1", "--csv", "rows.csv"))
     assert {path: path.read_bytes() for path in records} == records
     assert document == json.loads((folder / "bench-param-server.json").read_text())
-    # 6001 bytes are 1500 float32 and a byte.
+    # 6001 bytes hold 1500 float32 values; the last byte is not used.
     assert (document["bytes"], document["libraries"]["openmpi"][:10]) == (6000, "Open MPI v")
     measured = [(row["operation"], row["workers"], row["starts"], row["samples"]) for row in document["rows"]]
     assert measured == [
@@ -104,7 +102,7 @@ def test_wrong_values_are_detected_and_excluded(hvscale: Run, tmp_path: Path) ->
         ("broadcast", 2, 0),
     ]
     assert [row["operation"] for row in document["rows"]] == ["broadcast"]
-    # Behind the server's own 1500 and the first worker's.
+    # The second worker's elements start after 1500 of the server and 1500 of the first worker.
     last_line = done.stderr.splitlines()[-1]
     assert last_line.startswith("hvscale: gather, openmpi, host, workers 2: wrong values in 6000 bytes: rank 0 got ")
     assert " in element 3005, " in last_line

@@ -1,5 +1,5 @@
-"""`hvscale compare-placements`: real starts on this machine and in network namespaces in turns, and
-what is kept when one fails.
+"""`hvscale compare-placements`: interleaved runs on this machine and in namespaces, and a failed
+run.
 """
 
 import csv
@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import Run, run_json
 
-# In the namespaces rank 1 fails, as long as the file "mood" says so.
+# In the namespaces rank 1 fails while the file `mood` contains "bad".
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_placements_are_interleaved_and_a_failed_run_is_retried_on_resume(
     table = list(csv.DictReader((tmp_path / "table.csv").open()))
     assert [float(one["seconds"]) for one in table] == [one["seconds"] for one in document["rows"]]
 
-    # The runs that are there, by what they print: nothing is started.
+    # With --metric the existing runs are read again; nothing is started.
     by_metric = hvscale(*command, "--metric", "speed (?P<per_rank>[0-9.]+)", "--", "python", script)
     assert by_metric.returncode == 0, by_metric.stderr
     document = compared(folder)
@@ -121,8 +121,10 @@ def test_placements_are_interleaved_and_a_failed_run_is_retried_on_resume(
 
 
 def test_an_invalid_request_is_one_line_and_status_2(hvscale: Run, tmp_path: Path) -> None:
-    docker = {"DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
-    done = hvscale("compare-placements", "host,docker:node", "-np", "2", "--run", "compared", "--", "true", **docker)
+    environment = {"DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
+    done = hvscale(
+        "compare-placements", "host,docker:node", "-np", "2", "--run", "compared", "--", "true", **environment
+    )
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""

@@ -1,6 +1,4 @@
-"""`hvscale compare-settings`: real starts in turns, and the figures in the document are those the
-runs hold.
-"""
+"""`hvscale compare-settings`: interleaved runs, whose results agree with the document."""
 
 import json
 import re
@@ -43,7 +41,7 @@ def test_settings_are_interleaved_and_compared(hvscale: Run, program: Callable[[
             output = "".join(log.read_text() for log in sorted((folder / name / "logs").glob("rank-*.log")))
             assert throughput == pytest.approx(sum(map(float, re.findall(r"images/s: ([0-9.]+)", output))))
     assert first["knobs"] == {"cuda_ipc": "off", "registration_cache": "off", "visible_devices": "own"}
-    # Open MPI has no device list of its own: all GPUs come nearest.
+    # Open MPI has no setting for a device list, so `visible_devices` is `all`.
     assert second["knobs"] == {"cuda_ipc": "on", "registration_cache": "on", "visible_devices": "all"}
     ratios = [after / before for before, after in zip(first["throughputs"], second["throughputs"], strict=True)]
     assert second["gain"]["mean"] == pytest.approx((ratios[0] * ratios[1]) ** 0.5)

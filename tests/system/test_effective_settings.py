@@ -14,7 +14,10 @@ hvd.allreduce(torch.ones(10))
 
 
 def start(hvscale: Run, script: Path, tmp_path: Path, *options: str) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """What run.json holds of each library, by its first word, and the warnings in the terminal."""
+    """Run the script on two ranks.
+
+    Return run.json's settings by library name, and the warnings in the terminal.
+    """
     done = hvscale("launch", "-np", "2", "--run", "job", *options, "--", "python", script)
     assert done.returncode == 0, done.stderr
     record = run_json(tmp_path / "job")

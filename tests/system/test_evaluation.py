@@ -1,4 +1,4 @@
-"""`hvscale eval` and `hvscale upscale` as a user runs them."""
+"""`hvscale eval` and `hvscale upscale`: scores, images and errors."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ from tests.conftest import Run
 
 @pytest.fixture
 def benchmark(tmp_path: Path) -> Path:
-    """Three real photos as a benchmark set; two ranks get two and one of them."""
+    """Make a benchmark set of three real photos; two ranks get two and one of them."""
     for name, photo in (("astronaut", photos.astronaut()), ("coffee", photos.coffee()), ("rocket", photos.rocket())):
         hr = photo[100:180, 100:210]
         for part, pixels in (("HR", hr), ("LR_bicubic/X2", resize.shrink(hr, 2))):
@@ -29,7 +29,7 @@ def benchmark(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    """A weights file of the public implementation, identified only by its shapes."""
+    """Write a weights file in the public implementation's format, identified only by its shapes."""
     torch.manual_seed(1)
     file = tmp_path / "weights" / "edsr_x2.pt"
     file.parent.mkdir()

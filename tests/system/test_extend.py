@@ -1,6 +1,4 @@
-"""docs/how-to/extend.md: each example, as the page has it, in a folder of its own, and its
-command.
-"""
+"""docs/how-to/extend.md: each example works as a plugin, and its command succeeds."""
 
 import json
 import re
@@ -18,7 +16,7 @@ COMMAND = re.compile(r"^\$ hvscale (.*)$", re.MULTILINE)
 
 @pytest.fixture
 def plugins(tmp_path: Path) -> str:
-    """A folder with every example of the page."""
+    """Write every example of the page to a folder; return the folder."""
     examples = EXAMPLE.findall(PAGE.read_text())
     assert [Path(path).stem for path, _ in examples] == ["site_mpi", "background", "scan", "tbb"]
     for path, text in examples:
@@ -33,7 +31,7 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("begins", "printed"),
+    ("prefix", "expected"),
     [
         ("launch -np 2 --mpi site-mpi", "hello"),
         ("launch -np 2 --placement background", "19"),
@@ -41,11 +39,11 @@ def commands() -> list[str]:
         ("knobs", "TBB_NUM_THREADS"),
     ],
 )
-def test_commands_of_the_page_succeed(hvscale: Run, plugins: str, begins: str, printed: str) -> None:
-    [command] = [command for command in commands() if command.startswith(begins)]
+def test_commands_of_the_page_succeed(hvscale: Run, plugins: str, prefix: str, expected: str) -> None:
+    [command] = [command for command in commands() if command.startswith(prefix)]
     done = hvscale(*shlex.split(command), PYTHONPATH=plugins)
     assert done.returncode == 0, done.stderr
-    assert printed in done.stdout
+    assert expected in done.stdout
     assert len(commands()) == 4
 
 
@@ -70,9 +68,9 @@ def test_a_plugin_placement_makes_nodes(hvscale: Run, plugins: str, tmp_path: Pa
     assert sorted(done.stdout.splitlines()) == ["[0] 19", "[1] 19"]
     record = run_json(tmp_path / "job")
     assert (record["placement"], record["placement_settings"]) == ("background", {"nice": 19})
-    refused = hvscale("launch", "--placement", "background", "--link", "1gbit", "--", "true", PYTHONPATH=plugins)
-    assert refused.returncode == 2
-    assert "--link does not apply to --placement background" in refused.stderr
+    rejected = hvscale("launch", "--placement", "background", "--link", "1gbit", "--", "true", PYTHONPATH=plugins)
+    assert rejected.returncode == 2
+    assert "--link does not apply to --placement background" in rejected.stderr
 
 
 def test_a_plugin_collective_is_measured_and_checked(hvscale: Run, plugins: str, tmp_path: Path) -> None:

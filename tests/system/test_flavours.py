@@ -1,4 +1,4 @@
-"""The same command under each flavour, and what applies to only one of them."""
+"""Every flavour: equal results, and options that apply to only one of them."""
 
 import json
 import os
@@ -29,7 +29,7 @@ hvd.init()
 total = [hvd.allreduce(torch.full(({ELEMENTS},), float(hvd.rank() + step)), op=hvd.Sum, name=f"sum.{{step}}") for step in range({ROUNDS})]
 root = hvd.broadcast(torch.full((7,), float(hvd.rank())), root_rank=2, name="root")
 print([int(step.unique().item()) for step in total], int(root.unique().item()), hvd.local_rank(), hvd.size())
-time.sleep(1)  # Horovod's timeline loses at shutdown what it has not written by then
+time.sleep(1)  # at shutdown Horovod loses timeline events that it has not yet written
 """
 
 ABORTS = """
@@ -52,7 +52,7 @@ def test_a_horovod_script_has_equal_results_and_counts_under_every_flavour(
     done = hvscale(*command, "--", "python", program(HOROVOD_PROGRAM))
     assert done.returncode == 0, done.stderr
     for rank in range(RANKS):
-        # A library may say there which of the machine's networks has just gone.
+        # The library may print a warning before it.
         output = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
         assert output[-1] == f"{[6 + RANKS * step for step in range(ROUNDS)]} 2 {rank} {RANKS}"
     sums = {
@@ -65,7 +65,7 @@ def test_a_horovod_script_has_equal_results_and_counts_under_every_flavour(
 
 @needs_mpich
 def test_mpi4py_calls_are_counted_with_and_without_large_counts(hvscale: Run, tmp_path: Path) -> None:
-    """mpi4py takes MPICH's functions with large counts, which Open MPI 5 does not have."""
+    """mpi4py calls MPICH's large-count functions, which Open MPI 5 does not have."""
     rows = []
     for mpi in ("openmpi", "mpich"):
         done = hvscale(
@@ -106,7 +106,7 @@ def test_both_environments_start_the_flavours_programs(hvscale: Run, tmp_path: P
 
 
 def test_a_missing_mpich_environment_is_an_error_with_a_fix(hvscale: Run, tmp_path: Path) -> None:
-    """A copy of this environment's command beside which there is no other."""
+    """Run a copy of the command that has no MPICH environment next to it."""
     alone = tmp_path / "clone" / ".venv"
     alone.mkdir(parents=True)
     for name in ("bin", "lib", "pyvenv.cfg"):
@@ -231,7 +231,7 @@ def mvapich2_gdr(tmp_path: Path) -> Path:
 @needs_mpich
 def test_split_gives_the_library_all_devices(hvscale: Run, tmp_path: Path, mvapich2_gdr: Path) -> None:
     show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES / $MV2_VISIBLE_DEVICES / $MV2_ENABLE_AFFINITY")
-    path = f"{os.environ['PATH']}:{mvapich2_gdr / 'bin'}"  # found although MPICH's Hydra stands before it
+    path = f"{os.environ['PATH']}:{mvapich2_gdr / 'bin'}"  # used although MPICH's Hydra is earlier in PATH
     command = ("launch", "-np", 2, "--mpi", "mvapich2", "--devices", "split", "--run", "job", "--", *show)
     done = hvscale(*command, PATH=path, CUDA_VISIBLE_DEVICES="4,6")
     assert done.returncode == 0, done.stderr
@@ -277,7 +277,7 @@ int MPI_Get_library_version(char *text, int *length)
 def test_intel_mpi_runs_horovod_of_the_mpich_environment(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Where an Intel MPI is installed (its setvars.sh sets I_MPI_ROOT)."""
+    """Needs an installed Intel MPI; its setvars.sh sets I_MPI_ROOT."""
     launcher = shutil.which("mpiexec.hydra", path=f"{os.environ.get('I_MPI_ROOT', '/opt/intel/oneapi/mpi/latest')}/bin")
     if launcher is None or not MPICH_PREFIX.exists():
         pytest.skip("no Intel MPI here (I_MPI_ROOT), or no MPICH environment")

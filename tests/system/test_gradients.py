@@ -14,7 +14,7 @@ from tests.conftest import Run
 STEPS = 8
 START = "import time, torch, horovod.torch as hvd\nhvd.init()\n"
 LAYERS = "torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)"
-# 4 x 3 + 3 and 3 x 2 + 2 float32.
+# float32 values: 4 x 3 + 3 and 3 x 2 + 2.
 BYTES = {"0.weight": 48, "0.bias": 12, "1.weight": 24, "1.bias": 8}
 
 TRAINING = f"""{START}
@@ -80,7 +80,7 @@ def test_an_optimizers_gradients_have_names_sizes_and_times(record: Callable[...
         device="cpu",
     )
     assert found.size == len(found.ranks) == 2
-    # The first step is left out; the optimizer's end marks the last one.
+    # The first step is excluded; the optimizer's end marks the last one.
     assert found.numbers == list(range(1, STEPS))
     assert (found.seconds > 0.02).all()
     assert (found.enqueued > 0.02).all()
@@ -89,7 +89,7 @@ def test_an_optimizers_gradients_have_names_sizes_and_times(record: Callable[...
     for rank in found.ranks:
         for number in found.numbers:
             step = rank.steps[number]
-            # One wait, after all gradients, for each of them.
+            # One wait, after all gradients are enqueued, covers all of them.
             assert (step.positions.tolist(), step.handles.tolist()) == ([4], [4])
             assert step.begins[0] >= step.enqueued.max()
             assert step.ends[0] <= step.seconds
@@ -106,7 +106,7 @@ def test_optimizer_groups_are_recorded(record: Callable[..., JobGradients]) -> N
 def test_tensors_without_a_name_are_identified_by_their_order(record: Callable[..., JobGradients]) -> None:
     found = record(BY_HAND)
     assert [(tensor.dtype, tensor.bytes) for tensor in found.tensors] == [("float64", 800), ("float16", 14)]
-    # Each all-reduce is waited for before the next one.
+    # The program waits for each all-reduce before the next one.
     step = found.ranks[1].steps[found.numbers[0]]
     assert (step.positions.tolist(), step.handles.tolist()) == ([1, 2], [1, 1])
     assert len(found.numbers) == STEPS - 1
@@ -140,7 +140,7 @@ def test_a_killed_rank_keeps_its_complete_steps(hvscale: Run, program: Callable[
     )
     done = hvscale("profile", "--gradients", "-np", 2, "--run", "job", "--", "python", program(text))
     assert done.returncode == 3, done.stderr
-    # Step 5 would be written when step 6 begins.
+    # Step 5 is written only when step 6 begins.
     assert [step.number for step in read_gradients(tmp_path / "job/hvprof/gradients-00001.hvg").steps] == [
         0,
         1,

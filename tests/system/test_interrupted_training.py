@@ -69,12 +69,12 @@ def net(num_classes=5):
 """
 
 
-def started(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
+def start(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
     command = [str(PROGRAMS / "hvscale"), *map(str, words)]
     return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def signalled(
+def run_and_signal(
     tmp_path: Path, words: tuple[object, ...], send_signal: Callable[[subprocess.Popen[str]], None]
 ) -> tuple[int, str]:
     """Start `hvscale ...` with the run folder `stopped`, and call `send_signal` after ten steps.
@@ -82,7 +82,7 @@ def signalled(
     Return the exit status and the output.
     """
     file = tmp_path / "stopped/steps.jsonl"
-    with started(tmp_path, *words) as process:
+    with start(tmp_path, *words) as process:
         try:
             wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= 10)
             send_signal(process)
@@ -99,13 +99,13 @@ def lines_of(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_saves_a_checkpoint_and_exits_with_75(hvscale: Run, tmp_path: Path, number: int) -> None:
     again = (*EDSR, "--steps", 2000, "--run", "stopped", "--resume", "auto", "--checkpoint-every", 0)
-    status, output = signalled(tmp_path, again, lambda process: process.send_signal(number))
+    status, output = run_and_signal(tmp_path, again, lambda process: process.send_signal(number))
     assert status == 75, output
     assert output.splitlines()[-1].startswith("hvscale: asked to stop: saved ")
     record = run_json(tmp_path / "stopped")
     assert (record["state"], record["exit_status"]) == ("interrupted", 75)
-    made = steps(tmp_path / "stopped")[-1][0]
-    assert (tmp_path / f"stopped/checkpoints/step-{made:09d}.ckpt").is_file()
+    last_step = steps(tmp_path / "stopped")[-1][0]
+    assert (tmp_path / f"stopped/checkpoints/step-{last_step:09d}.ckpt").is_file()
 
 
 @pytest.mark.parametrize("to", ["rank 1", "the launcher"])
@@ -119,16 +119,16 @@ def test_all_ranks_stop_when_one_is_signalled_and_resume(hvscale: Run, tmp_path:
             os.kill(json.loads((tmp_path / "stopped/ranks/rank-00001.json").read_text())["pid"], signal.SIGTERM)
 
     words = (*train, "--steps", 5000, "--checkpoint-dir", "kept", "--resume", "auto")
-    status, output = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), send)
+    status, output = run_and_signal(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), send)
     assert status == 75, output
     assert output.count("asked to stop: saved") >= 1
     record = run_json(tmp_path / "stopped")
     assert (record["state"], record["exit_status"]) == ("interrupted", 75)
     assert record["ranks"][0]["exit_status"] == 75
-    made = steps(tmp_path / "stopped")[-1][0]
-    words = (*train, "--steps", made + 3, "--checkpoint-dir", "kept", "--resume", "auto")
+    last_step = steps(tmp_path / "stopped")[-1][0]
+    words = (*train, "--steps", last_step + 3, "--checkpoint-dir", "kept", "--resume", "auto")
     assert hvscale("launch", "-np", 2, "--run", "rest", "--", *words).returncode == 0
-    assert hvscale("launch", "-np", 2, "--run", "whole", "--", *train, "--steps", made + 3).returncode == 0
+    assert hvscale("launch", "-np", 2, "--run", "whole", "--", *train, "--steps", last_step + 3).returncode == 0
     assert same(tmp_path / "whole", tmp_path / "rest")
     assert steps(tmp_path / "whole") == [*steps(tmp_path / "stopped"), *steps(tmp_path / "rest")]
 
@@ -177,7 +177,7 @@ def test_a_stalled_rank_ends_the_job_and_all_stacks_are_logged(tmp_path: Path) -
         pid = json.loads((tmp_path / "stopped/ranks/rank-00001.json").read_text())["pid"]
         os.kill(pid, signal.SIGSTOP)
 
-    status, output = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), stop)
+    status, output = run_and_signal(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), stop)
     assert status == 3, output
     for rank in range(2):
         log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()
@@ -192,7 +192,7 @@ def test_a_stalled_process_exits_even_if_its_output_is_not_read(tmp_path: Path) 
     (tmp_path / "stuck.py").write_text(STUCK)
     train = ("train", "stuck:net", *CLASSIFIER[2:-2], "--steps", 9, "--stall-timeout", 1, "--run", "job")
     file = tmp_path / "job/steps.jsonl"
-    with started(tmp_path, *train) as process:
+    with start(tmp_path, *train) as process:
         try:
             wait_until(lambda: file.exists() and len(file.read_text().splitlines()) == 2)
             assert process.stdout is not None
@@ -213,7 +213,9 @@ def test_a_job_suspended_beyond_the_step_timeout_continues(tmp_path: Path) -> No
                 os.kill(pid, number)
             time.sleep(seconds)
 
-    status, output = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), suspend_and_resume)
+    status, output = run_and_signal(
+        tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), suspend_and_resume
+    )
     assert status == 0, output
     assert len(steps(tmp_path / "stopped")) == 300
     for rank in range(2):
@@ -225,9 +227,9 @@ def test_a_job_suspended_beyond_the_step_timeout_continues(tmp_path: Path) -> No
 def test_thirty_random_kills_do_not_change_the_result(hvscale: Run, tmp_path: Path) -> None:
     assert hvscale(*EDSR, "--steps", 600, "--run", "whole").returncode == 0
     again = (*EDSR, "--steps", 600, "--run", "stopped", "--resume", "auto")
-    draw = random.Random(7)  # noqa: S311
+    generator = random.Random(7)  # noqa: S311
     for kill in range(30):
-        kill_after(tmp_path, 15 * kill + draw.randint(1, 15), *again)
+        kill_after(tmp_path, 15 * kill + generator.randint(1, 15), *again)
     done = hvscale(*again)
     assert done.returncode == 0, done.stderr
     assert same(tmp_path / "whole", tmp_path / "stopped")
@@ -239,7 +241,7 @@ def test_a_kill_during_a_checkpoint_keeps_the_previous_one(hvscale: Run, tmp_pat
     train = ("train", "large:net", *CLASSIFIER[2:], "--run", "job", "--resume", "auto", "--steps")
     assert hvscale(*train, 2).returncode == 0
     folder = tmp_path / "job/checkpoints"
-    with started(tmp_path, *train, 20) as process:
+    with start(tmp_path, *train, 20) as process:
         wait_until(lambda: any(file.name.startswith(".step-000000004") for file in folder.iterdir()))
         process.kill()
     left = {file.name for file in folder.iterdir()}

@@ -1,4 +1,4 @@
-"""`--set KNOB=VALUE`: the settings that libraries report, run.json, and invalid settings."""
+"""`--set KNOB=VALUE`: settings that libraries report, run.json, and invalid settings."""
 
 import json
 import os
@@ -32,7 +32,7 @@ print("threads", 1)
 def start(
     hvscale: Run, script: Path, tmp_path: Path, knobs: dict[str, str], *options: str
 ) -> tuple[dict[str, Any], str]:
-    """run.json of two ranks with these knobs, and the output."""
+    """Start two ranks with these knobs; return run.json and the output."""
     words = [word for knob, text in knobs.items() for word in ("--set", f"{knob}={text}")]
     done = hvscale("launch", "-np", "2", "--run", "job", *options, *words, "--", "python", script)
     assert done.returncode == 0, done.stderr
@@ -101,7 +101,7 @@ def test_mpich_reports_the_settings(hvscale: Run, program: Callable[[str], Path]
     }
     record, _ = start(hvscale, program(PROGRAM), tmp_path, knobs, "--mpi", "mpich")
     assert record["library"]["transport"] == "ofi"
-    # MPICH reports the numbers of names.
+    # MPICH reports the number of a named value.
     expected = {
         "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "6",
         "MPIR_CVAR_BCAST_INTRA_ALGORITHM": "4",

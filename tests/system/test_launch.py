@@ -24,7 +24,7 @@ hvd.init()
 print("sum", int(hvd.allreduce(torch.tensor([hvd.rank() + 1]), op=hvd.Sum)), "of", hvd.size(), flush=True)
 """
 
-# Rank 1 ends in the way its argument says while the others wait; all say "ready" first.
+# Rank 1 fails in the way that its argument names, after all ranks have printed "ready".
 ONE_RANK_FAILS = """
 import os, signal, sys, time
 rank = int(next(os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK") if name in os.environ))
@@ -41,7 +41,7 @@ if rank == 1:
 time.sleep(600)
 """
 
-# Deaf to every polite signal, with a grandchild in a session of its own.
+# Ignores SIGTERM, SIGINT and SIGHUP, and starts a child process in another session.
 IGNORES_SIGNALS = """
 import signal, subprocess, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -53,7 +53,7 @@ time.sleep(600)
 
 
 def processes_of(run: Path) -> list[psutil.Process]:
-    """Every living process of the machine that carries the run in its environment."""
+    """Return all living processes of the machine that have the run in their environment."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -114,7 +114,9 @@ def test_a_failed_rank_ends_the_job(
 def signal_ignoring_job(
     request: pytest.FixtureRequest, program: Callable[[str], Path], tmp_path: Path
 ) -> subprocess.Popen[str]:
-    """`hvscale launch` of two IGNORES_SIGNALS ranks into the folder "job", both of them running."""
+    """Start `hvscale launch` with two IGNORES_SIGNALS ranks in the folder "job"; wait until both
+    run.
+    """
     command = [str(PROGRAMS / "hvscale"), "launch", "-np", "2", "--mpi", request.param, "--run", "job"]
     launcher = subprocess.Popen(
         [*command, "--", "python", str(program(IGNORES_SIGNALS))],
@@ -213,8 +215,9 @@ def test_more_ranks_than_cores_is_a_warning(hvscale: Run) -> None:
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_a_command_has_the_signal_handlers_of_a_plain_launcher(tmp_path: Path, mpi: str) -> None:
-    """Under nohup, which ignores SIGHUP. Python ignores SIGPIPE and SIGXFSZ: the command must not
-    inherit that.
+    """Runs under nohup, which ignores SIGHUP.
+
+    Python ignores SIGPIPE and SIGXFSZ; the command must not inherit that.
     """
     under_nohup = ["env", "--default-signal", "--ignore-signal=HUP"]
     show = ["sh", "-c", "grep -E 'Sig(Ign|Blk)' /proc/self/status; yes | head -n 1"]
@@ -236,9 +239,7 @@ def test_a_command_has_the_signal_handlers_of_a_plain_launcher(tmp_path: Path, m
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_non_utf_8_bytes_reach_the_command_unchanged(tmp_path: Path, mpi: str) -> None:
-    """In the command's name and words, in a value of --env, in the working directory, in PATH and
-    in the run folder's name.
-    """
+    """Covers the command, its arguments, --env, PATH, the working directory and the run folder."""
     here = os.fsencode(tmp_path) + b"/here\xff"
     Path(os.fsdecode(here)).mkdir()
     script = Path(os.fsdecode(here + b"/program\xfe"))
@@ -273,8 +274,7 @@ def test_output_without_newline_and_with_binary_bytes_is_kept(
     assert (tmp_path / "job/logs/rank-00000.log").read_bytes() == b"10%\r20%\rdone\n\xff\xfeodd"
 
 
-# Says on stderr the peak memory, in KiB, of the largest process among the command and those it has
-# waited for.
+# Prints on stderr the largest peak memory, in KiB, of the command and its child processes.
 LARGEST_OF = """
 import resource, subprocess, sys
 status = subprocess.call(sys.argv[1:])
@@ -288,8 +288,8 @@ def test_output_without_newlines_does_not_fill_memory(program: Callable[[str], P
     script = program(f"import os\nfor _ in range({written >> 16}): os.write(1, b'x' * 65536)")
     command = [str(PROGRAMS / "hvscale"), "launch", "--run", "job", "--", "python", str(script)]
     with (tmp_path / "shown").open("wb") as shown:
-        # By a small process in between: a child's figure begins with the memory of the process that
-        # started it.
+        # Starts it from a small process, because a child's peak memory includes that of its parent
+        # at fork.
         measured = [sys.executable, "-I", "-S", "-c", LARGEST_OF, *command]
         done = subprocess.run(measured, cwd=tmp_path, stdout=shown, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
@@ -354,7 +354,7 @@ def test_an_existing_run_is_not_overwritten(hvscale: Run, tmp_path: Path) -> Non
 
 
 def test_horovod_built_for_another_mpi_is_an_error(hvscale: Run, tmp_path: Path) -> None:
-    """A prefix whose Horovod needs MPICH's library, made with a real linker."""
+    """Makes a prefix whose Horovod is linked to MPICH's library."""
     package = tmp_path / "prefix/lib/python3.11/site-packages/horovod/torch"
     package.mkdir(parents=True)
     (tmp_path / "prefix/bin").mkdir()

@@ -1,4 +1,4 @@
-"""A launcher that hangs, cannot listen or is killed is named, and retried once if that can help."""
+"""A launcher that hangs, cannot listen or is killed is named; the first two are retried once."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ HANG = "sleep 600"
 CANNOT_LISTEN = 'echo "The PMIx server\'s listener thread failed to start. We cannot\ncontinue." >&2; exit 1'
 NO_SLOTS = 'echo "There are not enough slots available in the system" >&2; exit 1'
 LONG_TIMEOUT = "300"
-# What Open MPI 5's mpirun becomes, Open MPI 4's and Hydra's.
+# The process names of the launchers of Open MPI 5, Open MPI 4 and Hydra.
 LAUNCHERS = ("prterun", "mpirun", "mpiexec.hydra")
 
 FakeMpirun = Callable[[str, int], dict[str, str]]
@@ -23,8 +23,9 @@ FakeMpirun = Callable[[str, int], dict[str, str]]
 
 @pytest.fixture
 def fake_mpirun(tmp_path: Path) -> FakeMpirun:
-    """`fake_mpirun(behaviour, times)` puts an mpirun in front in PATH that does so for its first
-    `times` starts and then is the real one.
+    """Return a function that puts a fake mpirun first in PATH.
+
+    The first `times` starts run the shell command `behaviour`; later ones run the real mpirun.
     """
 
     def put(behaviour: str, times: int) -> dict[str, str]:
@@ -47,7 +48,7 @@ def starts(tmp_path: Path) -> int:
 
 
 def test_a_hanging_launcher_is_retried(hvscale: Run, tmp_path: Path, fake_mpirun: FakeMpirun) -> None:
-    """--start-timeout is shorter than the hang: it counts for ranks that have begun."""
+    """--start-timeout is shorter than the hang, but applies only once a rank has started."""
     done = hvscale(
         *("launch", "-np", 2, "--start-timeout", 6, "--run", "job", "--", "echo", "here"),
         **fake_mpirun(f"echo stuck; {HANG}", 1),
@@ -106,7 +107,7 @@ def test_a_launcher_that_cannot_listen_is_retried(hvscale: Run, tmp_path: Path, 
 def test_a_launcher_error_ends_the_run(
     hvscale: Run, tmp_path: Path, fake_mpirun: FakeMpirun, error: str, times: int
 ) -> None:
-    """What a second start cannot help is not tried again."""
+    """Errors that a second start cannot avoid are not retried."""
     done = hvscale("launch", "-np", 2, "--run", "job", "--", "true", **fake_mpirun(error, 99))
     assert done.returncode == 3, done.stderr
     assert "front/mpirun" in done.stderr
@@ -128,7 +129,7 @@ def test_an_invalid_time_limit_is_a_one_line_error(hvscale: Run, tmp_path: Path)
 def test_a_killed_launcher_is_named_instead_of_its_ranks(
     program: Callable[[str], Path], tmp_path: Path, mpi: str, first: str
 ) -> None:
-    """Ranks that know MPI notice it themselves and abort."""
+    """Ranks that use MPI notice the loss of the launcher and abort."""
     script = program(f'import time\n{first}\nprint("ready", flush=True)\ntime.sleep(600)\n')
     run = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "2", "--mpi", mpi, "--run", "job", "--", "python", script],

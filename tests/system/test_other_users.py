@@ -77,21 +77,21 @@ def running_job(folder: Path, *arguments: object) -> Iterator[subprocess.Popen[s
 def test_other_users_cannot_use_the_gloo_rendezvous(program: Callable[[str], Path], tmp_path: Path) -> None:
     with running_job(tmp_path, "-np", 2, "--mpi", "gloo", "--", "python", program(RENDEZVOUS_PROGRAM)) as job:
         wait_until(lambda: all((tmp_path / f"{rank}.ready").exists() for rank in range(2)))
-        named, port = json.loads((tmp_path / "0.ready").read_text())
-        place, _, secret = named.partition("/")
-        address = place.partition(":")[0]
-        stranger = subprocess.run(
+        address_and_secret, port = json.loads((tmp_path / "0.ready").read_text())
+        host_and_port, _, secret = address_and_secret.partition("/")
+        address = host_and_port.partition(":")[0]
+        client = subprocess.run(
             [sys.executable, "-I", "-c", UNAUTHORISED_CLIENT, address, port, os.uname().nodename],
             capture_output=True,
             text=True,
             timeout=60,
         )
-        assert stranger.returncode == 0, stranger.stderr
-        assert json.loads(stranger.stdout) == [403] * 11
+        assert client.returncode == 0, client.stderr
+        assert json.loads(client.stdout) == [403] * 11
         # Even with the secret, a body larger than any rank's addresses is rejected.
-        ours = f"/{secret}:{port}/global/1"
+        path = f"/{secret}:{port}/global/1"
         lengths = {"1073741824": 413, "-1": 400, "many": 400}
-        assert {length: put_with_length(address, int(port), ours, length) for length in lengths} == lengths
+        assert {length: put_with_length(address, int(port), path, length) for length in lengths} == lengths
         (tmp_path / "go").touch()
         stdout, stderr = job.communicate(timeout=120)
     assert job.returncode == 0, stderr

@@ -29,8 +29,8 @@ from tests.comm_tuning.studies import study
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, requested_env, requested_knobs, run_json
 
 STEPS = 20
-# Each rank prints its settings in one write that fits into a pipe's buffer, because launchers
-# interleave the output of ranks.
+# Each rank prints its settings in one write that is small enough to be atomic in a pipe, because
+# launchers interleave the output of ranks.
 REPORT = """
 set_here = {name: word for name, word in os.environ.items() if name.startswith(("HOROVOD_", "MPIR_CVAR_"))}
 told = json.dumps({"size": size, "words": sys.argv[1:], **set_here})
@@ -92,7 +92,7 @@ for name in sys.argv[2:]:
 
 
 def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: dict[str, str]) -> TuneDocument:
-    """Make a study from real runs below `folder`: three trials, of which one fails, and two pairs."""
+    """Make a study from runs below `folder`: three trials, one of them crashed, and two pairs."""
     command = ["python", str(program), HOSTILE]
 
     def run(name: str, settings: dict[str, str], words: list[str] = command) -> RunFolder:
@@ -264,16 +264,16 @@ def test_set_overrides_the_file_and_another_mpi_is_rejected(hvscale: Run, folder
     )
     assert done.returncode == 0, done.stderr
     assert requested_knobs(run_json(tmp_path / "job")) == {**WINNER, "cycle_time": "7"}
-    refused = hvscale("launch", *settings, "--mpi", "gloo", "--run", "none", "--", "true")
-    assert refused.returncode == 2
-    [line] = refused.stderr.splitlines()
+    rejected = hvscale("launch", *settings, "--mpi", "gloo", "--run", "none", "--", "true")
+    assert rejected.returncode == 2
+    [line] = rejected.stderr.splitlines()
     assert "was made for --mpi openmpi, but this job uses --mpi gloo: add --mpi openmpi" in line
     (tmp_path / "cut.toml").write_text((folder / "settings.toml").read_text()[:-2])
     for path, message in (("cut.toml", "is not valid TOML"), ("nowhere.toml", "No such file or directory")):
-        wrong = hvscale("scale", "--np", "1", "--settings", path, "--", "true")
-        assert wrong.returncode == 2
-        assert message in wrong.stderr
-        assert len(wrong.stderr.splitlines()) == 1
+        done = hvscale("scale", "--np", "1", "--settings", path, "--", "true")
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "none").exists()
 
 
@@ -333,7 +333,7 @@ def test_horovodrun_applies_its_configuration_file(folder: Path, tmp_path: Path)
 
 
 def ompi_infos() -> list[Path]:
-    """Return the ompi_info programs of the environment and, if installed, of the system's Open MPI."""
+    """Return the ompi_info of the environment and, if installed, of the system's Open MPI."""
     own = Path("/usr/bin/ompi_info")
     return [PROGRAMS / "ompi_info", *([own] if own.exists() else [])]
 
@@ -360,7 +360,7 @@ def test_a_job_applies_the_open_mpi_parameter_file(folder: Path, program: Path) 
 
 
 def sent_by_rank_0(folder: Path, words: str, environment: dict[str, str]) -> dict[int, int]:
-    """Return the number of messages from rank 0 to each rank, as counted by Open MPI's monitoring."""
+    """Return the number of messages from rank 0 to each rank, from Open MPI's monitoring."""
     (folder / "broadcast.py").write_text(BROADCAST)
     monitoring = "--mca pml_monitoring_enable 2 --mca pml_monitoring_enable_output 3 --mca pml_monitoring_filename prof"
     start = f"mpirun -np 4 --map-by slot:OVERSUBSCRIBE {monitoring} python broadcast.py {words}"

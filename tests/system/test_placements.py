@@ -51,7 +51,7 @@ HOROVOD = "import horovod.torch as hvd; hvd.init()"
 INIT = {"openmpi": "import mpi4py.MPI", "mpich": "import mpi4py.MPI", "gloo": HOROVOD}
 START_SECONDS = {"openmpi": 6, "mpich": 6, "gloo": 15}  # a rank that does not hang has started within this time
 # Code to put before it: rank 1 hangs before it initialises.
-HANGING = """
+HANG_RANK_1 = """
 import os, time
 if "1" in map(os.environ.get, ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")):
     time.sleep(600)
@@ -209,7 +209,7 @@ def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
 
 
 def labelled(found: dict[str, Any]) -> list[dict[str, str]]:
-    """Return the leftovers that name their run. Shared memory does not, and other tests leave some."""
+    """Return the leftovers that name their run; shared memory, also of other tests, does not."""
     return [leftover for leftover in found["leftovers"] if leftover["kind"] not in UNLABELLED]
 
 
@@ -382,11 +382,11 @@ def test_a_killed_container_ends_the_job(
     tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str, how: str
 ) -> None:
     launcher = start_waiting(mpi)
-    victim = run_json(tmp_path / "job")["nodes"][1]["name"]
-    subprocess.run(["docker", *how.split(), victim], check=True, capture_output=True)
+    container = run_json(tmp_path / "job")["nodes"][1]["name"]
+    subprocess.run(["docker", *how.split(), container], check=True, capture_output=True)
     _, stderr = launcher.communicate(timeout=60)
     assert launcher.returncode == 3, stderr
-    assert re.search(f"hvscale: rank 1 on {victim} is lost: its container was (killed|removed)", stderr)
+    assert re.search(f"hvscale: rank 1 on {container} is lost: its container was (killed|removed)", stderr)
     record = run_json(tmp_path / "job")
     assert (record["state"], record["failed_rank"]) == ("failed", 1)
 
@@ -515,7 +515,7 @@ def test_a_rank_that_misses_the_start_timeout_is_named(
     limit = START_SECONDS[mpi]
     done = hvscale(
         *("launch", "-np", 2, "--mpi", mpi, *place, "--start-timeout", limit, "--run", "job"),
-        *("--", "python", program(HANGING + waiting_program(mpi))),
+        *("--", "python", program(HANG_RANK_1 + waiting_program(mpi))),
     )
     assert done.returncode == 3
     assert "hvscale: rank 1 on hvscale-" in done.stderr
@@ -602,7 +602,7 @@ def test_an_existing_network_is_a_one_line_error_and_is_kept(hvscale: Run, tmp_p
     assert run_json(tmp_path / "job")["state"] == "failed"
 
 
-def settled(read_state: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
+def stable_state(read_state: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
     """Return the state once it has not changed for a second.
 
     Docker creates and removes the interfaces of a swarm with a delay.
@@ -623,12 +623,12 @@ def test_an_existing_swarm_is_kept(hvscale: Run, docker_host: str, tmp_path: Pat
     subprocess.run([*docker, "swarm", "init", "--advertise-addr", "127.0.0.1"], check=True, capture_output=True)
     try:
         wait_until(lambda: "docker_gwbridge" in machine_state(docker_host, tmp_path)["networks"])
-        before = settled(lambda: machine_state(docker_host, tmp_path))
+        before = stable_state(lambda: machine_state(docker_host, tmp_path))
         done = hvscale(
             "launch", "--placement", "docker:rank", "--network", "overlay", "--", "true", DOCKER_HOST=docker_host
         )
         assert done.returncode == 0, done.stderr
-        assert settled(lambda: machine_state(docker_host, tmp_path)) == before
+        assert stable_state(lambda: machine_state(docker_host, tmp_path)) == before
         assert before["swarm"] == ["active"]
     finally:
         subprocess.run([*docker, "swarm", "leave", "--force"], check=True, capture_output=True)

@@ -43,7 +43,7 @@ world.Barrier()
 
 
 def rows(document: dict[str, Any], operation: str) -> dict[tuple[int, int | None], tuple[int, int]]:
-    """Calls and bytes by bin."""
+    """Return calls and bytes of an operation by bin."""
     return {
         (row["bytes_min"], row["bytes_max"]): (row["calls"], row["bytes"])
         for row in document["rows"]

@@ -1,4 +1,4 @@
-"""`hvscale replay` of recorded jobs: what it sends, and how it stands among other commands."""
+"""`hvscale replay` of recorded jobs: its messages, and its use with other commands."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ def test_a_replay_sends_the_gradients_of_each_step(hvscale: Run, recorded: Path,
     )
     assert done.returncode == 0, done.stderr
     assert "replay: 7 steps, median " in done.stderr
-    # Horovod's own messages, by which the ranks agree on what to send, are smaller.
+    # Horovod's own negotiation messages are smaller.
     (large,) = [
         row for row in json.loads(done.stdout)["rows"] if (row["operation"], row["bytes_min"]) == ("allreduce", 1025)
     ]

@@ -1,4 +1,4 @@
-"""The MPI library that ranks report, against the requested one."""
+"""The MPI library that ranks report is compared with the requested one."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def test_results_name_only_the_library_that_ran(hvscale: Run, tmp_path: Path, mp
     path = f"{fake_mvapich2(tmp_path) / 'bin'}:{os.environ['PATH']}"
 
     def measured(*words: object) -> str:
-        """What is printed on stdout."""
+        """Run the command, check its warning, and return stdout."""
         done = hvscale(*words, PATH=path)
         assert (done.returncode, len(DIFFERENCE.findall(done.stderr)) > 0) == (4, True), done.stdout + done.stderr
         assert "Traceback" not in done.stderr
@@ -116,8 +116,8 @@ def test_results_name_only_the_library_that_ran(hvscale: Run, tmp_path: Path, mp
 def test_a_rank_that_runs_programs_on_two_libraries_reports_both(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """One after the other; the second one, with a library of its own, does not know the launcher,
-    and is a job of one rank.
+    """The second program has its own library, which ignores the launcher and makes a job of one
+    rank.
     """
     script = program(SAY)
     by_itself = "env -u MPI4PY_LIBMPI"

@@ -1,4 +1,4 @@
-"""mpi4py, and so every measurement, runs on the requested MPI, or there is no measurement."""
+"""mpi4py, and with it every measurement, uses the requested MPI; otherwise the command fails."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.system.mpi_prefixes import fake_mvapich2, fake_mvapich2_library, remo
 
 pytestmark = needs_mpich
 
-# What mpi4py would load by itself in the environment of the programs.
+# The library that mpi4py loads by default in the environment of the programs.
 ENVIRONMENT_LIBRARY = f"MPI4PY_LIBMPI={MPICH_PREFIX / 'lib' / 'libmpi.so.12'}"
 MAPPED = """
 from mpi4py import MPI
@@ -29,8 +29,8 @@ hvd.init()
 hvd.barrier()
 """
 RULE = "-" * 69
-# As MVAPICH2 2.3.7 prints it on rank 0 (mv2_print_env_info in its sources), with a line of the
-# program's among it.
+# Prints the table of MVAPICH2 2.3.7 on rank 0 (mv2_print_env_info in its sources), interrupted by a
+# line of the program.
 PRINTS_A_TABLE = f"""
 import os
 print("before")
@@ -46,15 +46,13 @@ OWN_LINES = ["before", "", "after", RULE]
 
 
 def path_with_prefix(prefix: Path) -> str:
-    """A PATH with the prefix's launcher first, and the programs of the MPICH environment behind
-    it.
-    """
+    """Return a PATH with the prefix's launcher first, then the MPICH environment's programs."""
     return f"{prefix / 'bin'}:{MPICH_PREFIX / 'bin'}:{os.environ['PATH']}"
 
 
 @pytest.fixture
 def mpich_hvscale(tmp_path: Path) -> Run:
-    """The command of the MPICH environment, which leaves another MPICH first in PATH."""
+    """Run the hvscale of the MPICH environment; another MPICH that is first in PATH stays first."""
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [str(MPICH_PREFIX / "bin" / "hvscale"), *map(str, arguments)]
@@ -109,9 +107,9 @@ def test_bench_measures_only_the_requested_library(hvscale: Run, tmp_path: Path)
     prefix = fake_mvapich2_library(tmp_path)
     command = ("bench", "allreduce", "-np", 2, "--sizes", "4K,64K", "--iterations", 20, "--warmup", 2, "--json")
     backends = ("--backend", "mvapich2,horovod-mvapich2,mpich")
-    right = hvscale(*command, *backends, "--run", "right", PATH=path_with_prefix(prefix))
-    assert right.returncode == 0, right.stderr
-    libraries = {entry["name"]: entry["library"] for entry in bench_json(right, tmp_path / "right")["backends"]}
+    requested = hvscale(*command, *backends, "--run", "right", PATH=path_with_prefix(prefix))
+    assert requested.returncode == 0, requested.stderr
+    libraries = {entry["name"]: entry["library"] for entry in bench_json(requested, tmp_path / "right")["backends"]}
     assert libraries["mvapich2"].startswith("MVAPICH2 5")
     assert "Horovod" in libraries["horovod-mvapich2"]
     assert "MVAPICH2 5" in libraries["horovod-mvapich2"]
@@ -134,9 +132,9 @@ def test_tables_are_written_only_for_the_requested_library(hvscale: Run, tmp_pat
     prefix = fake_mvapich2_library(tmp_path)
     command = ("tune-collectives", "-np", 2, "--mpi", "mvapich2", "--ops", "broadcast")
     given = ("--min-bytes", "4K", "--max-bytes", "4K", "--minutes", 0.1, "--json")
-    right = hvscale(*command, *given, "--run", "right", PATH=path_with_prefix(prefix))
-    assert right.returncode == 0, right.stderr
-    assert json.loads(right.stdout)["library"].startswith("MVAPICH2 5")
+    requested = hvscale(*command, *given, "--run", "right", PATH=path_with_prefix(prefix))
+    assert requested.returncode == 0, requested.stderr
+    assert json.loads(requested.stdout)["library"].startswith("MVAPICH2 5")
 
     wrong = hvscale(*command, *given, "--run", "wrong", "--env", ENVIRONMENT_LIBRARY, PATH=path_with_prefix(prefix))
     assert wrong.returncode == 4, wrong.stderr
@@ -164,7 +162,7 @@ def test_the_mvapich2_settings_table_is_only_in_the_log(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     prefix = fake_mvapich2(tmp_path)
-    python = Path(sys.base_prefix) / "bin" / "python3"  # without a Horovod that would have to be built for MVAPICH2
+    python = Path(sys.base_prefix) / "bin" / "python3"  # it has no Horovod, which would have to be built for MVAPICH2
     script, path = program(PRINTS_A_TABLE), path_with_prefix(prefix)
     command = ("launch", "-np", 2, "--mpi", "mvapich2", "--env", "MV2_VBUF_TOTAL_SIZE=8192")
     done = hvscale(*command, "--run", "job", "--", python, script, PATH=path)

@@ -53,7 +53,7 @@ def small_disk(folder: Path, kibibytes: int) -> Iterator[Path]:
 
 
 def test_only_one_of_two_simultaneous_starts_gets_the_folder(tmp_path: Path) -> None:
-    """Six pairs of launches share one --run each; six launches without --run get separate folders."""
+    """Each pair shares one --run; launches without --run get separate folders."""
     launch = ("launch", "--mpi", "gloo")
     pairs = [
         [start(tmp_path, *launch, "--run", f"job-{number}", "--", "echo", who) for who in ("one", "two")]
@@ -63,12 +63,12 @@ def test_only_one_of_two_simultaneous_starts_gets_the_folder(tmp_path: Path) -> 
     for number, pair in enumerate(pairs):
         outputs = {process: process.communicate(timeout=120) for process in pair}
         assert sorted(process.returncode for process in pair) == [0, 2], outputs
-        (lost,) = (outputs[process][1] for process in pair if process.returncode == 2)
-        assert str(tmp_path / f"job-{number}") in lost
-        assert "is in use by process" in lost or "holds a run already" in lost
-        assert len(lost.splitlines()) == 1
-        (won,) = (outputs[process][0] for process in pair if process.returncode == 0)
-        assert (tmp_path / f"job-{number}/logs/rank-00000.log").read_text() == won.removeprefix("[0] ")
+        (error,) = (outputs[process][1] for process in pair if process.returncode == 2)
+        assert str(tmp_path / f"job-{number}") in error
+        assert "is in use by process" in error or "holds a run already" in error
+        assert len(error.splitlines()) == 1
+        (output,) = (outputs[process][0] for process in pair if process.returncode == 0)
+        assert (tmp_path / f"job-{number}/logs/rank-00000.log").read_text() == output.removeprefix("[0] ")
     for process in alone:
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 0, stderr
@@ -133,7 +133,7 @@ def test_a_running_training_locks_its_folder(hvscale_warm: Run, tmp_path: Path) 
 
 @needs_root
 def test_another_users_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None:
-    """Covers another user's folder, links that lead out of the folder, and a world-writable folder."""
+    """Covers another user's folder, links out of the folder, and a world-writable folder."""
     precious = tmp_path / "precious"
     precious.write_text("mine")
     theirs, ours, open_to_all = (tmp_path / name for name in ("theirs", "ours", "open"))

@@ -1,6 +1,4 @@
-"""`hvscale scale` with real ranks: what it measures, what it refuses, and what it keeps when it is
-broken off.
-"""
+"""`hvscale scale` with real ranks: measurements, errors, interruption and resuming."""
 
 import csv
 import json
@@ -17,8 +15,8 @@ from playwright.sync_api import Page, expect
 from hvscale.core.host import available_cores
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
-# A real job that ends as Horovod's synthetic benchmarks do; a rank's speed falls from 100 to 80 on
-# two ranks.
+# Prints results as Horovod's synthetic benchmarks do; two ranks reduce a rank's speed from 100 to
+# 80.
 HOROVOD_LINES = """
 speed = {1: 100, 2: 80}[size]
 if rank == 0:
@@ -36,7 +34,7 @@ hvd.init()
 rank, size = hvd.rank(), int(hvd.allreduce(torch.tensor([1]), op=hvd.Sum))
 """
 
-# Prints what it is told for its np and repeat, in words of its own.
+# Prints the speed that speeds.json has for its np and repeat.
 SPEEDS = """
 import json, os, re, sys
 from pathlib import Path
@@ -47,7 +45,7 @@ print(f"rank {rank} saw {speeds[int(repeat) - 1] + rank:g} samples/s")
 """
 FIRST = r"rank 0 saw ([0-9.]+) samples/s"
 
-# Rank 1 fails, or waits to be ended, as the file "mood" says.
+# Rank 1 fails if the file `mood` contains "bad", and hangs if it contains "slow".
 UNRELIABLE = """
 import os, sys, time
 from pathlib import Path
@@ -78,8 +76,9 @@ def column(document: dict[str, Any], name: str) -> list[Any]:
 
 @pytest.fixture
 def speeds(program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
-    """`speeds({1: [10, 11], 2: [20, 21]})`: a program that prints these, by np and repeat; rank 1
-    prints 1 more.
+    """Return a function that makes a program with given speeds by np and repeat.
+
+    For example `speeds({1: [10, 11], 2: [20, 21]})`; rank 1 prints 1 more.
     """
 
     def write(by_np: dict[int, list[float]]) -> Path:
@@ -91,18 +90,18 @@ def speeds(program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path
 
 @pytest.fixture
 def unreliable_program(program: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
-    def write(mood: str) -> Path:
-        (tmp_path / "mood").write_text(mood)
+    def write(behaviour: str) -> Path:
+        (tmp_path / "mood").write_text(behaviour)
         return program(UNRELIABLE)
 
     return write
 
 
-@pytest.mark.parametrize(("mpi", "start"), [("openmpi", BY_MPI), ("gloo", BY_HOROVOD)], ids=["openmpi", "gloo"])
+@pytest.mark.parametrize(("mpi", "initialise"), [("openmpi", BY_MPI), ("gloo", BY_HOROVOD)], ids=["openmpi", "gloo"])
 def test_horovod_benchmark_output_is_read(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, start: str
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, initialise: str
 ) -> None:
-    script = program(start + HOROVOD_LINES)
+    script = program(initialise + HOROVOD_LINES)
     done = hvscale(
         *("scale", "--np", "1,2", "--mpi", mpi, "--repeat", "1", "--run", "curve", "--csv", "table.csv"),
         *("--json", "--", "python", script),
@@ -138,7 +137,7 @@ def test_repeats_are_interleaved_and_give_a_confidence_interval(
     assert [run.name for run in starts] == [f"np-{np}-repeat-{repeat}" for repeat in (1, 2, 3) for np in (2, 1)]
     assert column(document, "runs") == [3, 3]
 
-    # Student's t for two degrees of freedom leaves 5 % outside 4.3027.
+    # Student's t, two degrees of freedom, 95 % two-sided: 4.3027.
     logs = [math.log(two / one) for one, two in zip(by_np[1], by_np[2], strict=True)]
     mean = sum(logs) / 3
     reach = 4.302652729911275 * math.sqrt(sum((value - mean) ** 2 for value in logs) / 2 / 3)
@@ -264,7 +263,7 @@ def test_a_failed_run_excludes_its_np_and_is_retried_on_resume(
 
 
 def test_throughput_is_reported_without_a_baseline(hvscale: Run, speeds: Callable[..., Path], tmp_path: Path) -> None:
-    script = speeds({2: [20]})  # the program knows no speed for one rank, and fails
+    script = speeds({2: [20]})  # no speed is given for one rank, so the program fails
     done = hvscale(
         *("scale", "--np", "1,2", "--repeat", "1", "--metric", FIRST, "--run", "curve", "--json"),
         "--",
@@ -290,7 +289,8 @@ def test_an_interrupted_study_keeps_its_measurements_and_is_resumed(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background job, as tests may be, hands on that Ctrl-C is to be ignored.
+        # Tests started in a shell's background ignore Ctrl-C, and their child processes inherit
+        # that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:

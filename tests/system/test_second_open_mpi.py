@@ -24,8 +24,8 @@ int MPI_Get_library_version(char *text, int *length)
 
 @pytest.fixture
 def python_with_other_horovod(tmp_path: Path) -> Path:
-    """A python whose Horovod needs the libmpi.so.40 that lies in the test's folder, where nothing
-    looks for it.
+    """Make a python whose Horovod needs the libmpi.so.40 in the test's folder, which is not in any
+    search path.
     """
     package = tmp_path / "prefix/lib/python3.11/site-packages/horovod/torch"
     package.mkdir(parents=True)

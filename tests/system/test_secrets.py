@@ -19,7 +19,7 @@ ENV = (
     *(f"--env={name}" for name in FROM_THE_SHELL),
     *("--env", "HOROVOD_CYCLE_TIME=3"),
 )
-# Fails if a variable is missing on a rank, or if a command line of the machine contains a value.
+# Fails if a variable is missing on a rank, or if any command line contains a value from the shell.
 STEPS = """
 import os, sys, time
 from pathlib import Path

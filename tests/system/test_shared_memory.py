@@ -90,12 +90,12 @@ def test_an_interrupted_run_leaves_no_shared_memory(
 def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi: str) -> None:
     launch = (PROGRAMS / "hvscale", "launch", "-np", 2, "--mpi", mpi, "--")
     python = LAUNCHERS[mpi].parent / "python"
-    by_hand = (LAUNCHERS[mpi], "-np", 2, *(["--map-by", ":OVERSUBSCRIBE"] if mpi == "openmpi" else []))
+    plain_launcher = (LAUNCHERS[mpi], "-np", 2, *(["--map-by", ":OVERSUBSCRIBE"] if mpi == "openmpi" else []))
     with (
-        waiting_job(tmp_path / "killed", *launch) as (killed, of_killed),
-        waiting_job(tmp_path / "living", *by_hand, "env", f"PATH={python.parent}:{os.environ['PATH']}") as (
+        waiting_job(tmp_path / "killed", *launch) as (killed, killed_job_files),
+        waiting_job(tmp_path / "living", *plain_launcher, "env", f"PATH={python.parent}:{os.environ['PATH']}") as (
             living,
-            of_living,
+            live_job_files,
         ),
     ):
         # Suspend all first, so that none can remove its segments.
@@ -106,25 +106,25 @@ def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi:
             process.kill()
         killed.communicate(timeout=60)
         wait_until(lambda: processes_below(tmp_path / "killed") == [])
-        left = [path for path in of_killed if path.exists()]
+        left = [path for path in killed_job_files if path.exists()]
         assert left
         listed = {
             leftover["name"] for leftover in json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)["leftovers"]
         }
-        assert {str(named(path)) for path in left} <= listed
-        assert listed.isdisjoint({str(named(path)) for path in of_living})
+        assert {str(segment_or_folder(path)) for path in left} <= listed
+        assert listed.isdisjoint({str(segment_or_folder(path)) for path in live_job_files})
         removed = hvscale("cleanup")
         assert removed.returncode == 0, removed.stderr
         lines = removed.stdout.splitlines()
-        for path in {named(path) for path in left}:
+        for path in {segment_or_folder(path) for path in left}:
             kind = "shared memory" if path.parent == FOLDER else "session folder"
             assert f"removed {kind} {path} of no living process" in lines
             assert not path.exists()
-        assert [path for path in of_living if not path.exists()] == []
+        assert [path for path in live_job_files if not path.exists()] == []
         (tmp_path / "living/go").touch()
         assert living.wait(timeout=60) == 0, living.communicate()[0]
 
 
-def named(path: Path) -> Path:
+def segment_or_folder(path: Path) -> Path:
     """Return the segment, or the session folder that contains the file."""
     return path if path.parent == FOLDER else Path(*path.parts[:3])

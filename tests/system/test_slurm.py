@@ -98,8 +98,8 @@ def test_outside_an_allocation_the_error_lists_the_options(hvscale: Run) -> None
 
 def test_a_rejected_srun_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> None:
     """The environment describes an allocation that has ended, so srun rejects it."""
-    over = {"SLURM_JOB_ID": "999", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
-    done = hvscale("launch", "-np", 2, "--placement", "slurm", "--run", "job", "--", "true", **over)
+    ended_allocation = {"SLURM_JOB_ID": "999", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    done = hvscale("launch", "-np", 2, "--placement", "slurm", "--run", "job", "--", "true", **ended_allocation)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "hvscale: srun cannot start " in line
@@ -152,7 +152,7 @@ def test_a_rejected_job_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> Non
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
     options = ["-np", "2", "--mpi", mpi, "--submit", "--nodes", "2", "--run", "job"]
-    following = subprocess.Popen(
+    launcher = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting_program(mpi))],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
@@ -160,26 +160,26 @@ def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path
     )
     logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
-    following.send_signal(signal.SIGINT)
-    following.communicate(timeout=90)
-    assert following.returncode == 128 + signal.SIGINT
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=90)
+    assert launcher.returncode == 128 + signal.SIGINT
     assert run_json(tmp_path / "job")["state"] == "interrupted"
 
 
 def test_a_pending_job_locks_its_folder(hvscale: Run, tmp_path: Path) -> None:
     submit = ("launch", "--submit", "--mpi", "gloo", "--sbatch-option=--hold", "--run", "job", "--", "true")
-    following = subprocess.Popen([PROGRAMS / "hvscale", *submit], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    listed = ["squeue", "--noheader", "--name", "job", "--format", "%i"]
+    first = subprocess.Popen([PROGRAMS / "hvscale", *submit], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    list_jobs = ["squeue", "--noheader", "--name", "job", "--format", "%i"]
     try:
-        wait_until(lambda: bool(subprocess.check_output(listed)), 60)
+        wait_until(lambda: bool(subprocess.check_output(list_jobs)), 60)
         second = hvscale(*submit)
         assert (second.returncode, len(second.stderr.splitlines())) == (2, 1), second.stderr
         assert f"{tmp_path}/job already belongs to a Slurm job" in second.stderr
-        assert len(subprocess.check_output(listed).split()) == 1
+        assert len(subprocess.check_output(list_jobs).split()) == 1
     finally:
-        subprocess.run(["scancel", *subprocess.check_output(listed, text=True).split()], check=True)
-        _, stderr = following.communicate(timeout=60)
-    assert following.returncode == 2
+        subprocess.run(["scancel", *subprocess.check_output(list_jobs, text=True).split()], check=True)
+        _, stderr = first.communicate(timeout=60)
+    assert first.returncode == 2
     assert "ended without a run" in stderr
 
 
@@ -192,7 +192,7 @@ def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-    ) as following:
+    ) as launcher:
         file = tmp_path / "job/steps.jsonl"
         wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= 10, 120)
         (job,) = (line.split()[0] for line in queue())
@@ -200,8 +200,8 @@ def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path
         time.sleep(2 + STACK_DUMP_SECONDS + 2)
         assert len(file.read_text().splitlines()) < 300
         subprocess.run(["scontrol", "resume", job], check=True)
-        _, stderr = following.communicate(timeout=120)
-    assert following.returncode == 0, stderr
+        _, stderr = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, stderr
     assert len(steps(file.parent)) == 300
     for rank in range(2):
         log = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text()
@@ -214,7 +214,7 @@ def test_a_revoked_allocation_is_reported_as_a_lost_rank(program: Callable[[str]
     ) as allocation:
         wait_until(lambda: len(queue()) == 1)
         (job,) = (line.split()[0] for line in queue())
-        inside = {"SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+        allocation_environment = {"SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
         launcher = subprocess.Popen(
             [
                 PROGRAMS / "hvscale",
@@ -230,7 +230,7 @@ def test_a_revoked_allocation_is_reported_as_a_lost_rank(program: Callable[[str]
                 program(waiting_program("openmpi")),
             ],
             cwd=tmp_path,
-            env={**os.environ, **inside},
+            env={**os.environ, **allocation_environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

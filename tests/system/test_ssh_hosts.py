@@ -41,12 +41,12 @@ def error_line(hvscale: Run, ssh: SshHosts, tmp_path: Path) -> ErrorLine:
 
 
 @pytest.mark.parametrize("mpi", WITH_MPICH)
-@pytest.mark.parametrize("written", ["--hosts", "--hostfile"])
+@pytest.mark.parametrize("option", ["--hosts", "--hostfile"])
 def test_a_horovod_program_is_profiled_on_hosts(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, ssh: SshHosts, mpi: str, written: str
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, ssh: SshHosts, mpi: str, option: str
 ) -> None:
     (tmp_path / "hosts").write_text("# two hosts\nalpha slots=2\n\nbeta:2  # the second\n")
-    hosts = ["--hosts", "alpha:2,beta:2"] if written == "--hosts" else ["--hostfile", "hosts"]
+    hosts = ["--hosts", "alpha:2,beta:2"] if option == "--hosts" else ["--hostfile", "hosts"]
     done = hvscale(
         *("profile", "-np", 3, "--mpi", mpi, *hosts, "--run", "job", "--json", "--bins", "512K,1M"),
         *("--env", "CHOSEN", "--env", "OMPI_MCA_mpi_yield_when_idle=1", "--", "python", program(HOROVOD_PROGRAM)),

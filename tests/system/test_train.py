@@ -1,4 +1,4 @@
-"""`hvscale train` under every launcher, and the demo."""
+"""`hvscale train` under every launcher, and `hvscale demo`."""
 
 import json
 import os
@@ -21,7 +21,7 @@ TRAIN = ("hvscale", "train", "edsr-baseline", *TINY)
 
 
 def check_run(run: Path, np: int) -> None:
-    """The run folder of a training run is complete."""
+    """Check that the run folder of a training run is complete."""
     steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == [1, 2, 3, 4]
     assert all(step["images"] == 2 * np and step["seconds"] > 0 and step["loss"] > 0 for step in steps)
@@ -49,7 +49,8 @@ def test_ctrl_c_is_one_line_and_leaves_a_readable_run_folder(tmp_path: Path) -> 
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background job, as tests may be, inherits that Ctrl-C is ignored.
+        # Tests started in a shell's background ignore Ctrl-C, and their child processes inherit
+        # that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     steps = tmp_path / "job/steps.jsonl"
@@ -153,7 +154,7 @@ def test_full_disk_ends_training_with_one_line(hvscale_warm: Run, small_disk: Ca
 
 
 def test_demo(hvscale: Run, tmp_path: Path) -> None:
-    """The demo ends and shows everything; its PSNR depends on the machine's speed."""
+    """Does not check the PSNR, which depends on the machine's speed."""
     done = hvscale("demo", "--seconds", 5, "--run", "job", timeout=400)
     assert done.returncode == 0, done.stderr
     for expected in ("PSNR on", "images/s in total", "allreduce", "busbw", "run folder:", "picture:"):
@@ -171,9 +172,9 @@ def test_demo_without_time_is_one_line(hvscale: Run) -> None:
 
 
 def test_model_of_the_demo_beats_bicubic(hvscale_warm: Run, tmp_path: Path) -> None:
-    """Trains as many steps as a busy two-core machine makes in a minute.
+    """Trains as many steps as a busy two-core machine completes in a minute.
 
-    One process trains on the joint batch of two ranks.
+    One process trains on the combined batch of two ranks.
     """
     demo = demo_config()
     config = demo.model_copy(update={"seconds": None, "steps": 450, "batch_size": 2 * demo.batch_size})

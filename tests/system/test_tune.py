@@ -95,7 +95,7 @@ def start(tmp_path: Path, *arguments: object) -> "subprocess.Popen[str]":
     )
 
 
-def by_settings(document: dict[str, Any]) -> dict[str, Any]:
+def trials_by_algorithm(document: dict[str, Any]) -> dict[str, Any]:
     """Return the trials by all-reduce algorithm."""
     return {trial["settings"].get("allreduce_algorithm", "default"): trial for trial in document["trials"]}
 
@@ -124,7 +124,7 @@ def test_a_faster_setting_is_found_and_proven_although_others_fail(
     assert document["measured_by"] == "the steps that the command writes into steps.jsonl"
     first = document["trials"][0]
     assert (first["settings"], first["state"]) == ({}, "measured")
-    trials = by_settings(document)
+    trials = trials_by_algorithm(document)
     assert set(trials) == {"default", *ALGORITHMS}
     assert (trials["recursive_doubling"]["state"], trials["recursive_doubling"]["throughput"] is None) == (
         "crashed",
@@ -199,9 +199,9 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     wait_until(lambda: processes_below(folder) == [])
     before = tune_json(folder)["trials"]
 
-    another = hvscale("tune", *search, "--fix", "cycle_time=5", "--", *slower)
-    assert another.returncode == 2
-    assert "holds another study: its fixed differs" in another.stderr
+    other_study = hvscale("tune", *search, "--fix", "cycle_time=5", "--", *slower)
+    assert other_study.returncode == 2
+    assert "holds another study: its fixed differs" in other_study.stderr
     done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
     assert done.returncode == 0, done.stderr
     document = tune_json(folder)

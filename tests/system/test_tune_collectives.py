@@ -58,7 +58,7 @@ int MPI_Allreduce(const void *send, void *receive, int count, MPI_Datatype type,
 """
 
 
-def built(folder: Path, text: str) -> Path:
+def compile_library(folder: Path, text: str) -> Path:
     """Compile the text and return the library to preload."""
     source, library = folder / "preloaded.c", folder / "libpreloaded.so"
     source.write_text(text)
@@ -208,7 +208,7 @@ def test_an_interrupted_study_keeps_its_measurements(
 
 def test_a_choice_in_which_a_rank_dies_is_excluded(hvscale: Run, tmp_path: Path) -> None:
     """The third communicator belongs to the first named algorithm."""
-    preload = built(tmp_path, DEADLY)
+    preload = compile_library(tmp_path, DEADLY)
     words = ("--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", "--env", f"DIED={tmp_path / 'died'}")
     done = hvscale(*STUDY, *words, timeout=200)
     assert done.returncode == 0, done.stderr
@@ -223,7 +223,7 @@ def test_a_choice_in_which_a_rank_dies_is_excluded(hvscale: Run, tmp_path: Path)
 
 
 def test_a_rank_that_dies_in_the_baseline_fails_the_study(hvscale: Run, tmp_path: Path) -> None:
-    preload = built(tmp_path, DEADLY.replace("known == 2", "known == 0"))
+    preload = compile_library(tmp_path, DEADLY.replace("known == 2", "known == 0"))
     done = hvscale(*STUDY, "--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", timeout=100)
     assert done.returncode == 3, done.stderr
     assert "np 2, allreduce: rank 1" in done.stderr
@@ -232,7 +232,7 @@ def test_a_rank_that_dies_in_the_baseline_fails_the_study(hvscale: Run, tmp_path
 
 
 def test_choices_with_wrong_results_are_never_used(hvscale: Run, tmp_path: Path) -> None:
-    preload = built(tmp_path, WRONG)
+    preload = compile_library(tmp_path, WRONG)
     done = hvscale(*STUDY, "--ops", "broadcast", "--env", f"LD_PRELOAD={preload}", timeout=200)
     assert done.returncode == 4, done.stderr
     assert "gave wrong results in broadcast" in done.stderr.splitlines()[-1]

@@ -15,7 +15,7 @@ from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 # answer.
 SILENT = {
     "before": "sleep 600",
-    "behind": "read question; sleep 600",
+    "connected": "read question; sleep 600",
     "after": 'read question; printf "%s\\n" "$question" | '
     f'SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" {sys.executable} -I {host_preflight.__file__} | head -n 1; sleep 600',
 }
@@ -24,7 +24,7 @@ LONG_TIMEOUT = "300"
 
 @pytest.fixture(params=SILENT)
 def unresponsive_ssh(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """Return an environment in which ssh hangs for every host; it first creates the file `asked`."""
+    """Return an environment in which every ssh hangs; it first creates the file `asked`."""
     script = tmp_path / "silent-ssh"
     hanging = SILENT[request.param].replace("sleep", f"touch {tmp_path}/asked; sleep")
     script.write_text(f"#!/bin/sh\nexport HVSCALE_RUN={tmp_path}/job\n{hanging}\n")

@@ -1,4 +1,4 @@
-"""Training logs to wandb, TensorBoard and the terminal; a failing logger does not delay training."""
+"""Training logs to wandb, TensorBoard and the terminal; no logger delays training."""
 
 import json
 import os
