@@ -112,7 +112,7 @@ ranks_per_node = 2
 bytes_min = 1000
 algorithm = "chain"
 """
-BY_A_TABLE = """
+WITH_A_TABLE = """
 title = "Broadcasts"
 
 [small.sums]
@@ -161,7 +161,7 @@ where = { program = "edsr", operation = "throughput" }
 
 
 def test_a_command_and_a_collective_are_compared_with_and_without_a_table(hvscale: Run, tmp_path: Path) -> None:
-    (tmp_path / "experiment.toml").write_text(BY_A_TABLE)
+    (tmp_path / "experiment.toml").write_text(WITH_A_TABLE)
     (tmp_path / "table.toml").write_text(TABLE)
     command = ("bench", "experiment", "experiment.toml", "--collectives", "table.toml", "--run", "tables", "--json")
     done = hvscale(*command, timeout=400)

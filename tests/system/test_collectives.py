@@ -54,7 +54,7 @@ for count, times in ((10, 2), (1000, 3), (100_000, 5)):
         world.Bcast(array, root=root)
         assert (array == np.arange(count, dtype=np.float32) * (root + 1)).all(), count
 """
-ODD = """
+UNUSUAL_BROADCASTS = """
 import numpy as np
 from mpi4py import MPI
 
@@ -168,7 +168,7 @@ def test_unusual_broadcasts_behave_as_without_a_table(
     """
     run = tmp_path / "run"
     words = ("--mpi", mpi, "--collectives", table, "--env", "HVBCAST_COUNTS=1", "--run", run)
-    done = hvscale("launch", "-np", "3", *words, "--", "python", program(ODD))
+    done = hvscale("launch", "-np", "3", *words, "--", "python", program(UNUSUAL_BROADCASTS))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fine") == 3
     found = broadcast_counts(run)
@@ -274,7 +274,7 @@ def test_a_table_of_another_library_gives_one_warning(
     assert "libhvbcast" not in record["rank_environment"]["LD_PRELOAD"]
 
 
-WHAT_NCCL_READS = "import os; print(open(os.environ['NCCL_TUNER_CONFIG_FILE']).read().splitlines()[1])"
+PRINT_NCCL_TABLE = "import os; print(open(os.environ['NCCL_TUNER_CONFIG_FILE']).read().splitlines()[1])"
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
@@ -282,7 +282,7 @@ WHAT_NCCL_READS = "import os; print(open(os.environ['NCCL_TUNER_CONFIG_FILE']).r
 def test_nccl_is_given_its_table_in_any_job(hvscale: Run, tmp_path: Path, mpi: str, plugin: str | None) -> None:
     (tmp_path / "table.toml").write_text(ALGORITHMS.format(mpi="nccl") + 'protocol = "ll"\n')
     env = ("--env", f"NCCL_TUNER_PLUGIN={plugin}") if plugin else ()
-    words = ("--mpi", mpi, "--collectives", "table.toml", *env, "--run", "run", "--", "python", "-c", WHAT_NCCL_READS)
+    words = ("--mpi", mpi, "--collectives", "table.toml", *env, "--run", "run", "--", "python", "-c", PRINT_NCCL_TABLE)
     done = hvscale("launch", "-np", "2", *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"allreduce,1000,{MAX_BYTES},ring,ll,-1,1,2,-1,-1") == 2

@@ -97,8 +97,8 @@ def test_check_of_class_folders(hvscale: Run, tmp_path: Path) -> None:
         (tmp_path / f"pets/train/{name}").mkdir(parents=True)
         Image.fromarray(photos.chelsea()).save(tmp_path / f"pets/train/{name}/1.jpg")
     assert problems_found(hvscale, tmp_path / "pets", status=0) == []
-    cut = tmp_path / "pets/train/dog/1.jpg"
-    cut.write_bytes(cut.read_bytes()[:9000])
+    truncated = tmp_path / "pets/train/dog/1.jpg"
+    truncated.write_bytes(truncated.read_bytes()[:9000])
     assert problems_found(hvscale, tmp_path / "pets") == [("truncated", "1.jpg")]
 
 

@@ -89,12 +89,12 @@ def test_mpi4py_calls_are_counted_with_and_without_large_counts(hvscale: Run, tm
 
 @needs_mpich
 def test_both_environments_start_the_flavours_programs(hvscale: Run, tmp_path: Path) -> None:
-    where = ("python", "-c", "import sys; print(sys.prefix)")
+    print_prefix = ("python", "-c", "import sys; print(sys.prefix)")
     own = Path(PROGRAMS).parent
     for number, programs in enumerate((PROGRAMS, MPICH_PREFIX / "bin")):
         for mpi, prefix in (("mpich", MPICH_PREFIX), ("openmpi", own)):
             done = subprocess.run(
-                [programs / "hvscale", "launch", "--mpi", mpi, "--run", f"{mpi}-{number}", "--", *where],
+                [programs / "hvscale", "launch", "--mpi", mpi, "--run", f"{mpi}-{number}", "--", *print_prefix],
                 cwd=tmp_path,
                 env={**os.environ, "VIRTUAL_ENV": str(own), "PATH": f"{own / 'bin'}:{os.environ['PATH']}"},
                 capture_output=True,
@@ -262,12 +262,12 @@ int MPI_Get_library_version(char *text, int *length)
         ["cc", "-shared", "-fPIC", "-Wl,-soname,libmpi.so.12", "-o", library, tmp_path / "mpi.c"], check=True
     )
     path = f"{mvapich2_gdr / 'bin'}:{os.environ['PATH']}"
-    in_the_way = hvscale(
+    rejected = hvscale(
         "launch", "--mpi", "mpich", "--", "python", "-c", "pass", PATH=path, LD_LIBRARY_PATH=str(library.parent)
     )
-    assert in_the_way.returncode == 2
-    assert "is built for mvapich2 2.3.5 (libmpi.so.12), but" in in_the_way.stderr
-    assert "LD_LIBRARY_PATH" in in_the_way.stderr
+    assert rejected.returncode == 2
+    assert "is built for mvapich2 2.3.5 (libmpi.so.12), but" in rejected.stderr
+    assert "LD_LIBRARY_PATH" in rejected.stderr
     first = hvscale("launch", "--mpi", "mvapich2", "--", "sh", "-c", "echo $LD_LIBRARY_PATH", PATH=path)
     assert first.stdout == f"[0] {library.parent}\n"
     passes_the_check = hvscale("launch", "--mpi", "mvapich2", "--", "python", "-c", "print(1)", PATH=path)

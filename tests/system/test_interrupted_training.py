@@ -17,7 +17,7 @@ from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.test_resume import EDSR, kill_after, model, same, steps
 
 # On rank 1 the outputs are NaN in training steps FIRST to LAST - 1, counted from 0.
-BROKEN = """
+NAN_OUTPUTS = """
 import os
 import torch
 from torch import nn
@@ -38,7 +38,7 @@ def net(num_classes=5):
     return Net(num_classes)
 """
 # The third step does not end.
-STUCK = """
+HANGS = """
 import time
 from torch import nn
 
@@ -62,7 +62,7 @@ CLASSIFIER = (
     *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1, "--checkpoint-every", 2),
 )
 # 64 MB of parameters and 64 MB of momentum, so that writing a checkpoint takes long enough.
-LARGE = """
+LARGE_MODEL = """
 from torch import nn
 def net(num_classes=5):
     return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 4000), nn.Linear(4000, 4000), nn.Linear(4000, num_classes))
@@ -135,7 +135,7 @@ def test_all_ranks_stop_when_one_is_signalled_and_resume(hvscale: Run, tmp_path:
 
 def test_a_nan_on_one_rank_is_skipped_by_all(hvscale: Run, tmp_path: Path) -> None:
     """Two consecutive NaNs on rank 1 do not change parameters or batch-normalisation buffers."""
-    (tmp_path / "broken.py").write_text(BROKEN)
+    (tmp_path / "broken.py").write_text(NAN_OUTPUTS)
     train = ("hvscale", *CLASSIFIER, "--steps", 6)
     launch = ("launch", "-np", 2, "--env", "FIRST=3", "--env", "LAST=5", "--run", "job", "--", *train)
     done = hvscale(*launch)
@@ -152,7 +152,7 @@ def test_a_nan_on_one_rank_is_skipped_by_all(hvscale: Run, tmp_path: Path) -> No
 
 
 def test_three_consecutive_nans_stop_training_and_name_the_last_good_checkpoint(hvscale: Run, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text(BROKEN)
+    (tmp_path / "broken.py").write_text(NAN_OUTPUTS)
     train = (*CLASSIFIER, "--steps", 9, "--run", "job")
     done = hvscale(*train, FIRST="4", LAST="99")
     assert done.returncode == 2
@@ -189,7 +189,7 @@ def test_a_stalled_rank_ends_the_job_and_all_stacks_are_logged(tmp_path: Path) -
 
 
 def test_a_stalled_process_exits_even_if_its_output_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "stuck.py").write_text(STUCK)
+    (tmp_path / "stuck.py").write_text(HANGS)
     train = ("train", "stuck:net", *CLASSIFIER[2:-2], "--steps", 9, "--stall-timeout", 1, "--run", "job")
     file = tmp_path / "job/steps.jsonl"
     with start(tmp_path, *train) as process:
@@ -237,7 +237,7 @@ def test_thirty_random_kills_do_not_change_the_result(hvscale: Run, tmp_path: Pa
 
 
 def test_a_kill_during_a_checkpoint_keeps_the_previous_one(hvscale: Run, tmp_path: Path) -> None:
-    (tmp_path / "large.py").write_text(LARGE)
+    (tmp_path / "large.py").write_text(LARGE_MODEL)
     train = ("train", "large:net", *CLASSIFIER[2:], "--run", "job", "--resume", "auto", "--steps")
     assert hvscale(*train, 2).returncode == 0
     folder = tmp_path / "job/checkpoints"

@@ -275,7 +275,7 @@ def test_output_without_newline_and_with_binary_bytes_is_kept(
 
 
 # Prints on stderr the largest peak memory, in KiB, of the command and its child processes.
-LARGEST_OF = """
+PEAK_MEMORY = """
 import resource, subprocess, sys
 status = subprocess.call(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
@@ -290,7 +290,7 @@ def test_output_without_newlines_does_not_fill_memory(program: Callable[[str], P
     with (tmp_path / "shown").open("wb") as shown:
         # Starts it from a small process, because a child's peak memory includes that of its parent
         # at fork.
-        measured = [sys.executable, "-I", "-S", "-c", LARGEST_OF, *command]
+        measured = [sys.executable, "-I", "-S", "-c", PEAK_MEMORY, *command]
         done = subprocess.run(measured, cwd=tmp_path, stdout=shown, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stderr.splitlines()[-1]) * 1024 < written / 2

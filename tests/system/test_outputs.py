@@ -400,11 +400,11 @@ def test_mpich_files_and_command_apply_the_settings(run_anywhere: Run, tmp_path:
         "MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD": "32768",
         "MPIR_CVAR_CH4_NETMOD": "ofi",
     }
-    ask = str(MPICH_PREFIX / "bin/mpivars")
+    command = str(MPICH_PREFIX / "bin/mpivars")
     # mpivars prints no value for variables that are words.
     numbers = {name: word for name, word in expected.items() if word.isdigit()}
     for read in ("set -a; . ./mpich.conf; set +a", ". ./env.sh"):
-        assert numbers.items() <= control_variables(sh(f"{read}; {ask}", folder)).items()
+        assert numbers.items() <= control_variables(sh(f"{read}; {command}", folder)).items()
     ranks = reported_by_ranks(sh(section(folder, "mpiexec.hydra"), folder, MPICH_PREFIX))
     assert [rank["size"] for rank in ranks] == [2, 2]
     assert all(expected.items() <= rank.items() for rank in ranks)
@@ -424,8 +424,8 @@ def test_mpich_reads_its_file_from_etc(tmp_path: Path) -> None:
         pytest.skip("no mount namespace can be made here: that needs root")
     write_outputs(tmp_path, study({"allreduce_algorithm": "tree", "segment_size": "16K"}, "mpich"))
     shutil.copy(tmp_path / "mpich.conf", etc)
-    ask = [*private, str(MPICH_PREFIX / "bin/mpivars")]
-    variables = control_variables(subprocess.run(ask, capture_output=True, text=True, check=True).stdout)
+    command = [*private, str(MPICH_PREFIX / "bin/mpivars")]
+    variables = control_variables(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert variables["MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE"] == "16384"
 
 

@@ -607,15 +607,15 @@ def stable_state(read_state: Callable[[], dict[str, list[str]]]) -> dict[str, li
 
     Docker creates and removes the interfaces of a swarm with a delay.
     """
-    seen = [read_state()]
+    states = [read_state()]
 
     def unchanged() -> bool:
         time.sleep(1)
-        seen.append(read_state())
-        return seen[-1] == seen[-2]
+        states.append(read_state())
+        return states[-1] == states[-2]
 
     wait_until(unchanged)
-    return seen[-1]
+    return states[-1]
 
 
 def test_an_existing_swarm_is_kept(hvscale: Run, docker_host: str, tmp_path: Path) -> None:

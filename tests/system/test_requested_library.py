@@ -17,15 +17,15 @@ pytestmark = needs_mpich
 
 # The library that mpi4py loads by default in the environment of the programs.
 ENVIRONMENT_LIBRARY = f"MPI4PY_LIBMPI={MPICH_PREFIX / 'lib' / 'libmpi.so.12'}"
-MAPPED = """
+PRINT_MAPPED_LIBRARY = """
 from mpi4py import MPI
 files = {line.split()[-1] for line in open("/proc/self/maps") if "/libmpi." in line}
 print(MPI.COMM_WORLD.size, *files)
 """
-MAPPED_WITH_HOROVOD = f"""
+PRINT_MAPPED_LIBRARY_WITH_HOROVOD = f"""
 import horovod.torch as hvd
 hvd.init()
-{MAPPED}
+{PRINT_MAPPED_LIBRARY}
 hvd.barrier()
 """
 RULE = "-" * 69
@@ -64,7 +64,10 @@ def mpich_hvscale(tmp_path: Path) -> Run:
 
 @pytest.mark.parametrize(
     ("mpi", "make", "script"),
-    [("mpich", second_mpich, MAPPED_WITH_HOROVOD), ("mvapich2", fake_mvapich2_library, MAPPED)],
+    [
+        ("mpich", second_mpich, PRINT_MAPPED_LIBRARY_WITH_HOROVOD),
+        ("mvapich2", fake_mvapich2_library, PRINT_MAPPED_LIBRARY),
+    ],
 )
 def test_mpi4py_loads_the_launchers_library(
     mpich_hvscale: Run,
@@ -90,7 +93,7 @@ def test_the_users_mpi4py_library_takes_precedence_with_a_warning(
 ) -> None:
     prefix = fake_mvapich2_library(tmp_path)
     command = ("launch", "-np", 2, "--mpi", "mvapich2", "--run", "job", "--env", ENVIRONMENT_LIBRARY)
-    done = hvscale(*command, "--", "python", program(MAPPED), PATH=path_with_prefix(prefix))
+    done = hvscale(*command, "--", "python", program(PRINT_MAPPED_LIBRARY), PATH=path_with_prefix(prefix))
     assert done.returncode == 0, done.stderr
     assert {line.split()[-1] for line in done.stdout.splitlines()} == {str(MPICH_PREFIX / "lib" / "libmpi.so.12")}
     [warning] = [line for line in done.stderr.splitlines() if "warning: requested mvapich2 5" in line]

@@ -140,11 +140,11 @@ def test_repeats_are_interleaved_and_give_a_confidence_interval(
     # Student's t, two degrees of freedom, 95 % two-sided: 4.3027.
     logs = [math.log(two / one) for one, two in zip(by_np[1], by_np[2], strict=True)]
     mean = sum(logs) / 3
-    reach = 4.302652729911275 * math.sqrt(sum((value - mean) ** 2 for value in logs) / 2 / 3)
+    half_width = 4.302652729911275 * math.sqrt(sum((value - mean) ** 2 for value in logs) / 2 / 3)
     row = document["rows"][1]
     assert row["speed_up"] == pytest.approx(math.exp(mean))
-    assert row["speed_up_low"] == pytest.approx(math.exp(mean - reach))
-    assert row["speed_up_high"] == pytest.approx(math.exp(mean + reach))
+    assert row["speed_up_low"] == pytest.approx(math.exp(mean - half_width))
+    assert row["speed_up_high"] == pytest.approx(math.exp(mean + half_width))
     assert row["scaling_efficiency_low"] == pytest.approx(row["speed_up_low"] / 2)
     assert row["throughput"] == pytest.approx((19 * 20 * 18) ** (1 / 3))
     assert "what --metric matches" in done.stdout

@@ -61,8 +61,8 @@ def test_the_distributions_open_mpi_starts_ranks(hvscale: Run, tmp_path: Path) -
     if not SYSTEM_MPIRUN.exists() or "Open MPI" not in subprocess.check_output([SYSTEM_MPIRUN, "--version"], text=True):
         pytest.skip("no Open MPI in /usr/bin (Debian's openmpi-bin brings release 4)")
     path = f"{SYSTEM_MPIRUN.parent}:{os.environ['PATH']}:{PROGRAMS}"
-    say_rank = ("sh", "-c", "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE")
-    done = hvscale("launch", "-np", "3", "--run", "job", "--", *say_rank, PATH=path)
+    print_rank = ("sh", "-c", "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE")
+    done = hvscale("launch", "-np", "3", "--run", "job", "--", *print_rank, PATH=path)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] {rank} of 3" for rank in range(3)]
     assert run_json(tmp_path / "job")["library"]["launcher"] == str(SYSTEM_MPIRUN)

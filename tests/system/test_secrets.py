@@ -46,12 +46,12 @@ def leaks(text: str) -> list[str]:
 def test_secret_values_are_in_no_file_or_output(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     shell = {name: SECRETS[name] for name in FROM_THE_SHELL}
     job = (*ENV, "--", "python", program(STEPS), ",".join(SECRETS))
-    in_a_study = ("--trials", "1", "--trial-seconds", "0.5", "--knobs", "allreduce_algorithm")
+    study_options = ("--trials", "1", "--trial-seconds", "0.5", "--knobs", "allreduce_algorithm")
     calls = (
         ("profile", "-np", "2", "--run", "job", "--json", "--csv", "table.csv", *job, "30"),
         ("report", "job", "--trace", "trace.json"),
         ("scale", "--np", "1", "--repeat", "1", "--run", "scaling", *job, "30"),
-        ("tune", "-np", "2", "--run", "study", *in_a_study, *job, "100000"),
+        ("tune", "-np", "2", "--run", "study", *study_options, *job, "100000"),
     )
     for call in calls:
         done = hvscale(*call, **shell)

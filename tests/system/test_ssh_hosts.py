@@ -138,12 +138,12 @@ def test_a_host_without_the_environment_is_named(error_line: ErrorLine) -> None:
 
 def test_hosts_that_cannot_reach_each_other_are_named(error_line: ErrorLine, ssh: SshHosts) -> None:
     route = [f"{ssh.addresses['beta']}/32"]
-    in_alpha = ["ip", "-n", ssh.namespaces["alpha"], "route"]
-    subprocess.run([*in_alpha, "add", "unreachable", *route], check=True)
+    route_command = ["ip", "-n", ssh.namespaces["alpha"], "route"]
+    subprocess.run([*route_command, "add", "unreachable", *route], check=True)
     try:
         line = error_line("-np", 2, "--hosts", "alpha:1,beta:1")
     finally:
-        subprocess.run([*in_alpha, "del", "unreachable", *route], check=True)
+        subprocess.run([*route_command, "del", "unreachable", *route], check=True)
     assert f"host alpha cannot reach beta ({ssh.addresses['beta']})" in line
 
 

@@ -138,9 +138,11 @@ def test_a_faster_setting_is_found_and_proven_although_others_fail(
     assert trials["segmented_ring"]["problem"] == "the loss of step 1 is 6.0, but 3.0 with the defaults"
     # The two fastest may be measured again, to the end.
     for fast in ("ring", "reduce_broadcast"):
-        of_it = [trial for trial in document["trials"] if trial["settings"] == {"allreduce_algorithm": fast}]
-        assert len(of_it) <= 2
-        assert of_it[-1]["state"] == "measured" or len(of_it) == 1
+        trials_of_setting = [
+            trial for trial in document["trials"] if trial["settings"] == {"allreduce_algorithm": fast}
+        ]
+        assert len(trials_of_setting) <= 2
+        assert trials_of_setting[-1]["state"] == "measured" or len(trials_of_setting) == 1
     # The settings and states of the trials agree with their runs.
     for trial in document["trials"]:
         record = run_json(folder / trial["run"])
@@ -282,7 +284,7 @@ def test_an_invalid_request_starts_nothing(
 
 
 # Does not report its steps.
-SILENT = """
+REPORTS_NO_STEPS = """
 import sys, time
 import numpy as np
 from mpi4py import MPI
@@ -312,7 +314,9 @@ def test_an_unmodified_command_is_measured(
     unit: str | None,
     measured_by: str,
 ) -> None:
-    done = hvscale("tune", "-np", "2", "--run", "study", "--trials", "1", *metric, "--", "python", program(SILENT))
+    done = hvscale(
+        "tune", "-np", "2", "--run", "study", "--trials", "1", *metric, "--", "python", program(REPORTS_NO_STEPS)
+    )
     assert done.returncode == 0, done.stderr
     document = tune_json(tmp_path / "study")
     assert (document["unit"], document["measured_by"]) == (unit, measured_by)

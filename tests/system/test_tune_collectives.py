@@ -23,7 +23,7 @@ for size in (2000, 300_000):
         MPI.COMM_WORLD.Bcast(np.ones(size, np.uint8))
 """
 # Corrupts one byte of the library's broadcasts.
-WRONG = """
+WRONG_BROADCASTS = """
 #include <mpi.h>
 int MPI_Bcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm comm)
 {
@@ -34,7 +34,7 @@ int MPI_Bcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm com
 }
 """
 # Kills rank 1 once, at the first all-reduce in the third communicator.
-DEADLY = """
+KILLS_RANK_1 = """
 #include <fcntl.h>
 #include <mpi.h>
 #include <signal.h>
@@ -208,7 +208,7 @@ def test_an_interrupted_study_keeps_its_measurements(
 
 def test_a_choice_in_which_a_rank_dies_is_excluded(hvscale: Run, tmp_path: Path) -> None:
     """The third communicator belongs to the first named algorithm."""
-    preload = compile_library(tmp_path, DEADLY)
+    preload = compile_library(tmp_path, KILLS_RANK_1)
     words = ("--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", "--env", f"DIED={tmp_path / 'died'}")
     done = hvscale(*STUDY, *words, timeout=200)
     assert done.returncode == 0, done.stderr
@@ -223,7 +223,7 @@ def test_a_choice_in_which_a_rank_dies_is_excluded(hvscale: Run, tmp_path: Path)
 
 
 def test_a_rank_that_dies_in_the_baseline_fails_the_study(hvscale: Run, tmp_path: Path) -> None:
-    preload = compile_library(tmp_path, DEADLY.replace("known == 2", "known == 0"))
+    preload = compile_library(tmp_path, KILLS_RANK_1.replace("known == 2", "known == 0"))
     done = hvscale(*STUDY, "--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", timeout=100)
     assert done.returncode == 3, done.stderr
     assert "np 2, allreduce: rank 1" in done.stderr
@@ -232,7 +232,7 @@ def test_a_rank_that_dies_in_the_baseline_fails_the_study(hvscale: Run, tmp_path
 
 
 def test_choices_with_wrong_results_are_never_used(hvscale: Run, tmp_path: Path) -> None:
-    preload = compile_library(tmp_path, WRONG)
+    preload = compile_library(tmp_path, WRONG_BROADCASTS)
     done = hvscale(*STUDY, "--ops", "broadcast", "--env", f"LD_PRELOAD={preload}", timeout=200)
     assert done.returncode == 4, done.stderr
     assert "gave wrong results in broadcast" in done.stderr.splitlines()[-1]

@@ -13,7 +13,7 @@ from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
 # Shell commands for HVSCALE_SSH that hang before connecting, after connecting, or after the first
 # answer.
-SILENT = {
+UNRESPONSIVE = {
     "before": "sleep 600",
     "connected": "read question; sleep 600",
     "after": 'read question; printf "%s\\n" "$question" | '
@@ -22,11 +22,11 @@ SILENT = {
 LONG_TIMEOUT = "300"
 
 
-@pytest.fixture(params=SILENT)
+@pytest.fixture(params=UNRESPONSIVE)
 def unresponsive_ssh(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """Return an environment in which every ssh hangs; it first creates the file `asked`."""
     script = tmp_path / "silent-ssh"
-    hanging = SILENT[request.param].replace("sleep", f"touch {tmp_path}/asked; sleep")
+    hanging = UNRESPONSIVE[request.param].replace("sleep", f"touch {tmp_path}/asked; sleep")
     script.write_text(f"#!/bin/sh\nexport HVSCALE_RUN={tmp_path}/job\n{hanging}\n")
     script.chmod(0o755)
     return {"HVSCALE_SSH": str(script)}

@@ -16,14 +16,14 @@ from tests.conftest import MPICH_PREFIX, Run, needs_mpich
 SOURCE = Path(__file__).parents[1] / "comm_tuning" / "programs" / "one_collective.c"
 KIB, MIB = 1 << 10, 1 << 20
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-HERE, OTHER = Path(sys.prefix), Path("/usr")
-OTHER_LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")  # of Debian's Open MPI 4
+HERE, SYSTEM_PREFIX = Path(sys.prefix), Path("/usr")
+SYSTEM_LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")  # of Debian's Open MPI 4
 RULES = "OMPI_MCA_coll_tuned_dynamic_rules_filename"
 
 
 def open_mpis() -> list[Path]:
     """Return the prefixes of the environment's Open MPI and, if installed, of the system's."""
-    return [HERE, *([OTHER] if (OTHER_LIBRARIES / "libmpi.so.40").exists() else [])]
+    return [HERE, *([SYSTEM_PREFIX] if (SYSTEM_LIBRARIES / "libmpi.so.40").exists() else [])]
 
 
 def rule(operation: Operation, first: int, last: int | None, algorithm: str | None = None, **more: Any) -> Rule:
@@ -40,7 +40,7 @@ def compile_program(prefix: Path, folder: Path) -> Path:
 def mpi_environment(prefix: Path, **more: str) -> dict[str, str]:
     """Return the environment of a prefix; Open MPI 4 and 5 have the same binary interface."""
     environment = {name: word for name, word in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))}
-    libraries = {"LD_LIBRARY_PATH": str(OTHER_LIBRARIES)} if prefix == OTHER else {}
+    libraries = {"LD_LIBRARY_PATH": str(SYSTEM_LIBRARIES)} if prefix == SYSTEM_PREFIX else {}
     return {**environment, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}", **AS_ROOT, **libraries, **more}
 
 
